@@ -173,10 +173,10 @@ def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monke
 
 
 def test_a_plan_that_takes_long_says_so(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unskew.cli import plan as command
+    from unskew.decide import planning
     from unskew.decide.forecast import plan
 
-    monkeypatch.setattr(command, "SILENT_S", 0.0)
+    monkeypatch.setattr(planning, "SILENT_S", 0.0)
     genuine = plan.forecast
 
     def slow(*args: Any, **options: Any) -> Any:
@@ -220,6 +220,7 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     said = unskew("sweep", "s.toml", "--out", "out", "--shard", "2/2")
     assert said.code == 0
     told = said.err.splitlines()
+    assert told.pop(1).startswith("1 of 4 trainings of a method repeats that of another point")
     assert told[0] == "tiny: 2 points in out, 1 of them in shard 2/2"
     assert told[1] == "[1/1] 002-mu=1.0: was done already"
     said = unskew("sweep", "s.toml", "--out", "new", "--shard", "3/3", "--json")

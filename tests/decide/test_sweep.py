@@ -197,6 +197,16 @@ def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run
         check(points(tmp_path, 'grid = { "split.num_clients" = [3, 999] }'))
 
 
+def test_methods_that_train_the_same_in_several_points_are_named(tmp_path: Path) -> None:
+    """Of 2 x 3 points each trains FedAvg and FedProx; FedAvg differs with the split only: 4 of its 6 are repeats."""
+    two = f'{BASE}\n[[methods]]\nname = "fedavg"\n'
+    grid = 'grid = { "methods.0.mu" = [0.1, 0.2, 0.3], "split.alpha" = [0.1, 1.0] }'
+    said = sweep.repeated(expand(write(tmp_path, grid, two))[1])
+    assert said.startswith("4 of 12 trainings of a method repeat that of another point, ")
+    assert "settings of other methods only (fedavg); to train these once, leave them out of the sweep" in said
+    assert sweep.repeated(expand(write(tmp_path, 'grid = { "split.alpha" = [0.1, 1.0] }', two))[1]) == ""
+
+
 # ---------------------------------------------------------------- running
 MU = 'grid = {{ "methods.0.mu" = [{}] }}'
 
@@ -283,3 +293,5 @@ def test_a_sweep_that_is_killed_or_stopped_goes_on_to_the_results_of_one_that_wa
     one = subprocess.run(command("whole", 1), cwd=tmp_path, env=env, capture_output=True, text=True)
     assert fingerprint(two) == fingerprint(one)
     assert "clients" in (tmp_path / "whole" / "logs" / "001-mu=0.1.txt").read_text()
+    for folder in (tmp_path / "whole" / "runs").iterdir():
+        assert "<h2>Predicted and actual</h2>" in (folder / "report.html").read_text()

@@ -1,9 +1,6 @@
-"""`unskew plan`: the expected cost of an experiment, also written into the folder of a run as it starts."""
+"""`unskew plan`: the expected cost of an experiment."""
 
 import json
-import sys
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,13 +15,7 @@ from unskew.units import human_bytes
 from unskew.words import counted
 
 if TYPE_CHECKING:
-    from unskew.data.federated import FederatedData
     from unskew.decide.forecast.values import Forecast
-    from unskew.experiment.config import Experiment
-    from unskew.run.callbacks import Callback, Progress
-    from unskew.run.setup import Setup
-
-SILENT_S = 3.0  # longest wait without a word
 
 
 def plan(
@@ -117,46 +108,3 @@ def _memory(forecast: "Forecast") -> Table:
         where = f"{forecast.workers} workers, each" if part.place == "worker" else part.place
         table.add_row(part.what, human_bytes(part.bytes), where, part.how)
     return table
-
-
-class Planning:
-    """A callback that writes plan.json when a run begins, and passes everything on to another callback.
-
-    A run is never refused because of its plan: too little memory is a line of warning, and so is a plan that fails.
-    """
-
-    def __init__(self, callback: "Callback", folder: Path) -> None:
-        self._watcher, self._folder = callback, folder
-
-    def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
-        """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
-        from unskew.decide.forecast.memory import too_large
-        from unskew.decide.forecast.plan import forecast
-        from unskew.decide.forecast.values import to_json
-        from unskew.files import write_atomically
-        from unskew.run.folder import explained
-
-        word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])
-        word.daemon = True
-        word.start()
-        try:
-            costs = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
-        except Exception as error:  # a failed forecast must not stop the run
-            print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
-        else:
-            if (short := too_large(costs)) is not None:
-                print(f"warning: {short}", file=sys.stderr)
-            path = self._folder / "plan.json"
-            with explained(path, self._folder):
-                write_atomically(path, json.dumps(to_json(costs), indent=1))
-        finally:
-            word.cancel()
-        self._watcher.start(experiment, setup, feds)
-
-    def progress(self, progress: "Progress") -> None:
-        """Pass on."""
-        self._watcher.progress(progress)
-
-    def note(self, text: str) -> None:
-        """Pass on."""
-        self._watcher.note(text)

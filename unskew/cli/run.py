@@ -24,8 +24,8 @@ from unskew.cli.options import (
     load_own,
     located,
 )
-from unskew.cli.plan import Planning
 from unskew.cli.tables import asked, print_fitting, results, results_json
+from unskew.decide.planning import Planning
 from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:

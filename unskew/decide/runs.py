@@ -11,6 +11,7 @@ from typing import Any
 
 from unskew.decide.cells import Cell, Outcome
 from unskew.decide.crew import Recipe
+from unskew.decide.planning import Planning
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.files import appendable, from_toml
@@ -66,13 +67,15 @@ class LoggedRuns(RunWork):
     """Runs with their reports, in a process of their own, which writes what it says to a file for each."""
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Complete a run and write its report."""
+        """Complete a run, planned as it begins, and write its report."""
         from unskew.report import write_report
 
-        with _output_to(self.root / "logs" / f"{Path(asked['folder']).name}.txt"), watching(False) as self.callback:
+        folder = self.root / asked["folder"]
+        with _output_to(self.root / "logs" / f"{folder.name}.txt"), watching(False) as watcher:
+            self.callback = watcher if (folder / "run.json").exists() else Planning(watcher, folder)
             try:
                 outcome = super().train(asked)
-                write_report(self.root / asked["folder"])
+                write_report(folder)
             except BaseException:
                 traceback.print_exc()
                 raise

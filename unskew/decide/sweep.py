@@ -36,8 +36,9 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.run import setup as run_setup
 from unskew.run.again import require_same
-from unskew.run.folder import explained
+from unskew.run.folder import explained, read_json
 from unskew.run.setup import Setup
+from unskew.tasks.measure import described
 
 Status = Literal["done", "failed", "open"]
 
@@ -177,6 +178,32 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"v": value}).partition("=")[2].strip()
 
 
+def repeated(points: Sequence[Point]) -> str:
+    """A sentence on methods that train the same in several points, as none of their settings differs; empty if none."""
+    seen: set[str] = set()
+    labels: dict[str, None] = {}
+    total = again = 0
+    for experiment in (p.experiment for p in points):
+        if experiment.until is not None:  # how many seeds there will be depends on all methods
+            return ""
+        table = config.resolved(experiment)
+        table.pop("name")
+        for method in table.pop("methods"):
+            key = repr((table, method))
+            total += 1
+            if key in seen:
+                again += 1
+                labels[method["label"]] = None
+            seen.add(key)
+    if not again:
+        return ""
+    return (
+        f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
+        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them "
+        "out of the sweep, give them a run of their own, and set it beside the points with unskew compare"
+    )
+
+
 def check(points: Sequence[Point]) -> None:
     """Refuse points that a run would refuse before its first round: data, splits, cohorts, networks, local steps.
 
@@ -255,7 +282,10 @@ def run(
 
     def ended(cell: Cell, outcome: Outcome) -> None:
         point = by_key[cell.key]
-        what = f"FAILED: {outcome}" if isinstance(outcome, Failure) else f"done in {outcome['seconds']:.0f} s"
+        if isinstance(outcome, Failure):
+            what = f"FAILED: {outcome}"
+        else:
+            what = f"done in {outcome['seconds']:.0f} s{_best(folder_of(point, out))}"
         say(f"[{next(counted)}/{len(own)}] {point.name}: {what}")
 
     with explained(place, None):
@@ -281,6 +311,18 @@ def run(
 def folder_of(point: Point, out: Path) -> Path:
     """A point's run folder."""
     return out / "runs" / point.name
+
+
+def _best(folder: Path) -> str:
+    """Describe the headline metric of the best method; empty if no model was evaluated."""
+    summary = read_json(folder / "summary.json")
+    measure = described(summary.get("headline"))
+    rows = (r for r in summary["rows"] if r["metric"] == measure.shared and not r.get("undefined"))
+    means = {r["method"]: r["mean"] for r in rows}
+    if not means:
+        return ""
+    best = measure.first(means)
+    return f", {best} {measure.with_unit(means[best])}"
 
 
 def _result(point: Point, folder: Path, failed: str | None) -> PointResult:
