@@ -30,7 +30,7 @@ def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
     return [r.bytes for r in rows if r.hop == hop and r.dst == node(client)]
 
 
-@one_network_each(CASES, variants=False, turn=(0, 3))
+@one_network_each(CASES, turn=(0, 3))
 def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: Path) -> None:
     """Bit for bit in state, memory, work and losses; and every ask and reply weighs what the ledger says it does."""
     there = Deployed(case, network, tmp_path, seed=SEED)

@@ -73,7 +73,7 @@ def aligned(model: Params) -> int:
 
 
 @pytest.mark.slow
-@one_network_each(CASES, variants=False)
+@one_network_each(CASES)
 def test_actors_on_two_nodes_end_with_the_bits_of_the_sequential_executor(
     case: str, network: str, pool: RayPool
 ) -> None:

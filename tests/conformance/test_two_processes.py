@@ -124,7 +124,7 @@ class Server:
         return new
 
 
-@one_network_each(CASES, variants=False, turn=(1, 3))
+@one_network_each(CASES, turn=(1, 9))
 def test_two_processes_give_the_bits_and_the_bytes_of_the_simulator(
     case: str, network: str, process: "subprocess.Popen[bytes]"
 ) -> None:

@@ -10,7 +10,7 @@ from recipe import LOCAL, simulator
 
 import unskew as us
 from unskew.algorithms import TABLE, resolve
-from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
+from unskew.algorithms.fedavg import FedAvg, ModelMessage
 from unskew.errors import ConfigError, DivergedError
 from unskew.info import PrivacyBudget, whole
 from unskew.keys import Key
@@ -107,13 +107,6 @@ def test_compression_after_the_noise_is_covered_and_before_it_is_refused() -> No
         simulator("fedavg", "perceptron", algorithm=wrap(FEDAVG, Median(), us.CentralDP())).start()
 
 
-def test_statistics_of_batches_get_no_noise() -> None:
-    for by in (LocalDP(), us.CentralDP()):
-        with pytest.raises(ConfigError, match="statistics of batches"):
-            simulator("fedavg", "normalised", algorithm=wrap(FEDAVG, by)).start()
-        simulator("fedavg", "normalised", algorithm=wrap(FedAvg(personal=("norm",)), by)).start()
-
-
 @pytest.mark.parametrize("name", TABLE)
 def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> None:
     """Accounted for: each step sends marked uploads and numbers of examples only, and its spending says so."""
@@ -129,8 +122,3 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
         assert types is not None
         assert not uncovered(types.reply, step)
         assert len(algorithm.spending(step, None)) == algorithm.by.applies_to(method, step, types)
-
-
-def test_a_reply_with_anything_else_is_not_covered() -> None:
-    assert uncovered(ModelReply, "train") == []
-    assert uncovered(us.FedNova.train.__annotations__["return"].__args__[2].__args__[0], "train") == ["norm"]
