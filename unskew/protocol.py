@@ -742,14 +742,6 @@ class Spending:
 Step = Generator[Sgd | Fold | Run, Any, T]
 
 
-@dataclass(frozen=True)
-class Ignored:
-    """A reply that a method refused; kept in the state of methods that can refuse replies."""
-
-    client: int
-    reason: str
-
-
 SERVER_ID: ClientId = -1
 """`Me.id` while the server runs a step on its own device, and the owner of values held there; no client has it."""
 

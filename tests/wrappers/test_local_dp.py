@@ -17,8 +17,9 @@ from unskew.keys import Key
 from unskew.protocol import Layout, Me, steps_of
 from unskew.server import privacy
 from unskew.wrappers.base import step_types, wrap
+from unskew.wrappers.budgets import uncovered
 from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.local_dp import LocalDP, uncovered
+from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.robust import Median
 from unskew.wrappers.top_k import TopK
 
@@ -75,8 +76,8 @@ def test_each_upload_is_charged_to_the_clients_own_account_up_to_the_budget() ->
     assert (cost.multiplier, cost.mechanisms, cost.most) == (1.5, 1, 4)
     assert algorithm.has_dp_noise
     assert algorithm.uses_private_randomness
-    with pytest.raises(ConfigError, match="does not allow one upload"):
-        LocalDP(noise_multiplier=0.1, max_epsilon=1.0)
+    with pytest.raises(ConfigError, match="does not allow one reply"):
+        wrap(FEDAVG, LocalDP(noise_multiplier=0.1, max_epsilon=1.0))
 
 
 def test_clients_without_budget_are_asked_no_more() -> None:

@@ -54,7 +54,6 @@ from unskew.keys import Key
 from unskew.protocol import (
     Ask,
     ClientId,
-    Collect,
     Federation,
     Layout,
     Me,
@@ -68,12 +67,13 @@ from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
 from unskew.wrappers.uploads import (
-    MARK_IT,
     Upload,
     at,
     differences,
     emptied,
     has_table,
+    in_one_mean,
+    require_uploads,
     sent_model,
     uploads,
     uploads_of,
@@ -235,11 +235,7 @@ class SecureSum(Wrapper):
             ConfigError: If no reply is marked, one holds more than sums and marked fields, or Flower is missing.
         """
         _primitives()
-        if not any(self.applies_to(method, name, kind) for name, kind in _types(method).items()):
-            raise ConfigError(
-                f"SecureSum adds up the models or updates that clients send, and {name_of(method)} marks none in its "
-                "clients' replies; leave it out"
-            )
+        require_uploads(method, "SecureSum")
 
     def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """True if a step sends models or updates."""
@@ -277,28 +273,13 @@ class SecureSum(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        method_name = name_of(method)
-        if isinstance(request, Collect):
-            raise ConfigError(
-                f"SecureSum shows the server sums only, and {method_name} collects single models; leave it out"
-            )
-        if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
+        fields, method_name = in_one_mean(method, request, "SecureSum"), name_of(method)
+        if not fields:
             return
         names = {field.path[0] for field in fields if len(field.path) == 1}
         weights = set()
-        if not request.reduce:
-            raise ConfigError(
-                f"SecureSum shows the server sums only, and step {request.step!r} of {method_name} looks at each reply "
-                "by itself; leave it out"
-            )
         for reduction in cast(tuple[Any, ...], request.reduce):
-            linear = type(reduction) in (MeanOf, SumOf)
-            if linear and reduction.by is not None:
-                raise ConfigError(
-                    f"SecureSum adds up the uploads of all clients, and step {request.step!r} of {method_name} adds up "
-                    "those of each group, of whose members the server decides when it has seen them; leave it out"
-                )
-            plain = linear and (_field_of(reduction) in names)
+            plain = type(reduction) in (MeanOf, SumOf) and _field_of(reduction) in names
             if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
                 raise ConfigError(
                     "SecureSum adds up fields that clients send, weighted by a whole number, and step "
@@ -319,11 +300,10 @@ class SecureSum(Wrapper):
                     f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} have "
                     f"the field {name!r}, which is in no sum; leave it out"
                 )
-        models = [sent_model(message) for message in request.to.values()]
-        if any(model is None for model in models) or len({id(model) for model in models}) > 1:
+        if len({id(sent_model(message)) for message in request.to.values()}) > 1:
             raise ConfigError(
                 f"SecureSum needs one model that all clients of a round are sent, and step {request.step!r} of "
-                f"{method_name} sends others, or several tables of tensors; {MARK_IT}, or leave SecureSum out"
+                f"{method_name} sends several; leave SecureSum out"
             )
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
