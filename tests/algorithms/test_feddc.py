@@ -7,7 +7,6 @@ import torch
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddc import DriftTerm, FedDC
-from unskew.algorithms.fednova import responses
 from unskew.protocol import Exponential, SgdConfig
 from unskew.tree import map_params
 
@@ -58,27 +57,6 @@ def test_alpha_zero_alone_is_not_fedavg(classes: Any, equal: Any) -> None:
 
 
 # ---------------------------------------------------------------- the divisor
-@pytest.mark.parametrize("momentum", [0.0, 0.6])
-def test_c_is_the_mean_gradient_of_loss_and_pull(momentum: float, springs: Any, value: Any) -> None:
-    """Replayed step by step: c_i is the mean of g_i(y) + alpha (y + h_i - w), under momentum with weights a_j."""
-    lr, steps, alpha, m, slope = 0.1, 4, 0.4, [3.0, -1.0, 0.5], [1.0, 2.0, 0.5]
-    local = SgdConfig(lr=lr, local_steps=steps, batch_size=None, momentum=momentum)
-    play = springs(m=m, a=slope).play(FedDC(alpha, local=local), rounds=4)
-    drifts, variates = [0.0] * 3, [0.0] * 3
-    a = responses(steps, momentum)
-    for t in range(4):
-        w, c = value(play.params[t]), value(play.states[t].c)
-        for i in range(3):
-            y, velocity, raw = w, 0.0, []
-            for _ in range(steps):
-                raw.append(slope[i] * (y - m[i]) + alpha * (y + drifts[i] - w))
-                velocity = momentum * velocity + raw[-1] + c - variates[i]
-                y -= lr * velocity
-            drifts[i] += y - w
-            variates[i] = sum(u * g for u, g in zip(a, raw, strict=True)) / sum(a)
-    logs = [play.sim.memory.get(i).now for i in range(3)]
-    assert [value(log.c) for log in logs] == pytest.approx(variates, abs=1e-9)
-    assert [value(log.h) for log in logs] == pytest.approx(drifts, abs=1e-9)
 
 
 @pytest.mark.parametrize(("divisor", "steps", "rate"), [("own", (1, 3), 0.1), ("code", (2, 2), 0.2)])

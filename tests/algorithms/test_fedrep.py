@@ -61,22 +61,6 @@ def test_each_phase_leaves_the_others_tensors_as_they_are(personal: tuple[str, .
         assert (head.steps, body.steps) == (3 * 3, 2 * 3)
 
 
-def test_two_rounds_by_hand(classes: Any, equal: Any) -> None:
-    """Full batches of one client, by autograd: theta <- theta - lr g twice at the received phi, then phi once."""
-    world = classes(n=[6])
-    play = world.play(FedRep(head_epochs=2, local=PLAIN), rounds=2)
-    module = world.task.build().double()
-    module.load_state_dict(world.population.initial)
-    named = dict(module.named_parameters())
-    for group in (HEAD, HEAD, set(named) - HEAD) * 2:
-        module.zero_grad()
-        torch.nn.functional.cross_entropy(module(world.device_data.x), world.device_data.y).backward()
-        with torch.no_grad():
-            for n in group:
-                named[n] -= 0.1 * named[n].grad
-    equal(play.own(0), {n: p.detach() for n, p in named.items()}, atol=1e-12)
-
-
 def test_the_head_does_not_travel_and_the_body_does(classes: Any, spy: Any, floats: Any) -> None:
     """I-42: P_phi + Q = 4*5 + 5 + 10 + 10 = 45 floats each way."""
     world = classes(norm=True)

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.ifca import IFCA, IFCAReply, nearest
 from unskew.info import Refused
 from unskew.keys import Key
@@ -63,40 +62,7 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     assert info.warnings == info.ties == info.ignored == ()
 
 
-def test_the_gradient_variant_divides_by_all_who_replied(classes: Any, equal: Any) -> None:
-    """theta_j - lr / M sum_{S_j} grad F_k(theta_j), with gradients taken by autograd at the models as they were."""
-    world, local = classes(n=[8] * 4), SgdConfig(lr=0.3, local_steps=1, batch_size=None)
-    play = world.play(IFCA(clusters=2, averaging="gradient", local=local), 1)
-    before, after = play.states
-    module = world.task.module().double()
-    for j in range(2):
-        expected = dict(before.models[j])
-        for c in (c for c in range(4) if after.chosen[c] == j):
-            rows = world.device_data.train[c]
-            leaves = {n: t.clone().requires_grad_() for n, t in before.models[j].items()}
-            logits = torch.func.functional_call(module, leaves, (world.device_data.x[rows],))
-            loss = torch.nn.functional.cross_entropy(logits, world.device_data.y[rows])
-            gradients = torch.autograd.grad(loss, list(leaves.values()))
-            expected = {n: t - 0.3 / 4 * g for (n, t), g in zip(expected.items(), gradients, strict=True)}
-        equal(after.models[j], expected)
-
-
 # ---------------------------------------------------------------- invariants
-
-
-def test_permuted_starts_give_permuted_results(classes: Any, equal: Any) -> None:
-    """I-27."""
-    world = classes(n=[8] * 5)
-    models = [world.population.initialise(Key(7) / j) for j in range(3)]
-    ends = []
-    for order in ((0, 1, 2), (2, 0, 1)):
-        play = beginning(world, [models[j] for j in order]).play(IFCA(clusters=3, local=SMALL))
-        end = play.states[-1]
-        ends.append({order[j]: (end.models[j], [c for c in end.chosen if end.chosen[c] == j]) for j in range(3)})
-    assert len({tuple(members) for _, members in ends[0].values()}) > 1
-    for j in range(3):
-        equal(ends[0][j][0], ends[1][j][0], atol=0.0)
-        assert ends[0][j][1] == ends[1][j][1]
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=1, max_size=6), st.data())
@@ -108,34 +74,6 @@ def test_the_nearest_are_the_best_with_ties_to_the_lowest(losses: list[float], d
     for i in ids:
         for j in set(range(len(losses))) - set(ids):
             assert (losses[i], i) < (losses[j], j)
-
-
-# ---------------------------------------------------------------- a shared body
-def test_with_clustered_heads_there_is_one_body(classes: Any, equal: Any) -> None:
-    world = classes(n=[8] * 6, norm=True)
-    play = world.play(IFCA(clusters=3, clustered=("head",), local=SMALL))
-    assert len(set(play.states[-1].chosen.values())) > 1
-    for state in play.states:
-        heads = {tuple(m["head.bias"].tolist()) for m in state.models}
-        assert len(heads) == 3
-        for model in state.models[1:]:
-            equal({n: t for n, t in model.items() if "head" not in n}, only_body(state.models[0]), atol=0.0)
-    assert not torch.equal(play.states[1].models[0]["fc.weight"], play.states[0].models[0]["fc.weight"])
-
-
-def only_body(model: Params) -> Params:
-    return {n: t for n, t in model.items() if "head" not in n}
-
-
-def test_the_shared_body_is_the_mean_over_all_who_replied(classes: Any, equal: Any) -> None:
-    """Nothing clustered but a bias that all clients' models have alike in value: the rest is FedAvg's first round."""
-    world = classes(n=[4, 7, 9, 3])
-    first = world.population.initial
-    other = {**first, "head.bias": first["head.bias"] + 50.0}  # a common shift of all logits changes no loss but a tie
-    play = beginning(world, [first, other]).play(IFCA(clusters=2, clustered=("head.bias",), local=SMALL), 1)
-    plain = world.play(FedAvg(SMALL, "uniform"), 1)
-    got, expected = play.states[1].models[1], plain.params[1]
-    equal({n: got[n] for n in got if n != "head.bias"}, {n: expected[n] for n in expected if n != "head.bias"})
 
 
 # ---------------------------------------------------------------- wire, losses, absence

@@ -11,7 +11,6 @@ from unskew.algorithms.maxfl import (
     MAXFL,
     MAXFL_HCCT,
     MAXFLGroupReply,
-    MAXFLGroupState,
     slope,
 )
 from unskew.protocol import SgdConfig
@@ -100,24 +99,6 @@ def test_who_leaves_the_group_goes_on_from_its_model(springs: Any, value: Any) -
     assert [value(p) for p in play.params] == [0.0, -1.0, 0.5, 1.25]
     assert [value(play.own(c)) for c in (0, 1)] == [1.25, -4.75]
     assert [s.joined for s in play.states[1:]] == [{0: True, 1: True}, *[{0: True, 1: False}] * 2]
-
-
-def test_who_comes_back_leaves_its_own_model(springs: Any, value: Any) -> None:
-    """m = 4, -2 and threshold 7.  At 0 losses are 8 and 2: client 0 trains alone, to 2, and the group's w is -1.
-
-    Were w at 1, both losses would be 4.5: both train it, to 2.5 and -.5, and client 0's own model is gone.
-    """
-    sim = springs(m=[4.0, -2.0]).simulator(MAXFL_HCCT(threshold=7.0, warmup=0, local=STEP))
-    state, _ = sim.round(sim.start(), 1)
-    assert state.joined == {0: False, 1: True}  # 8 and 2
-    assert value(sim.memory.get(0).own) == 2.0
-    assert value(state.params) == -1.0
-    nearer = MAXFLGroupState({"head.weight": state.params["head.weight"] + 2.0}, state.joined)
-    state, _ = sim.round(nearer, 2)
-    assert state.joined == {0: True, 1: True}
-    assert value(state.params) == 1.0
-    assert sim.memory.get(0).own is None
-    assert value(sim.own_models(state, [0], 2)[0]) == 1.0
 
 
 def test_the_two_published_thresholds(springs: Any) -> None:

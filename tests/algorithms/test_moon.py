@@ -1,6 +1,5 @@
 """MOON: what is contrasted with what, and whose previous model that is."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -8,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, ModelMessage
-from unskew.algorithms.moon import MOON, Contrast, MOONMemory
-from unskew.protocol import Batch, SgdConfig, drive
+from unskew.algorithms.moon import MOON, Contrast
+from unskew.protocol import Batch, SgdConfig
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
@@ -57,38 +55,6 @@ def test_extreme_similarities_stay_finite() -> None:
     z, g = torch.tensor([[1.0, 0.0]]), {"z": torch.tensor([[-1.0, 0.0]])}
     value = Contrast(1.0, 1e-3)({}, {"received": g, "past": ({"z": z},)}, batch(z))
     assert value.item() == pytest.approx(2000.0)
-
-
-def test_the_second_round_step_by_step(classes: Any, equal: Any) -> None:
-    """One client, one full step in round 2, replayed by autograd: received is the global model, previous its own."""
-    world, once = classes(n=[6]), SgdConfig(lr=0.1, local_steps=3, batch_size=None)
-    first = world.play(FedAvg(once), 1).params[1]
-    local = dataclasses.replace(once, local_steps=1)
-    play = world.play(MOON(mu=2.0, local=once), 1)
-    trainer = play.sim.executor.trainer
-    other = {n: t + 0.3 for n, t in first.items()}  # somebody else's work would have moved the global model
-    algorithm = MOON(mu=2.0, local=local)
-    me = play.sim.population.me(0, 2, play.sim.key / "x")
-    counts = iter(range(9))
-    reply, past = drive(
-        algorithm.train(me, ModelMessage(other), MOONMemory((first,))),
-        lambda want: trainer.answer(me, next(counts), want),
-    )
-    module = world.task.module().double()
-    leaf = {n: t.clone().requires_grad_() for n, t in other.items()}
-
-    def features(params: Any) -> Tensor:
-        return torch.tanh(world.device_data.x @ params["fc.weight"].T + params["fc.bias"])
-
-    z = features(leaf)
-    logits = z @ leaf["head.weight"].T + leaf["head.bias"]
-    near = [torch.nn.functional.cosine_similarity(z, features(p)) / 0.5 for p in (other, first)]
-    contrast = -(near[0].exp() / (near[0].exp() + near[1].exp())).log().mean()
-    loss = torch.nn.functional.cross_entropy(logits, world.device_data.y) + 2.0 * contrast
-    loss.backward()
-    assert set(dict(module.named_parameters())) == set(leaf)
-    equal(reply.params, {n: (t - 0.1 * t.grad).detach() for n, t in leaf.items()})
-    assert past.models == (reply.params,)
 
 
 def test_a_client_remembers_its_own_last_models_through_absence(classes: Any, spy: Any) -> None:

@@ -1,21 +1,17 @@
 """Per-FedAvg: the meta-gradient in its three forms, on independent batches, and what it leads to."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Exponential, SgdConfig
 from unskew.runtime.in_process import Simulator
-from unskew.tree import Params
 
 ONCE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -41,47 +37,6 @@ def test_on_a_quadratic_differences_are_exact_whatever_their_length(delta: float
     world, local = springs(m=[3.0, -1.0], a=[2.0, 0.5]), SgdConfig(lr=0.2, local_steps=4, batch_size=None)
     exact = world.play(PerFedAvg(0.3, "exact", local=local)).params
     equal(world.play(PerFedAvg(0.3, "hessian_free", delta, local=local)).params, exact, atol=1e-11)
-
-
-def loss_of(world: Any, decay: float) -> Callable[[Params], Tensor]:
-    """Task loss of the only client in training mode, plus decay/2 ||w||^2."""
-    module = world.task.build().double().train()
-    trainable = world.task.layout.trainable
-
-    def loss(w: Params) -> Tensor:
-        kept = {n: t.clone() for n, t in world.population.initial.items() if n not in trainable}
-        logits = functional_call(module, {**kept, **w}, (world.device_data.x,))
-        each = cross_entropy(logits, world.device_data.y, reduction="none")
-        weights = world.device_data.weights
-        mean = (each if weights is None else each * weights).mean()
-        return mean + 0.5 * decay * sum(t.square().sum() for t in w.values())
-
-    return loss
-
-
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("weights", [None, [0.25, 1.0, 3.0]], ids=["equal", "weighted"])
-@pytest.mark.parametrize("order", SECOND)
-def test_on_full_batches_the_second_order_is_the_gradient_of_the_adapted_loss(
-    order: Any, weights: list[float] | None, decay: float, norm: bool, classes: Any
-) -> None:
-    """D = D' = D'': w - beta d/dw F(w - alpha grad F(w)), by differentiating through the inner step."""
-    world, alpha, beta = classes(n=[9], norm=norm), 0.7, 0.4
-    if weights is not None:
-        of_examples = torch.tensor(weights, dtype=torch.float64)[world.device_data.y]
-        world = dataclasses.replace(world, device_data=dataclasses.replace(world.device_data, weights=of_examples))
-    local = SgdConfig(lr=beta, local_steps=1, batch_size=None, weight_decay=decay)
-    got = world.play(PerFedAvg(alpha, order, delta=1e-3, local=local), 1).params[1]
-    loss = loss_of(world, decay)
-    w = {n: world.population.initial[n].clone().requires_grad_() for n in world.task.layout.trainable}
-    inner = torch.autograd.grad(loss(w), list(w.values()), create_graph=True)
-    adapted = {n: t - alpha * g for (n, t), g in zip(w.items(), inner, strict=True)}
-    outer = torch.autograd.grad(loss(adapted), list(w.values()))
-    for (n, t), g in zip(w.items(), outer, strict=True):
-        torch.testing.assert_close(got[n], (t - beta * g).detach(), rtol=0, atol=1e-10 if order == "exact" else 1e-7)
-    first = world.play(PerFedAvg(alpha, "first", local=local), 1).params[1]
-    assert max(float((first[n] - got[n]).abs().max()) for n in w) > 1e-3
 
 
 def test_batches_are_independent_and_both_sides_of_a_difference_see_the_same(classes: Any) -> None:

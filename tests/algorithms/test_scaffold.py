@@ -37,32 +37,6 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
     assert [value(play.sim.memory.get(c).c) for c in (0, 1)] == pytest.approx([-2.25, 1.5])
 
 
-def test_scaled_by_size_two_rounds_by_hand(springs: Any, value: Any) -> None:
-    """As above with omega = 3/2, 1/2.  Round 1: x = 1.5, c_0 = -3, c_1 = 0 as before, c = (3/2 * -3 + 0) / 2 = -2.25.
-
-    Round 2, client 0: correction .75; -2.5 + .75, y = 2.375; -1.625 + .75, y = 2.8125; c_0 = -.75 - 1.3125 = -2.0625.
-             client 1: correction -2.25; 1.5 - 2.25, y = 1.875; 1.875 - 2.25, y = 2.0625; c_1 = 2.25 - .5625 = 1.6875.
-             x = 2.4375; c = (3/2 * -2.0625 + 1/2 * 1.6875) / 2 = -1.125.
-    """
-    local = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
-    play = springs(m=[4.0, 0.0], n=[3, 1]).play(SCAFFOLD(local=local, scaled=True), 2)
-    assert [value(p) for p in play.params] == pytest.approx([0.0, 1.5, 2.4375])
-    assert [value(s.c) for s in play.states] == pytest.approx([0.0, -2.25, -1.125])
-    assert [value(play.sim.memory.get(c).c) for c in (0, 1)] == pytest.approx([-2.0625, 1.6875])
-
-
-def test_option_one_takes_the_gradient_at_the_received_model(springs: Any, value: Any) -> None:
-    """As above, round 1: c_0 = grad F_0(0) = -4, c_1 = 0, c = -2.  x = 1.5 as before.
-
-    Round 2: client 0: -2.5 + 2 = -.5, y = 1.75; -2.25 + 2 = -.25, y = 1.875; client 1: 1.5 - 2 = -.5, y = 1.75;
-    1.75 - 2 = -.25, y = 1.875.  c_0 = 1.5 - 4 = -2.5, c_1 = 1.5, c = -.5.
-    """
-    local = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
-    play = springs(m=[4.0, 0.0]).play(SCAFFOLD(option="I", local=local), 2)
-    assert [value(p) for p in play.params] == pytest.approx([0.0, 1.5, 1.875])
-    assert [value(s.c) for s in play.states] == pytest.approx([0.0, -2.0, -0.5])
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 def test_option_two_keeps_the_mean_of_the_raw_gradients(

@@ -9,8 +9,7 @@ import pytest
 
 import unskew as us
 from unskew import algorithms
-from unskew.algorithms import METHODS, TABLE, WRAPPERS, resolve
-from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms import TABLE, WRAPPERS, resolve
 from unskew.algorithms.presets import tables_of
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -105,35 +104,3 @@ def test_a_near_miss_is_named() -> None:
 def test_a_place_that_is_none_is_refused(place: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         resolve(place)
-
-
-def install(site: Path, distribution: str, line: str) -> None:
-    """What pip leaves of a package with one entry point."""
-    info = site / f"{distribution}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[unskew.algorithms]\n{line}\n")
-
-
-def test_an_installed_algorithm_is_found_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "fedmine", "fedmine = unskew.algorithms.fedavg:FedAvg")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert resolve("fedmine") is FedAvg
-    with pytest.raises(ConfigError, match=r"did you mean fedmine\? .*, fedmine;"):
-        resolve("fedmin")
-
-
-def test_a_name_in_two_places_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path / "a", "first", "fedmine = one:FedMine")
-    install(tmp_path / "b", "second", "fedmine = two:FedMine")
-    install(tmp_path / "c", "third", "fedavg = three:FedAvg")
-    for part in "abc":
-        monkeypatch.syspath_prepend(str(tmp_path / part))
-    with pytest.raises(ConfigError, match=r"provided by (first and by second|second and by first); .*one:FedMine"):
-        resolve("fedmine")
-    with pytest.raises(ConfigError, match="'fedavg' is provided by unskew and by third"):
-        resolve("fedavg")
-    listed = METHODS.describe()["fedavg"]
-    assert listed.startswith("provided twice, uninstall one: ")
-    assert METHODS.about["fedavg"] in listed
-    assert listed.endswith("[third]")

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew import wire
-from unskew.algorithms.tthf import TTHF, ExchangeReply, TTHFReply, adaptive, divide, draw
-from unskew.info import Exchanges
+from unskew.algorithms.tthf import TTHF, ExchangeReply, TTHFReply, adaptive, divide
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Ask, SgdConfig, drive, map_keep
@@ -46,12 +45,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert value(play.params[1]) == sum(device[c] for c in play.states[1].drawn) / 2
 
 
-def test_a_second_round_begins_at_the_global_model(springs: Any, value: Any) -> None:
-    """All of one kind: every device goes two steps of .5 towards 8, from 0 to 6, then from 6 to 7.5."""
-    play = springs(m=[8.0] * 4).play(PAIRS, 2)
-    assert [value(p) for p in play.params] == [0.0, 6.0, 7.5]
-
-
 def test_clusters_count_by_their_devices(springs: Any, value: Any) -> None:
     """m = 8, 0 | 4: w = 4, 0 | 2; 2, 2 | 2; 5, 1 | 3.  (2 * 5 + 3)/3 or (2 * 1 + 3)/3, mean 3 = (5 + 1 + 3)/3.
 
@@ -83,14 +76,6 @@ def test_the_mean_over_the_draw_is_the_mean_over_devices() -> None:
     assert len(draws) == 6
     expected = weighted_mean(w, [1.0] * 6)
     torch.testing.assert_close(weighted_mean(every, [1.0] * 6)["w"], expected["w"])
-
-
-def test_every_device_is_as_likely_to_be_drawn() -> None:
-    """900 draws of a cluster of 3: 300 each, standard deviation 14; the other cluster's draw is another one."""
-    drawn = [draw(((0, 1, 2), (7, 8)), Key(3) / i) for i in range(900)]
-    for device in range(3):
-        assert sum(d[0] == device for d in drawn) == pytest.approx(300, abs=60)
-    assert sum(d[0] == 0 and d[1] == 7 for d in drawn) == pytest.approx(150, abs=45)
 
 
 @given(n=st.integers(1, 60), size=st.integers(1, 12))
@@ -145,15 +130,6 @@ def test_the_adaptive_rule_asks_for_as_few_exchanges_as_reach_the_tolerance(
         assert size * gap * rate ** (wanted - 1) > tolerance * (1 - 1e-9)
 
 
-def test_clusters_that_agree_make_no_exchange(springs: Any) -> None:
-    """After one step: heights 4, 0 | 2, 2.  Cluster 0 has Y = 4, a pair lambda = 0: one exchange; cluster 1 none."""
-    play = springs(m=[8.0, 0.0, 4.0, 4.0]).play(replace(PAIRS, gamma=9, phi=0.1), 1)
-    assert play.states[1].exchanges == ((1, 0),)
-    sent = [(x.src - 1, x.dst - 1) for x in play.traces[0].transfers if x.kind == "model" and x.direction == "d2d"]
-    assert sent == [(1, 0), (0, 1)]
-    assert play.sim.algorithm.info(play.states[1]) == Exchanges(drawn=play.states[1].drawn, exchanges=((1, 0),))
-
-
 def test_gamma_bounds_the_rule_and_the_run_says_so(springs: Any) -> None:
     """Path-like ring of four with lambda = .5 (Laplacian, delta = 1/4: eigenvalues 1, .5, .5, 0) and Y = 4, s = 4.
 
@@ -203,13 +179,3 @@ def test_models_go_down_once_up_once_per_cluster_and_along_every_edge(last: bool
         assert {x.bytes for x in rows if x.direction != "down"} == {model}
         pairs = {(x.src - 1, x.dst - 1) for x in rows if x.direction == "d2d"}
         assert pairs == {p for cluster in divide(range(7), 3) for p in itertools.permutations(cluster, 2)}
-
-
-# ---------------------------------------------------------------- losses
-
-
-def test_a_device_lost_later_stays_where_it_was(springs: Any, value: Any, cut: Any) -> None:
-    """Device 0 misses the second step: 2, 1 | .5, 2.5.  It misses the exchange: 4, 2 | 1, 1, then 6, 1 | .5, 2.5."""
-    world = springs(m=[8.0, 0.0, 0.0, 4.0])
-    assert outcomes(world, PAIRS, value, outage=cut((1, "train", 1, 0))) == {1.25, 2.25, 0.75, 1.75}
-    assert outcomes(world, PAIRS, value, outage=cut((1, "exchange", 0, 0))) == {3.25, 4.25, 0.75, 1.75}

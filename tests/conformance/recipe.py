@@ -1,4 +1,4 @@
-"""The small world in which every method is tried; both sides of the two-process test build it from here.
+"""The small world in which every method is tried.
 
 Six unequal clients, four inputs, three classes, labels skewed by client; a multilayer perceptron with or without
 BatchNorm.  The pooled bound gets one client with everything.

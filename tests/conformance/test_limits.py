@@ -49,7 +49,7 @@ def test_away_from_its_limit_a_method_is_not_fedavg(case: str, network: str) -> 
     assert differs == (network == "normalised" or case not in NEEDS_NORM)
 
 
-@one_network_each(NUMBERED, turn=(0, 3))
+@one_network_each(NUMBERED, turn=(0, 5))
 def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
     """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
     own = VARIANTS[case][1].get("local", LOCAL)

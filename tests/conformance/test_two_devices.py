@@ -15,8 +15,8 @@ from torch import nn
 from unskew import wire
 
 # One of each kind of state and message; the others wait for `make test-slow`.
-NOW = ("fedadam", "feddw", "feddif, pooled", "cfl", "fedala", "scaffold+quantise", "fedavg+secure_sum")
-SERVED = ("hcct", "relay", "scaffold+quantise")
+NOW = ("fedadam", "feddw", "feddif, pooled", "fedala", "fedavg+secure_sum")
+SERVED = ("hcct", "scaffold+quantise")
 
 every_case = pytest.mark.parametrize(
     "case", [pytest.param(c, marks=() if c in NOW else pytest.mark.slow) for c in (*CASES, *PROTECTED)]
