@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe import LOCAL, simulator
 
-import unskew as us
-from unskew.algorithms.fedavg import FedAvg
+from unskew.algorithms.fedavg import FedAvg, ModelReply
 from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, QuorumError
 from unskew.tree import Params, flat
 from unskew.wrappers.base import wrap
 from unskew.wrappers.replies import Centre
 from unskew.wrappers.robust import GeometricMedian, Krum, Median, MultiKrum, NormBound, TrimmedMean
+from unskew.wrappers.uploads import uploads_of
 
 UNIFORM = FedAvg(local=LOCAL, weighting="uniform")
 NONE: frozenset[str] = frozenset()
@@ -210,9 +210,10 @@ def test_krum_says_how_many_clients_it_needs() -> None:
 
 
 def test_a_reply_of_numbers_that_are_not_finite_is_left_out() -> None:
-    class Broken(us.TopK.__mro__[1]):  # type: ignore[misc]  # UploadWrapper
-        def encode(self, me: Any, updates: Params, left: Any) -> tuple[Params, Params]:
-            return ({n: t * math.nan for n, t in updates.items()} if me.id == 2 else updates), {}
-
-    for rule in (NormBound(bound=1e9), TrimmedMean(0.0), GeometricMedian()):
-        assert bool(flat(trained(wrap(UNIFORM, Broken(), rule), rounds=1)).isfinite().all())
+    """Client 1 sends NaN, client 2 an infinite number: the mean of the others' 1 and 3 is 2."""
+    sent = {0: 1.0, 1: math.nan, 2: math.inf, 3: 3.0}
+    replies = {c: ModelReply({"w": torch.tensor([x])}, 1) for c, x in sent.items()}
+    models = {c: {"w": torch.zeros(1)} for c in replies}
+    fed = simulator("fedavg", "perceptron").federation(1)
+    new = dict(TrimmedMean(0.0).changed(uploads_of(UNIFORM, "train"), models, fed, replies))
+    assert {c: reply.params["w"].tolist() for c, reply in new.items()} == {0: [2.0], 3: [2.0]}
