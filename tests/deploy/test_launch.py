@@ -105,56 +105,6 @@ def test_flower_is_given_a_home_of_its_own_and_no_setting_of_the_user_s(
     assert env["NO_PROXY"] == env["no_proxy"] == "intern,localhost,127.0.0.1,::1"
 
 
-def test_programs_started_from_a_checkout_find_the_library(tmp_path: Path) -> None:
-    env = commands.environment(tmp_path)
-    found = subprocess.run(
-        [sys.executable, "-c", "import unskew; print(unskew.__file__)"],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert Path(found.stdout.strip()) == ROOT / "unskew" / "__init__.py"
-
-
-# ---------------------------------------------------------------- versions
-def test_the_installed_flower_is_supported_and_its_programs_are_there() -> None:
-    assert versions.require()
-    assert versions.programs() == Path(sys.executable).parent
-
-
-@pytest.mark.parametrize(("found", "ok"), [("1.39.9", False), ("1.40.0", True), ("1.42.7", True), ("1.43.0", False)])
-def test_a_release_outside_the_supported_ones_is_refused(monkeypatch: pytest.MonkeyPatch, found: str, ok: bool) -> None:
-    monkeypatch.setattr(versions.metadata, "version", lambda name: found)
-    if ok:
-        assert versions.require() == found
-    else:
-        with pytest.raises(DeployError, match=rf"flwr >=1\.40,<1\.43 is needed, found {found}"):
-            versions.require()
-
-
-def test_without_flower_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise versions.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions.metadata, "version", missing)
-    with pytest.raises(DeployError, match=r"pip install 'unskew\[flower\]'"):
-        versions.require()
-
-
-def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(DeployError, match="has no flower-superlink, flower-superexec"):
-        versions.programs()
-
-
-def test_the_extra_asks_for_what_is_supported() -> None:
-    import tomllib
-
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert f"flwr{versions.SUPPORTED}" in table["project"]["optional-dependencies"]["flower"]
-
-
 # ---------------------------------------------------------------- a family of processes
 def test_children_end_with_the_block_that_started_them_even_if_they_resist(
     bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,17 +166,6 @@ def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(
         made = group.folder()
         left = {folder.name for folder in tmp_path.iterdir()}
     assert left == {"unskew-live1234", "unskew-file1234", made.name}
-
-
-def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: Path) -> None:
-    noted = tmp_path / "noted"
-    trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"
-    script(bin, "program", f"{trap}while :; do sleep 0.05; done")
-    with processes.ProcessGroup() as group:
-        group.start(["program", "server"], tmp_path, tmp_path / "log", "SuperLink")
-        group.start(["program", "client"], tmp_path, tmp_path / "log", "client 0's SuperNode")
-        assert eventually(lambda: (tmp_path / "server").exists() and (tmp_path / "client").exists())
-    assert [line.split()[-1] for line in noted.read_text().splitlines()] == ["client", "server"]
 
 
 WORKING = """
@@ -385,26 +324,6 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
     assert [line.split()[-2] for line in said] == ["1", "2", "4", "8", "16"]
 
 
-def test_a_server_that_was_started_again_is_no_fault_of_the_client_s(bin: Path, client: Path) -> None:
-    """What a SuperNode prints whose session the server no longer knows, and no failed attempt before it."""
-    script(
-        bin,
-        "flower-supernode",
-        "echo 'WARNING :   EXPERIMENTAL: SuperExec'; echo 'INFO :      SuperNode terminated gracefully.'; "
-        "echo 'INFO:     Finished server process [16466]'; exit 0",
-    )
-    script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        keep_until(node, lambda: said)
-    assert said[0].startswith(
-        "client's SuperNode ended: the server ended the connection, as it does when it was started"
-    )
-    assert said[0].endswith("); it is tried again in 1 s")
-    assert not any(word in said[0] for word in ("code 0", "INFO", "EXPERIMENTAL", "restarting"))
-
-
 def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
     bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,36 +386,6 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(client
     assert said[0].endswith("; restarting in 1 s")
 
 
-@pytest.mark.usefixtures("unconnected")
-def test_a_client_waits_for_a_server_behind_a_balancer_however_long_it_is_away(
-    client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A balancer without a server accepts connections and ends them: each start of the SuperNode fails."""
-    monkeypatch.setattr(launch, "LONGEST_PAUSE_S", 0.01)
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        node.failures, node.started = 6, time.monotonic()
-        keep_until(node, lambda: len(said) >= 2)
-    assert all("gave up its connection: SSL error" in line for line in said)
-
-
-def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
-    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower prints its exit code some time before its process is gone."""
-    monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
-    script(
-        bin, "flower-supernode", r"printf '\033[91mERROR \033[0m:     Exit Code: 305\n[code: 2004]\n'; sleep 1; exit 1"
-    )
-    script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        keep_until(node, lambda: said)
-    assert said[0].startswith("client is refused for now: its last session may not be over")
-
-
 def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, client: Path) -> None:
     script(bin, "resident", "echo 'DataError: own.npz is not there'; exit 2")
     script(bin, "flower-supernode", "exec sleep 60")
@@ -520,22 +409,6 @@ def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) 
             node.supervise()
         assert node.children == ()
     assert said[0].endswith("it is not restarted")
-
-
-def test_what_a_resident_says_of_its_client_is_said_and_its_other_lines_are_not(bin: Path, client: Path) -> None:
-    lines = ["Traceback", "progress: client 2: round 1 of 3", "client 2: the server refuses it: its classes"]
-    text = "; ".join(f"echo '{resident.timed(line)}'" for line in lines)
-    script(bin, "resident", f"{text}; exec sleep 60")
-    script(bin, "flower-supernode", "exec sleep 60")
-    script(bin, "flower-superexec", "exec sleep 60")
-    refused = "client 2: the server refuses it: its classes"
-    for progress, expected in ((True, ["client 2: round 1 of 3", refused]), (False, [refused])):
-        said: list[str] = []
-        with processes.ProcessGroup() as group:
-            node = launch.ClientProcesses(group, client, said.append, progress=progress)
-            keep_until(node, lambda said=said: refused in said)
-            node.supervise()
-        assert said == expected
 
 
 def test_a_client_with_another_s_key_never_starts(client: Path) -> None:
