@@ -13,7 +13,6 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.cli import main
 from unskew.deploy import operate, parity, reach
-from unskew.version import __version__
 
 TINY = """
 name = "tiny"
@@ -76,54 +75,6 @@ def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[.
     assert reads == "data: its part of digits"
     assert signed == f"signed with the key {fingerprint}; compare it with the coordinator's by telephone"
     assert unreachable.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
-
-
-@pytest.mark.parametrize("who", ["server", "client-1"])
-def test_a_folder_that_another_version_packed_is_not_ready(
-    who: str, call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client learnt it from the server, after a minute; its check said that it is ready."""
-    call("pack", "tiny.toml", "--out", "f", "--port", reach.free_ports(1)[0], "--listen", "127.0.0.1")
-    monkeypatch.setattr("unskew.deploy.operate.__version__", "7.0")
-    code, _, err = call(who.partition("-")[0], f"f/{who}", "--check")
-    assert code == 2
-    assert f"DeployError: unskew 7.0 is installed here, and f/{who} was packed with {__version__}; server and" in err
-
-
-def test_the_servers_own_data_are_found_from_its_folder_where_clients_have_theirs(
-    call: Callable[..., Called], tmp_path: Path
-) -> None:
-    """Clients that divide the experiment's data each read them where they are, below a folder of their own."""
-    rng = np.random.default_rng(0)
-    np.savez(tmp_path / "test.npz", x_train=rng.normal(size=(40, 4)), y_train=np.arange(40) % 2)
-    own = ("--set", "task.data=npz:test.npz")
-    assert call("pack", "tiny.toml", "--out", "f", *own, "--own-data", "--clients", 2)[0] == 0
-    assert f'data = "npz:{tmp_path}/test.npz"' in (tmp_path / "f" / "server" / "experiment.toml").read_text()
-    assert call("pack", "tiny.toml", "--out", "g", *own)[0] == 0
-    assert 'data = "npz:test.npz"' in (tmp_path / "g" / "server" / "experiment.toml").read_text()
-
-
-def test_a_server_whose_data_are_not_there_is_not_ready_and_not_started(
-    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = TINY.replace('data = "digits"', 'data = "npz:own.npz"')
-    arrays = {"x_train": np.zeros((40, 4), np.float32), "y_train": np.arange(40) % 2}
-    np.savez(tmp_path / "own.npz", **arrays)
-    (tmp_path / "tiny.toml").write_text(text)
-    port = reach.free_ports(1)[0]
-    assert call("pack", "tiny.toml", "--out", "f", "--port", port, "--listen", "127.0.0.1")[0] == 0
-    assert call("server", "f/server", "--check")[0] == 0
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    for words in (["--check"], []):
-        code, out, err = call("server", tmp_path / "f" / "server", *words)
-        assert (code, out) == (2, "")
-        assert err.startswith("DataError: npz:own.npz: there is no file")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.npz").write_bytes(b"")
-    code, out, err = call("server", "f/server", "--check")
-    assert (code, out) == (2, "")
-    assert err.startswith("DataError: ")
 
 
 MINE = """
@@ -224,22 +175,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert says in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.toml"]
     assert len(err.splitlines()) == 1 + err.startswith("run folder: ")
-
-
-def test_parity_of_noise_that_clients_draw_themselves_is_refused_in_a_sentence(
-    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def starts(*_: object) -> Path:
-        raise AssertionError("it was deployed first")
-
-    monkeypatch.setattr(operate, "local", starts)
-    (tmp_path / "tiny.toml").write_text(TINY.replace('name = "fedavg"', 'name = "feddif"\nsigma = 0.1'))
-    code, out, err = call("tiny.toml", "--local", "2", "--check-parity")
-    assert (code, out) == (2, "")
-    assert err == (
-        "ConfigError: a deployed run of feddif has noise that each client draws from a secret of its own, which no "
-        "simulation can repeat; leave out --check-parity, or the noise\n"
-    )
 
 
 @pytest.mark.parametrize("equal", [True, False])

@@ -8,10 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
@@ -210,78 +208,6 @@ def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
         process.wait()
 
 
-# ---------------------------------------------------------------- why something ended
-@pytest.mark.parametrize(
-    ("printed", "says"),
-    [
-        ("ERROR: [Errno 98] address already in use", "its port is in use by another program"),
-        ("[code: 2004] Failed to activate SuperNode.", "two clients with one identity"),
-        ("[code: 2001] SuperNode authentication is enabled.", "admits registered keys only"),
-        ("Invalid SuperNode authentication", "compare the clocks"),
-        ("httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "copy ca.crt from its pack"),
-        ("OSError: [Errno 28] No space left on device", "the disk is full"),
-        (
-            "\033[93mWARNING \033[0m:   Connection attempt failed, retrying in 10.32 seconds\n"
-            "\033[92mINFO \033[0m:      SuperNode terminated gracefully.\nINFO:     Finished server process [7]",
-            "ended: the server ended the connection, as it does when it was started again (log: ",
-        ),
-        ("\033[93mWARNING \033[0m: odd\nINFO:     Finished server process [7]", "with code 3: WARNING : odd (log: "),
-        ("INFO:     Finished server process [7]", "ended with code 3 (log: "),
-        ("first\n\033[91mERROR\033[0m: something else", "with code 3: ERROR: something else"),
-        (f"DataError: {'column ' * 60}; do this", "column ; do this (log: "),
-        (f"DataError: {'column ' * 200}", "column column... (log: "),
-    ],
-)
-def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Path, printed: str, says: str) -> None:
-    (tmp_path / "text").write_text(printed + "\n")
-    script(bin, "program", f"cat {tmp_path}/text; exit 3")
-    (tmp_path / "log").write_text("address already in use, but in an earlier life\n")
-    with processes.ProcessGroup() as group:
-        child = group.start(["program"], tmp_path, tmp_path / "log", "the program")
-        child.process.wait(10)
-        assert launch.explain(child).startswith("the program ended")
-        assert says in launch.explain(child)
-
-
-# ---------------------------------------------------------------- one key twice
-def refusal(folder: Path) -> str:
-    """What Flower's SuperLink writes when it refuses a key that is in use."""
-    key = serialization.load_ssh_public_key((folder / "node.pub").read_bytes())
-    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return (
-        "\033[91mERROR \033[0m:     [/v1/fleet/activate-node][ApiError:2004] Attempted to register SuperNode with "
-        f"public key: {pem!r}, exception: SuperNode with node ID 26 could not be activated.\n"
-    )
-
-
-@pytest.mark.parametrize(("last_s", "told"), [(55, 0), (91, 1)])
-def test_a_key_that_is_refused_for_longer_than_a_session_lasts_is_used_twice(
-    bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_s: int, told: int
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    folder, other = tmp_path / "client-0", tmp_path / "other"
-    for one in (folder, other):
-        one.mkdir()
-        certificates.issue_node(one, one.name)
-    script(bin, "link", "exec sleep 60")
-    with processes.ProcessGroup() as group:
-        link = group.start(["link"], tmp_path, tmp_path / "log", "SuperLink")
-        shared = launch.SharedKeys(link, {4: folder / "node.pub"})
-        lines = []
-        for now[0] in range(0, last_s, 13):
-            with (tmp_path / "log").open("a") as log:
-                log.write(
-                    "INFO : fine\n"
-                    + refusal(folder)
-                    + refusal(other)
-                    + "[ApiError:2004] b'-----BEGIN PUBLIC KEY-----'\n"
-                )
-            lines += [*shared.new_lines(), *shared.new_lines()]
-    assert len(lines) == told
-    assert all(line.startswith("client 4's key is tried by a second process") for line in lines)
-
-
 # ---------------------------------------------------------------- a client's programs
 @pytest.fixture
 def client(tmp_path: Path) -> Path:
@@ -322,33 +248,6 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
         with pytest.raises(DeployError, match="no luck"):
             live()
     assert [line.split()[-2] for line in said] == ["1", "2", "4", "8", "16"]
-
-
-def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
-    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(bin, "flower-supernode", "echo '[code: 2004] Failed to activate SuperNode.'; exit 1")
-    script(bin, "flower-superexec", "exec sleep 60")
-    now, starts = [0.0], [0]
-    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-
-        def live() -> None:
-            for _ in range(200):
-                before = node.children
-                node.supervise()
-                starts[0] += node.children != before and bool(node.children)
-                if node.children:
-                    node.children[1].process.wait(10)
-                now[0] += 1.0
-
-        with pytest.raises(DeployError, match=r"refuses this client's key: .*two clients with one identity"):
-            live()
-    assert now[0] > launch.REJOIN_S > 60
-    assert starts[0] > 15
-    assert said == [f"client is refused for now: its last session may not be over; trying for {launch.REJOIN_S:.0f} s"]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -394,21 +293,6 @@ def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, clie
         node = launch.ClientProcesses(group, client, lambda text: None)
         with pytest.raises(DeployError, match=r"client's resident ended with code 2: DataError: own\.npz is not there"):
             keep_until(node, lambda: False)
-
-
-def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) -> None:
-    script(bin, "flower-supernode", "exec sleep 60")
-    script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append, restart=False)
-        node.supervise()
-        node.children[1].signal(signal.SIGKILL)
-        keep_until(node, lambda: said)
-        for _ in range(5):
-            node.supervise()
-        assert node.children == ()
-    assert said[0].endswith("it is not restarted")
 
 
 def test_a_client_with_another_s_key_never_starts(client: Path) -> None:

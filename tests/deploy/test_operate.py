@@ -3,18 +3,13 @@
 import json
 import shutil
 import tomllib
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
 from unskew.deploy import certificates, folders, launch, operate, parity, reach
-from unskew.deploy.processes import ChildProcess
 from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
@@ -128,73 +123,10 @@ def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> No
     assert list(progress.new_lines()) == []
 
 
-@dataclass
-class Ending:
-    """Hears what is said; at the first line the run comes to its end, with one more line in its log."""
-
-    server: Path
-    end: str
-    heard: list[str] = field(default_factory=list)
-
-    def __call__(self, text: str) -> None:
-        self.heard.append(text)
-        if len(self.heard) == 1:
-            log(self.server, 2)
-            (self.server / self.end).write_text('{"status": "failed", "error": "QuorumError", "text": "1 of 3"}')
-
-
 def log(server: Path, round: int) -> None:
     row = {"method": "fedavg", "seed": 0, "round": round, "name": "seconds", "value": 2.0}
     with (server / "run" / "metrics.jsonl").open("a") as f:
         f.write(json.dumps(row) + "\n")
-
-
-FLOWER = "known to Flower only"
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    ("end", "reason"), [("run/summary.json", None), ("outcome.json", "QuorumError: 1 of 3"), (FLOWER, "out of memory")]
-)
-def test_the_last_lines_are_told_however_a_run_ends(
-    federation: Path, end: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link: Any = SimpleNamespace(poll=lambda: None)
-    child = ChildProcess("SuperLink", link, federation / "superlink.log", 0)
-    server = launch.ServerProcesses(federation / "server", federation / "server", (child,))
-    (server.folder / "run").mkdir()
-    log(server.folder, 1)
-    say = Ending(server.folder, end)
-    monkeypatch.setattr(operate, "ASK_EVERY_S", 0.0)
-    monkeypatch.setattr(launch, "printed", lambda server, run: "")
-
-    def status(server: launch.ServerProcesses, run: int) -> tuple[str, str]:
-        return ("finished:failed", "out of memory") if (server.folder / FLOWER).exists() else ("running", "")
-
-    monkeypatch.setattr(launch, "run_status", status)
-    with nullcontext() if reason is None else pytest.raises(RunError, match=f"the deployed run failed: {reason}"):
-        operate.wait_for_end(server, 1, say)
-    assert say.heard == ["fedavg, seed 0: round 1 of 2, 2.0 s", "fedavg, seed 0: round 2 of 2, 2.0 s"]
-
-
-def test_a_failed_run_is_explained_by_the_last_error_that_was_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "logs").mkdir()
-    server = launch.ServerProcesses(tmp_path, tmp_path, ())
-    said = ["ValueError: an old one\nTraceback ...\nunskew.errors.QuorumError: round 2, step 'train': 1 of 3\n"]
-    monkeypatch.setattr(launch, "printed", lambda server, run: said[0])
-    with pytest.raises(RunError, match=r"QuorumError: round 2, step 'train': 1 of 3 \(log: .*serverapp\.log"):
-        operate.conclude(server, 1, "finished:failed")
-    said[0] = "killed\n"
-    with pytest.raises(RunError, match="the deployed run failed: finished:failed"):
-        operate.conclude(server, 1, "finished:failed")
-    (tmp_path / "outcome.json").write_text(json.dumps({"status": "failed", "error": "DataError", "text": "no data"}))
-    with pytest.raises(RunError, match="DataError: no data"):
-        operate.conclude(server, 1, "failed")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "summary.json").write_text("{}")
-    operate.conclude(server, 1, "finished:completed")
 
 
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(

@@ -1,7 +1,6 @@
 """Sites with tables of their own agree on a preprocessing without showing a row, and then prepare rows alike."""
 
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -111,14 +110,6 @@ def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give
         assert torch.allclose(alone.x_train, together.x_train[mine], atol=1e-5)  # type: ignore[arg-type]
 
 
-def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) -> None:
-    tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    clients = [opened(site(tmp_path, i, {"columns": columns})) for i in (0, 1)]
-    assert clients[0].info.layout == clients[1].info.layout
-    assert "" != clients[0].account != clients[1].account
-
-
 def test_an_experiment_does_not_make_a_site_test_on_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,32 +123,6 @@ def test_an_experiment_does_not_make_a_site_test_on_another_file(
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
     (tmp_path / "policy.toml").write_text(tomli_w.dumps({"paths": [str(tmp_path)]}))
     assert opened(folder).info.own
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (
-            polars.col("age") * 18.0,
-            "column 'age' is about .* here, and the mean .* was agreed on: is it in the same unit",
-        ),
-        (
-            polars.when(polars.int_range(polars.len()) % 6 == 0).then(-9999.0).otherwise("age"),
-            "column 'age' is -9999 in .* rows, and from .* elsewhere: if that stands for no value",
-        ),
-    ],
-)
-def test_a_site_far_from_what_was_agreed_is_asked_about_it(changed: polars.Expr, said: str, tmp_path: Path) -> None:
-    tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    columns["age"]["gaps"] = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        opened(site(tmp_path, 0, {"columns": columns}))
-    bern = polars.read_csv(tmp_path / "bern.csv", infer_schema_length=None)
-    bern.with_columns(changed.alias("age")).write_csv(tmp_path / "bern.csv")
-    with pytest.warns(DataWarning, match=said):
-        opened(site(tmp_path, 1, {"columns": columns}))
 
 
 def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path) -> None:

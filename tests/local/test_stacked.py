@@ -220,22 +220,22 @@ DECIDED = [case for case in CASES if case != "hcct_e, published"]
 
 @one_network_each(DECIDED, variants=False)
 def test_every_algorithm_ends_where_it_ends_sequentially(case: str, network: str) -> None:
-    """After two rounds, float64 to 1e-9 and float32 to 1e-4 and 1e-5: state, losses, messages, own models."""
-    for dtype, rtol, atol in ((torch.float64, 1e-9, 1e-9), (torch.float32, 1e-4, 1e-5)):
-        alone, many = simulator(case, network, dtype=dtype), simulator(case, network, dtype=dtype)
-        many.clients.executor = Stacked(many.executor.trainer)  # type: ignore[attr-defined]
-        for (t, one, trace), (_, other, same) in zip(rounds(alone, 2), rounds(many, 2), strict=True):
-            for (at, a), (where, b) in zip(leaves(one), leaves(other), strict=True):
-                assert at == where
-                if isinstance(a, Tensor):
-                    torch.testing.assert_close(b, a, rtol=rtol, atol=atol)
-                else:
-                    assert b == (pytest.approx(a, rel=rtol, abs=atol) if isinstance(a, float) else a)
-            assert trace.transfers == same.transfers
-            assert trace.losses == [(n, pytest.approx(loss, rel=10 * rtol)) for n, loss in same.losses]
-            mine, theirs = (sim.own_models(s, sim.population.clients, t) for sim, s in ((alone, one), (many, other)))
-            torch.testing.assert_close(theirs, mine, rtol=rtol, atol=atol)
-        assert bool(many.executor.notes) == (case in ALONE)
+    """After two rounds, float64 to 1e-9: state, losses, messages, own models."""
+    dtype, rtol, atol = torch.float64, 1e-9, 1e-9
+    alone, many = simulator(case, network, dtype=dtype), simulator(case, network, dtype=dtype)
+    many.clients.executor = Stacked(many.executor.trainer)  # type: ignore[attr-defined]
+    for (t, one, trace), (_, other, same) in zip(rounds(alone, 2), rounds(many, 2), strict=True):
+        for (at, a), (where, b) in zip(leaves(one), leaves(other), strict=True):
+            assert at == where
+            if isinstance(a, Tensor):
+                torch.testing.assert_close(b, a, rtol=rtol, atol=atol)
+            else:
+                assert b == (pytest.approx(a, rel=rtol, abs=atol) if isinstance(a, float) else a)
+        assert trace.transfers == same.transfers
+        assert trace.losses == [(n, pytest.approx(loss, rel=10 * rtol)) for n, loss in same.losses]
+        mine, theirs = (sim.own_models(s, sim.population.clients, t) for sim, s in ((alone, one), (many, other)))
+        torch.testing.assert_close(theirs, mine, rtol=rtol, atol=atol)
+    assert bool(many.executor.notes) == (case in ALONE)
 
 
 # ---------------------------------------------------------------- networks and optimisers

@@ -700,19 +700,6 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
 
-def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    columns = columns_hash([Column("forged")])
-    known = {0: DataIdentity("rows", True, (), columns, ("bytes", "1 x 8 x 8")), 1: DataIdentity("rows", False)}
-    registered = {there.node(c): c for c in range(1, 6)}
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
-    )
-    assert list(known) == [1]
-    told = DataIdentity("rows", True, columns=columns_hash([Column("age")]), images=("floats", "1 x 8 x 8"))
-    assert membership._odd(2, told) is None
-
-
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     there.membership.settle(False)

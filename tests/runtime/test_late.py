@@ -92,22 +92,6 @@ def test_rounds_without_a_client_that_is_left_out_are_those_of_a_simulation_that
         assert wire.encode(there.state) == wire.encode(expected)
 
 
-def test_a_client_that_greets_and_is_late_again_is_left_out_for_longer_each_time(there: Slow) -> None:
-    """At the most for ten deadlines: one that is always slow costs its rounds a tenth of their time."""
-    pauses = []
-    for _ in range(8):
-        there.membership.count_round({1}, (), DEADLINE_S)
-        if 1 not in there.membership.present:
-            pauses.append(there.membership._again[there.node(1)] - there.now)
-            there.now += pauses[-1]
-            there.membership.call()
-    assert pauses == [100.0, 200.0, 400.0, 800.0, 1000.0, 1000.0]
-    assert there.said[-2:] == [
-        "client 1 was late in 8 rounds in a row and is left out for 1000 s or more",
-        "client 1 is here",
-    ]
-
-
 def test_rounds_that_a_late_client_was_needed_for_do_not_count(there: Slow) -> None:
     """Without it they would have no result either, so nothing is won by leaving it out."""
     there.silence(*range(6))

@@ -95,14 +95,6 @@ def test_the_values_of_a_concordance_index_s_rows_by_hand(monkeypatch: pytest.Mo
     assert values.var() / 3 == pytest.approx(4 / 9)
 
 
-def _survived(rng: np.random.Generator, n: int, late: float = 1.0) -> tuple[Array, Array, Array]:
-    """Risks of a poor and of a better model, and times, of which the later `late`, the more are events."""
-    x = rng.normal(size=(n, 2))
-    died, lost = rng.exponential(np.exp(-x.sum(1))), late * rng.exponential(size=n)
-    poor = x[:, :1] + rng.normal(size=(n, 1))
-    return poor, x.sum(1, keepdims=True), np.stack([np.minimum(died, lost), died <= lost], 1)
-
-
 def test_the_values_of_a_concordance_index_s_rows_have_it_as_their_mean_and_ten_events_are_needed() -> None:
     rng = np.random.default_rng(0)
     y = np.stack([rng.integers(0, 6, 40), np.arange(40) < 10], 1).astype(np.float32)
@@ -112,18 +104,6 @@ def test_the_values_of_a_concordance_index_s_rows_have_it_as_their_mean_and_ten_
     assert values.mean() == pytest.approx(survival.concordance(risk, y))
     assert survival.concordance_by_row(risk[1:], y[1:]) is None
     assert survival.concordance_by_row(risk[:10], np.ones((10, 2))) is None  # no pair is comparable
-
-
-def test_the_error_of_a_concordance_index_by_rows_is_the_bootstrap_s() -> None:
-    rng = np.random.default_rng(2)
-    poor, better, y = _survived(rng, 200)
-    again = [rng.integers(0, 200, 200) for _ in range(400)]
-    drawn = np.array([[survival.concordance(o[i], y[i]) for o in (poor, better)] for i in again])
-    of_poor, of_better = (survival.concordance_by_row(o, y) for o in (poor, better))
-    assert of_poor is not None
-    assert of_better is not None
-    for values, of in ((of_poor, drawn[:, 0]), (of_better - of_poor, drawn[:, 1] - drawn[:, 0])):
-        assert np.sqrt(values.var() / 200) == pytest.approx(of.std(), rel=0.1)
 
 
 @pytest.mark.parametrize("given", ["named", "loaded", "listed"])
@@ -524,22 +504,6 @@ def test_losses_and_metrics_of_ones_own_are_functions(tmp_path: Path) -> None:
     errors = np.abs(predicted - dataset.y_test.numpy())
     assert last(history)["global.worst_error"] == pytest.approx(-errors.max(), rel=1e-5)
     assert last(history)["global.loss"] == pytest.approx((errors**1.5).mean(), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("each", "said"),
-    [
-        (lambda outputs, y: (outputs[:, 0] - y).abs().mean(0, keepdim=True), r"a value for each of 2 .* shape \(1,\)"),
-        (lambda outputs, y: outputs - y, r"a value for each of 2 examples, \(2,\), got shape \(2, 2\); leave out"),
-        (lambda outputs, y: outputs.numpy()[:, 0], r"a value for each of 2 examples, \(2,\), got ndarray"),
-        (lambda outputs, y: outputs.nothing, r"cannot take outputs of shape \(2, 1\) .* AttributeError"),
-    ],
-)
-def test_a_measure_by_examples_has_a_value_for_each(each: Callable[..., Any], said: str) -> None:
-    """A mean of each batch would weigh a last small batch as much as the others, and nobody would see it."""
-    mine = us.Measure("mine", "mine", "lower", None, None, percent=False, each=each)
-    with pytest.raises(ConfigError, match=f"evaluate: `each` of mine .*{said}"):
-        run("regression", evaluate=["global", mine])
 
 
 def test_a_metric_that_changes_what_it_is_given_changes_no_other() -> None:

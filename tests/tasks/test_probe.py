@@ -232,6 +232,13 @@ class Still(nn.BatchNorm1d):
         return super().train(False)
 
 
+def spectral() -> nn.Module:
+    """With a seed: at one in fifteen its power iteration has converged to the bit before training begins."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(parametrizations.spectral_norm(nn.Linear(8, 3)))
+
+
 @pytest.mark.parametrize(
     ("network", "statistics"),
     [
@@ -243,7 +250,7 @@ class Still(nn.BatchNorm1d):
         (nn.Sequential(Still(8), nn.Linear(8, 3)), set()),
         (nn.Sequential(Late(), nn.Linear(8, 3)), {"0.passes", "0.mean"}),
         (
-            nn.Sequential(parametrizations.spectral_norm(nn.Linear(8, 3))),
+            spectral(),
             {"0.parametrizations.weight.0._u", "0.parametrizations.weight.0._v"},
         ),
     ],

@@ -86,15 +86,6 @@ def test_a_custom_module_names_its_head() -> None:
     assert set(make_task(Custom, 3, examples=x).head) == {"classify", "scale"}, "what a run shows, unless told"
 
 
-def test_a_head_that_is_not_known_is_asked_for_where_it_is_needed() -> None:
-    layout = make_task(Custom, 3).layout
-    assert layout.head is None
-    assert layout.select(("all", "norm", "classify")) == {*layout.trainable, *layout.buffers}
-    for group in ("head", "body"):
-        with pytest.raises(ConfigError, match=r"needs the head, .* name it with task\.head"):
-            layout.select((group,))
-
-
 def pretrained() -> nn.Module:
     """A frozen body with values of its own, and a head that is drawn."""
     body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Sequential(nn.BatchNorm1d(4)))
