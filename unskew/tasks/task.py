@@ -447,8 +447,12 @@ def check_network(
             remedy = "leave local.precision out, or let its forward take the type of its layers' outputs"
         elif examples.dim() == 2 and not examples.is_floating_point():
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
-        elif examples.dim() == 4:
-            remedy = f"images have {examples.shape[1]} channels in front; {remedy}"
+        elif examples.dim() == 4 and examples.shape[1] == 1:
+            given = f"(N, {examples.shape[2]}, {examples.shape[3]})"
+            remedy += (
+                f"; x of shape {given} is taken for images of one channel, the 1 in front: a network for time series "
+                "takes it off with x = x.squeeze(1)"
+            )
         raise ConfigError(
             f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: "
             f"{' '.join(str(error).split())}; {remedy}"
