@@ -181,17 +181,3 @@ def test_a_participant_that_keeps_metrics_to_itself_declares_no_number_of_exampl
     assert min(open_client(tmp_path / "f" / "client-0").info.examples) > 0
     allow.write_text("metrics = false\n")
     assert open_client(tmp_path / "f" / "client-1").info.examples == ()
-
-
-def test_a_dry_run_says_what_it_reads(tmp_path: Path, said: Lines) -> None:
-    address = Address("127.0.0.1", 8443)
-    folders.pack(tmp_path / "f", config.parse(BASE), 2, address, address)
-    operate.check_signature(tmp_path / "f" / "client-0", said)
-    assert said.lines[-1] == "data: its part of digits"
-
-
-def test_a_trial_on_one_machine_reads_what_its_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"data": f"npz:{secret(tmp_path)}", "model": "logistic"}
-    deployment = operate.prepare(config.parse({**BASE, "task": task}), 2, tmp_path / "out")
-    monkeypatch.setenv("UNSKEW_POLICY", str(deployment / "policy.toml"))
-    assert not open_client(deployment / "client-1").info.own

@@ -1,7 +1,6 @@
 """What a federation of real processes does when things go wrong; the table at the end of the run says it in words."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -15,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
@@ -23,8 +21,8 @@ pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 from unskew.deploy import certificates, commands, folders, launch, operate, parity, processes, signing
 from unskew.deploy.launch import ClientProcesses
 from unskew.deploy.processes import ProcessGroup
-from unskew.deploy.settings import Address, ServerConfig, Site
-from unskew.errors import DeployError, RunError
+from unskew.deploy.settings import Address, ServerConfig
+from unskew.errors import DeployError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 
@@ -115,23 +113,6 @@ def test_a_client_killed_in_mid_training_is_missed_and_the_run_goes_on(
     outcome("client killed in mid-training", "went on", reasons(run))
 
 
-def test_a_client_that_never_answers_is_given_up_at_the_deadline(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
-) -> None:
-    run = federation(
-        small("rounds=2", *LONG),
-        tmp_path / "run",
-        lambda nodes: Meddler(nodes[1], 2, signalled(signal.SIGSTOP)),
-        said,
-        deadline_s=60.0,
-    )
-    assert {(1, 0), (2, 0)} <= uplinks(run)
-    assert (1, 1) not in uplinks(run)
-    assert failures(run)[(1, 1)] == 1
-    assert processes_of(tmp_path) == []
-    outcome("client that never answers", "went on", reasons(run))
-
-
 def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
 ) -> None:
@@ -147,25 +128,6 @@ def test_a_client_that_comes_back_takes_part_again_with_what_it_remembered(
     assert (6, 1) in uplinks(run)
     back = min(t for t, c in uplinks(run) if c == 1 and t > 2)
     outcome("client that rejoins", "went on", f"away in round 2, back in round {back}; {reasons(run)}")
-
-
-def test_without_enough_clients_the_run_ends_with_the_quorum_sentence(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
-) -> None:
-    def meddle(nodes: list[ClientProcesses]) -> Meddler:
-        def deed(_: ClientProcesses) -> None:
-            for node in nodes:
-                for child in node.children:
-                    child.signal(signal.SIGKILL)
-
-        return Meddler(nodes[1], 2, deed)
-
-    experiment = small("rounds=2", *LONG)
-    with pytest.raises(RunError, match=r"QuorumError: .*0 of 2 clients replied, 1 needed; lost: 0, 1") as refused:
-        federation(experiment, tmp_path / "run", meddle, said, deadline_s=30.0, restart=False)
-    assert processes_of(tmp_path) == []
-    assert "QuorumError" in (tmp_path / "run" / "deploy" / "server" / "logs" / "serverapp.log").read_text()
-    outcome("all clients lost", "refused", str(refused.value).split(" (log")[0])
 
 
 def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
@@ -202,105 +164,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     outcome("server killed and started again", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
 
 
-# ---------------------------------------------------------------- a client's disk
-class FullDisk:
-    """A client's disk that is full from its first answer on until two of its rounds have failed.
-
-    It is a file system of 256 kB, and a file that fills it.
-    """
-
-    def __init__(self, node: ClientProcesses, failures: Path) -> None:
-        self.state, self.failures, self.done = node.folder / "state", failures, False
-        self.filler = self.state / "filler"
-        self.state.mkdir(mode=0o700, exist_ok=True)
-        mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(self.state)]
-        if subprocess.run(mount, capture_output=True).returncode:
-            pytest.skip("no file system can be mounted here")
-
-    def supervise(self) -> None:
-        if self.done:
-            return
-        if self.filler.exists():
-            if self.failures.exists() and len(self.failures.read_text().splitlines()) >= 2:
-                self.filler.unlink()
-                self.done = True
-        elif any(self.state.glob("*/0/000001-*-0000")):
-            with suppress(OSError), open(self.filler, "wb", buffering=0) as f:
-                while True:
-                    f.write(bytes(256))
-
-    def unmount(self) -> None:
-        subprocess.run(["umount", "--lazy", str(self.state)], capture_output=True, check=False)
-
-
-def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_room(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
-) -> None:
-    experiment = small("rounds=8", 'methods.0.name="fedper"', 'methods.0.personal=["head.bias"]')
-    disks: list[FullDisk] = []
-
-    def meddle(nodes: list[ClientProcesses]) -> FullDisk:
-        disks.append(FullDisk(nodes[1], tmp_path / "run" / "deploy" / "server" / "run" / "failures.jsonl"))
-        return disks[0]
-
-    try:
-        run = federation(experiment, tmp_path / "run", meddle, said)
-    finally:
-        for disk in disks:
-            disk.unmount()
-    failed = failures(run)
-    assert failed == {(t, 1): 1 for t in range(2, 2 + len(failed))}
-    assert 2 <= len(failed) < 7
-    assert {c for t, c in uplinks(run) if t in (1, 8)} == {0, 1}
-    assert {(t, 0) for t, _ in failed} <= uplinks(run)
-    (why,) = {re.sub(r"00000\d-", "000002-", r["reason"]) for r in rows(run / "failures.jsonl")}
-    assert re.fullmatch(
-        r"client error: cannot use state/\w+/0/000002-0001-0000: No space left on device; make room on this client's "
-        "disk, and it takes part again",
-        why,
-    )
-    log = run / "deploy" / "client-1" / "logs" / "resident.log"
-    assert log.read_text().count("client 1 cannot use state/") == len(failed)
-    outcome("disk full on a client", "went on", reasons(run))
-
-
 # ---------------------------------------------------------------- clients that mean something else
-def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go_on_without(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
-) -> None:
-    from unskew.experiment.config import to_toml
-
-    experiment, out = small("rounds=2", "split.num_clients=3"), tmp_path / "run"
-    deployment = operate.prepare(experiment, 3, out, ServerConfig(1, 120.0, 300.0))
-    x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)  # bytes to 16, as the experiment's digits
-    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
-    sites = (Site(), Site(f"npz:{tmp_path / 'own.npz'}"), Site())
-    other = small("rounds=2", "split.num_clients=3", 'task.model="mlp"')
-    (deployment / "client-2" / "experiment.toml").write_text(to_toml(other))
-    with ProcessGroup() as group:
-        server = launch.start_server(group, deployment / "server", folders.address(deployment / "server"))
-        nodes = [
-            ClientProcesses(group, folders.client_folder(deployment, c), said, f"client {c}", site=sites[c])
-            for c in (0, 1, 2)
-        ]
-        until = time.monotonic() + 120
-        while not all((n.folder / "logs" / "supernode.log").exists() and connected(n) for n in nodes):
-            for node in nodes:
-                node.supervise()
-            assert time.monotonic() < until
-            time.sleep(0.2)
-        operate.wait_for_end(server, operate.launch_run(server), said, nodes)
-    run = operate.collect(deployment / "server" / "run", out)
-    assert {c for _, c in uplinks(run)} == {0}
-    hello = {r["client"]: r["reason"] for r in rows(run / "failures.jsonl") if r["step"] == "hello"}
-    assert hello[1].startswith("the classes of its data must be 0, 1, 2, 3")
-    assert hello[1].endswith("got 0, 1, 2, 3, 4, 5, 6")
-    assert hello[2].startswith("the experiment (SHA-256 of its resolved form) must be ")
-    assert processes_of(tmp_path) == []
-    outcome("client with other classes", "went on", f"without it: {hello[1]}")
-    outcome("client with another model", "went on", f"without it: {hello[2]}")
-
-
 def connected(node: ClientProcesses) -> bool:
     """Whether a client's SuperNode has been let in."""
     return bool(node.children) and "SuperNode ID" in node.children[1].said()
@@ -404,21 +268,6 @@ def test_a_network_that_is_down_for_seconds_loses_nothing(
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
     outcome("network down for 12 seconds", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
-
-
-def test_a_client_whose_connections_break_is_back_after_its_last_session_is_over(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, wires: list[Wire]
-) -> None:
-    run = federation(
-        small("rounds=6", *LONG),
-        tmp_path / "run",
-        lambda nodes: Cutter(nodes[1], 3, wires, 12.0, hang_up=True),
-        said,
-        deadline_s=60.0,
-    )
-    assert {(1, 1), (6, 1)} <= uplinks(run)
-    assert {(t, 0) for t in range(1, 7)} <= uplinks(run)
-    outcome("connections broken for 12 seconds", "went on", reasons(run) or "nothing was lost")
 
 
 # ---------------------------------------------------------------- identities

@@ -14,7 +14,7 @@ from unskew.deploy import certificates, folders
 from unskew.deploy.settings import Address, ServerConfig
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, fingerprint
+from unskew.experiment.config import Experiment
 from unskew.version import __version__
 
 LISTEN, REACHED = Address("0.0.0.0", 8443), Address("fed.example.org", 443)
@@ -59,34 +59,6 @@ def test_a_pack_has_a_folder_for_each_machine_and_each_its_own_secrets(packed: P
         certificates.check_node(packed / f"client-{client}")
 
 
-def test_server_and_clients_are_given_the_same_experiment(packed: Path, experiment: Experiment) -> None:
-    for folder in ("server", "client-0", "client-1"):
-        assert fingerprint(config.load(packed / folder / "experiment.toml")) == fingerprint(experiment)
-
-
-def test_the_settings_are_those_that_the_runtime_reads(packed: Path) -> None:
-    assert tomllib.loads((packed / "server" / "server.toml").read_text()) == {
-        "min_clients": 2,
-        "deadline_s": 600.0,
-        "wait_s": 300.0,
-        "own_data": False,
-        "max_norm": 1e6,
-        "max_ratio": 100.0,
-        "max_examples": 10_000_000,
-        "warn_share": 0.5,
-        "num_clients": 2,
-        "library": __version__,
-    }
-    assert tomllib.loads((packed / "client-1" / "client.toml").read_text()) == {
-        "client": 1,
-        "num_clients": 2,
-        "own_data": False,
-        "library": __version__,
-    }
-    assert folders.address(packed / "server") == LISTEN
-    assert folders.address(packed / "client-0") == REACHED
-
-
 def test_whether_clients_have_data_of_their_own_is_packed_and_where_these_lie_is_not(
     experiment: Experiment, tmp_path: Path
 ) -> None:
@@ -117,20 +89,6 @@ def test_the_readmes_install_nothing_that_came_with_the_folder(packed: Path) -> 
         assert files <= {".toml", ".md", ".crt", ".key", ".pub", ".json", ".sig"}
 
 
-def test_the_readmes_install_what_the_kind_of_data_and_the_methods_noise_need(tmp_path: Path) -> None:
-    experiment = config.parse(
-        {
-            "rounds": 2,
-            "task": {"data": "csv:sites/a.csv", "model": "logistic", "data_options": {"target": "y"}},
-            "methods": [{"name": "fedavg", "with": ["local_dp"]}],
-        }
-    )
-    folders.pack(tmp_path / "f", experiment, 1, LISTEN, REACHED, config=ServerConfig(1, own_data=True))
-    for folder in ("server", "client-0"):
-        assert "unskew[flower,tables,dp]'" in commands(tmp_path / "f" / folder)[0]
-    assert "`csv:sites/a.csv`, the experiment's own data" in (tmp_path / "f" / "server" / "README.md").read_text()
-
-
 def test_a_pack_never_overwrites_one(packed: Path, experiment: Experiment) -> None:
     with pytest.raises(DeployError, match="exists already; choose another --out"):
         folders.pack(packed, experiment, 2, LISTEN, REACHED)
@@ -140,12 +98,6 @@ def test_impossible_packs_are_refused_before_anything_is_written(experiment: Exp
     with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 3"):
         folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, config=ServerConfig(3))
     assert not (tmp_path / "f").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(experiment: Experiment, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DeployError, match=r"cannot write .*choose another --out"):
-        folders.pack(tmp_path / "file" / "f", experiment, 2, LISTEN, REACHED)
 
 
 def test_a_renewed_certificate_is_another_one_by_the_same_authority(federation: Path) -> None:
@@ -190,12 +142,6 @@ def test_a_key_that_is_not_called_after_a_client_is_refused(federation: Path, na
         folders.keys(federation / "server")
 
 
-def test_a_server_without_keys_is_refused(federation: Path) -> None:
-    shutil.rmtree(federation / "server" / "clients")
-    with pytest.raises(DeployError, match="has no client's key"):
-        folders.keys(federation / "server")
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -214,16 +160,6 @@ def test_a_server_without_keys_is_refused(federation: Path) -> None:
 def test_a_network_file_that_cannot_be_is_refused_by_its_key(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "network.toml").write_text(text)
     with pytest.raises(ConfigError, match=says):
-        folders.address(tmp_path)
-
-
-def test_a_network_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "network.toml").write_text('host = "a"\nport = 1\n', "utf-8-sig")
-    assert folders.address(tmp_path) == Address("a", 1)
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeployError, match=r"has no network\.toml; it is not a folder that unskew deploy pack made"):
         folders.address(tmp_path)
 
 
@@ -263,14 +199,6 @@ def test_secrets_are_fresh_and_private(tmp_path: Path) -> None:
     assert len(first) == 32
     assert path.read_bytes() != first
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_flower_s_home_is_inside_the_folder_and_knows_one_server(tmp_path: Path) -> None:
-    home = folders.write_home(tmp_path, REACHED)
-    assert home.parent == tmp_path
-    assert stat.S_IMODE(home.stat().st_mode) == 0o700
-    table = tomllib.loads((home / "config.toml").read_text())["superlink"]
-    assert table[table["default"]] == {"address": "fed.example.org:443", "root-certificates": str(tmp_path / "ca.crt")}
 
 
 def test_node_numbers_are_written_as_text_because_json_has_no_large_integers(tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
@@ -105,56 +103,6 @@ def test_flower_is_given_a_home_of_its_own_and_no_setting_of_the_user_s(
     assert env["NO_PROXY"] == env["no_proxy"] == "intern,localhost,127.0.0.1,::1"
 
 
-def test_programs_started_from_a_checkout_find_the_library(tmp_path: Path) -> None:
-    env = commands.environment(tmp_path)
-    found = subprocess.run(
-        [sys.executable, "-c", "import unskew; print(unskew.__file__)"],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert Path(found.stdout.strip()) == ROOT / "unskew" / "__init__.py"
-
-
-# ---------------------------------------------------------------- versions
-def test_the_installed_flower_is_supported_and_its_programs_are_there() -> None:
-    assert versions.require()
-    assert versions.programs() == Path(sys.executable).parent
-
-
-@pytest.mark.parametrize(("found", "ok"), [("1.39.9", False), ("1.40.0", True), ("1.42.7", True), ("1.43.0", False)])
-def test_a_release_outside_the_supported_ones_is_refused(monkeypatch: pytest.MonkeyPatch, found: str, ok: bool) -> None:
-    monkeypatch.setattr(versions.metadata, "version", lambda name: found)
-    if ok:
-        assert versions.require() == found
-    else:
-        with pytest.raises(DeployError, match=rf"flwr >=1\.40,<1\.43 is needed, found {found}"):
-            versions.require()
-
-
-def test_without_flower_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise versions.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions.metadata, "version", missing)
-    with pytest.raises(DeployError, match=r"pip install 'unskew\[flower\]'"):
-        versions.require()
-
-
-def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(DeployError, match="has no flower-superlink, flower-superexec"):
-        versions.programs()
-
-
-def test_the_extra_asks_for_what_is_supported() -> None:
-    import tomllib
-
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert f"flwr{versions.SUPPORTED}" in table["project"]["optional-dependencies"]["flower"]
-
-
 # ---------------------------------------------------------------- a family of processes
 def test_children_end_with_the_block_that_started_them_even_if_they_resist(
     bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,17 +166,6 @@ def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(
     assert left == {"unskew-live1234", "unskew-file1234", made.name}
 
 
-def test_clients_end_before_the_server_they_sign_off_from(bin: Path, tmp_path: Path) -> None:
-    noted = tmp_path / "noted"
-    trap = f"trap 'echo $0 $1 >> {noted}; exit 0' TERM\n: > {tmp_path}/$1\n"
-    script(bin, "program", f"{trap}while :; do sleep 0.05; done")
-    with processes.ProcessGroup() as group:
-        group.start(["program", "server"], tmp_path, tmp_path / "log", "SuperLink")
-        group.start(["program", "client"], tmp_path, tmp_path / "log", "client 0's SuperNode")
-        assert eventually(lambda: (tmp_path / "server").exists() and (tmp_path / "client").exists())
-    assert [line.split()[-1] for line in noted.read_text().splitlines()] == ["client", "server"]
-
-
 WORKING = """
 import os, sys, time
 from pathlib import Path
@@ -269,78 +206,6 @@ def test_no_signal_leaves_a_child_behind(bin: Path, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-
-
-# ---------------------------------------------------------------- why something ended
-@pytest.mark.parametrize(
-    ("printed", "says"),
-    [
-        ("ERROR: [Errno 98] address already in use", "its port is in use by another program"),
-        ("[code: 2004] Failed to activate SuperNode.", "two clients with one identity"),
-        ("[code: 2001] SuperNode authentication is enabled.", "admits registered keys only"),
-        ("Invalid SuperNode authentication", "compare the clocks"),
-        ("httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "copy ca.crt from its pack"),
-        ("OSError: [Errno 28] No space left on device", "the disk is full"),
-        (
-            "\033[93mWARNING \033[0m:   Connection attempt failed, retrying in 10.32 seconds\n"
-            "\033[92mINFO \033[0m:      SuperNode terminated gracefully.\nINFO:     Finished server process [7]",
-            "ended: the server ended the connection, as it does when it was started again (log: ",
-        ),
-        ("\033[93mWARNING \033[0m: odd\nINFO:     Finished server process [7]", "with code 3: WARNING : odd (log: "),
-        ("INFO:     Finished server process [7]", "ended with code 3 (log: "),
-        ("first\n\033[91mERROR\033[0m: something else", "with code 3: ERROR: something else"),
-        (f"DataError: {'column ' * 60}; do this", "column ; do this (log: "),
-        (f"DataError: {'column ' * 200}", "column column... (log: "),
-    ],
-)
-def test_a_program_that_ended_is_explained_in_a_sentence(bin: Path, tmp_path: Path, printed: str, says: str) -> None:
-    (tmp_path / "text").write_text(printed + "\n")
-    script(bin, "program", f"cat {tmp_path}/text; exit 3")
-    (tmp_path / "log").write_text("address already in use, but in an earlier life\n")
-    with processes.ProcessGroup() as group:
-        child = group.start(["program"], tmp_path, tmp_path / "log", "the program")
-        child.process.wait(10)
-        assert launch.explain(child).startswith("the program ended")
-        assert says in launch.explain(child)
-
-
-# ---------------------------------------------------------------- one key twice
-def refusal(folder: Path) -> str:
-    """What Flower's SuperLink writes when it refuses a key that is in use."""
-    key = serialization.load_ssh_public_key((folder / "node.pub").read_bytes())
-    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return (
-        "\033[91mERROR \033[0m:     [/v1/fleet/activate-node][ApiError:2004] Attempted to register SuperNode with "
-        f"public key: {pem!r}, exception: SuperNode with node ID 26 could not be activated.\n"
-    )
-
-
-@pytest.mark.parametrize(("last_s", "told"), [(55, 0), (91, 1)])
-def test_a_key_that_is_refused_for_longer_than_a_session_lasts_is_used_twice(
-    bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_s: int, told: int
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    folder, other = tmp_path / "client-0", tmp_path / "other"
-    for one in (folder, other):
-        one.mkdir()
-        certificates.issue_node(one, one.name)
-    script(bin, "link", "exec sleep 60")
-    with processes.ProcessGroup() as group:
-        link = group.start(["link"], tmp_path, tmp_path / "log", "SuperLink")
-        shared = launch.SharedKeys(link, {4: folder / "node.pub"})
-        lines = []
-        for now[0] in range(0, last_s, 13):
-            with (tmp_path / "log").open("a") as log:
-                log.write(
-                    "INFO : fine\n"
-                    + refusal(folder)
-                    + refusal(other)
-                    + "[ApiError:2004] b'-----BEGIN PUBLIC KEY-----'\n"
-                )
-            lines += [*shared.new_lines(), *shared.new_lines()]
-    assert len(lines) == told
-    assert all(line.startswith("client 4's key is tried by a second process") for line in lines)
 
 
 # ---------------------------------------------------------------- a client's programs
@@ -385,53 +250,6 @@ def test_a_node_that_ends_is_started_again_with_growing_pauses_and_at_last_given
     assert [line.split()[-2] for line in said] == ["1", "2", "4", "8", "16"]
 
 
-def test_a_server_that_was_started_again_is_no_fault_of_the_client_s(bin: Path, client: Path) -> None:
-    """What a SuperNode prints whose session the server no longer knows, and no failed attempt before it."""
-    script(
-        bin,
-        "flower-supernode",
-        "echo 'WARNING :   EXPERIMENTAL: SuperExec'; echo 'INFO :      SuperNode terminated gracefully.'; "
-        "echo 'INFO:     Finished server process [16466]'; exit 0",
-    )
-    script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        keep_until(node, lambda: said)
-    assert said[0].startswith(
-        "client's SuperNode ended: the server ended the connection, as it does when it was started"
-    )
-    assert said[0].endswith("); it is tried again in 1 s")
-    assert not any(word in said[0] for word in ("code 0", "INFO", "EXPERIMENTAL", "restarting"))
-
-
-def test_a_refused_key_is_tried_until_its_last_session_must_be_over(
-    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(bin, "flower-supernode", "echo '[code: 2004] Failed to activate SuperNode.'; exit 1")
-    script(bin, "flower-superexec", "exec sleep 60")
-    now, starts = [0.0], [0]
-    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-
-        def live() -> None:
-            for _ in range(200):
-                before = node.children
-                node.supervise()
-                starts[0] += node.children != before and bool(node.children)
-                if node.children:
-                    node.children[1].process.wait(10)
-                now[0] += 1.0
-
-        with pytest.raises(DeployError, match=r"refuses this client's key: .*two clients with one identity"):
-            live()
-    assert now[0] > launch.REJOIN_S > 60
-    assert starts[0] > 15
-    assert said == [f"client is refused for now: its last session may not be over; trying for {launch.REJOIN_S:.0f} s"]
-
-
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_client_of_which_one_process_dies_is_started_afresh_whole(bin: Path, client: Path, which: int) -> None:
     script(bin, "flower-supernode", "exec sleep 60")
@@ -467,36 +285,6 @@ def test_a_supernode_that_lives_on_without_a_connection_is_started_afresh(client
     assert said[0].endswith("; restarting in 1 s")
 
 
-@pytest.mark.usefixtures("unconnected")
-def test_a_client_waits_for_a_server_behind_a_balancer_however_long_it_is_away(
-    client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A balancer without a server accepts connections and ends them: each start of the SuperNode fails."""
-    monkeypatch.setattr(launch, "LONGEST_PAUSE_S", 0.01)
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        node.failures, node.started = 6, time.monotonic()
-        keep_until(node, lambda: len(said) >= 2)
-    assert all("gave up its connection: SSL error" in line for line in said)
-
-
-def test_a_supernode_that_is_about_to_end_by_itself_is_left_to_say_why(
-    bin: Path, client: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower prints its exit code some time before its process is gone."""
-    monkeypatch.setattr(launch, "LOOK_EVERY_S", 0.0)
-    script(
-        bin, "flower-supernode", r"printf '\033[91mERROR \033[0m:     Exit Code: 305\n[code: 2004]\n'; sleep 1; exit 1"
-    )
-    script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append)
-        keep_until(node, lambda: said)
-    assert said[0].startswith("client is refused for now: its last session may not be over")
-
-
 def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, client: Path) -> None:
     script(bin, "resident", "echo 'DataError: own.npz is not there'; exit 2")
     script(bin, "flower-supernode", "exec sleep 60")
@@ -505,37 +293,6 @@ def test_a_client_whose_data_cannot_be_used_is_not_started_again(bin: Path, clie
         node = launch.ClientProcesses(group, client, lambda text: None)
         with pytest.raises(DeployError, match=r"client's resident ended with code 2: DataError: own\.npz is not there"):
             keep_until(node, lambda: False)
-
-
-def test_a_node_that_is_not_to_be_restarted_stays_away(bin: Path, client: Path) -> None:
-    script(bin, "flower-supernode", "exec sleep 60")
-    script(bin, "flower-superexec", "exec sleep 60")
-    said: list[str] = []
-    with processes.ProcessGroup() as group:
-        node = launch.ClientProcesses(group, client, said.append, restart=False)
-        node.supervise()
-        node.children[1].signal(signal.SIGKILL)
-        keep_until(node, lambda: said)
-        for _ in range(5):
-            node.supervise()
-        assert node.children == ()
-    assert said[0].endswith("it is not restarted")
-
-
-def test_what_a_resident_says_of_its_client_is_said_and_its_other_lines_are_not(bin: Path, client: Path) -> None:
-    lines = ["Traceback", "progress: client 2: round 1 of 3", "client 2: the server refuses it: its classes"]
-    text = "; ".join(f"echo '{resident.timed(line)}'" for line in lines)
-    script(bin, "resident", f"{text}; exec sleep 60")
-    script(bin, "flower-supernode", "exec sleep 60")
-    script(bin, "flower-superexec", "exec sleep 60")
-    refused = "client 2: the server refuses it: its classes"
-    for progress, expected in ((True, ["client 2: round 1 of 3", refused]), (False, [refused])):
-        said: list[str] = []
-        with processes.ProcessGroup() as group:
-            node = launch.ClientProcesses(group, client, said.append, progress=progress)
-            keep_until(node, lambda said=said: refused in said)
-            node.supervise()
-        assert said == expected
 
 
 def test_a_client_with_another_s_key_never_starts(client: Path) -> None:

@@ -2,11 +2,8 @@
 
 import itertools
 import json
-import re
-import sys
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +14,13 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from unskew import algorithms
 from unskew.data import load
 from unskew.deploy import parity
-from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
+from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record.logs import RESUMED, rows
+from unskew.record.logs import rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
@@ -38,11 +34,10 @@ from loopback import Loopback, through_app
 
 from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
-from unskew.deploy.settings import CODE_PATH, Site, code_path
+from unskew.deploy.settings import Site
 from unskew.runtime import flower
 from unskew.runtime.flower import FlowerTransport
 from unskew.runtime.message import REPLIES, EvaluationRequest, RoundContext, read, write
-from unskew.runtime.resident import untimed
 from unskew.tree import Params
 from unskew.wire import encode
 
@@ -146,56 +141,6 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
             load_model(folder, "fedper")
 
 
-@pytest.mark.parametrize("asked", ["global", "personal"])
-def test_a_client_keeps_its_model_though_it_gives_no_scores(asked: str, small: Small, tmp_path: Path) -> None:
-    experiment = several(small, f'evaluate=["{asked}"]', "val_fraction=0.0", "rounds=1")
-    experiment = replace(experiment, methods=experiment.methods[1:2])
-    run = start(tmp_path, pack(tmp_path, experiment, quiet=1))
-    simulated = loop.start(experiment, tmp_path / "sim").folder
-    tested = {r["client"] for r in rows(run / "metrics.jsonl") if "client" in r}
-    assert tested == (set() if asked == "global" else {0, 2})
-    for client in range(3):
-        expected = load_model(simulated, "fedper", client).state_dict()
-        own = load_model(tmp_path / f"client-{client}", "fedper").state_dict()
-        assert own.keys() == expected.keys()
-        assert all(torch.equal(t, expected[name]) for name, t in own.items())
-
-
-TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[-+]\d\d:\d\d"
-
-
-def test_a_client_tells_its_own_user_each_round_and_the_end_with_times(
-    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment = small("seeds=[0, 1]")
-    start(tmp_path, pack(tmp_path, experiment, 2, quiet=0))
-    lines = [line for line in capsys.readouterr().err.splitlines() if "progress: client 0" in line]
-    loss = r"loss \d\.\d{4} on \d+ examples"  # on its own disk, though it keeps them from the server
-    expected = [
-        f"fedavg, seed {seed}: {text}"
-        for seed in (0, 1)
-        for text in (
-            *(rf"round {t} of 2, step \w+: \d+\.\d s, {loss}" for t in (1, 2)),
-            "training has ended after 2 rounds",
-        )
-    ]
-    for line, text in zip(lines, [*expected, "the run has ended"], strict=True):
-        assert re.fullmatch(f"{TIME} progress: client 0: {text}", line), line
-
-
-def test_what_a_client_refuses_is_in_its_own_log(
-    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = tmp_path / "policy.toml"
-    policy.write_text("max_bytes = 10")
-    monkeypatch.setenv("UNSKEW_POLICY", str(policy))
-    with pytest.raises(QuorumError):
-        start(tmp_path, pack(tmp_path, small(), 2))
-    assert re.search(
-        rf"^{TIME} client 0 does not answer a request \('ask'\): .*max_bytes", capsys.readouterr().err, re.M
-    )
-
-
 class Killed(BaseException):
     pass
 
@@ -225,29 +170,6 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     assert deployment["attempt"] == 2
     assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
     assert all(n >= experiment.rounds for n in deployment["begun"].values())
-
-
-class Kills(NoCallback):
-    """Ends the process after round 1."""
-
-    def progress(self, progress: Progress) -> None:
-        raise Killed
-
-
-def test_a_server_under_other_versions_goes_on_only_by_force(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("rounds=2"), 2)
-    with pytest.raises(Killed):
-        serve(FlowerTransport(grid), tmp_path / "server", Kills())
-    card = tmp_path / "server" / "run" / "run.json"
-    table = read_json(card)
-    card.write_text(json.dumps({**table, "environment": {**table["environment"], "torch": "2.0"}}))
-    with pytest.raises(RunError, match=r"another environment \(torch 2\.0 -> .*use --force"):
-        start(tmp_path, Loopback({}))  # it waits for nobody before it says so
-    config = {"folder": str(tmp_path / "server"), "force": True}
-    flower.server_app(grid, Context(1, 0, {}, RecordDict(), config))
-    assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
-    (row,) = RESUMED.rows(tmp_path / "server" / "run")
-    assert [of.partition(" ")[0] for of in row["changed"]] == ["torch"]
 
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
@@ -404,12 +326,9 @@ def targets_of(kind: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("kind", "own"),
     [
-        ("binary", True),
         ("regression", True),
-        ("survival", True),
         ("next_token", True),
         ("survival", False),
-        ("regression", False),
     ],
 )
 @pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # of few rows
@@ -457,119 +376,6 @@ def again(root: Path, clients: int, data: Sequence[str] = ()) -> Loopback:
     return Loopback({100 + c: through_app(flower.client_app, context) for c, context in contexts.items()})
 
 
-def test_whoever_has_no_data_of_its_own_where_the_others_have_is_sent_away(small: Small, tmp_path: Path) -> None:
-    x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)
-    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10, classes=np.array([str(i) for i in range(10)]))
-    own = f"npz:{tmp_path / 'own.npz'}"
-    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, own, None])
-    with pytest.raises(QuorumError, match="it declares no data of its own, the others declare such"):
-        start(tmp_path, grid)
-
-
-def test_a_client_with_other_classes_is_named_and_kept_out(
-    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    x = np.random.default_rng(0).integers(0, 17, (40, 8, 8), np.uint8)
-    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 7)
-    own = f"npz:{tmp_path / 'own.npz'}"
-    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S, data=[own, None, None])
-    with pytest.raises(QuorumError, match=r"the classes of its data must be 0, 1, .* got 0, 1, 2, 3, 4, 5, 6"):
-        start(tmp_path, grid)
-    told = "the server refuses it: the classes of its data must be 0, 1, "
-    assert told in capsys.readouterr().err
-    (refused,) = map(json.loads, (tmp_path / "server" / "failures.jsonl").read_text().splitlines())
-    assert (refused["client"], refused["step"]) == (0, "hello")
-    notes = [untimed(line) for line in (tmp_path / "server" / "logs" / "notes.log").read_text().splitlines()]
-    assert f"client 0 is refused: {refused['reason']}" in notes
-    assert "client 1 is here" in notes
-
-
-@pytest.mark.parametrize(
-    ("server", "factors", "text"),
-    [
-        (
-            np.uint8,
-            (255, 1.0, 255),
-            r"client 1 .* must be bytes of 1 x 8 x 8, as the server's are, got floats of 1 x 8",
-        ),
-        (
-            np.float32,
-            (1.0, 255, 1.0),
-            r"client 1 .* must be floats of 1 x 8 x 8, as the server's are, got bytes of 1 x",
-        ),
-        (
-            np.float32,
-            (1.0, 255.0, 1.0),
-            r"client 1 .* reach about 256, and the server's about 1; divide all by the same",
-        ),
-        (
-            np.float32,
-            (16.0, 1.0, 0.0625),
-            r"client 2 .* reach about 0.0625, far from client 0's; divide all by the same",
-        ),
-    ],
-)
-def test_a_client_whose_images_are_of_another_kind_or_scale_is_kept_out(
-    server: type, factors: tuple[float, ...], text: str, small: Small, tmp_path: Path
-) -> None:
-    """The last one's are as far from the first one's as 1 from 256, and both not far from the server's."""
-    x, rest = np.random.default_rng(0).random((40, 8, 8)), {"y_train": np.arange(40) % 10}
-    x[:, 0, 0] = 1.0
-    rest["classes"] = np.array([str(i) for i in range(10)])
-    for c, factor in enumerate(factors):
-        own = x * factor
-        np.savez(tmp_path / f"{c}.npz", x_train=own.astype(np.uint8 if isinstance(factor, int) else np.float32), **rest)
-    np.savez(tmp_path / "server.npz", x_train=(x * 255).astype(server) if server is np.uint8 else x, **rest)
-    experiment = small(f"task.data='npz:{tmp_path / 'server.npz'}'", "split.num_clients=3")
-    grid = pack(tmp_path, experiment, wait_s=REFUSED_S, data=[f"npz:{tmp_path / f'{c}.npz'}" for c in range(3)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        with pytest.raises(QuorumError, match=rf"2 of 3 clients are connected .* {text}"):
-            start(tmp_path, grid)
-
-
-def test_constants_of_each_clients_own_are_said_in_the_report(small: Small, tmp_path: Path) -> None:
-    """A site's model file has other constants than the server's, so that equal weights predict otherwise."""
-    digits = load("digits")
-    x, rest = (
-        load_digits().images.astype(np.uint8),
-        {"y_train": load_digits().target, "classes": np.array(digits.classes)},
-    )
-    for c in range(3):
-        np.savez(tmp_path / f"{c}.npz", x_train=x * (c + 1), **rest)
-    experiment = small("split.num_clients=3", "runtime.executor='sequential'")
-    run = start(tmp_path, pack(tmp_path, experiment, data=[f"npz:{tmp_path / f'{c}.npz'}" for c in range(3)]))
-    (remark,) = read_json(run / "run.json")["remarks"]
-    assert remark.startswith("each client standardises its images with its own mean and deviation")
-    assert remark.endswith("or name the same for all in task.data_options, as in { mean = [0.5], std = [0.25] }")
-    server, site = load_model(run, "fedavg").unskew.inputs, load_model(tmp_path / "client-2").unskew.inputs
-    assert site.mean[0] == pytest.approx(3 * server.mean[0], rel=0.05)
-    assert remark not in (read_json(start(tmp_path / "b", pack(tmp_path / "b", experiment)) / "run.json")["remarks"])
-
-
-def test_constants_that_the_experiment_names_are_all_clients_and_the_server_s(small: Small, tmp_path: Path) -> None:
-    x, y = load_digits().images.astype(np.uint8), load_digits().target
-    sources = []
-    for name, brighter in (("server", 1), ("0", 1), ("1", 2), ("2", 3)):
-        np.savez(tmp_path / f"{name}.npz", x_train=x * brighter, y_train=y, classes=np.arange(10).astype(str))
-        sources.append(f"npz:{tmp_path / f'{name}.npz'}")
-    experiment = small(
-        f"task.data='{sources[0]}'", "task.data_options={ mean = [0.5], std = [0.25] }", "split.num_clients=3"
-    )
-    run = start(tmp_path, pack(tmp_path, experiment, data=sources[1:]))
-    assert read_json(run / "run.json")["remarks"] == []
-    for model in (load_model(run, "fedavg"), load_model(tmp_path / "client-2")):
-        assert (model.unskew.inputs.mean, model.unskew.inputs.std) == ((0.5,), (0.25,))
-
-
-def test_a_client_whose_images_cannot_be_the_experiments_is_told_by_its_own_check(small: Small, tmp_path: Path) -> None:
-    x = np.random.default_rng(0).random((40, 8, 8))
-    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.arange(40) % 10)
-    pack(tmp_path, small("split.num_clients=3"))
-    with pytest.raises(DataError, match=r"the experiment's images \(digits\) are bytes, .*; give bytes: scale all"):
-        open_client(tmp_path / "client-0", Site(f"npz:{tmp_path / 'own.npz'}"))
-
-
 def test_nothing_of_pixels_is_told_but_a_power_of_two(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,14 +387,6 @@ def test_nothing_of_pixels_is_told_but_a_power_of_two(
     assert open_client(tmp_path / "client-0", Site(source)).info.images == ("floats", "1 x 8 x 8", "3")  # by 6.5
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
     assert open_client(tmp_path / "client-1", Site(source)).info.images == ("floats", "1 x 8 x 8")
-
-
-def test_a_client_with_another_experiment_is_named_and_kept_out(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S)
-    (tmp_path / "client-2" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "local.lr=0.2")))
-    with pytest.raises(QuorumError, match=r"2 of 3 clients are connected .* the experiment \(SHA-256"):
-        start(tmp_path, grid)
-    assert read_json(tmp_path / "server" / "outcome.json")["error"] == "QuorumError"
 
 
 def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tmp_path: Path) -> None:
@@ -622,34 +420,6 @@ def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small
     grid = pack(tmp_path / "c", small("split.num_clients=2"))
     with pytest.raises(ConfigError, match=r"min_clients must be at most the 2 clients, got 3 \(.*server\.toml\)"):
         start(tmp_path / "c", grid)
-
-
-@pytest.mark.parametrize(
-    ("table", "text"),
-    [
-        ({"client": 3, "num_clients": 3}, "client must be below num_clients = 3, got 3"),
-        ({"client": 0, "num_clients": 4}, "the experiment's split has 3 clients under seed 0, num_clients is 4"),
-        ({"num_clients": 3}, "client is required"),
-        ({"client": 0, "num_clients": 3, "data": "npz:/x"}, "unknown key data"),
-    ],
-)
-def test_a_clients_settings_are_checked(table: dict[str, Any], text: str, small: Small, tmp_path: Path) -> None:
-    (tmp_path / "experiment.toml").write_text(to_toml(small("split.num_clients=3")))
-    (tmp_path / "client.toml").write_text(tomli_w.dumps(table))
-    with pytest.raises(ConfigError) as caught:
-        open_client(tmp_path)
-    assert text in str(caught.value)
-
-
-def test_a_client_knows_its_own_cells_only(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"))
-    run = start(tmp_path, grid)
-    client_runtime = open_client(tmp_path / "client-0")
-    from unskew.errors import WireError
-
-    with pytest.raises(WireError, match="cell must be 0 to 0, got 1"):
-        client_runtime.open_setup(1)
-    assert (run / "summary.json").exists()
 
 
 def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: Small, tmp_path: Path) -> None:
@@ -703,14 +473,6 @@ def test_a_client_that_is_taken_out_leaves_the_others_in(
     assert f"a node is rejected: it says it is client {out}, its key is not" in (server / "logs/notes.log").read_text()
 
 
-def test_a_client_that_was_not_packed_is_refused_before_the_start(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"))
-    (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "100", "2": "102"}))
-    (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "num_clients": 2}))
-    with pytest.raises(ConfigError, match=r"num_clients must be above 2, whose key is in clients/, got 2"):
-        start(tmp_path, grid)
-
-
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "deployment.json"
     deployment = DeploymentState.open(path, "a")
@@ -730,18 +492,6 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
         DeploymentState.open(path, "a")
 
 
-@pytest.mark.usefixtures("allowed")
-def test_server_and_clients_may_have_the_same_data_in_different_places(small: Small, tmp_path: Path) -> None:
-    x, y = load_digits().data.astype(np.float32), load_digits().target
-    for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        np.savez(tmp_path / place / "own.npz", x_train=x, y_train=y)
-    grid = pack(tmp_path, small(f"task.data='npz:{tmp_path}/a/own.npz'", "rounds=1"), 2)
-    file = tmp_path / "client-1" / "experiment.toml"
-    file.write_text(file.read_text().replace("/a/own.npz", "/b/own.npz"))
-    assert (start(tmp_path, grid) / "summary.json").exists()
-
-
 def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Small, tmp_path: Path) -> None:
     """Clients with data of their own know nothing of the server's, and one curve would be of two test sets."""
     digits = load_digits()
@@ -759,26 +509,6 @@ def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Smal
         serve(FlowerTransport(grid), tmp_path / "server")
 
 
-def test_a_method_that_cannot_run_is_refused_before_the_first_round_of_any(small: Small, tmp_path: Path) -> None:
-    np.savez(tmp_path / "own.npz", x_train=load_digits().images.astype(np.uint8), y_train=load_digits().target)
-    own = f"npz:{tmp_path / 'own.npz'}"
-    experiment = small("task.model='logistic'", "rounds=1", "split.num_clients=2")
-    bare = replace(experiment, methods=(*experiment.methods, config.method("fedper", {})))
-    grid = pack(tmp_path, bare, 2, data=[own] * 2)
-    with pytest.raises(ConfigError, match=r"^fedper: personal = \['head'\] leaves no parameter"):
-        start(tmp_path, grid)
-    assert not list(rows(tmp_path / "server" / "run" / "metrics.jsonl"))
-
-
-@pytest.mark.parametrize("name", [name for name, of in algorithms.TABLE.items() if of.kind != "bound"])
-def test_what_can_run_passes_the_check_that_knows_no_clients_data(name: str) -> None:
-    task, split = {"data": "digits", "model": "cnn_small"}, {"name": "iid", "num_clients": 4}
-    experiment = config.parse({"rounds": 1, "task": task, "split": split, "method": {"name": name}})
-    setup, (method,) = run_setup.prepare(experiment), experiment.methods
-    run_setup.check_method(experiment, method, setup, {0: run_setup.divide(experiment, setup.dataset, 0)})
-    run_setup.check_method_alone(experiment, method, setup, 4)
-
-
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:
     experiment = small("split.num_clients=3")
     grid = pack(tmp_path, experiment)
@@ -788,25 +518,6 @@ def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path
     with pytest.raises(RunError, match="another experiment"):
         serve(FlowerTransport(grid), tmp_path / "server")
     assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]
-
-
-def test_a_server_finds_code_where_the_process_did_that_started_it(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "code_of_the_server.py").write_text("import unskew as us\n\nclass Mine(us.FedAvg):\n    pass\n")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    told = code_path()
-    sys.path.remove(str(tmp_path))
-    grid = pack(tmp_path, small())
-    experiment = tmp_path / "server" / "experiment.toml"
-    experiment.write_text(experiment.read_text().replace('name = "fedavg"', 'name = "code_of_the_server:Mine"'))
-    with pytest.raises(ConfigError, match="No module named 'code_of_the_server'"):
-        serve(FlowerTransport(grid), tmp_path / "server")
-    monkeypatch.setenv(CODE_PATH, told)
-    (tmp_path / "server" / "server.toml").write_text("min_clients = 9\n")
-    with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 9"):
-        serve(FlowerTransport(grid), tmp_path / "server")
-    assert sys.path[-1] == str(tmp_path)  # what is installed comes first
 
 
 @pytest.fixture
@@ -843,21 +554,6 @@ def test_frozen_parameters_are_at_each_client_and_in_each_clients_model(small: S
         assert torch.equal(own["0.1.weight"], frozen_body().state_dict()["0.1.weight"])
 
 
-def without_its_weights() -> nn.Module:
-    raise FileNotFoundError(2, "No such file or directory", "body.pt")
-
-
-@pytest.mark.usefixtures("with_code")
-def test_a_client_that_lacks_the_weights_is_told_that_they_come_apart(small: Small, tmp_path: Path) -> None:
-    np.savez(tmp_path / "own.npz", x_train=np.zeros((100, 64), np.float32), y_train=np.arange(100) % 10)
-    experiment = of_a_frozen_body(small)
-    pack(tmp_path, experiment)
-    file = tmp_path / "client-0" / "experiment.toml"
-    file.write_text(file.read_text().replace(":frozen_body", ":without_its_weights"))
-    with pytest.raises(ConfigError, match=r"body\.pt.*What such code reads, as weights, comes to you apart"):
-        open_client(tmp_path / "client-0", Site(f"npz:{tmp_path / 'own.npz'}"))
-
-
 @pytest.mark.usefixtures("with_code")
 def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -868,15 +564,3 @@ def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     grid = pack(tmp_path, of_a_frozen_body(small), wait_s=REFUSED_S)
     with pytest.raises(QuorumError, match=r"frozen parameters, which never travel \(SHA-256\) must be \w+.*, got 0000"):
         start(tmp_path, grid)
-
-
-@pytest.mark.usefixtures("with_code")
-def test_a_server_whose_own_frozen_parameters_have_changed_blames_no_client(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grid = pack(tmp_path, of_a_frozen_body(small))
-    with pytest.raises(Killed):
-        serve(FlowerTransport(grid), tmp_path / "server", Kills())
-    monkeypatch.setattr("unskew.wire.tensors_hash", lambda params: "another")
-    with pytest.raises(RunError, match=r"was begun with other frozen parameters .* restore the weights"):
-        start(tmp_path, Loopback({}))

@@ -149,16 +149,6 @@ def test_a_number_beyond_the_terms_is_refused_when_it_joins_and_when_it_replies(
         assert "and server.toml allows max_examples = 100" in membership.refused()[0][1]
 
 
-def test_a_declared_number_does_not_change_when_a_client_joins_again(tmp_path: Path) -> None:
-    there = deployed(tmp_path)
-    lies(there, 4, lambda t: 2, (2,))
-    known = greeted(there).known
-    lies(there, 4, lambda t: 90, (90,))
-    membership = greeted(there, known=known)
-    assert membership.present == (0, 1, 2, 3, 5)
-    assert membership.refused() == [(4, "client 4 declared other numbers of examples when it was met first: (2,)")]
-
-
 def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path: Path) -> None:
     there = deployed(tmp_path)
     for client, n in enumerate(SIZES):
@@ -201,13 +191,6 @@ def test_where_nothing_is_weighted_by_examples_nobody_is_named_for_having_most(
     there = loopback.Deployed(case, "perceptron", tmp_path, clients_per_round=6, limits=limits, algorithm=method)
     there.runtime.round(there.runtime.start(), 1)
     assert len(there.runtime.drain_warnings()) == warned
-
-
-def test_honest_clients_give_no_occasion_for_a_warning(tmp_path: Path) -> None:
-    there = deployed(tmp_path)
-    state, trace = there.runtime.round(there.runtime.start(), 1)
-    there.runtime.round(state, 2)
-    assert (trace.failures, there.runtime.drain_warnings()) == ([], ())
 
 
 def test_a_client_cannot_fill_the_round_s_loss_with_its_own(tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
 """What a deployment does when clients die, rejoin, keep silent or lie, over Flower's own types."""
 
 import dataclasses
-import errno
-import io
 import json
 import re
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,25 +15,23 @@ from recipe import VARIANTS, finite, rounds, simulator
 
 from unskew import wire
 from unskew.data.inputs import Column
-from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
+from unskew.errors import ConfigError, QuorumError, WireError
 from unskew.runtime.memory import Memory
 from unskew.world.outage import Outage
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from loopback import Deployed, Handler
 
 from unskew.algorithms.fedavg import ModelReply
 from unskew.info import PrivacyBudget, parts
 from unskew.keys import Key
 from unskew.local.executor import EvalJob
-from unskew.protocol import Ask
 from unskew.runtime import client as client_side
 from unskew.runtime import flower
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
-from unskew.runtime import round as round_driver
 from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
 from unskew.runtime.message import (
@@ -69,13 +63,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += max(seconds, 0.05)
 
     monkeypatch.setattr(flower, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-
-
-def test_a_watch_on_the_parent_moves_no_clock() -> None:
-    """One outlives the test that started it, and let the deadlines of all later tests pass."""
-    flower._end_with_parent()
-    time.sleep(0.05)
-    assert flower.time.monotonic() == 0.0
 
 
 def deployed(case: str, folder: Path, **options: Any) -> Deployed:
@@ -130,13 +117,6 @@ def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
 
 
-def test_a_client_whose_heartbeats_have_stopped_is_lost_in_words(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    flowers = "Error: Node Unavailable - The destination node failed to report a heartbeat within 2 x its interval."
-    instead(there, 2, lambda message, honest: Message(Error(5, flowers), reply_to=message))
-    assert one_round(there)[1] == {2: GONE}
-
-
 def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
     there = deployed("fedavg", tmp_path)
     setup = there.client_runtime(3).open_setup(0)
@@ -151,32 +131,6 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path,
     assert "patient 4711" in capsys.readouterr().err
 
 
-def test_a_client_whose_disk_is_full_answers_with_the_files_name_though_its_log_is_full_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = deployed("fedavg", tmp_path)
-
-    def full(*_: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "file"))
-
-    def printed(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    log = io.StringIO()
-    monkeypatch.setattr(log, "write", printed)
-    monkeypatch.setattr(sys, "stderr", log)
-    request = write("hello", messages.Hello("smallworld", "c", "0" * 32, "its classes differ"))
-    client = there.client_runtime(0)
-    assert client.answer(request).action == "hello"
-    monkeypatch.setattr(client_side, "record", full)
-    audited = dataclasses.replace(client, audit=tmp_path / "audit.jsonl")
-    assert "cannot write the audit log audit.jsonl: No space left" in reason(audited.answer(request))
-    monkeypatch.setattr(client_side, "read", full)
-    assert client.answer(request).action == "refused"
-    monkeypatch.setattr(client_side, "read", lambda *_: 1 / 0)
-    assert client.answer(request).action == "refused"
-
-
 def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=0.5))
 
@@ -188,14 +142,6 @@ def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Pa
     assert lost == {1: "late: no reply within 0.5 s"}
     assert {m.metadata.ttl for m in there.grid.pushed[6:]} == {0.5 + MARGIN_S}
     assert {m.metadata.message_type for m in there.grid.pushed} == {"query.hello", "query.step"}
-
-
-def test_too_few_replies_are_refused_with_the_sentence_of_the_simulator(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    for client in range(6):
-        instead(there, client, lambda message, honest: Message(Error(5), reply_to=message))
-    with pytest.raises(QuorumError, match=r"round 1, step 'train': 0 of 6 clients replied, 1 needed; lost: 0, 1, 2"):
-        one_round(there)
 
 
 def test_a_message_the_network_does_not_take_is_a_lost_client_and_costs_nothing(tmp_path: Path) -> None:
@@ -234,20 +180,6 @@ def test_a_network_that_is_cut_for_a_moment_loses_nobody(tmp_path: Path) -> None
     assert one_round(there)[1] == {}
 
 
-def test_a_network_that_was_cut_for_a_moment_is_no_fault_of_who_is_late(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
-    pull, cuts = there.grid.pull_messages, iter([True] * 20)
-
-    def cut(ids: Any) -> Any:
-        if next(cuts, False):
-            raise ConnectionError
-        late = {m.metadata.message_id for m in there.grid.pushed if m.metadata.dst_node_id == there.node(4)}
-        return pull(set(ids) - late)
-
-    there.grid.pull_messages = cut  # type: ignore[method-assign]
-    assert one_round(there)[1] == {4: "late: no reply within 1 s"}
-
-
 def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
     pull = there.grid.pull_messages
@@ -283,7 +215,7 @@ def test_an_upload_that_breaks_off_takes_no_reply_with_it_that_was_in_time(
     assert MARGIN_S > 200.0, "Flower must not have dropped those replies before"
 
 
-@pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper"])
+@pytest.mark.parametrize("case", ["scaffold", "relay"])
 def test_simulated_losses_are_lost_in_a_deployment_too(case: str, tmp_path: Path) -> None:
     outage = Outage(0.2, 0.2)
     sim = simulator(case, NETWORK, seed=4, outage=outage)
@@ -417,14 +349,6 @@ def test_an_old_order_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_order_behind_the_last_round_is_refused(tmp_path: Path) -> None:
-    there = deployed("scaffold", tmp_path)
-    old, head = order(there)
-    runtime = dataclasses.replace(there.client_runtime(0), rounds=2)
-    late = write("ask", dataclasses.replace(head, context=dataclasses.replace(head.context, round=3)), *old.parts)
-    assert reason(runtime.answer(late)) == "round 3 lies behind the experiment's last, 2"
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -555,7 +479,7 @@ def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
     assert not there.runtime.drain_records()[0]
 
 
-@pytest.mark.parametrize("case", ["fedavg", "fedper", "ditto", "perfedavg", "scaffold"])
+@pytest.mark.parametrize("case", ["fedper", "ditto"])
 def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_path: Path) -> None:
     sim = simulator(case, NETWORK, seed=4)
     there = Deployed(case, NETWORK, tmp_path, seed=4)
@@ -623,26 +547,6 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     assert "a node is rejected: it says it is client 5, its key is not registered" in said
 
 
-def test_a_client_that_does_not_answer_yet_is_not_called_refused(tmp_path: Path) -> None:
-    """It was killed a moment ago, say; the network still lists it."""
-    there = deployed("fedavg", tmp_path)
-
-    def fails(message: Message) -> Message:
-        raise OSError("reset")
-
-    there.grid.handlers[there.node(1)] = fails
-    said: list[str] = []
-    registered = {there.node(c): c for c in range(6)}
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
-    )
-    membership.call()
-    [line] = [line for line in said if line.startswith("client 1 ")]
-    assert line.startswith("client 1 takes no part for now: it does not answer (client ")
-    assert line.endswith("; it is asked again")
-    assert not any("refused" in line for line in said)
-
-
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -704,37 +608,6 @@ def test_a_client_with_other_input_columns_takes_no_part(
     assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"images": ("bytes", "3 x 8 x 8")}, "the images of its data must be bytes of 1 x 8 x 8, as the server's are"),
-        ({"columns": columns_hash([Column("age"), Column("bp")])}, "the input columns of its data are others"),
-    ],
-)
-def test_data_of_another_shape_are_described_and_not_the_model_that_follows_from_them(
-    changes: dict[str, Any], text: str, tmp_path: Path
-) -> None:
-    there = deployed("fedavg", tmp_path)
-    ours = {"images": ("bytes", "1 x 8 x 8"), "columns": columns_hash([Column("age")])}
-    expected = dataclasses.replace(there.membership.expected, **ours)
-    info = dataclasses.replace(there.client_runtime(0).info, **{**ours, **changes}, layout="another")
-    wrong = expected.differs(info)
-    assert wrong is not None
-    assert wrong.startswith(text)
-
-
-@pytest.mark.parametrize(("error", "again_s"), [(Error(2, "no module"), 60.0), (Error(3, "no reply"), 600.0)])
-def test_a_client_that_fails_at_once_is_greeted_again_sooner_than_one_that_is_silent(
-    error: Error, again_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = deployed("fedavg", tmp_path)
-    monkeypatch.setattr(memberships, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    there.grid.handlers[there.node(2)] = lambda message: Message(error, reply_to=message)
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected)
-    membership.call(60.0)
-    assert membership._again[there.node(2)] == again_s
-
-
 @pytest.mark.parametrize("sent", [("a" * 10**6,), ("0" * 64,), ("0" * 64, "G" * 64), ("0" * 64,) * 3])
 def test_columns_that_are_no_hashes_are_not_kept(sent: tuple[str, ...], tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
@@ -756,16 +629,6 @@ def test_images_that_are_not_described_as_agreed_are_not_kept(sent: tuple[str, .
     assert wrong is not None
     assert "must be described by kind, shape and scale" in wrong
     assert len(wrong) < 200
-
-
-def test_images_of_clients_that_an_older_version_met_are_compared_with_nobodys(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    images = ("bytes", "1 x 8 x 8")
-    for met, wrong in ((), None), (("floats", "1 x 8 x 8"), "the images of its data must be floats"):
-        known = {2: DataIdentity("rows", False, images=met)}
-        membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
-        found = membership._odd(1, DataIdentity("own rows", False, images=images))
-        assert found is None if wrong is None else found is not None and found.startswith(wrong)
 
 
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
@@ -837,38 +700,6 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
 
-def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    columns = columns_hash([Column("forged")])
-    known = {0: DataIdentity("rows", True, (), columns, ("bytes", "1 x 8 x 8")), 1: DataIdentity("rows", False)}
-    registered = {there.node(c): c for c in range(1, 6)}
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
-    )
-    assert list(known) == [1]
-    told = DataIdentity("rows", True, columns=columns_hash([Column("age")]), images=("floats", "1 x 8 x 8"))
-    assert membership._odd(2, told) is None
-
-
-def test_two_of_one_kind_do_not_send_away_who_goes_with_most(tmp_path: Path) -> None:
-    """Scales that are alike within a factor need not be so in a row: 2^0 goes with 2^4, and 2^4 with 2^8."""
-    there = deployed("fedavg", tmp_path)
-    scales = {0: 0, 1: 4, 2: 4, 3: 4, 4: 8}
-    known = {c: DataIdentity(f"rows {c}", True, images=("floats", f"2^{scale}")) for c, scale in scales.items()}
-
-    def unlike(one: DataIdentity, other: DataIdentity, whose: str) -> str | None:
-        far = abs(int(one.images[1][2:]) - int(other.images[1][2:])) > 4
-        return f"its scale is not {whose}" if far else None
-
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unskew.runtime.membership._unlike", unlike)
-        refusal = membership._odd(5, DataIdentity("rows 5", True, images=("floats", "2^8")))
-    assert refusal is not None
-    assert "its scale is not client 0's" in refusal
-    assert 0 in membership.known
-
-
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     there.membership.settle(False)
@@ -905,17 +736,6 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
         )
 
 
-def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    driver = round_driver._Round(there.runtime, 1, round_driver.Trace(), {})
-    with pytest.raises(ProtocolError, match="not marked @step"):
-        driver.answer(Ask("init", {}))
-    with pytest.raises(ProtocolError, match="no such client"):
-        driver.answer(Ask("train", {9: None}))
-    with pytest.raises(ProtocolError, match="yield from"):
-        driver.answer(x for x in ())
-
-
 # ---------------------------------------------------------------- hostile clients
 def nan(t: ModelReply, value: float = float("nan")) -> ModelReply:
     return dataclasses.replace(t, params={n: v * 0 + value for n, v in t.params.items()})
@@ -929,25 +749,12 @@ LIES: dict[str, tuple[Callable[[ModelReply], bytes], str]] = {
     "no bytes": (lambda t: b"", "ModelReply"),
     "noise": (lambda t: b"\x93NUMPY" + bytes(200), "are not a message"),
     "a pickle": (lambda t: b"cos\nsystem\n(S'true'\ntR.", "are not a message"),
-    "another type": (lambda t: wire.encode({"params": 3}), "expected"),
     "a field too many": (lambda t: wire.encode({"params": t.params, "n": t.n, "admin": True}), "with fields"),
     "cut short": (lambda t: wire.encode(t)[:-3], "are not a message"),
-    "wrong shape": (lambda t: other(t, lambda n, v: v[..., :1]), "must be torch.float32"),
-    "transposed": (lambda t: other(t, lambda n, v: v.mT if v.ndim == 2 else v), "must be torch.float32"),
-    "wrong dtype": (lambda t: other(t, lambda n, v: v.double()), "got torch.float64"),
-    "not a number": (lambda t: wire.encode(nan(t)), "NaN or infinity"),
-    "infinite": (lambda t: wire.encode(nan(t, float("inf"))), "NaN or infinity"),
-    "absurd norm": (lambda t: wire.encode(nan(t, 1e9)), "exceed the 1e+06 allowed"),
     "overflowing norm": (lambda t: wire.encode(nan(t, 3e38)), "exceed the 1e+06 allowed"),
-    "another network": (lambda t: wire.encode(ModelReply({"0.evil": torch.ones(3)}, t.n)), "no tensor '0.evil'"),
     "an endless name": (lambda t: wire.encode(ModelReply({"\x1b[2J" * 900: torch.ones(3)}, t.n)), "has no tensor"),
-    "half the model": (lambda t: wire.encode(ModelReply(dict([*t.params.items()][:1]), t.n)), "other tensors than"),
-    "no model": (lambda t: wire.encode(ModelReply({}, t.n)), "other tensors than those"),
-    "no examples": (lambda t: wire.encode(ModelReply(t.params, 0)), "must be at least 1, got 0"),
-    "fewer than none": (lambda t: wire.encode(ModelReply(t.params, -5)), "must be at least 1, got -5"),
     "countless": (lambda t: wire.encode(ModelReply(t.params, 10**300)), "one of 997 bits"),
     "oversized": (lambda t: wire.encode(t) + bytes(1 << 21), "exceeds the"),
-    "not held here": (lambda t: wire.encode(dataclasses.replace(t, params=None)), "expected"),
 }  # fmt: skip
 
 
@@ -971,34 +778,6 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     alone = deployed("fedavg", tmp_path / "again")
     instead(alone, 3, lambda message, honest: Message(Error(5), reply_to=message))
     assert wire.encode(one_round(alone)[0]) == wire.encode(state)
-
-
-def numbered(content: RecordDict) -> RecordDict:
-    """Content in which a number stands for a text."""
-    return RecordDict({"body": content["body"], "head": ConfigRecord({"action": "ask", "json": "{}", "sizes": 3})})
-
-
-@pytest.mark.parametrize("left", ["action", "json", "sizes", "body", "head", "payload", "text"])
-def test_a_message_without_what_belongs_to_it_is_refused(left: str, tmp_path: Path) -> None:
-    """Flower cannot count the bytes of an empty text, nor find records that are not there."""
-    there = deployed("fedavg", tmp_path)
-
-    def hostile(message: Message, honest: Handler) -> Message:
-        content = honest(message).content
-        if left in ("body", "head"):
-            content = RecordDict({name: record for name, record in content.items() if name != left})
-        elif left == "payload":
-            content = RecordDict({"body": ArrayRecord(), "head": content["head"]})
-        elif left == "text":
-            content = numbered(content)
-        else:
-            content = RecordDict({"body": content["body"], "head": ConfigRecord({**content["head"], left: ""})})
-        return Message(content, reply_to=message)
-
-    instead(there, 3, hostile)
-    _, lost = one_round(there)
-    assert list(lost) == [3]
-    assert lost[3].startswith("refused: ")
 
 
 def scaled(factor: float, *rounds: int) -> Callable[[Message, Handler], Message]:
@@ -1234,52 +1013,6 @@ def test_a_reply_that_is_not_one_is_refused_recorded_and_survived(lie: str, tmp_
     assert text in lost[3]
 
 
-def test_last_rounds_reply_sent_again_is_refused(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    kept: list[Message] = []
-
-    def replayed(message: Message, honest: Handler) -> Message:
-        kept.append(honest(message))
-        return Message(kept[0].content, reply_to=message)
-
-    instead(there, 3, replayed)
-    state, trace = there.runtime.round(there.runtime.start(), 1)
-    assert not trace.failures
-    _, trace = there.runtime.round(state, 2)
-    assert [(f.client, f.reason) for f in trace.failures] == [(3, "refused: a reply to another request, sent again")]
-
-
-def test_a_value_that_another_client_holds_cannot_be_claimed(tmp_path: Path) -> None:
-    there = deployed("relay", tmp_path)
-
-    def thief(message: Message, honest: Handler) -> Message:
-        reply = honest(message)
-        (data,) = unpack(reply.content).parts
-        if unpack(reply.content).action != "ask":
-            return reply
-        return replying(reply, message, data.replace(b"[3,", b"[2,"))
-
-    instead(there, 3, thief)
-    _, lost = one_round(there)
-    assert "client 3 claims to hold" in lost[3]
-
-
-@pytest.mark.parametrize("value", [{"0.weight": torch.ones(2)}, torch.ones(3), {}])
-def test_a_held_value_that_is_no_model_reaches_nobody(value: Any, tmp_path: Path) -> None:
-    """Client 3 keeps a model and sends another thing when it is fetched; who should have got it is left out."""
-    there = deployed("relay", tmp_path)
-
-    def swindler(message: Message, honest: Handler) -> Message:
-        reply = honest(message)
-        if unpack(reply.content).action != "fetch":
-            return reply
-        return replying(reply, message, wire.encode(value))
-
-    instead(there, 3, swindler)
-    with pytest.raises(QuorumError, match="held values are collected, and those of clients 3 "):
-        one_round(there)
-
-
 def gone_when_fetched(message: Message, honest: Handler) -> Message:
     """A client that dies after its step, before what it holds is collected."""
     if unpack(message.content).action == "fetch":
@@ -1295,7 +1028,7 @@ def test_a_client_that_dies_with_a_held_value_costs_whoever_should_get_it(tmp_pa
     assert there.runtime.memory.get(4) is None
 
 
-@pytest.mark.parametrize("case", ["feddif", "fedswap, d2d", "tthf"])
+@pytest.mark.parametrize("case", ["feddif", "tthf"])
 def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp_path: Path) -> None:
     there = deployed(case, tmp_path)
     instead(there, 3, gone_when_fetched)
@@ -1323,7 +1056,7 @@ def scaled_when_fetched(there: Deployed, factor: float, *rounds: int) -> Callabl
     return answer
 
 
-@pytest.mark.parametrize("case", ["feddif", "fedswap, d2d", "tthf"])
+@pytest.mark.parametrize("case", ["fedswap, d2d"])
 def test_a_held_model_a_hundred_times_larger_than_the_others_is_refused(case: str, tmp_path: Path) -> None:
     """Values that clients hold are fetched, and never were in a reply."""
     there = deployed(case, tmp_path)
@@ -1336,17 +1069,6 @@ def test_a_held_model_a_hundred_times_larger_than_the_others_is_refused(case: st
     for client, _, reason in lost:
         assert client == 3
         assert reason.startswith("refused: its tensors have the norm")
-
-
-def test_a_round_that_a_held_model_makes_diverge_is_run_again_without_it(tmp_path: Path) -> None:
-    there = deployed("fedswap, d2d", tmp_path)
-    instead(there, 3, scaled_when_fetched(there, 70.0, 2))
-    state, _ = there.runtime.round(there.runtime.start(), 1)
-    state, trace = there.runtime.round(state, 2)
-    reasons = {f.client: f.reason for f in trace.failures}
-    assert list(reasons) == [3]
-    assert reasons[3].startswith("refused: with its reply the model diverged; its tensors have the norm")
-    assert finite(state)
 
 
 def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
@@ -1409,32 +1131,7 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
         assert [(f.client, f.step) for f in there.runtime.drain_records()[0]] == [(1, "evaluate")]
 
 
-def test_a_hostile_compressed_update_is_refused_by_the_method_itself(tmp_path: Path) -> None:
-    there = deployed("stc", tmp_path)
-
-    def garble(message: Message, honest: Handler) -> Message:
-        reply = honest(message)
-        (data,) = unpack(reply.content).parts
-        upload = wire.decode(data, wire.signatures(there.algorithm)["train"].reply)
-        parts = {**upload.update.parts, "code": torch.full_like(upload.update.parts["code"], 255)}
-        bad = dataclasses.replace(upload, update=dataclasses.replace(upload.update, parts=parts))
-        return replying(reply, message, wire.encode(bad))
-
-    instead(there, 2, garble)
-    _, lost = one_round(there)
-    assert list(lost) == [2]
-
-
 # ---------------------------------------------------------------- the apps
-def test_an_app_that_is_not_told_its_folder_says_so(tmp_path: Path) -> None:
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={"folder": "relative"})
-    there = deployed("fedavg", tmp_path)
-    with pytest.raises(ConfigError, match="node_config must name a folder by its absolute path, got None"):
-        flower.client_app(there.grid.pushed[0], context)
-    with pytest.raises(ConfigError, match="run_config must name a folder by its absolute path, got 'relative'"):
-        flower.server_app(there.grid, context)
-
-
 def test_payloads_lie_in_flowers_records_as_they_are() -> None:
     content = pack(Envelope("ask", "{}", (b"abc", b"", b"de")))
     array = content["body"]["payload"]

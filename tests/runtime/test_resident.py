@@ -1,11 +1,7 @@
 """The wire between a client's short-lived processes and the one that stays."""
 
-import errno
-import io
-import json
 import socket
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -55,11 +51,6 @@ def test_every_frame_comes_back_as_the_resident_made_it(echo: Path, frame: Frame
     assert got == Frame(frame.action[::-1], frame.head, frame.sizes, frame.payload[::-1])
 
 
-def test_large_parcels_pass_whole(echo: Path) -> None:
-    payload = bytes(range(256)) * (1 << 14)
-    assert resident.ask(echo, Frame("a", "", "[]", payload)).payload == payload[::-1]
-
-
 def test_only_the_owner_may_connect(echo: Path) -> None:
     assert stat.S_IMODE(echo.stat().st_mode) & 0o077 == 0
 
@@ -89,29 +80,6 @@ def test_a_resident_that_is_gone_or_ends_too_early_is_an_error_in_words(
     listener.close()
 
 
-def test_one_that_hangs_up_does_not_end_the_resident(echo: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(str(echo))
-        s.sendall(b"half a")
-    assert resident.ask(echo, Frame("ab", "", "[]", b"")).action == "ba"
-    assert "closed" in capfd.readouterr().err
-
-
-class Full(io.StringIO):
-    """A log on a disk without room."""
-
-    def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_log_that_cannot_be_written_does_not_end_the_resident(echo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Full())
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(str(echo))
-        s.sendall(b"half a")
-    assert resident.ask(echo, Frame("ab", "", "[]", b""), 5.0).action == "ba"
-
-
 def test_an_answer_that_cannot_be_written_does_not_end_the_resident(
     tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,9 +92,3 @@ def test_an_answer_that_cannot_be_written_does_not_end_the_resident(
     assert resident.ask(path, Frame("a", "", "[]", b"")).action == "b"
     assert "surrogates not allowed" in capfd.readouterr().err
     listener.close()
-
-
-def test_a_client_s_folder_says_where_its_resident_is(tmp_path: Path) -> None:
-    assert resident.where(tmp_path) is None
-    (tmp_path / resident.FILE).write_text(json.dumps({"socket": "/x/socket"}))
-    assert resident.where(tmp_path) == Path("/x/socket")

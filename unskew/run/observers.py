@@ -17,7 +17,7 @@ import numpy as np
 from unskew.data.federated import FederatedData
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
-from unskew.local.executor import EvalJob, columns_of
+from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
 from unskew.record import columns
 from unskew.record.logs import METRICS
@@ -158,7 +158,7 @@ class _Predictions(Observer):
         model = cell.sim.algorithm.serve(seen.state, None) if wanted else None
         if model is None:
             return
-        (predicted,) = columns_of(cell.sim.executor, [EvalJob(model, "test")])
+        (predicted,) = cell.sim.executor.evaluate([EvalJob(model, "test")])
         if kind.correct is not None:
             yield one_class.recalls(setup, predicted)
             if text := one_class.of_global(experiment, setup, predicted):

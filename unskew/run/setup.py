@@ -152,7 +152,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
                 "task.data_options.classes"
             )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
-    check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
+    check_network(task, dataset.x_train[:2], dataset.y_train[:2])
     _check_ids(task, dataset)
     count = parameter_count(task)
     torch.set_num_threads(threads if experiment.runtime.threads or count >= THREADS_FROM else 1)
