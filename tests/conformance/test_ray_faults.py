@@ -21,7 +21,7 @@ import pytest
 import torch
 from two_nodes import LARGE, STORE, LargeRelay, check_bits, open_cell
 
-from unskew.bench.soak import memory
+from unskew.bench.memory import memory
 from unskew.errors import ConfigError, WorkerError
 from unskew.experiment.config import Experiment, to_toml
 from unskew.local import ray as ray_module

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
-from unskew.deploy import operate, parity
+from unskew.deploy import operate, parity, versions
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -44,8 +44,9 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
         say: Called with a line for each measurement.
 
     Raises:
-        ConfigError: If a size in `only` is not measured.
+        ConfigError: If a size in `only` is not measured, or Flower is not installed.
     """
+    versions.require()
     require_known(only, list(SIZES), "bench deploy")
     measured: list[BenchRow] = []
     for case, hidden in SIZES.items():
