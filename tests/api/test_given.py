@@ -143,20 +143,6 @@ def test_a_model_that_no_file_describes_is_reported_and_compared_and_refused_by_
         loop.resume(tmp_path / "a")
 
 
-def test_data_by_value_and_settings_of_the_task_go_together() -> None:
-    images = RNG.integers(0, 256, (60, 8, 8), dtype=np.uint8)
-    history = us.simulate(
-        us.FedAvg(FAST),
-        data=(images, np.arange(60) % 3),
-        model="cnn_small",
-        task=us.TaskConfig(model="cnn_small", augment="flip"),
-        split=us.IID(num_clients=3),
-        **FEW,
-    )
-    assert history.folder.is_dir()
-    assert 'augment = "flip"' in (history.folder / "config.toml").read_text()
-
-
 def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     method = wrap(us.SCAFFOLD(local=FAST), NormBound())
@@ -182,11 +168,8 @@ class Flat(nn.Module):
     [
         ([nn.Linear(6, 3), nn.Softmax(1)], {}, "softmax"),
         ([nn.Linear(6, 1), nn.Sigmoid(), Flat()], {"task": "binary"}, "sigmoid"),
-        ([nn.Linear(6, 3)], {}, None),
-        ([nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 3)], {}, None),
         ([nn.Linear(6, 3), nn.LogSoftmax(1)], {}, None),  # whose softmax is that of what came before it
         ([nn.Linear(6, 3), nn.Softmax(1)], {"loss": lambda out, y: -(out.gather(1, y[:, None])[:, 0].log())}, None),
-        ([nn.Linear(6, 1), nn.Sigmoid()], {"task": "regression"}, None),
     ],
 )
 def test_a_network_whose_outputs_are_squashed_twice_is_said(
@@ -201,7 +184,7 @@ def test_a_network_whose_outputs_are_squashed_twice_is_said(
     assert [remark.split("ends in ")[1].partition(",")[0] for remark in said] == ([told] if told else [])
 
 
-@pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True), ("0", "1", False)])
+@pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True)])
 def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
     first: str, second: str, told: bool, tmp_path: Path
 ) -> None:
@@ -239,21 +222,6 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=(X, Y), task={"kind": "regression", "data_options": classes}, **FEW)
     with pytest.raises(DataError, match=r"a data set with its own classes"):
         us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
-
-
-@pytest.mark.parametrize("library", [pandas, polars])
-def test_an_order_of_classes_may_be_declared_by_the_test_tables_of_clients_alone(library: Any) -> None:
-    words, order = np.where(np.arange(60) % 3 == 0, "case", "control"), ["control", "case"]
-
-    def tables(y: Any) -> dict[str, Any]:
-        frame = library.DataFrame({"a": X[:60, 0], "b": X[:60, 1], "y": y})
-        return {"Basel": frame[:30], "Bern": frame[30:]}
-
-    declared: Any = pandas.Categorical(words, order, ordered=True)
-    if library is polars:
-        declared = polars.Series(words.tolist(), dtype=polars.Enum(order))
-    given: dict[str, Any] = {"data": tables(words), "target": "y", "task": "binary", **FEW}
-    assert us.simulate(us.FedAvg(FAST), test=tables(declared), **given).model("fedavg").unskew.classes == tuple(order)
 
 
 class Series(nn.Module):
@@ -317,18 +285,16 @@ BALANCED = us.TaskConfig(class_weights="balanced", data_options={"size": 16})
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("task", [BALANCED, {"class_weights": "balanced", "data_options": {"size": 16}}])
 def test_data_and_a_model_that_are_given_are_taken_whatever_else_the_task_says(
-    entry: Any, task: Any, pictures: str, tmp_path: Path
+    entry: Any, pictures: str, tmp_path: Path
 ) -> None:
     """A TaskConfig has "digits" and "mlp" from birth, and its maker said neither."""
-    entry(tmp_path / "out", data=pictures, model="cnn_small", task=task)
+    entry(tmp_path / "out", data=pictures, model="cnn_small", task=BALANCED)
     learned = config.load(tmp_path / "out" / ENTRIES[entry]).task
     assert (learned.data, learned.model, learned.class_weights) == (pictures, "cnn_small", "balanced")
     assert learned.data_options == {"size": 16}
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
     ("said", "given", "says"),
     [
@@ -345,11 +311,9 @@ def test_data_and_a_model_that_are_given_are_taken_whatever_else_the_task_says(
         ),
     ],
 )
-def test_an_argument_and_a_task_that_say_different_things_are_refused(
-    entry: Any, said: Any, given: Any, says: str, tmp_path: Path
-) -> None:
+def test_an_argument_and_a_task_that_say_different_things_are_refused(said: Any, given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        entry(tmp_path / "out", task=us.TaskConfig(**said), **given)
+        api.described("fedavg", {"rounds": 1}, task=us.TaskConfig(**said), **given)
 
 
 def test_what_only_the_task_says_is_taken() -> None:
@@ -367,14 +331,13 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "resnet18"
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_test_rows_that_name_their_clients_are_what_is_tested_with(entry: Any, tmp_path: Path) -> None:
+def test_test_rows_that_name_their_clients_are_what_is_tested_with(tmp_path: Path) -> None:
     site = np.arange(240) % 4
     train, test = (
         {f"s{i}": (X[of & (site == i)], Y[of & (site == i)]) for i in range(4)}
         for of in (np.arange(240) < 180, np.arange(240) >= 180)
     )
-    entry(tmp_path / "out", data=train, test=test)
+    simulated(tmp_path / "out", data=train, test=test)
     data = us.load("run:data.npz", tmp_path / "out")
     assert data.own_test is not None
     assert data.own_test.sum() == len(data.y_test) == sum(len(y) for _, y in test.values())
@@ -460,13 +423,6 @@ def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentenc
         )
 
 
-def test_dates_at_one_client_and_numbers_at_another_are_not_counted_as_days() -> None:
-    _, parts = tables(polars)
-    parts["Bern"] = parts["Bern"].with_columns(polars.date(2020, 1, 1).alias("age"))
-    with pytest.raises(DataError, match="column 'age' holds dates in Bern, and none in Basel"):
-        us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
-
-
 def test_clients_tables_may_list_their_words_differently() -> None:
     """Polars' Enum and Categorical carry a list of words each; a site that never filled a column has none."""
     _, parts = tables(polars)
@@ -478,25 +434,9 @@ def test_clients_tables_may_list_their_words_differently() -> None:
     assert one_table(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
 
 
-class Own(pandas.DataFrame):
-    """A table of one's own making, as other libraries make them."""
-
-
-def test_a_subclass_of_a_table_is_a_table() -> None:
-    _, parts = tables(pandas)
-    table, client = one_table({name: Own(part) for name, part in parts.items()}, None)
-    assert client == "client"
-    assert len(table) == sum(map(len, parts.values()))
-
-
-@pytest.mark.parametrize("library", [pandas, polars])
-def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> None:
-    _, parts = tables(library)
-    codes = {"f": 1, "m": 2}
-    if library is pandas:
-        parts["Bern"] = parts["Bern"].assign(sex=parts["Bern"]["sex"].map(codes))
-    else:
-        parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict(codes))
+def test_codes_at_one_client_and_words_at_another_are_doubted() -> None:
+    _, parts = tables(polars)
+    parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict({"f": 1, "m": 2}))
     sentence = "column 'sex' holds numbers at Bern and words at Basel, Chur, which count as different"
     assert any(note.startswith(sentence) for note in us.describe(parts, target="diagnosis").notes)
     with warnings.catch_warnings(record=True) as said:
@@ -547,56 +487,10 @@ def test_a_column_that_one_client_never_measured_stays_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"target": None}, "target must name the column of the labels, as in target='diagnosis'"),
-        (
-            {"test": pandas.DataFrame({"age": [1]})},
-            "the test part is one table for all: give each client's, as in test=",
-        ),
-        ({"data": "one"}, "'Bern' is the only client; give its table itself"),
-        ({"data": "twice"}, "the table of client Bern has 2 columns 'age'; rename one"),
-        ({"test": "infinite"}, "column 'age' is infinite in row 0 of Bern, test"),
-    ],
-)
-def test_what_is_missing_is_said_in_the_words_of_who_has_a_table_for_each(settings: Any, sentence: str) -> None:
-    _, parts = tables(pandas)
-    twice = pandas.concat([parts["Bern"], parts["Bern"][["age"]]], axis=1)
-    data = {"one": {"Bern": parts["Bern"]}, "twice": {**parts, "Bern": twice}}.get(settings.pop("data", ""), parts)
-    if settings.get("test") is not None and not hasattr(settings["test"], "columns"):
-        settings["test"] = {n: part.assign(age=np.inf if n == "Bern" else part["age"]) for n, part in parts.items()}
-    with pytest.raises(DataError, match=re.escape(sentence)):
-        us.simulate(
-            us.FedAvg(), data=data, rounds=1, progress=False, **{"target": "diagnosis", "preprocess": True, **settings}
-        )
-    if hasattr(settings.get("test"), "columns"):
-        with pytest.raises(DataError, match="the test part is one table for all"):
-            us.describe(data, target="diagnosis", test=settings["test"])
-
-
-def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path) -> None:
-    class Later(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.out = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.out(x)
-            return out if self.training else out.softmax(1)
-
-    us.simulate(us.FedAvg(FAST), data=(X, Y), model=Later(), split=us.IID(num_clients=3), out=tmp_path / "r", **FEW)
-    (remark,) = read(tmp_path / "r").remarks
-    assert "ends in softmax in evaluation alone" in remark
-    assert "slowly" not in remark
-
-
-@pytest.mark.parametrize(
     ("middle", "spread", "scale", "said"),
     [
         (14_950.0, 10.0, False, r"of 14,9\d\d \(.*target_scale = \[149[456]0, 10\]\)"),  # not 15000, five spreads off
-        (-1987.0, 5.0, False, r"of 1,98\d \(.*target_scale = \[-198[678], 5\]\)"),
         (14_950.0, 10.0, (0.0, 1.0), r"of 14,9\d\d, by task\.target_scale = \[0, 1\] \(.*scale = \[149[456]0, 10\]\)"),
-        (14_950.0, 10.0, (14_950.0, 10.0), ""),
         (14_950.0, 10.0, "poisson", ""),  # outputs are logarithms of rates
     ],
 )
@@ -630,26 +524,15 @@ def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverg
 
 
 def _times(rows: int) -> dict[str, Any]:
-    """Dates and spans of time in the forms that a column may hold them in."""
+    """Dates and spans of time in forms that a column may hold them in."""
     hours = np.arange(rows)
     when = pandas.Series(pandas.to_datetime("2024-01-01") + pandas.to_timedelta(hours, unit="h"))
-    units = ("s", "ms", "us", "ns")
-    plain = {f"datetime64[{unit}]": when.dt.as_unit(unit) for unit in units}
-    since = {f"timedelta64[{unit}]": (when - when[0]).dt.as_unit(unit) for unit in units}
     return {
-        **plain,
-        **since,
-        "with gaps": plain["datetime64[ns]"].where(hours % 3 > 0),
-        "of a zone": plain["datetime64[ns]"].dt.tz_localize("Europe/Berlin"),
-        "periods": when.dt.to_period("h"),
-        "a category": plain["datetime64[ns]"].astype("category"),
-        "pandas' among objects": plain["datetime64[ns]"].astype(object),
-        "NumPy's dates among objects": pandas.Series(list(plain["datetime64[ns]"].to_numpy()), dtype=object),
-        "NumPy's spans among objects": pandas.Series([np.timedelta64(i, "ns") for i in hours], dtype=object),
-        "some beside words": plain["datetime64[ns]"].astype(object).where(hours % 2 == 0, "unknown"),
-        "some beside numbers": plain["datetime64[ns]"].astype(object).where(hours % 2 > 0, 7),
+        "dates": when,
+        "spans": when - when[0],
+        "pandas' among objects": when.astype(object),
+        "some beside words": when.astype(object).where(hours % 2 == 0, "unknown"),
         "Polars' dates": polars.Series(when.dt.as_unit("ns").to_numpy()),
-        "Polars' spans": polars.Series((when - when[0]).to_numpy()),
     }
 
 
