@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew import api
-from unskew.data.own.clients import one_table
-from unskew.errors import ConfigError, DataError, DivergedError, WorkerError
+from unskew.errors import ConfigError, DataError, WorkerError
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -224,35 +223,11 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
 
 
-class Series(nn.Module):
-    def __init__(self, squeezed: bool) -> None:
-        super().__init__()
-        self.squeezed, self.cells, self.last = squeezed, nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.cells(x.squeeze(1) if self.squeezed else x)[0][:, -1])
-
-
-def test_a_network_for_time_series_is_told_of_the_dimension_of_channels() -> None:
-    x, y = np.random.default_rng(0).normal(size=(60, 5, 3)).astype("float32"), np.arange(60) % 2
-    split = us.IID(num_clients=2)
-    with pytest.raises(ConfigError, match=r"x of shape \(N, 5, 3\) is taken for images .* with x = x\.squeeze\(1\)$"):
-        us.simulate(us.FedAvg(FAST), data=(x, y), model=Series(squeezed=False), split=split, **FEW)
-    us.simulate(us.FedAvg(FAST), data=(x, y), model=Series(squeezed=True), split=split, **FEW)
-
-
 def test_a_network_for_volumes_trains_and_predicts() -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 1, 3, 4, 5)).astype("float32"), np.arange(40) % 2
     network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Flatten(), nn.Linear(12, 2))
     history = us.simulate(us.FedAvg(FAST), data=(x, y), model=network, split=us.IID(num_clients=2), **FEW)
     assert len(us.predict(history.model("fedavg"), x[:7])) == 7
-
-
-def test_a_site_that_is_too_small_for_batch_norm_is_named() -> None:
-    sites = {"Bern": (X[:40], Y[:40]), "Chur": (X[40:41], Y[40:41])}
-    network = nn.Sequential(nn.Linear(X.shape[1], 4), nn.BatchNorm1d(4), nn.Linear(4, int(Y.max()) + 1))
-    with pytest.raises(DataError, match=r"client 1 \(Chur\) has . training examples?, .*; leave the client out,"):
-        us.simulate(us.FedAvg(FAST), data=sites, model=network, **FEW)
 
 
 @pytest.fixture
@@ -423,17 +398,6 @@ def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentenc
         )
 
 
-def test_clients_tables_may_list_their_words_differently() -> None:
-    """Polars' Enum and Categorical carry a list of words each; a site that never filled a column has none."""
-    _, parts = tables(polars)
-    lists = {"Basel": polars.Enum(["f", "m"]), "Bern": polars.Enum(["x", "m", "f"]), "Chur": polars.Categorical}
-    listed = {name: part.with_columns(polars.col("sex").cast(lists[name])) for name, part in parts.items()}
-    joined, client = one_table(listed, None)
-    assert joined.with_columns(polars.col("sex").cast(polars.String)).equals(one_table(parts, None)[0])
-    listed["Bern"] = listed["Bern"].with_columns(polars.lit(None, lists["Bern"]).alias("sex"))
-    assert one_table(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
-
-
 def test_codes_at_one_client_and_words_at_another_are_doubted() -> None:
     _, parts = tables(polars)
     parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict({"f": 1, "m": 2}))
@@ -443,47 +407,6 @@ def test_codes_at_one_client_and_words_at_another_are_doubted() -> None:
         warnings.simplefilter("always")
         us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
     assert sum(sentence in str(warning.message) for warning in said) == 1
-
-
-@pytest.mark.parametrize("form", ["pandas", "polars", "parquet"])
-def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(tmp_path: Path, form: str) -> None:
-    """Each would be a word: a 0/1 column for every age.  Names of patients and declared codes may differ so."""
-    n = 60
-    one = {
-        "age": [20 + i % 15 for i in range(n)],
-        "who": [*range(n)],
-        "x": [i % 7 for i in range(n)],
-        "y": [0, 1] * 30,
-    }
-    words = {name: list(map(str, one[name])) for name in ("age", "who")}
-    columns = {"A": one, "B": one | words}
-    library = pandas if form == "pandas" else polars
-    data: Any = {name: library.DataFrame(of) for name, of in columns.items()}
-    if form == "parquet":
-        for name, frame in data.items():
-            frame.write_parquet(tmp_path / f"{name}.parquet")
-        data = tmp_path
-    sentence = "column 'age' holds numbers as words, such as '20': correct it, or declare"
-    roles: dict[str, Any] = {"target": "y", "patient": "who", "patient_ids": "site"}
-
-    def read(rules: us.Preprocess) -> Any:
-        if form == "parquet":
-            return us.load(f"parquet:{tmp_path}", None, roles, rules)
-        return api.described(us.FedAvg(), {"name": "x", "rounds": 1}, data=data, preprocess=rules, **roles)[1].dataset
-
-    assert any(note.startswith(sentence) for note in us.describe(data, **roles).notes)
-    with pytest.raises(DataError, match=sentence):
-        read(us.Preprocess())
-    inputs = read(us.Preprocess(columns={"age": us.ColumnRule(kind="category")})).inputs
-    assert [(column.name, len(column.values)) for column in inputs.columns] == [("age", 15), ("x", 0)]
-
-
-def test_a_column_that_one_client_never_measured_stays_numbers() -> None:
-    _, parts = tables(polars)
-    parts["Bern"] = parts["Bern"].with_columns(age=polars.lit(None).cast(polars.String))
-    history = us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
-    (age, *_) = history.model("fedavg").unskew.inputs.columns
-    assert (age.name, age.kind) == ("age", "number")
 
 
 @pytest.mark.parametrize(
@@ -503,66 +426,6 @@ def test_a_target_is_measured_by_its_scale_and_the_advised_one_is_as_fine_as_the
     told = [remark for remark in read(tmp_path / "r").remarks if "root mean square" in remark]
     assert len(told) == bool(said)
     assert not said or re.search(said, told[0])
-
-
-def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverges(tmp_path: Path) -> None:
-    as_is = us.TaskConfig(kind="regression", target_scale=False)
-    x, big = X[:, :2], {"task": as_is, "model": "mlp", "split": us.IID(num_clients=2), **FEW}
-    with pytest.raises(
-        DivergedError, match=r"a root mean square of [45]\d,\d\d\d .* task\.target_scale = \[48000, 1000\]"
-    ):
-        us.simulate(us.FedAvg(FAST), data=(x, 50_000 + 1000 * x[:, 0].astype(float)), **big)
-    age = np.random.default_rng(0).integers(30, 100, len(x)).astype(float)
-    with pytest.raises(DivergedError, match=r"a root mean square of [67]\d .* task\.target_scale = \[[67]\d, 20\]"):
-        us.simulate(us.FedAvg(replace(FAST, lr=50.0)), data=(x, age), **big)
-    for size, told in ((1.0, False), (300.0, True)):
-        y = size * x[:, 0].astype(float)
-        us.simulate(us.FedAvg(replace(FAST, lr=1e-6)), data=(x, y), out=tmp_path / f"{size}", **big)
-        assert (
-            any("the target has a root mean square of" in said for said in read(tmp_path / f"{size}").remarks) == told
-        )
-
-
-def _times(rows: int) -> dict[str, Any]:
-    """Dates and spans of time in forms that a column may hold them in."""
-    hours = np.arange(rows)
-    when = pandas.Series(pandas.to_datetime("2024-01-01") + pandas.to_timedelta(hours, unit="h"))
-    return {
-        "dates": when,
-        "spans": when - when[0],
-        "pandas' among objects": when.astype(object),
-        "some beside words": when.astype(object).where(hours % 2 == 0, "unknown"),
-        "Polars' dates": polars.Series(when.dt.as_unit("ns").to_numpy()),
-    }
-
-
-@pytest.mark.parametrize("form", list(_times(4)))
-def test_dates_and_spans_of_time_are_refused_alike_in_every_form_by_a_run_a_prediction_and_a_description(
-    form: str,
-) -> None:
-    times = _times(40)[form]
-    library: Any = polars if isinstance(times, polars.Series) else pandas
-    rows = {"v": np.arange(40.0), "site": ["a", "b"] * 20, "y": np.arange(40.0) % 7}
-    table = library.DataFrame({**rows, "when": times})
-    roles: dict[str, Any] = {"target": "y", "client": "site"}
-    refused = r"column 'when' holds a (date|span of time) in row \d"
-    for preprocess in (None, True):
-        with pytest.raises(DataError, match=refused):
-            us.simulate("fedavg", data=table, task="regression", preprocess=preprocess, **roles, **FEW)
-        known = library.DataFrame({**rows, "when": np.arange(40.0)})
-        history = us.simulate("fedavg", data=known, task="regression", preprocess=preprocess, **roles, **FEW)
-        with pytest.raises(DataError, match=refused):
-            us.predict(history.model("fedavg"), table)
-    (dates,) = (one for one in us.describe(table, **roles).warnings if "Column 'when' holds dates or spans" in one)
-    assert "test on the latest rows by latest = 'when'" in dates
-    with pytest.raises(
-        DataError, match=r"column 'when'(, the target, holds (dates|spans|words)|: the target of row . is)"
-    ):
-        us.simulate("fedavg", data=table, target="when", client="site", task="regression", **FEW)
-    with pytest.raises(
-        DataError, match=r"column 'when' (must name clients by words or numbers, and holds a|names no client)"
-    ):
-        us.simulate("fedavg", data=table, target="y", client="when", task="regression", **FEW)
 
 
 class Fails(Net):

@@ -24,7 +24,6 @@ from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment
 from unskew.protocol import Federation, Plan
 from unskew.run import callbacks, loop
-from unskew.signals import handled
 from unskew.tree import Params
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -321,65 +320,6 @@ def test_a_signal_to_end_is_a_keyboard_interrupt_whenever_it_comes(tmp_path: Pat
     assert sum(bool(said) for said, _ in heard) >= 6
 
 
-def test_a_signal_in_the_last_round_ends_the_run_and_is_no_less_a_request(tmp_path: Path) -> None:
-    class Stops(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
-            if progress.round == progress.rounds:
-                signal.raise_signal(signal.SIGTERM)
-
-        def note(self, text: str) -> None:
-            raise RuntimeError("reentrant call")
-
-    with pytest.raises(
-        KeyboardInterrupt, match=r"^stopped by request; unskew\.resume\('.*r'\) goes on with a run that had begun$"
-    ):
-        us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
-    assert us.load_run(tmp_path / "r").value("fedavg") > 0
-
-
-def test_what_was_handled_before_hears_of_a_signal_that_arrives_as_handlers_are_put_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heard, inside, put = list[int](), list[int](), signal.signal
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
-
-    def slow(number: int, handler: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return put(number, handler)
-
-    try:
-        with handled((signal.SIGTERM,), lambda number, _: inside.append(number)):
-            monkeypatch.setattr(signal, "signal", slow)
-    finally:
-        monkeypatch.undo()
-        signal.signal(signal.SIGTERM, before)
-    assert (heard, inside) == ([signal.SIGTERM], [])
-
-
-def test_a_run_that_was_stopped_before_any_round_has_no_numbers_and_says_so(tmp_path: Path) -> None:
-    class Stops(callbacks.NoCallback):
-        def start(self, *_: Any) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        us.simulate("fedavg", **TINY, callback=Stops(), out=tmp_path / "r")
-    so_far = us.load_run(tmp_path / "r", unfinished=True)
-    assert repr(so_far) == "<History of no round: nothing was evaluated yet>"
-    for ask in (so_far.value, so_far.curve):
-        with pytest.raises(KeyError, match="no method 'fedavg' in this run; it has no numbers yet"):
-            ask("fedavg")
-    with pytest.raises(KeyError, match=r"fedavg, seed 0, has no personal\.accuracy of single clients"):
-        so_far.client_values("fedavg")
-
-
-@pytest.mark.parametrize("given", [{}, {"model": nn.Linear(2, 2)}])
-def test_a_folder_that_is_no_run_is_refused_as_that_whatever_is_given(given: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"^there is no folder .*gone; a run has none until"):
-        us.resume(tmp_path / "gone", **given)
-    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
-        us.resume(tmp_path, **given)
-
-
 class OwnNet(nn.Module):
     """A network that a notebook might define."""
 
@@ -483,43 +423,6 @@ def test_a_transform_draws_the_same_on_every_executor(executor: str) -> None:
         for of in ("sequential", executor)
     )
     assert loss == pytest.approx(same, rel=1e-5)
-
-
-def test_a_transform_is_given_again(tmp_path: Path) -> None:
-    class StopsOnce(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
-            if progress.round == 1:
-                raise KeyboardInterrupt
-
-    settings: dict[str, Any] = {**TINY, "transform": lambda one: one + torch.randn(())}
-    whole = us.simulate(us.FedAvg(FAST), **settings)
-    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r', transform=\.\.\.\)$"):
-        us.simulate(us.FedAvg(FAST), **settings, callback=StopsOnce(), out=tmp_path / "r")
-    with pytest.raises(ConfigError, match="was given as a value"):
-        us.resume(tmp_path / "r")
-    resumed = us.resume(tmp_path / "r", transform=settings["transform"])
-    assert (
-        us.simulate(us.FedAvg(FAST), **settings, task=us.TaskConfig()).summary["fingerprint"]
-        == whole.summary["fingerprint"]
-    )
-    assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
-    with pytest.raises(ConfigError, match=r"augment .* exclude each other"):
-        us.simulate("fedavg", **settings, task=us.TaskConfig(model="logistic", augment="flip"))
-
-
-def test_the_run_of_a_method_with_code_in_it_is_not_said_to_be_one_to_resume(tmp_path: Path) -> None:
-    class Stops(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt, match="it cannot be resumed, since no file describes the code in mine"):
-        us.simulate({"mine": us.FedAvg(terms=(pull,))}, **TINY, callback=Stops(), out=tmp_path / "r")
-
-
-def test_a_model_that_a_run_names_is_not_given_again(tmp_path: Path) -> None:
-    us.simulate("fedavg", **TINY, out=tmp_path / "r")
-    with pytest.raises(ConfigError, match="names its model, logistic, so model= would not be used"):
-        us.resume(tmp_path / "r", model=OwnNet())
 
 
 # ---------------------------------------------------------------- refusals

@@ -180,16 +180,6 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_out(unskew: Unskew, here: 
     assert unskew("resume", "r", "-q", "--no-report").code == 0
 
 
-def test_what_is_no_run_is_not_resumed_and_not_written_to(unskew: Unskew, here: Path) -> None:
-    (here / "other").mkdir()
-    refused(
-        unskew("resume", "nowhere"), "RunError", "there is no folder nowhere; a run has none until its data are read"
-    )
-    refused(unskew("resume", "other"), "RunError", "other is not a run folder")
-    assert list((here / "other").iterdir()) == []
-    untouched(here, "other")
-
-
 def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) -> None:
     assert unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report").code == 0
     assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
@@ -261,15 +251,6 @@ def test_an_option_that_is_a_setting_is_told_how_to_set_it(
 ) -> None:
     option = next(w for w in words if w.startswith("--")).partition("=")[0]
     refused(unskew(*words), "UsageError", f"No such option: {option}; ", f"is changed with --set {setting}=VALUE")
-
-
-def test_a_method_cannot_be_added_to_a_run_and_the_refusal_says_how_to_compare_one(unskew: Unskew, here: Path) -> None:
-    unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report", "--seed", 0)
-    refused(unskew("resume", "a", "--set", "rounds=9"), "ConfigError", "settings of runtime alone", "unskew compare")
-    same = unskew("run", "tiny.toml", "--out", "a", "--seed", 0)
-    refused(same, "RunError", "a exists already; continue it with unskew resume a, or choose another --out")
-    more = unskew("run", "tiny.toml", "--out", "a", "--seed", 0, "--set", "bounds=true")
-    refused(more, "RunError", "a exists already and is a run with other settings; ", "side by side with unskew compare")
 
 
 # ---------------------------------------------------------------- a network of one's own, in the working directory
