@@ -144,7 +144,7 @@ def test_the_papers_size_needs_the_papers_data(tmp_path: Path) -> None:
 def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp_path: Path) -> None:
     quick = {"rounds": 1, "seeds": [4, 2], "methods": {"fedprox": {"mu": 0.25}}, "bounds": False}
     draft = Draft.of(request("noniid/digits", "small", tmp_path, experiment=quick, what="two seeds"))
-    history = draft.run(experiment("x", draft["experiment"], methods=["fedavg"]), "run")
+    history = draft.run("run", draft["experiment"], methods=["fedavg"])
     result = draft.result()
     assert (result.seeds, result.seconds) == ((2, 4), history.summary["seconds"])
     assert result.about.startswith("digits, Dirichlet alpha 0.1 by class, two seeds, 1 rounds. Accuracy is")

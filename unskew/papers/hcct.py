@@ -44,7 +44,6 @@ from unskew.papers.toolkit import (
     ReproductionRequest,
     Settings,
     curves_of,
-    experiment,
     load,
     percent,
     published,
@@ -280,8 +279,8 @@ def run(
     manifest = draft.request.folder / "data" / f"{where}.json"
     write_atomically(manifest, json.dumps(to_manifest(fed)))
     split = {"name": "manifest", "path": str(manifest.resolve())}
-    layers = (draft["experiment"], task.settings, {"seeds": [seed], "split": split, "methods": methods}, more)
-    return draft.run(experiment(f"{draft.request.name.replace('/', '-')}-{where}", *layers), where)
+    own = {"seeds": [seed], "split": split, "methods": methods}
+    return draft.run(where, draft["experiment"], task.settings, own, more)
 
 
 def run_seeds(
@@ -341,10 +340,10 @@ def table2(request: ReproductionRequest) -> Result:
         own = errors[pattern]
         for client in range(3):
             where, values = f"client {client + 1}", [float(e[client]) for e in own]
-            draft.rows.append(over_seeds(pattern, where, "error", values, printed[where] / 100))
+            draft.add(pattern, where, "error", values, printed[where] / 100)
             if pattern in apart:
                 others = [float(e[client]) for e in apart[pattern]]
-                draft.rows.append(over_seeds(f"{pattern}, other seeds", where, "error", others, printed[where] / 100))
+                draft.add(f"{pattern}, other seeds", where, "error", others, printed[where] / 100)
         where = "mean over clients"
         draft.rows += [
             over_seeds(pattern, where, "error", _means(own), printed[where] / 100),
@@ -578,7 +577,7 @@ def groups(request: ReproductionRequest) -> Result:
     errors, utility = client_errors(runs), _utilities(runs)
     for name in methods:
         draft.rows.append(over_clients(name, "Digit", "error", errors[name]))
-        draft.rows.append(over_seeds(name, "Digit", "utility", utility[name]))
+        draft.add(name, "Digit", "utility", utility[name])
     draft.claims.append(placed(errors, utility))
     draft.curves = {
         "test error, %": percent(forced, [_means(errors[name]) for name in methods]),
