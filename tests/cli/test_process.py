@@ -76,9 +76,7 @@ def test_output_that_cannot_be_written_is_no_traceback() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("streams", "code"), [("2> /dev/full", 0), (">&-", 0), ("> /dev/full", 2), ("--json | true", 0)]
-)
+@pytest.mark.parametrize(("streams", "code"), [("2> /dev/full", 0), ("> /dev/full", 2)])
 def test_a_run_whose_output_nobody_reads_ends_all_the_same(here: Path, streams: str, code: int) -> None:
     command = f"{sys.executable} -m unskew run tiny.toml --out r {streams}"
     ran = subprocess.run(
@@ -95,7 +93,6 @@ def test_a_run_whose_output_nobody_reads_ends_all_the_same(here: Path, streams: 
     [
         ("ascii", "-1.39 [-3.53, +0.76] +-2 - 'it' \"so\" M?nchen ?"),
         ("latin-1", "-1.39 [-3.53, +0.76] ±2 - 'it' \"so\" München ?"),
-        ("utf-8", "−1.39 [−3.53, +0.76] ±2 – ’it’ “so” München 世"),
     ],
 )
 def test_a_number_keeps_its_sign_in_every_encoding(encoding: str, written: str) -> None:
@@ -150,7 +147,6 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("settings", "code", "ending"),
     [
-        ((), 0, r"report: r/report\.html\n$"),
         (("stop.megabytes=0.001", 'methods.0.label="[/b] x"'), 0, r"report: r/report\.html\n$"),
         (("local.lr=1e9", "task.model=mlp", "rounds=9"), 2, r"DivergedError: [^\n]+\n$"),
     ],
