@@ -86,24 +86,24 @@ def every(clients: hcct.Clients) -> Iterator[torch.Tensor]:
 
 def test_clients_of_a_domain_have_what_they_train_on_and_are_tested_on_the_rest(dataset: Dataset) -> None:
     assert dataset.domains is not None
-    clients = domains(2, 25)(dataset, KEY)
+    clients = domains(dataset, KEY, 2, 25)
     smallest = int(torch.bincount(dataset.domains).min()) // 2
     assert sizes(clients) == ([25] * 6, [smallest - 25] * 6)
     assert [dataset.domains[c.train].unique().tolist() for c in clients] == [[0], [0], [1], [1], [2], [2]]
-    mixed = domains(2, 25, mixed=True)(dataset, KEY)
+    mixed = domains(dataset, KEY, 2, 25, mixed=True)
     assert [dataset.domains[c.train].unique().tolist() for c in mixed] == [[0], [1], [2]] * 2
     assert len(torch.cat(list(every(clients))).unique()) == 6 * smallest
 
 
 def test_too_few_examples_of_a_domain_are_refused(dataset: Dataset) -> None:
     with pytest.raises(DataError, match=r"clients of a domain have .* examples each, more than 500 are needed"):
-        domains(2, 500)(dataset, KEY)
+        domains(dataset, KEY, 2, 500)
     with pytest.raises(DataError, match="has no domains"):
-        domains(2, 5)(sources.load("digits"), KEY)
+        domains(sources.load("digits"), KEY, 2, 5)
 
 
 def test_half_normal_sizes_are_trained_on_in_part(dataset: Dataset) -> None:
-    train, test = sizes(half_normal(6, 0.25)(dataset, KEY))
+    train, test = sizes(half_normal(dataset, KEY, 6, 0.25))
     assert sum(train) + sum(test) == len(dataset.y_train)
     assert sum(train) == pytest.approx(0.25 * len(dataset.y_train), abs=3)
     assert min(train) >= 2
@@ -112,13 +112,13 @@ def test_half_normal_sizes_are_trained_on_in_part(dataset: Dataset) -> None:
 
 def test_shards_have_one_class_each_and_ratios_nest(dataset: Dataset) -> None:
     """Of 20 shards of 24 images a client with one has one class; a larger ratio adds to what is trained on."""
-    small, large = (shards(4, ratio, 0.2, count=20)(dataset, KEY) for ratio in (0.2, 0.6))
+    small, large = (shards(dataset, KEY, 4, ratio, 0.2, count=20) for ratio in (0.2, 0.6))
     for a, b in zip(small, large, strict=True):
         assert torch.equal(a.test, b.test)
         assert set(a.train.tolist()) < set(b.train.tolist())
     held = torch.cat(list(every(large)))
     assert len(held.unique()) == len(held)
-    most = shards(4, 0.8, 0.2, count=20)(dataset, KEY)
+    most = shards(dataset, KEY, 4, 0.8, 0.2, count=20)
     for c in most:
         counts = torch.bincount(dataset.y_train[torch.cat([c.train, c.test])])
         assert all(n % 24 in (0, 1, 2, 23, 22) for n in counts.tolist())
@@ -126,7 +126,7 @@ def test_shards_have_one_class_each_and_ratios_nest(dataset: Dataset) -> None:
 
 def test_three_clients_share_two_halves_of_the_classes(dataset: Dataset) -> None:
     """480 images, 240 of each half, a half of them trained on: 24 and 96 of the first, 120 of the second."""
-    clients = thirds(0.5, 30)(dataset, KEY)
+    clients = thirds(dataset, KEY, 0.5, 30)
     low = int((dataset.y_train < 5).sum())
     first = round(0.5 * low)
     assert sizes(clients)[0] == [first // 5, first - first // 5, round(0.5 * (len(dataset.y_train) - low))]
@@ -135,7 +135,7 @@ def test_three_clients_share_two_halves_of_the_classes(dataset: Dataset) -> None
         assert set((dataset.y_train[torch.cat([c.train, c.test])] // 5 * 5).tolist()) == {label}
     assert len(torch.cat(list(every(clients))).unique()) == sum(len(p) for p in every(clients))
     with pytest.raises(DataError, match="300 test examples per client"):
-        thirds(0.5, 300)(dataset, KEY)
+        thirds(dataset, KEY, 0.5, 300)
 
 
 # ---------------------------------------------------------------- what is chosen and claimed

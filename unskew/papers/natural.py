@@ -95,12 +95,20 @@ def on_all_sites(model: nn.Module, data: Dataset) -> list[float]:
         return [float((model(data.x_train[r]).argmax(1) == data.y_train[r]).double().mean()) for r in rows]
 
 
-def site_rows(method: str, setting: str, ours: Sites, theirs: Sites) -> list[Row]:
-    """A row for the mean over hospitals and one for each, FLamby's beside ours; `theirs` may be empty."""
-    means = mean_over_clients(theirs[: len(ours)]) if theirs else []
-    rows = [over_seeds(method, setting, "mean accuracy", mean_over_clients(ours), _mean(means))]
-    for k, name in enumerate(HOSPITALS):
-        rows.append(over_seeds(method, setting, f"accuracy, {name}", ours[k], _mean(theirs[k]) if theirs else None))
+def site_rows(
+    method: str,
+    setting: str,
+    ours: Sites,
+    theirs: Sites,
+    names: Sequence[str] = HOSPITALS,
+    mean: str = "mean accuracy",
+    each: str = "accuracy, {}",
+) -> list[Row]:
+    """A row for the mean over sites and one for each, FLamby's beside ours; `theirs` may be empty."""
+    published = mean_over_clients(theirs[: len(ours)]) if theirs else []
+    rows = [over_seeds(method, setting, mean, mean_over_clients(ours), _mean(published))]
+    for k, name in enumerate(names):
+        rows.append(over_seeds(method, setting, each.format(name), ours[k], _mean(theirs[k]) if theirs else None))
     return rows
 
 
@@ -200,21 +208,11 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     for method, ours in by_method.items():
         published_here = theirs.get(method, [])
         setting = "FLamby's protocol" if published_here else "age scaled"
-        of = published_here[: len(REGIONS)]
-        means = mean_over_clients(of) if of else []
-        draft.add(method, setting, "mean concordance", mean_over_clients(ours), _mean(means))
-        for k, name in enumerate(REGIONS):
-            draft.add(method, setting, name, ours[k], _mean(of[k]) if of else None)
+        draft.rows += site_rows(method, setting, ours, published_here, REGIONS, "mean concordance", "{}")
     mean = {m: mean_over_clients(values) for m, values in by_method.items()}
     for method in ("Pooled", "FedAdam", "FedAdagrad"):
-        published_mean = mean_over_clients(theirs[method][: len(REGIONS)])
-        draft.claims.append(
-            agreement(
-                f"{method}: the mean over regions differs from FLamby's by no more than chance",
-                mean[method],
-                published_mean,
-            )
-        )
+        text = f"{method}: the mean over regions differs from FLamby's by no more than chance"
+        draft.claims.append(agreement(text, mean[method], mean_over_clients(theirs[method][: len(REGIONS)])))
     lottery, scaled = statistics.stdev(mean["FedAvg"]), statistics.stdev(mean["FedAvg, age scaled, .1"])
     draft.claims.append(
         Claim(
