@@ -210,7 +210,7 @@ def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_every_method_made_in_python_is_written_as_what_makes_it_again(name: str) -> None:
     """Else resume would go on with another method: FedProx(mu=0.1) is a FedAvg with a term no file can hold."""
-    made = from_python.method_of(config.method(name).algorithm)
+    made = from_python.method_of(config.method(name, {}).algorithm)
     again = config.method(made.name, made.options)
     assert (made.name, again.algorithm) == (name, made.algorithm)
 
