@@ -362,13 +362,6 @@ def test_where_the_data_lie_is_a_setting_like_any_other(here: Path) -> None:
     assert located(None, None) == []
 
 
-def test_a_benchmark_that_could_not_be_written_is_refused_before_it_is_measured(unskew: Unskew, here: Path) -> None:
-    for out in ("nowhere/x.json", "."):
-        said = unskew("bench", "auction", "--out", out)
-        assert (said.code, said.out) == (2, "")
-        assert "choose another file" in " ".join(said.err.split())
-
-
 def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_nothing(
     here: Path, unskew: Unskew
 ) -> None:

@@ -239,19 +239,6 @@ def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algori
     assert any(r["name"] == "global.accuracy" and r["round"] == 1 for r in history.rows)
 
 
-@needs_diffusers
-def test_a_repository_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection")
-
-    kind = importlib.import_module("diffusers").StableDiffusionPipeline
-    monkeypatch.setattr(kind, "load_config", unreachable)
-    with pytest.raises(DataError, match=r"hub:nobody/nothing cannot be loaded .*no connection"):
-        priors.load("hub:nobody/nothing")
-
-
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     for part in ("unet", "vae", "text_encoder"):

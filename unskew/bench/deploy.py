@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
-from unskew.deploy import operate, parity
+from unskew.deploy import operate, parity, versions
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -44,27 +44,26 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
         say: Called with a line for each measurement.
 
     Raises:
-        ConfigError: If a size in `only` is not measured.
+        ConfigError: If a size in `only` is not measured, or Flower is not installed.
     """
+    versions.require()
     require_known(only, list(SIZES), "bench deploy")
     measured: list[BenchRow] = []
-    for case, hidden in SIZES.items():
-        if only and case not in only:
+    for size, hidden in SIZES.items():
+        if only and size not in only:
             continue
-        chosen = experiment(hidden, clients, rounds + 1)
+        chosen, case = experiment(hidden, clients, rounds + 1), f"{size}/{clients}"
         with tempfile.TemporaryDirectory(prefix="unskew-bench-") as place:
             deployed = operate.local(chosen, clients, Path(place) / "deployed", say)
             simulated = parity.simulate(chosen, Path(place) / "simulated")
             (same,) = parity.compare(deployed, simulated)
             if not same.equal:
-                raise AssertionError(
-                    f"{case}: the deployed run differs from the simulated one by {same.max_abs_diff:g}"
-                )
+                raise AssertionError(f"{case}: deployed and simulated differ by {same.max_abs_diff:g}")
             ours, theirs = _seconds(deployed), _seconds(simulated)
+            ratio = min(ours) / min(theirs)
             measured += [
-                seconds_row(case, "round_over_network", ours, ratio=min(ours) / min(theirs), against="simulator"),
-                seconds_row(case, "round_simulated", theirs),
-                {"case": case, "what": "overhead", "value": min(ours) - min(theirs), "unit": "s"},
+                seconds_row(case, "exchange", ours, contender="unskew", ratio=ratio, against="simulator"),
+                seconds_row(case, "exchange", theirs, contender="simulator"),
                 {"case": case, "what": "framing", "value": _framing(deployed), "unit": "of payload"},
             ]
         say(f"{case}: {min(ours):.2f} s a round over the network, {min(theirs):.4f} s simulated")
