@@ -6,16 +6,14 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
-from unskew.deploy import launch, operate, parity, reach, versions
+from unskew.deploy import operate, parity, reach
 from unskew.errors import DeployError
 from unskew.version import __version__
 
@@ -295,19 +293,30 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert len(err.splitlines()) == 1 + err.startswith("run folder: ")
 
 
-def test_without_flower_every_command_says_what_to_install(
+def test_without_grpc_every_command_says_what_to_install(
     call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def require() -> str:
-        raise DeployError("a deployment needs Flower, which is not installed; pip install 'unskew[flower]'")
-
-    monkeypatch.setattr(versions, "require", require)
+    monkeypatch.setitem(sys.modules, "grpc", None)
     for words in (["tiny.toml", "--local", "2"], ["pack", "tiny.toml"], ["server", "."], ["client", "."]):
         code, _, err = call(*words)
-        assert (code, err) == (
-            2,
-            "DeployError: a deployment needs Flower, which is not installed; pip install 'unskew[flower]'\n",
-        )
+        assert (code, err) == (2, "DeployError: a deployment needs grpc; pip install 'unskew[deploy]'\n")
+
+
+@pytest.mark.parametrize("words", [["server", "federation-tiny/server"], ["tiny.toml", "--local", "2", "--out", "run"]])
+def test_force_reaches_the_run_that_goes_on(
+    words: list[str], call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("pack", "tiny.toml", "--listen", "127.0.0.1", "--port", reach.free_ports(1)[0])
+    forced: list[bool] = []
+
+    def serve(network: object, folder: Path, callback: object, force: bool) -> None:
+        forced.append(force)
+        raise DeployError("nothing runs")
+
+    monkeypatch.setattr(operate.server, "serve", serve)
+    for options in ([], ["--force"]):
+        assert call(*words, *options)[2].endswith("DeployError: nothing runs\n")
+    assert forced == [False, True]
 
 
 def test_parity_of_noise_that_clients_draw_themselves_is_refused_in_a_sentence(
@@ -324,26 +333,6 @@ def test_parity_of_noise_that_clients_draw_themselves_is_refused_in_a_sentence(
         "ConfigError: a deployed run of feddif has noise that each client draws from a secret of its own, which no "
         "simulation can repeat; leave out --check-parity, or the noise\n"
     )
-
-
-@pytest.mark.parametrize("words", [["server", "federation-tiny/server"], ["tiny.toml", "--local", "2", "--out", "run"]])
-def test_force_reaches_the_run_that_goes_on(
-    words: list[str], call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call("pack", "tiny.toml", "--listen", "127.0.0.1", "--port", reach.free_ports(1)[0])
-    submitted: list[bool] = []
-
-    def submit(command: list[str], home: Path, purpose: str) -> dict[str, Any]:
-        app = tomllib.loads((Path(command[2]) / "pyproject.toml").read_text())
-        submitted.append(app["tool"]["flwr"]["app"]["config"]["force"])
-        raise DeployError("nothing runs")
-
-    monkeypatch.setattr(launch, "start_server", lambda group, folder, at: launch.ServerProcesses(folder, folder, ()))
-    monkeypatch.setattr(launch, "call", submit)
-    monkeypatch.setattr(operate, "ClientProcesses", lambda *_, **__: SimpleNamespace(supervise=lambda: None))
-    for options in ([], ["--force"]):
-        assert call(*words, *options)[2].endswith("DeployError: nothing runs\n")
-    assert submitted == [False, True]
 
 
 @pytest.mark.parametrize("equal", [True, False])

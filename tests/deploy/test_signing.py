@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import certificates, folders, operate, signing
+from unskew.deploy import folders, operate, signing
 from unskew.deploy.client import open_client
 from unskew.deploy.settings import Address, Site, read_rules
 from unskew.errors import ConfigError, DeployError
@@ -90,7 +90,7 @@ def test_a_manifest_that_was_mended_after_a_change_is_refused(client: Path, tmp_
         signing.check(client, tmp_path / "accepted")
 
 
-@pytest.mark.parametrize("name", ["experiment.toml", "client.toml", "node.key", "manifest.json", "manifest.sig"])
+@pytest.mark.parametrize("name", ["experiment.toml", "client.toml", "client.key", "manifest.json", "manifest.sig"])
 def test_a_missing_file_is_refused_by_its_name(client: Path, tmp_path: Path, name: str) -> None:
     (client / name).unlink()
     with pytest.raises(DeployError, match=name.replace(".", r"\.")):
@@ -184,10 +184,9 @@ def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that
     signing.check(client, accepted)
 
 
-def test_a_participant_may_say_where_the_server_is_and_make_its_own_key(client: Path, tmp_path: Path) -> None:
+def test_a_participant_may_say_where_the_server_is(client: Path, tmp_path: Path) -> None:
     folders.write_address(client, Address("10.0.0.1", 8443))
-    certificates.issue_node(client, "client-0")
-    assert signing.check(client, tmp_path / "accepted").changed == ("network.toml", "node.key", "node.pub")
+    assert signing.check(client, tmp_path / "accepted").changed == ("network.toml",)
 
 
 def test_a_client_reads_nothing_of_a_folder_that_was_tampered_with(

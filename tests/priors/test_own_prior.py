@@ -187,7 +187,7 @@ def test_the_list_shows_priors() -> None:
 def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
     mine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+    pytest.importorskip("grpc")
     from unskew.deploy import folders
     from unskew.deploy.client import open_client
     from unskew.deploy.settings import Address, Site
@@ -205,7 +205,7 @@ def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
 
 
 def test_a_client_that_lacks_the_folder_of_a_prior_is_told_so(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+    pytest.importorskip("grpc")
     from unskew.deploy import folders
     from unskew.deploy.client import open_client
     from unskew.deploy.settings import Address

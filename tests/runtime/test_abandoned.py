@@ -65,7 +65,7 @@ def test_a_run_goes_on_as_if_a_round_without_replies_had_not_been(case: str) -> 
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper", "stc"])
 def test_clients_over_a_network_forget_an_abandoned_round_too(case: str, tmp_path: Path) -> None:
     """Their answers to it are on their disks: to them it is as if another server went on from round 1."""
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     from loopback import Deployed
 
     options: Any = {"outage": Late(), **ALL}  # all are asked in round 3, so that none has its answer to round 2 last
@@ -179,7 +179,7 @@ def test_a_simulation_that_got_somewhere_never_ends_for_its_losses() -> None:
 
 
 def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tmp_path: Path) -> None:
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     from loopback import Deployed
 
     waits: list[int] = []
@@ -194,7 +194,7 @@ def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tm
 
 
 def test_a_server_whose_clients_do_not_come_back_ends(tmp_path: Path) -> None:
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     from loopback import Deployed
 
     def gather() -> None:

@@ -228,13 +228,10 @@ def deploy(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seconds of a round over Flower's network on this machine, beside the simulator's, for two sizes of model.
+    """Seconds of a round over gRPC on this machine, beside the simulator's, for two sizes of model.
 
     [dim]unskew bench deploy --only 10kB --rounds 3[/]
     """
-    from unskew.deploy import versions
-
-    versions.require()
     from unskew.bench.deploy import measure
 
     _show(measure(clients, rounds, tuple(only or ()), tell), out, as_json, "seconds of a round, and times simulated")
