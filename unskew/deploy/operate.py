@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,7 @@ def serve(folder: Path, say: Say, force: bool = False, watch: Callable[[], None]
         )
         return run
     folders.address(folder)  # before anything is written into a folder that may be something else
-    with locked(folder), stoppable(folder):
+    with locked(folder), resumable(folder):
         listen = check_serving(folder)
         check_version(folder / "server.toml", ServerConfig, say)
         known = folders.clients(folder)
@@ -218,15 +218,20 @@ def serve(folder: Path, say: Say, force: bool = False, watch: Callable[[], None]
     return run
 
 
-@contextmanager
-def stoppable(folder: Path) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a run as Ctrl-C does, and tell the user how it is continued."""
+def stoppable() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
 
     def heard(number: int, _frame: Any) -> None:
         raise KeyboardInterrupt
 
+    return handled((signal.SIGTERM, signal.SIGHUP), heard)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Tell the user how a run that was stopped is continued."""
     try:
-        with handled((signal.SIGTERM, signal.SIGHUP), heard):
+        with stoppable():
             yield
     except KeyboardInterrupt:
         raise Interrupted(f"stopped by request; give the same command again to continue the run in {folder}") from None
@@ -289,7 +294,7 @@ def take_part(folder: Path, say: Say, site: Site = Site()) -> None:
     check_client(folder)
     if site.allow_code:
         find_own_code()
-    with locked(folder), stoppable(folder):
+    with locked(folder), stoppable():
         for kept in ("state", "models"):  # whoever may enter the folder above, after a copy
             make_private(folder / kept)
         with noted() as notes:
@@ -349,7 +354,7 @@ def local(
             f"them may be asked; use --local {have}{_resized(experiment, num_clients)}"
         )
     deployment = prepare(experiment, num_clients, out)
-    with locked(deployment), stoppable(out), ExitStack() as ended:
+    with locked(deployment), resumable(out), ExitStack() as ended:
         clients = [
             ended.enter_context(ClientProcess(folders.client_folder(deployment, c), deployment / "policy.toml", say))
             for c in range(num_clients)
@@ -439,7 +444,7 @@ def child(folder: str) -> None:
     to_stderr()
     try:
         take_part(Path(folder), log, Site(allow_code=True))
-    except Interrupted:
+    except KeyboardInterrupt:
         os._exit(0)  # Python's own end takes seconds
     except UnskewError as error:
         print(" ".join(str(error).splitlines()), file=sys.stderr)

@@ -15,6 +15,5 @@ def to_stderr() -> None:
     """Show the log on stderr, each line with its time: that of this machine, with its difference to UTC."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S%z"))
-    LOG.addHandler(handler)
+    LOG.handlers[:] = [handler]
     LOG.setLevel(logging.INFO)
-    LOG.propagate = False
