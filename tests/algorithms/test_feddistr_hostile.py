@@ -15,11 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 
 import loopback
 import toy_prior
-from flwr.app import Message
 
 from unskew import wire
 from unskew.algorithms.feddistr import FedDistr
@@ -29,7 +28,6 @@ from unskew.info import row
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
-from unskew.runtime.flower import pack, unpack
 from unskew.runtime.in_process import Population
 from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
 from unskew.runtime.network import Limits
@@ -109,18 +107,18 @@ def possible(names: tuple[str, ...]) -> dict[str, Lie]:
     }
 
 
-def told(lie: Any, step: str, said: list[Any]) -> Callable[[Message], Message]:
+def told(lie: Any, step: str, said: list[Any]) -> Callable[[Envelope], Envelope]:
     """A client that answers one step with a lie."""
     there, client = said
 
-    def answer(message: Message) -> Message:
+    def answer(message: Envelope) -> Envelope:
         honest = there.fresh(client)(message)
-        asked, reply = read(unpack(message.content), REQUESTS), unpack(honest.content)
+        asked, reply = read(message, REQUESTS), honest
         if not isinstance(asked, StepRequest) or asked.step != step or reply.action != "ask":
             return honest
         of = wire.signatures(there.algorithm)[step].reply
         parts = tuple(wire.encode(lie(wire.decode(part, of))) for part in reply.parts)
-        return Message(pack(Envelope(reply.action, reply.head, parts)), reply_to=message)
+        return Envelope(reply.action, reply.head, parts)
 
     return answer
 

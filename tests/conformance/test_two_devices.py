@@ -58,5 +58,5 @@ def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str, t
     "case", [pytest.param(c, marks=() if c in SERVED else pytest.mark.slow) for c in (*CASES, *PROTECTED)]
 )
 def test_a_client_with_a_device_serves_a_server_without_one(case: str, two_devices: None, tmp_path: Path) -> None:
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     serve_from(case, DEVICE, tmp_path)

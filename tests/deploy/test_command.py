@@ -3,16 +3,19 @@
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
 from unskew.deploy import operate, parity, reach
+from unskew.errors import DeployError
+from unskew.version import __version__
 
 TINY = """
 name = "tiny"
@@ -52,7 +55,7 @@ def test_a_federation_is_packed_and_its_server_checked(call: Callable[..., Calle
     assert "federation-tiny/server for the server" in out
     code, out, _ = call("server", "federation-tiny/server", "--check")
     assert code == 0
-    assert out.startswith(f"ready: would listen at 127.0.0.1:{port}; Flower 1.")
+    assert out.startswith(f"ready: would listen at 127.0.0.1:{port}")
     assert not (tmp_path / "federation-tiny" / "server" / "run").exists()
 
 
@@ -65,6 +68,10 @@ def test_a_packed_federation_is_renewed_by_its_folder_alone(call: Callable[..., 
     assert (tmp_path / "f" / "server" / "server.crt").read_bytes() != before
 
 
+
+
+
+
 def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[..., Called]) -> None:
     port = reach.free_ports(1)[0]
     _, out, _ = call("pack", "tiny.toml", "--out", "f", "--port", port)
@@ -75,6 +82,16 @@ def test_a_client_is_checked_against_a_server_that_is_not_there(call: Callable[.
     assert reads == "data: its part of digits"
     assert signed == f"signed with the key {fingerprint}; compare it with the coordinator's by telephone"
     assert unreachable.startswith(f"Unreachable: nobody answers at 127.0.0.1:{port}")
+
+
+
+
+
+
+
+
+
+
 
 
 MINE = """
@@ -141,6 +158,8 @@ def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Call
     assert (code, "DataError: " in err) == (2, True)
 
 
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -175,6 +194,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert says in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.toml"]
     assert len(err.splitlines()) == 1 + err.startswith("run folder: ")
+
+
+def test_without_grpc_every_command_says_what_to_install(
+    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    for words in (["tiny.toml", "--local", "2"], ["pack", "tiny.toml"], ["server", "."], ["client", "."]):
+        code, _, err = call(*words)
+        assert (code, err) == (2, "DeployError: a deployment needs grpc; pip install 'unskew[deploy]'\n")
+
+
+
+
 
 
 @pytest.mark.parametrize("equal", [True, False])

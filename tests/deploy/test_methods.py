@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import operate, parity
 from unskew.experiment.config import Experiment

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import certificates, folders, launch, operate, parity, reach
+from unskew.deploy import certificates, folders, operate, parity, reach
 from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.run import loop
 
 TINY = """
 name = "tiny"
@@ -39,7 +40,7 @@ def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*args: object, **named: object) -> None:
         raise AssertionError("a program was started")
 
-    monkeypatch.setattr(launch.subprocess, "Popen", started)
+    monkeypatch.setattr(operate.subprocess, "Popen", started)
 
 
 # ---------------------------------------------------------------- refusals
@@ -48,6 +49,8 @@ def test_as_many_clients_as_the_split_has(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--local 2 must be the number of the split's clients, 3.*num_clients=2"):
         operate.local(tiny(), 2, tmp_path / "run", print)
     assert not (tmp_path / "run").exists()
+
+
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -72,6 +75,8 @@ def federation(tmp_path: Path) -> Path:
     return tmp_path / "federation"
 
 
+
+
 def test_a_server_is_not_started_with_what_clients_would_refuse(federation: Path) -> None:
     server = federation / "server"
     certificates.issue_server(certificates.authority("other"), [], federation)
@@ -80,20 +85,22 @@ def test_a_server_is_not_started_with_what_clients_would_refuse(federation: Path
     with pytest.raises(DeployError, match="was not signed by"):
         operate.serve(server, print)
     shutil.rmtree(server / "clients")
-    with pytest.raises(DeployError, match="has no client's key"):
+    with pytest.raises(DeployError, match="has no client's certificate"):
         operate.serve(server, print)
 
 
 def test_a_server_that_waits_for_a_client_that_was_taken_out_is_not_started(federation: Path) -> None:
-    (federation / "server" / "clients" / "0.pub").unlink()
-    with pytest.raises(ConfigError, match="min_clients must be at most 2, the number of keys in clients/, got 3"):
+    (federation / "server" / "clients" / "0.crt").unlink()
+    with pytest.raises(
+        ConfigError, match="min_clients must be at most 2, the number of certificates in clients/, got 3"
+    ):
         operate.check_serving(federation / "server")
 
 
 def test_a_client_is_not_started_towards_another_federation(federation: Path) -> None:
     client = federation / "client-0"
-    (client / "node.key").unlink()
-    with pytest.raises(DeployError, match=r"node\.key is missing; it was packed and signed"):
+    (client / "client.key").unlink()
+    with pytest.raises(DeployError, match=r"client\.key is missing; it was packed and signed"):
         operate.take_part(client, print)
 
 
@@ -105,28 +112,8 @@ def test_a_server_whose_run_is_done_starts_nothing(federation: Path) -> None:
 
 
 # ---------------------------------------------------------------- what is told
-def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> None:
-    row = {"method": "fedavg", "seed": 0, "round": 1, "name": "global.accuracy", "value": 0.5}
-    clock = {**row, "name": "seconds", "value": 2.0}
-    failure = {"method": "fedavg", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}
-    progress = operate.ProgressDisplay(tmp_path, rounds=3)
-    assert list(progress.new_lines()) == []
-    text = json.dumps(row) + "\n" + json.dumps(clock)
-    (tmp_path / "metrics.jsonl").write_text(text)
-    (tmp_path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
-    assert list(progress.new_lines()) == [
-        "fedavg, seed 0: accuracy 0.5000 after round 1",
-        "fedavg, seed 0, round 1: client 2, step 'train': late",
-    ]
-    (tmp_path / "metrics.jsonl").write_text(text + "\n")
-    assert list(progress.new_lines()) == ["fedavg, seed 0: round 1 of 3, 2.0 s"]
-    assert list(progress.new_lines()) == []
 
 
-def log(server: Path, round: int) -> None:
-    row = {"method": "fedavg", "seed": 0, "round": round, "name": "seconds", "value": 2.0}
-    with (server / "run" / "metrics.jsonl").open("a") as f:
-        f.write(json.dumps(row) + "\n")
 
 
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
@@ -192,6 +179,14 @@ def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_metho
     assert fedavg.max_abs_diff == pytest.approx(0.5)
     assert (fedavg.bytes_equal, fedavg.equal) == (True, False)
     assert (fedper.max_abs_diff, fedper.bytes_equal, fedper.equal) == (0.0, False, False)
+
+
+
+
+
+
+
+
 
 
 def test_the_folder_of_a_local_deployment_is_its_owners_alone(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """A deployment's two halves from their folders to a run folder, over Flower's types in one process."""
 
+import functools
 import itertools
 import json
+import re
+import sys
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +18,39 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from unskew import algorithms
 from unskew.data import load
 from unskew.deploy import parity
-from unskew.errors import ConfigError, QuorumError, RunError
+from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record.logs import rows
+from unskew.record.logs import RESUMED, rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import read_json
 from unskew.run.models import load_model, predict
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from flwr.app import Context, Error, Message, RecordDict
-from loopback import Loopback, through_app
+from loopback import Handler, Loopback
 
 from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
-from unskew.deploy.settings import Site
-from unskew.runtime import flower
-from unskew.runtime.flower import FlowerTransport
-from unskew.runtime.message import REPLIES, EvaluationRequest, RoundContext, read, write
+from unskew.deploy.settings import CODE_PATH, Site, code_path
+from unskew.runtime.message import REPLIES, Envelope, EvaluationRequest, RoundContext, read, write
 from unskew.tree import Params
 from unskew.wire import encode
 
 Small = Callable[..., Experiment]
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "unskew.deploy")
+
+
 METHODS: list[dict[str, Any]] = [{"name": name} for name in ("fedavg", "fedper", "scaffold", "feddif", "hcct")]
 METHODS[1]["personal"] = ["head.bias"]  # of a network of one layer its head is all
 THREE = ("split.num_clients=3", 'evaluate=["global","personal"]', "val_fraction=0.2", "runtime.executor='sequential'")
@@ -50,15 +59,18 @@ REFUSED_S = 1.5
 """Time in which a server that refuses a client waits for another one, seconds."""
 
 
-def own_site(folder: Path, data: str | None, quiet: bool = False) -> Callable[[Message], Message]:
+opened = functools.lru_cache(open_client)
+
+
+def own_site(folder: Path, data: str | None = None, quiet: bool = False) -> Handler:
     """A client that names these data of its own, and whose policy may keep its metrics at home."""
 
-    def answer(message: Message) -> Message:
+    def answer(message: Envelope) -> Envelope:
         with pytest.MonkeyPatch.context() as patch:
             if quiet:
                 (folder.parent / "quiet.toml").write_text("metrics = false\n")
                 patch.setenv("UNSKEW_POLICY", str(folder.parent / "quiet.toml"))
-            return flower.answer(message, open_client(folder, Site(data)))
+            return opened(folder, Site(data)).answer(message)
 
     return answer
 
@@ -75,17 +87,16 @@ def pack(
     server = root / "server"
     server.mkdir(parents=True)
     (server / "experiment.toml").write_text(to_toml(experiment))
-    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": clients, "deadline_s": 60.0, "wait_s": wait_s}))
+    (server / "server.toml").write_text(
+        tomli_w.dumps({"min_clients": clients, "num_clients": clients, "deadline_s": 60.0, "wait_s": wait_s})
+    )
     handlers = {}
     for c in range(clients):
         folder = root / f"client-{c}"
         folder.mkdir()
         (folder / "experiment.toml").write_text(to_toml(experiment))
         (folder / "client.toml").write_text(tomli_w.dumps({"client": c, "num_clients": clients}))
-        context = Context(1, 100 + c, {"folder": str(folder)}, RecordDict(), {})
-        handlers[100 + c] = through_app(flower.client_app, context)
-        if data or c == quiet:
-            handlers[100 + c] = own_site(folder, data[c] if data else None, c == quiet)
+        handlers[c] = own_site(folder, data[c] if data else None, c == quiet)
     return Loopback(handlers)
 
 
@@ -97,8 +108,7 @@ def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(root: Path, grid: Loopback) -> Path:
-    """What Flower does with the server's app."""
-    flower.server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(root / "server")}))
+    serve(grid, root / "server")
     return root / "server" / "run"
 
 
@@ -119,8 +129,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
     assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "evaluate"}
     assert not (simulated / "network.jsonl").exists()
-    assert read_json(run / "run.json")["environment"]["executor"] == "flower"
-    assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
+    assert read_json(run / "run.json")["environment"]["executor"] == "network"
     assert start(tmp_path, Loopback({})) == run, "a run that is done needs nobody"
     for method, seed, client in itertools.product((m["name"] for m in METHODS), (0, 1), range(3)):
         own = load_model(tmp_path / f"client-{client}", method, seed=seed)
@@ -141,6 +150,29 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
             load_model(folder, "fedper")
 
 
+
+
+def test_a_client_tells_its_own_user_each_round_and_the_end(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = small("seeds=[0, 1]")
+    start(tmp_path, pack(tmp_path, experiment, 2, quiet=0))
+    lines = [line for line in caplog.messages if line.startswith("client 0: ")]
+    loss = r"loss \d\.\d{4} on \d+ examples"  # on its own disk, though it keeps them from the server
+    expected = [
+        f"fedavg, seed {seed}: {text}"
+        for seed in (0, 1)
+        for text in (
+            *(rf"round {t} of 2, step \w+: \d+\.\d s, {loss}" for t in (1, 2)),
+            "training has ended after 2 rounds",
+        )
+    ]
+    for line, text in zip(lines, [*expected, "the run has ended"], strict=True):
+        assert re.fullmatch(f"client 0: {text}", line), line
+
+
+
+
 class Killed(BaseException):
     pass
 
@@ -150,18 +182,18 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     experiment = several(small, "rounds=3")
     simulated = loop.start(experiment, tmp_path / "sim").folder
     grid = pack(tmp_path, experiment)
-    pull, left = grid.pull_messages, iter(range(after))
+    exchange, left = grid.exchange, iter(range(after))
 
-    def killed(ids: Any) -> Any:
-        if next(left, None) is None:
-            raise Killed
-        return pull(ids)
+    def killed(*args: Any) -> Any:
+        for delivery in exchange(*args):
+            if next(left, None) is None:
+                raise Killed
+            yield delivery
 
-    grid.pull_messages = killed  # type: ignore[method-assign]
+    grid.exchange = killed  # type: ignore[method-assign]
     with pytest.raises(Killed):
         start(tmp_path, grid)
-    assert read_json(tmp_path / "server" / "outcome.json")["error"] == "Killed"
-    grid.pull_messages = pull  # type: ignore[method-assign]
+    grid.exchange = exchange  # type: ignore[method-assign]
     run = start(tmp_path, grid)
     assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
     assert all(p.bytes_equal for p in parity.compare(run, simulated))
@@ -170,6 +202,10 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     assert deployment["attempt"] == 2
     assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
     assert all(n >= experiment.rounds for n in deployment["begun"].values())
+
+
+
+
 
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
@@ -202,7 +238,7 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     assert read_json(run / "partition.json") == {"schema": 1, "seeds": {}}
     assert read_json(run / "run.json")["cells"][0]["setting"] == "own data, 3 clients"
     # A client that comes back with another file is not who it was.
-    open_client.cache_clear()
+    opened.cache_clear()
     (run / "summary.json").unlink()
     impatient = {"min_clients": 3, "deadline_s": 60.0, "wait_s": REFUSED_S}
     (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps(impatient))
@@ -215,10 +251,10 @@ class Joins(NoCallback):
     """Brings a site onto the network after round 1."""
 
     grid: Loopback
-    handler: Callable[[Message], Message]
+    handler: Callable[[Envelope], Envelope]
 
     def progress(self, progress: Progress) -> None:
-        self.grid.handlers[102] = self.handler
+        self.grid.handlers[2] = self.handler
 
 
 def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small, tmp_path: Path) -> None:
@@ -226,9 +262,11 @@ def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small,
     np.savez(tmp_path / "own.npz", x_train=digits.images.astype(np.uint8), y_train=digits.target)
     own = f"npz:{tmp_path / 'own.npz'}"
     grid = pack(tmp_path, small("rounds=3"), data=[own] * 3)
-    (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "wait_s": 12.0}))
-    (tmp_path / "server" / "nodes.json").write_text(json.dumps({str(c): str(100 + c) for c in range(3)}))
-    serve(FlowerTransport(grid), tmp_path / "server", Joins(grid, grid.handlers.pop(102)))
+    (tmp_path / "server" / "server.toml").write_text(
+        tomli_w.dumps({"min_clients": 2, "num_clients": 3, "wait_s": 12.0})
+    )
+    registered(tmp_path / "server", 0, 1, 2)
+    serve(grid, tmp_path / "server", Joins(grid, grid.handlers.pop(2)))
     run = tmp_path / "server" / "run"
     lost = [(r["round"], r["client"], r["reason"]) for r in rows(run / "failures.jsonl")]
     assert lost == [(1, 2, "client lost: it is not connected")]
@@ -248,14 +286,14 @@ class ComesBack(NoCallback):
     def progress(self, progress: Progress) -> None:
         if progress.round != 1:
             return
-        handler, first = self.grid.handlers.pop(102), self.grid.handlers[100]
+        handler, first = self.grid.handlers.pop(2), self.grid.handlers[0]
 
-        def back(message: Message) -> Message:
+        def back(message: Envelope) -> Envelope:
             if self.last:
-                self.grid.handlers[102] = handler
+                self.grid.handlers[2] = handler
             return first(message)
 
-        self.grid.handlers[100] = back
+        self.grid.handlers[0] = back
 
     def note(self, text: str) -> None:
         self.noted.append(text)
@@ -267,7 +305,7 @@ def test_a_client_that_is_back_by_the_end_gets_its_model_and_another_is_named(
 ) -> None:
     grid = pack(tmp_path, small("rounds=2", "split.num_clients=3", "runtime.executor='sequential'"))
     callback = ComesBack(grid, back)
-    serve(FlowerTransport(grid), tmp_path / "server", callback)
+    serve(grid, tmp_path / "server", callback)
     assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run" / "work.jsonl")][3:] == [(2, 0), (2, 1)]
     away = [text for text in callback.noted if "did not answer when training had ended" in text]
     if back:
@@ -326,9 +364,12 @@ def targets_of(kind: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("kind", "own"),
     [
+        ("binary", True),
         ("regression", True),
+        ("survival", True),
         ("next_token", True),
         ("survival", False),
+        ("regression", False),
     ],
 )
 @pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # of few rows
@@ -370,10 +411,19 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
 
 def again(root: Path, clients: int, data: Sequence[str] = ()) -> Loopback:
     """The same clients' folders on a new network."""
-    if data:
-        return Loopback({100 + c: own_site(root / f"client-{c}", data[c]) for c in range(clients)})
-    contexts = {c: Context(1, 100 + c, {"folder": str(root / f"client-{c}")}, RecordDict(), {}) for c in range(clients)}
-    return Loopback({100 + c: through_app(flower.client_app, context) for c, context in contexts.items()})
+    return Loopback({c: own_site(root / f"client-{c}", data[c] if data else None) for c in range(clients)})
+
+
+
+
+
+
+
+
+
+
+
+
 
 
 def test_nothing_of_pixels_is_told_but_a_power_of_two(
@@ -389,16 +439,18 @@ def test_nothing_of_pixels_is_told_but_a_power_of_two(
     assert open_client(tmp_path / "client-1", Site(source)).info.images == ("floats", "1 x 8 x 8")
 
 
+
+
 def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tmp_path: Path) -> None:
     grid = pack(tmp_path, small("split.num_clients=3", 'evaluate=["global", "personal"]'))
-    honest = grid.handlers[102]
+    honest = grid.handlers[2]
 
-    def dies(message: Message) -> Message:
-        if message.metadata.message_type == "query.hello":
+    def dies(message: Envelope) -> Envelope:
+        if message.action == "hello":
             return honest(message)
-        return Message(Error(8, "ClientApp stopped responding."), reply_to=message)
+        raise ConnectionError
 
-    grid.handlers[102] = dies
+    grid.handlers[2] = dies
     run = start(tmp_path, grid)
     found = [(r["round"], r["client"], r["step"]) for r in rows(run / "failures.jsonl")]
     assert found == [
@@ -420,6 +472,10 @@ def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small
     grid = pack(tmp_path / "c", small("split.num_clients=2"))
     with pytest.raises(ConfigError, match=r"min_clients must be at most the 2 clients, got 3 \(.*server\.toml\)"):
         start(tmp_path / "c", grid)
+
+
+
+
 
 
 def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: Small, tmp_path: Path) -> None:
@@ -446,31 +502,35 @@ def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: 
     assert ask(constant, 3, "hostile").reason == "round 3 lies behind the experiment's last, 2"
 
 
-def test_a_server_knows_nodes_by_their_keys(small: Small, tmp_path: Path) -> None:
+def registered(server: Path, *clients: int) -> None:
+    """As if these clients' certificates were in the server's folder."""
+    (server / "clients").mkdir()
+    for c in clients:
+        (server / "clients" / f"{c}.crt").touch()
+
+
+def test_a_server_knows_clients_by_their_keys(small: Small, tmp_path: Path) -> None:
     grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S)
-    (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "100", "1": "102", "2": "101"}))
+    registered(tmp_path / "server", 0, 1, 2)
+    grid.handlers[1], grid.handlers[2] = grid.handlers[2], grid.handlers[1]
     with pytest.raises(QuorumError, match="it says it is client 1, its key is client 2's"):
         start(tmp_path, grid)
-    (tmp_path / "server" / "nodes.json").write_text(json.dumps({"0": "one"}))
-    with pytest.raises(RunError, match=r"nodes\.json must name a node for each client"):
-        start(tmp_path, grid)
 
 
-@pytest.mark.parametrize(
-    ("out", "settings"),
-    [(1, {"num_clients": 3}), (2, {"num_clients": 3}), (1, {})],  # the last one as an older version packed it
-)
+@pytest.mark.parametrize(("out", "settings"), [(1, {"num_clients": 3}), (2, {"num_clients": 3})])
 def test_a_client_that_is_taken_out_leaves_the_others_in(
-    out: int, settings: dict[str, int], small: Small, tmp_path: Path
+    out: int, settings: dict[str, int], small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = pack(tmp_path, small("split.num_clients=3"))
     server = tmp_path / "server"
-    (server / "nodes.json").write_text(json.dumps({str(c): str(100 + c) for c in range(3) if c != out}))
-    with pytest.raises(ConfigError, match=r"min_clients must be at most 2, the number of keys in clients/, got 3"):
+    registered(server, *(c for c in range(3) if c != out))
+    with pytest.raises(ConfigError, match=r"min_clients must be at most 2, the number of certificates in clients/"):
         start(tmp_path, grid)
     (server / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "wait_s": 12.0, **settings}))
     assert (start(tmp_path, grid) / "summary.json").exists()
-    assert f"a node is rejected: it says it is client {out}, its key is not" in (server / "logs/notes.log").read_text()
+    assert f"a node is rejected: it says it is client {out}, its key is not" in caplog.text
+
+
 
 
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
@@ -492,6 +552,8 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
         DeploymentState.open(path, "a")
 
 
+
+
 def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Small, tmp_path: Path) -> None:
     """Clients with data of their own know nothing of the server's, and one curve would be of two test sets."""
     digits = load_digits()
@@ -506,7 +568,11 @@ def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Smal
     (tmp_path / "server" / "run" / "summary.json").unlink()
     np.savez(tmp_path / "server.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:300], y_test=y[201:301])
     with pytest.raises(RunError, match="the server's data are not those that its run began with"):
-        serve(FlowerTransport(grid), tmp_path / "server")
+        serve(grid, tmp_path / "server")
+
+
+
+
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:
@@ -516,8 +582,10 @@ def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path
     (tmp_path / "server" / "run" / "summary.json").unlink()
     (tmp_path / "server" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "rounds=5")))
     with pytest.raises(RunError, match="another experiment"):
-        serve(FlowerTransport(grid), tmp_path / "server")
+        serve(grid, tmp_path / "server")
     assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]
+
+
 
 
 @pytest.fixture
@@ -554,6 +622,10 @@ def test_frozen_parameters_are_at_each_client_and_in_each_clients_model(small: S
         assert torch.equal(own["0.1.weight"], frozen_body().state_dict()["0.1.weight"])
 
 
+
+
+
+
 @pytest.mark.usefixtures("with_code")
 def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -564,3 +636,5 @@ def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     grid = pack(tmp_path, of_a_frozen_body(small), wait_s=REFUSED_S)
     with pytest.raises(QuorumError, match=r"frozen parameters, which never travel \(SHA-256\) must be \w+.*, got 0000"):
         start(tmp_path, grid)
+
+

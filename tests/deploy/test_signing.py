@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import folders, operate, signing
 from unskew.deploy.client import open_client
@@ -90,7 +90,7 @@ def test_a_manifest_that_was_mended_after_a_change_is_refused(client: Path, tmp_
         signing.check(client, tmp_path / "accepted")
 
 
-@pytest.mark.parametrize("name", ["experiment.toml", "client.toml", "node.key", "manifest.json", "manifest.sig"])
+@pytest.mark.parametrize("name", ["experiment.toml", "client.toml", "client.key", "manifest.json", "manifest.sig"])
 def test_a_missing_file_is_refused_by_its_name(client: Path, tmp_path: Path, name: str) -> None:
     (client / name).unlink()
     with pytest.raises(DeployError, match=name.replace(".", r"\.")):
@@ -125,6 +125,8 @@ def test_a_secret_for_noise_that_came_with_the_folder_is_refused_and_one_made_he
     signing.check(client, accepted)
 
 
+
+
 def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that_runs(
     packed: Path, client: Path, tmp_path: Path
 ) -> None:
@@ -155,6 +157,11 @@ def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that
         mark.write_text("")
     signing.check(client, accepted)
     signing.check(client, accepted)
+
+
+def test_a_participant_may_say_where_the_server_is(client: Path, tmp_path: Path) -> None:
+    folders.write_address(client, Address("10.0.0.1", 8443))
+    assert signing.check(client, tmp_path / "accepted").changed == ("network.toml",)
 
 
 def test_a_client_reads_nothing_of_a_folder_that_was_tampered_with(
@@ -238,6 +245,8 @@ def test_a_policy_under_which_no_round_could_pass_is_refused_before_data_are_rea
     assert not (client / "audit.jsonl").exists()
 
 
+
+
 @pytest.mark.parametrize(
     "name", ["manifest.json", "manifest.sig", "coordinator.pub", "client.toml", "ca.crt", "README.md"]
 )
@@ -263,3 +272,7 @@ def test_a_manifest_without_client_toml_does_not_leave_it_unchecked(client: Path
     (client / "client.toml").symlink_to("/dev/zero")
     with pytest.raises(DeployError, match=r"manifest\.json is not a list of files"):
         signing.check(client, tmp_path / "accepted")
+
+
+
+

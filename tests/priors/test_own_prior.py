@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unskew.errors import ConfigError
+from unskew import FedPFT, priors
+from unskew.algorithms import METHODS as METHODS_BY_NAME
+from unskew.cli.catalogue import catalogue
+from unskew.errors import ConfigError, DataError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, own_modules
 from unskew.local import imagery
@@ -119,6 +122,12 @@ def test_code_of_a_prior_is_not_imported_from_a_file_that_may_be_anybodys(mine: 
     assert "prior_of_mine" not in sys.modules
 
 
+
+
+
+
+
+
 @pytest.mark.parametrize(
     ("prior", "text"),
     [
@@ -148,11 +157,15 @@ def test_a_prior_with_a_mistake_is_refused_in_a_sentence_before_anything_is_done
     assert not (mine / "run").exists()
 
 
+
+
+
+
 # ---------------------------------------------------------------- deployed
 def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
     mine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+    pytest.importorskip("grpc")
     from unskew.deploy import folders
     from unskew.deploy.client import open_client
     from unskew.deploy.settings import Address, Site
@@ -167,3 +180,5 @@ def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
     shutil.move(mine / "prior_of_mine.py", mine / "moved.py")
     with pytest.raises(ConfigError, match=r"methods.0.prior: prior .* cannot be imported .*No module named 'prior_of"):
         open_client(packed / "client-1", Site(allow_code=True))
+
+

@@ -1,5 +1,6 @@
 """Rounds with too few replies: what stays of them, what is forgotten, and when a run ends for them."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from unskew import wire
 from unskew.algorithms.fedavg import FedAvg, FedAvgState, ModelMessage
 from unskew.algorithms.feddw import DW, LabelNoise
 from unskew.errors import QuorumError
+from unskew.info import PrivacyBudget, Refused, whole
 from unskew.protocol import Federation, Plan, ask
 from unskew.runtime.round import IN_A_ROW
 from unskew.world.outage import Outage
@@ -63,7 +65,7 @@ def test_a_run_goes_on_as_if_a_round_without_replies_had_not_been(case: str) -> 
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper", "stc"])
 def test_clients_over_a_network_forget_an_abandoned_round_too(case: str, tmp_path: Path) -> None:
     """Their answers to it are on their disks: to them it is as if another server went on from round 1."""
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     from loopback import Deployed
 
     options: Any = {"outage": Late(), **ALL}  # all are asked in round 3, so that none has its answer to round 2 last
@@ -108,6 +110,12 @@ def test_the_privacy_that_an_abandoned_round_spent_stays_spent(wrapper: Any, spe
     assert (spent(one), spent(two)) == (dict.fromkeys(range(6), 1), dict.fromkeys(range(6), 2))
 
 
+
+
+
+
+
+
 @dataclass(frozen=True)
 class Greedy(FedAvg):
     """A method that needs more replies than it asks for."""
@@ -145,7 +153,7 @@ def test_a_simulation_that_got_somewhere_never_ends_for_its_losses() -> None:
 
 
 def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tmp_path: Path) -> None:
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     from loopback import Deployed
 
     waits: list[int] = []
@@ -157,3 +165,5 @@ def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tm
     assert len(waits) == IN_A_ROW - 2  # before each round that follows one without a result
     with pytest.raises(QuorumError, match=f"{IN_A_ROW} rounds in a row have no result: round {IN_A_ROW + 1}"):
         there.runtime.attempt(state, IN_A_ROW + 1)
+
+

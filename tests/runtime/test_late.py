@@ -9,12 +9,12 @@ from recipe import simulator
 
 from unskew import wire
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 
-from flwr.app import Message
 from loopback import Deployed
 
-from unskew.runtime import flower, membership
+from unskew.runtime import membership
+from unskew.runtime.message import Envelope
 from unskew.runtime.network import Limits
 
 NETWORK, DEADLINE_S = "perceptron", 100.0
@@ -32,7 +32,7 @@ class Slow(Deployed):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.pass_time)
-        for module in (flower, membership):
+        for module in (membership,):
             monkeypatch.setattr(module, "time", clock)
         super().__init__("fedavg", NETWORK, folder, 4, clients_per_round=6, limits=Limits(deadline_s=DEADLINE_S))
         self.said: list[str] = []
@@ -43,7 +43,7 @@ class Slow(Deployed):
         self.now += max(seconds, 0.05)
 
     def silence(self, *clients: int) -> None:
-        def silent(message: Message) -> Message:
+        def silent(message: Envelope) -> Envelope:
             raise TimeoutError
 
         self.grid.handlers |= {self.node(c): silent for c in clients}

@@ -13,7 +13,7 @@ import dp_accounting
 import pytest
 import torch
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 pytest.importorskip("dp_accounting")
 
 import loopback
@@ -29,7 +29,6 @@ from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending, hook
 from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.flower import unpack
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
@@ -66,7 +65,7 @@ class Site:
         monkeypatch.setattr(loopback, "make", lambda case: algorithm)
         there = loopback.Deployed("it", "perceptron", folder / "honest", seed=11, algorithm=algorithm)
         there.runtime.round(there.runtime.start(), 1)
-        asks = (unpack(m.content) for m in there.grid.pushed)
+        asks = (m for _, m in there.grid.pushed)
         self.order = next(e for e in asks if e.action == "ask")
         self.client: ClientRuntime = dataclasses.replace(there.client_runtime(0), state=folder / "state", **options)
         self.algorithm = algorithm

@@ -185,8 +185,8 @@ def test_sums_that_could_exceed_their_whole_numbers_are_refused() -> None:
 
 
 def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
-    flwr, secret = _primitives(), bytes(range(32))
-    shares = dict(enumerate(flwr.split(secret, 3, 6)))
+    primitives, secret = _primitives(), bytes(range(32))
+    shares = dict(enumerate(primitives.split(secret, 3, 6)))
     for liars in (set[int](), {1}, {0, 4}, {1, 2, 5}):
         told = shares | {c: shares[c][:4] + shares[c][:3:-1] for c in liars}
         assert _together(told, 3, lambda s: s == secret) == (secret, liars)
@@ -196,7 +196,7 @@ def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
 
 def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
     """Of five clients four are the threshold: what three of them can decrypt is one share short, beside the owner."""
-    by, flwr = SecureSum(), _primitives()
+    by, primitives = SecureSum(), _primitives()
     clients = range(5)
     least = by.least(len(clients))
     sim = simulator("fedavg", "perceptron")
@@ -206,8 +206,8 @@ def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
     shares, _ = by._shares(me[0], Everybody(keys, least), begun[0][1])
     halves = {}
     for c in clients:
-        mine = flwr.private(_part(bytes.fromhex(begun[c][1].root), "shares"))
-        both = flwr.opened(flwr.agreed(mine, keys[0].shares), shares.to[c].encode())
+        mine = primitives.private(_part(bytes.fromhex(begun[c][1].root), "shares"))
+        both = primitives.opened(primitives.agreed(mine, keys[0].shares), shares.to[c].encode())
         assert both is not None
         halves[c] = (both[: len(both) // 2], both[len(both) // 2 :])
     for half, own in ((0, True), (1, False)):
@@ -228,8 +228,8 @@ def test_whose_secret_is_lost_is_named_and_if_several_are_nobody_is() -> None:
 
 def test_nobody_is_blamed_where_one_of_those_who_revealed_shares_may_have_lied() -> None:
     """Of three shares of client 0, three are needed, and client 2 alters its own: client 0 gave right ones."""
-    flwr, keys = _primitives(), {0: PublicKeys("", "", "")}
-    shares = dict(zip((0, 1, 2), flwr.split(bytes(range(32)), 3, 3), strict=True))
+    primitives, keys = _primitives(), {0: PublicKeys("", "", "")}
+    shares = dict(zip((0, 1, 2), primitives.split(bytes(range(32)), 3, 3), strict=True))
     revealed = {c: Revealed({0: share.hex()}, {}) for c, share in shares.items()}
     revealed[2] = Revealed({0: shares[2][::-1].hex()}, {})
     with pytest.raises(QuorumError, match=r"clients \[0\] .* or one of those who revealed them did"):

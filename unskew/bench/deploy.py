@@ -76,6 +76,6 @@ def _seconds(run: Path) -> list[float]:
 
 
 def _framing(run: Path) -> float:
-    """Bytes that Flower's records add around the payloads, relative to the payloads."""
+    """Bytes around the payloads, relative to the payloads."""
     sent = list(rows(run / "network.jsonl"))
     return float(sum(r["framing"] for r in sent) / sum(r["payload"] for r in sent))

@@ -47,7 +47,7 @@ EXTRAS = (
     Extra("tables", "tables as CSV and Parquet files", ("polars",)),
     Extra("hub", "data sets by name from the Hugging Face hub", ("datasets",)),
     Extra("track", "TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
-    Extra("flower", "the same experiment over a real network", ("flwr",)),
+    Extra("deploy", "the same experiment over a real network, secure sums", ("grpcio", "cryptography", "pycryptodome")),
     Extra("diffusion", "Stable Diffusion as a prior", ("diffusers", "transformers")),
     Extra("ray", "training on more than one machine", ("ray",)),
     Extra("dp", "privacy accounting", ("dp-accounting",)),
