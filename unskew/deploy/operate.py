@@ -226,9 +226,10 @@ def launch_run(server: ServerProcesses, force: bool = False) -> int:
 
 
 def told(folder: Path) -> dict[str, int]:
-    """Bytes of a server's notes and logs that servers before this one have written, and told."""
-    files = {"notes": folder / folders.NOTES, **{name: LOGS[name].file(folder / "run") for name in SHOWN}}
-    return {name: path.stat().st_size for name, path in files.items() if path.exists()}
+    """Bytes of a server's notes, and rows of its record, that servers before this one have written, and told."""
+    notes, run = folder / folders.NOTES, folder / "run"
+    rows = {name: LOGS[name].fresh(run, 0)[1] for name in SHOWN} if run.exists() else {}
+    return {**rows, **({"notes": notes.stat().st_size} if notes.exists() else {})}
 
 
 class Supervised(Protocol):
@@ -324,7 +325,7 @@ class ProgressDisplay:
         rounds: Rounds of each method and seed.
         headline: The metric that is shown.
         notes: File of lines that are shown as they are.
-        read: Bytes of each log that have been read.
+        read: Rows of each table, and bytes of the notes, that have been read.
         losses: By client and reason, method, seed and round of the last loss, and in how many rounds there was one.
     """
 
@@ -373,14 +374,10 @@ class ProgressDisplay:
         return rounds + 1
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the new rows of a log; one that was cut to a checkpoint is read from there on."""
-        log = LOGS[name]
-        try:
-            size = log.file(self.folder).stat().st_size
-        except OSError:
-            return
-        rows, self.read[name] = log.fresh(self.folder, min(self.read.get(name, 0), size))
-        yield from rows
+        """Yield the new rows of a table; those that a resumed run has removed come again."""
+        if self.folder.exists():
+            rows, self.read[name] = LOGS[name].fresh(self.folder, self.read.get(name, 0))
+            yield from rows
 
 
 # ---------------------------------------------------------------- client

@@ -15,7 +15,7 @@ from unskew.data.federated import FederatedData, split_label, to_columns, to_man
 from unskew.data.sources import FILES
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record import columns
+from unskew.record import columns, database
 from unskew.record.logs import SCHEMA
 from unskew.references import IN_PYTHON
 from unskew.run import checkpoint
@@ -37,6 +37,7 @@ def of_run(
         **_partition_columns(feds, experiment.client_rows),
         **_given_rows(feds),
         "run.json": _run_card(folder, experiment, setup, feds, command),
+        database.FILE: database.new,
         **setup.inputs.files,
     }
 

@@ -55,7 +55,6 @@ def named(cell: Cell, keep: Callable[[Cell], None]) -> Iterator[None]:
         if not isinstance(error, RunError):  # of a disk that is full, or by request
             with suppress(RunError):
                 recording.record_failures(cell)
-                run.logs.flush()
         if cell.at > cell.round and (isinstance(error, WorkerError) or short is not None):
             keep(cell)
         if isinstance(error, DivergedError):

@@ -2,11 +2,10 @@
 
 A run is a list of cells, one for each seed and method, seeds outermost, so that methods can be compared early.  Between
 two rounds a cell consists of the method's state, client memory and the round number, nothing else; a checkpoint holds
-those and the lengths of the logs, and a resumed run ends with the same bits as one that was never stopped.  Whatever
+those and what the record held, and a resumed run ends with the same bits as one that was never stopped.  Whatever
 watches a run is an observer (`unskew.run.observers`).
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from unskew.ledger import totals
 from unskew.local.executor import FIRST
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
-from unskew.record.logs import METRICS, DivergedRow, require_none_diverged, why_diverged
+from unskew.record.logs import DivergedRow, require_none_diverged, why_diverged
 from unskew.run import attack, checkpoint, documents, failing, models, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback
@@ -148,11 +147,10 @@ class _Loop:
                     self.train(Cell(run, index))
                 if len(run.diverged) == len(run.position.done):
                     require_none_diverged(run.diverged)
-                run.logs.seal()
             finally:
                 if run.pool is not None:
                     run.pool.close()
-                run.logs.close()
+                run.record.close()
             return RunResult(run.folder, recording.write_summary(run))
 
     def train(self, cell: Cell) -> None:
@@ -290,8 +288,7 @@ class _Loop:
         run.position = replace(
             run.position, stopped={**run.position.stopped, f"{cell.method.label}/{cell.seed}": reason}
         )
-        rows = (row for row in cell.recorded(METRICS) if row["round"] == cell.round)
-        known = {row["name"] for row in rows if "client" not in row}
+        known = {row["name"] for row in cell.recorded("metrics", "round = ? AND client IS NULL", cell.round)}
         metrics, parts = self.evaluate(cell, cell.state, cell.round, last=True)
         new = [m for m in metrics if m.client is not None or m.name not in known]
         recording.record(cell, cell.round, cell.state, new, parts=parts)
@@ -306,8 +303,6 @@ class _Loop:
             run.callback.note(f"{cell.method.label}, seed {cell.seed}: {'; '.join(notes)}")
         memory = {c: checkpoint.without_secrets(m) for c, m in cell.sim.memory.at(cell.round).items()}
         done = checkpoint.digest(checkpoint.encode_state(cell.state, memory))
-        if cell.columns is not None:
-            done = hashlib.sha256(f"{done} {cell.columns}".encode()).hexdigest()
         self.observers.kept.save(cell)
         self.move_on(cell, done)
 
@@ -316,8 +311,7 @@ class _Loop:
         run = self.run
         run.diverged.append(row)
         run.callback.note(f"{why_diverged(row)}; nothing of it counts, and the run goes on")
-        run.logs.append("diverged", [row])
-        run.logs.flush()
+        run.record.add("diverged", [row])
         self.move_on(cell, f"diverged in round {cell.at}")
         if run.pool is not None and not run.pool.workers:  # closed, since its other answers were not wanted
             run.pool = self.workers()
