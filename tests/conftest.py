@@ -43,8 +43,9 @@ settings.register_profile("nightly", deadline=None, derandomize=False, max_examp
 settings.register_profile("quick", settings.get_profile("unskew"), max_examples=15)
 settings.load_profile("unskew")
 
-# pytest's importlib mode puts no test folder on the path; the conformance suite shares one recipe with a child process.
-sys.path.insert(0, str(Path(__file__).parent / "conformance"))
+# pytest's importlib mode puts no test folder on the path.  A child process shares the conformance suite's recipe, and
+# several folders write records by hand.
+sys.path[:0] = [str(Path(__file__).parent / name) for name in ("conformance", "record")]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -85,16 +85,16 @@ def federation(
 
 def failures(run: Path) -> Counter[tuple[int, int]]:
     """How often (round, client) failed."""
-    return Counter((r["round"], r["client"]) for r in rows(run / "failures.jsonl"))
+    return Counter((r["round"], r["client"]) for r in rows(run, "failures"))
 
 
 def uplinks(run: Path) -> set[tuple[int, int]]:
     """(round, client) of every transfer to the server that counted."""
-    return {(r["round"], r["src"] - 1) for r in rows(run / "ledger.jsonl") if r["dst"] == 0}
+    return {(r["round"], r["src"] - 1) for r in rows(run, "transfers") if r["dst"] == 0}
 
 
 def reasons(run: Path) -> str:
-    return "; ".join(dict.fromkeys(f"round {r['round']}: {r['reason'][:70]}" for r in rows(run / "failures.jsonl")))
+    return "; ".join(dict.fromkeys(f"round {r['round']}: {r['reason'][:70]}" for r in rows(run, "failures")))
 
 
 def test_a_client_killed_in_mid_training_is_missed_and_the_run_goes_on(
@@ -253,7 +253,7 @@ def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_
     assert 2 <= len(failed) < 7
     assert {c for t, c in uplinks(run) if t in (1, 8)} == {0, 1}
     assert {(t, 0) for t, _ in failed} <= uplinks(run)
-    (why,) = {re.sub(r"00000\d-", "000002-", r["reason"]) for r in rows(run / "failures.jsonl")}
+    (why,) = {re.sub(r"00000\d-", "000002-", r["reason"]) for r in rows(run, "failures")}
     assert re.fullmatch(
         r"client error: cannot use state/\w+/0/000002-0001-0000: No space left on device; make room on this client's "
         "disk, and it takes part again",
@@ -292,7 +292,7 @@ def test_clients_with_other_classes_or_another_model_are_named_and_the_others_go
         operate.wait_for_end(server, operate.launch_run(server), said, nodes)
     run = operate.collect(deployment / "server" / "run", out)
     assert {c for _, c in uplinks(run)} == {0}
-    hello = {r["client"]: r["reason"] for r in rows(run / "failures.jsonl") if r["step"] == "hello"}
+    hello = {r["client"]: r["reason"] for r in rows(run, "failures") if r["step"] == "hello"}
     assert hello[1].startswith("the classes of its data must be 0, 1, 2, 3")
     assert hello[1].endswith("got 0, 1, 2, 3, 4, 5, 6")
     assert hello[2].startswith("the experiment (SHA-256 of its resolved form) must be ")
@@ -400,7 +400,7 @@ def test_a_network_that_is_down_for_seconds_loses_nothing(
 ) -> None:
     experiment = small("rounds=3", *LONG)
     run = federation(experiment, tmp_path / "run", lambda nodes: Cutter(nodes[1], 3, wires, 12.0, hang_up=False), said)
-    assert list(rows(run / "failures.jsonl")) == []
+    assert list(rows(run, "failures")) == []
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
     outcome("network down for 12 seconds", "went on", f"differs from a simulation by {found.max_abs_diff:g}")

@@ -122,7 +122,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     for name in ("ledger", "work", "failures", "info"):
         assert (run / f"{name}.jsonl").read_bytes() == (simulated / f"{name}.jsonl").read_bytes()
     assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
-    assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "evaluate"}
+    assert {r["what"] for r in rows(run, "network")} == {"ask", "fetch", "evaluate"}
     assert not (simulated / "network.jsonl").exists()
     assert read_json(run / "run.json")["environment"]["executor"] == "flower"
     assert read_json(tmp_path / "server" / "outcome.json") == {"status": "finished"}
@@ -152,7 +152,7 @@ def test_a_client_keeps_its_model_though_it_gives_no_scores(asked: str, small: S
     experiment = replace(experiment, methods=experiment.methods[1:2])
     run = start(tmp_path, pack(tmp_path, experiment, quiet=1))
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    tested = {r["client"] for r in rows(run / "metrics.jsonl") if "client" in r}
+    tested = {r["client"] for r in rows(run, "metrics") if "client" in r}
     assert tested == (set() if asked == "global" else {0, 2})
     for client in range(3):
         expected = load_model(simulated, "fedper", client).state_dict()
@@ -220,7 +220,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     run = start(tmp_path, grid)
     assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
     assert all(p.bytes_equal for p in parity.compare(run, simulated))
-    assert not list(rows(run / "failures.jsonl"))
+    assert not list(rows(run, "failures"))
     deployment = read_json(tmp_path / "server" / "deployment.json")
     assert deployment["attempt"] == 2
     assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
@@ -308,9 +308,9 @@ def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small,
     (tmp_path / "server" / "nodes.json").write_text(json.dumps({str(c): str(100 + c) for c in range(3)}))
     serve(FlowerTransport(grid), tmp_path / "server", Joins(grid, grid.handlers.pop(102)))
     run = tmp_path / "server" / "run"
-    lost = [(r["round"], r["client"], r["reason"]) for r in rows(run / "failures.jsonl")]
+    lost = [(r["round"], r["client"], r["reason"]) for r in rows(run, "failures")]
     assert lost == [(1, 2, "client lost: it is not connected")]
-    trained = [(r["round"], r["client"]) for r in rows(run / "work.jsonl")]
+    trained = [(r["round"], r["client"]) for r in rows(run, "work")]
     assert trained == [(1, 0), (1, 1), *((t, c) for t in (2, 3) for c in range(3))]
     assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
 
@@ -346,7 +346,7 @@ def test_a_client_that_is_back_by_the_end_gets_its_model_and_another_is_named(
     grid = pack(tmp_path, small("rounds=2", "split.num_clients=3", "runtime.executor='sequential'"))
     callback = ComesBack(grid, back)
     serve(FlowerTransport(grid), tmp_path / "server", callback)
-    assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run" / "work.jsonl")][3:] == [(2, 0), (2, 1)]
+    assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run", "work")][3:] == [(2, 0), (2, 1)]
     away = [text for text in callback.noted if "did not answer when training had ended" in text]
     if back:
         assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
@@ -385,7 +385,7 @@ def test_a_secure_sum_over_the_network_is_that_of_a_simulation(
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (gap,) = parity.compare(run, simulated)
     assert gap.max_abs_diff < 1e-5
-    assert not list(rows(run / "failures.jsonl"))
+    assert not list(rows(run, "failures"))
 
 
 def targets_of(kind: str) -> tuple[Any, Any]:
@@ -443,7 +443,7 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (found,) = parity.compare(run, simulated)
     assert found.max_abs_diff < 1e-5
-    reported = {r["name"] for r in rows(run / "metrics.jsonl")}
+    reported = {r["name"] for r in rows(run, "metrics")}
     assert {f"global.{more}", f"personal.{more}.mean"} <= reported
     model = load_model(tmp_path / "client-1", "fedavg")
     assert predict(model, x[:4]) == predict(load_model(simulated, "fedavg"), x[:4])
@@ -602,11 +602,11 @@ def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tm
 
     grid.handlers[102] = dies
     run = start(tmp_path, grid)
-    found = [(r["round"], r["client"], r["step"]) for r in rows(run / "failures.jsonl")]
+    found = [(r["round"], r["client"], r["step"]) for r in rows(run, "failures")]
     assert found == [
         (0, 2, "evaluate"), (1, 2, "train"), (1, 2, "evaluate"), (2, 2, "train"), (2, 2, "evaluate"),
     ]  # fmt: skip
-    last = [r for r in rows(run / "metrics.jsonl") if r["name"] == "personal.accuracy" and r["round"] == 2]
+    last = [r for r in rows(run, "metrics") if r["name"] == "personal.accuracy" and r["round"] == 2]
     assert [r["client"] for r in last] == [0, 1]
 
 
@@ -767,7 +767,7 @@ def test_a_method_that_cannot_run_is_refused_before_the_first_round_of_any(small
     grid = pack(tmp_path, bare, 2, data=[own] * 2)
     with pytest.raises(ConfigError, match=r"^fedper: personal = \['head'\] leaves no parameter"):
         start(tmp_path, grid)
-    assert not list(rows(tmp_path / "server" / "run" / "metrics.jsonl"))
+    assert not list(rows(tmp_path / "server" / "run", "metrics"))
 
 
 @pytest.mark.parametrize("name", [name for name, of in algorithms.TABLE.items() if of.kind != "bound"])

@@ -90,7 +90,7 @@ def test_a_file_with_a_prior_serves_two_methods_and_their_report(mine: Path) -> 
     loop.start(experiment(mine), mine / "run")
     ends = {(r["method"], r["metric"]) for r in read_json(mine / "run" / "summary.json")["rows"]}
     assert {("fedpft", "global.accuracy"), ("feddistr", "global.accuracy")} <= ends
-    warned = {text for row in rows(mine / "run" / "info.jsonl") for text in row["info"]["warnings"]}
+    warned = {text for row in rows(mine / "run", "info") for text in row["info"]["warnings"]}
     assert warned == {"for the prior images of 1 x 8 x 8 are resized, to 1 x 4 x 4"}
     assert "code of prior_of_mine" in read_json(mine / "run" / "run.json")["environment"]
 

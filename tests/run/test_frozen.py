@@ -83,11 +83,11 @@ METHODS: dict[str, Callable[[us.SgdConfig], Any]] = {
 
 
 def values(out: Path) -> list[dict[str, Any]]:
-    return [r for r in rows(out / "metrics.jsonl") if not r["name"].startswith(("bytes.", "seconds"))]
+    return [r for r in rows(out, "metrics") if not r["name"].startswith(("bytes.", "seconds"))]
 
 
 def sent(out: Path) -> int:
-    return sum(r["bytes"] for r in rows(out / "ledger.jsonl"))
+    return sum(r["bytes"] for r in rows(out, "transfers"))
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # that bodies travel, which they are to
@@ -115,7 +115,7 @@ def test_a_message_is_smaller_by_the_frozen_tensors(tmp_path: Path) -> None:
     head = {n: t for n, t in net.state_dict().items() if n not in BODY and t.is_floating_point()}
     assert {n: t.numel() for n, t in head.items()} == {"3.weight": 60, "3.bias": 3}
     expected = {"down": wire.nbytes(ModelMessage(head)), "up": wire.nbytes(ModelReply(head, 16))}
-    measured = {(r["name"], r["value"]) for r in rows(tmp_path / "r" / "metrics.jsonl") if r["name"][:6] == "bytes."}
+    measured = {(r["name"], r["value"]) for r in rows(tmp_path / "r", "metrics") if r["name"][:6] == "bytes."}
     assert measured >= {(f"bytes.{way}", float(CLIENTS * size)) for way, size in expected.items()}
 
 
@@ -217,7 +217,7 @@ def test_what_is_forecast_is_what_is_sent(experiment: Experiment, tmp_path: Path
     run = loop.start(experiment, tmp_path / "r").folder
     for cost in forecast.costs:
         assert cost.bytes is not None
-        ledger = sum(r["bytes"] for r in rows(run / "ledger.jsonl") if r["method"] == cost.method)
+        ledger = sum(r["bytes"] for r in rows(run, "transfers") if r["method"] == cost.method)
         assert sum(cost.bytes.values()) == ledger
 
 

@@ -266,6 +266,8 @@ def _require_sound(connection: sqlite3.Connection, folder: Path) -> None:
         return
     if dict(connection.execute("SELECT name, sql FROM sqlite_master")) != SCHEMA:
         raise sqlite3.DatabaseError("it is not that of a run of this version of unskew")
+    if connection.execute("PRAGMA journal_mode").fetchone() != ("delete",):
+        raise sqlite3.DatabaseError("it has a journal that no run writes")
     (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise sqlite3.DatabaseError(f"it is damaged: {answer}")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pydantic
 from typing_extensions import TypedDict
 
+from unskew import schema
 from unskew.errors import RunError
 from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
@@ -433,7 +434,7 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
             # Through JSON, where strict mode takes a list for a tuple.
             info = adapter(kinds[row["type"]]).validate_json(json.dumps(row["info"]), strict=True, context=context)
         except pydantic.ValidationError as error:
-            what = f"{row['type']} number {number} of {method}: {logs.sentence(error)}"
+            what = f"{row['type']} number {number} of {method}: {schema.sentence(error, 'info')}"
             raise refusal(record.folder / FILE, what) from None
         yield InfoOfRound(row["seed"], row["round"], info)
 
@@ -664,7 +665,7 @@ def _info(
         try:
             adapter(_Common if row["type"] in TYPES else dict[str, Any]).validate_python(info, strict=True)
         except pydantic.ValidationError as error:
-            raise refusal(folder / FILE, f"info.{logs.sentence(error)}") from None
+            raise refusal(folder / FILE, f"{row['type']} of {method}: {schema.sentence(error, 'info')}") from None
         for text in warnings_of(info):
             before = warned.get((method, text)) or Warned(method, text, row["seed"], row["round"], 0)
             warned[method, text] = replace(before, times=before.times + 1)

@@ -298,9 +298,6 @@ def _notes(record: Record) -> tuple[str, ...]:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
     notes += tables.diverged(record)
-    notes += [
-        f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
-    ]
     remarks = doubts.before_it(record.remarks, record.methods)
     return (*notes, *remarks, *_label_variants(record), *tables.discrepancies(record))
 
