@@ -26,7 +26,7 @@ from unskew.deploy.processes import ProcessGroup
 from unskew.deploy.settings import Address, ServerConfig, Site
 from unskew.errors import DeployError, RunError
 from unskew.experiment.config import Experiment
-from unskew.record.logs import rows
+from unskew.record.logs import FAILURES, METRICS, rows
 
 from .conftest import Lines, processes_of
 
@@ -180,9 +180,9 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     first = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
     try:
-        metrics = out / "deploy" / "server" / "run" / "metrics.jsonl"
+        server = out / "deploy" / "server" / "run"
         until = time.monotonic() + 300
-        while not (metrics.exists() and '"round":1' in metrics.read_text()) and time.monotonic() < until:
+        while not METRICS.fresh(server, 0)[0][-1:] and time.monotonic() < until:
             assert first.poll() is None, first.communicate()
             time.sleep(0.2)
         time.sleep(3.0)  # in the middle of round 2
@@ -209,8 +209,8 @@ class FullDisk:
     It is a file system of 256 kB, and a file that fills it.
     """
 
-    def __init__(self, node: ClientProcesses, failures: Path) -> None:
-        self.state, self.failures, self.done = node.folder / "state", failures, False
+    def __init__(self, node: ClientProcesses, run: Path) -> None:
+        self.state, self.run, self.done = node.folder / "state", run, False
         self.filler = self.state / "filler"
         self.state.mkdir(mode=0o700, exist_ok=True)
         mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(self.state)]
@@ -221,7 +221,7 @@ class FullDisk:
         if self.done:
             return
         if self.filler.exists():
-            if self.failures.exists() and len(self.failures.read_text().splitlines()) >= 2:
+            if FAILURES.fresh(self.run, 0)[1] >= 2:
                 self.filler.unlink()
                 self.done = True
         elif any(self.state.glob("*/0/000001-*-0000")):
@@ -240,7 +240,7 @@ def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_
     disks: list[FullDisk] = []
 
     def meddle(nodes: list[ClientProcesses]) -> FullDisk:
-        disks.append(FullDisk(nodes[1], tmp_path / "run" / "deploy" / "server" / "run" / "failures.jsonl"))
+        disks.append(FullDisk(nodes[1], tmp_path / "run" / "deploy" / "server" / "run"))
         return disks[0]
 
     try:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from records import rewrite
 
 pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
 
@@ -22,6 +23,8 @@ from unskew.deploy.settings import CODE_PATH, Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.record.logs import METRICS
+from unskew.record.logs import rows as rows_of
 from unskew.run import loop
 from unskew.runtime.resident import timed
 
@@ -131,20 +134,18 @@ def test_a_server_whose_run_is_done_starts_nothing(federation: Path) -> None:
 
 
 # ---------------------------------------------------------------- what is told
-def test_progress_tells_each_row_once_and_only_whole_lines(tmp_path: Path) -> None:
+def test_progress_tells_each_row_once(tmp_path: Path) -> None:
     row = {"method": "fedavg", "seed": 0, "round": 1, "name": "global.accuracy", "value": 0.5}
     clock = {**row, "name": "seconds", "value": 2.0}
     failure = {"method": "fedavg", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}
     progress = operate.ProgressDisplay(tmp_path, rounds=3)
     assert list(progress.new_lines()) == []
-    text = json.dumps(row) + "\n" + json.dumps(clock)
-    (tmp_path / "metrics.jsonl").write_text(text)
-    (tmp_path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
+    rewrite(tmp_path, metrics=[row], failures=[failure])
     assert list(progress.new_lines()) == [
         "fedavg, seed 0: accuracy 0.5000 after round 1",
         "fedavg, seed 0, round 1: client 2, step 'train': late",
     ]
-    (tmp_path / "metrics.jsonl").write_text(text + "\n")
+    rewrite(tmp_path, metrics=[row, clock])
     assert list(progress.new_lines()) == ["fedavg, seed 0: round 1 of 3, 2.0 s"]
     assert list(progress.new_lines()) == []
 
@@ -161,9 +162,8 @@ def test_a_client_that_is_lost_for_one_reason_is_told_of_once_and_then_counted(t
     ]
     progress = operate.ProgressDisplay(tmp_path, rounds=20)
     lines = []
-    for row in rows:
-        with (tmp_path / "failures.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    for i in range(len(rows)):
+        rewrite(tmp_path, failures=rows[: i + 1])
         lines += progress.new_lines()
     assert lines == [
         "m, seed 0, round 1: client 1, step 'train': late",
@@ -179,26 +179,23 @@ def test_a_server_that_is_started_again_tells_what_is_new_and_keeps_its_notes(tm
     notes.write_text("client 0 is here\n")
     (tmp_path / "run").mkdir()
     row = {"method": "m", "seed": 0, "name": "seconds", "value": 1.0, "weight": 1.0}
-    log = tmp_path / "run" / "metrics.jsonl"
-    log.write_text(json.dumps({**row, "round": 1}) + "\n")
+    rewrite(tmp_path / "run", metrics=[{**row, "round": 1}])
     progress = operate.ProgressDisplay(tmp_path / "run", 3, notes=notes, read=operate.told(tmp_path))
     assert list(progress.new_lines()) == []
-    with notes.open("a") as file, log.open("a") as rows:
+    with notes.open("a") as file:
         file.write("client 1 is here\n")
-        rows.write(json.dumps({**row, "round": 2}) + "\n")
+    rewrite(tmp_path / "run", metrics=[{**row, "round": 1}, {**row, "round": 2}])
     assert list(progress.new_lines()) == ["client 1 is here", "m, seed 0: round 2 of 3, 1.0 s"]
 
 
-def test_progress_follows_a_log_that_was_cut_to_a_checkpoint(tmp_path: Path) -> None:
+def test_progress_follows_a_record_that_went_back_to_a_checkpoint(tmp_path: Path) -> None:
     row = {"method": "fedavg", "seed": 0, "round": 1, "name": "seconds", "value": 2.0}
-    log = tmp_path / "metrics.jsonl"
-    log.write_text(2 * (json.dumps(row) + "\n"))
+    rewrite(tmp_path, metrics=[row, row])
     progress = operate.ProgressDisplay(tmp_path, rounds=3)
     assert len(list(progress.new_lines())) == 2
-    log.write_text(json.dumps(row) + "\n")
+    rewrite(tmp_path, metrics=[row])
     assert list(progress.new_lines()) == []
-    with log.open("a") as f:
-        f.write(json.dumps({**row, "round": 2}) + "\n")
+    rewrite(tmp_path, metrics=[row, {**row, "round": 2}])
     assert list(progress.new_lines()) == ["fedavg, seed 0: round 2 of 3, 2.0 s"]
 
 
@@ -286,8 +283,7 @@ class Ending:
 
 def log(server: Path, round: int) -> None:
     row = {"method": "fedavg", "seed": 0, "round": round, "name": "seconds", "value": 2.0}
-    with (server / "run" / "metrics.jsonl").open("a") as f:
-        f.write(json.dumps(row) + "\n")
+    rewrite(server / "run", metrics=[*METRICS.fresh(server / "run", 0)[0], row])
 
 
 FLOWER = "known to Flower only"
@@ -344,7 +340,7 @@ def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
     run = tmp_path / "deploy" / "server" / "run"
     (run / "models").mkdir(parents=True)
     (run / "models" / "m").write_text("m")
-    for name in ("summary.json", "metrics.jsonl", "work.jsonl", ".lock"):
+    for name in ("summary.json", "run.sqlite", "run.json", ".lock"):
         (run / name).write_text(name)
     order: list[str] = []
     rename = Path.rename
@@ -355,7 +351,7 @@ def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
 
     monkeypatch.setattr(Path, "rename", noted)
     assert operate.collect(run, tmp_path) == tmp_path
-    assert order == ["metrics.jsonl", "models", "work.jsonl", "summary.json"]
+    assert order == ["models", "run.json", "run.sqlite", "summary.json"]
     assert (tmp_path / "models" / "m").read_text() == "m"
 
 
@@ -367,8 +363,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def other(simulated: Path, tmp_path: Path) -> Path:
-    """A copy whose rows may be changed: without checksums, nothing tells."""
-    return Path(shutil.copytree(simulated, tmp_path / "other", ignore=shutil.ignore_patterns("checksums.json")))
+    """A copy whose rows may be changed."""
+    return Path(shutil.copytree(simulated, tmp_path / "other"))
 
 
 def test_a_run_is_on_par_with_itself(simulated: Path, other: Path) -> None:
@@ -380,18 +376,18 @@ def test_a_run_is_on_par_with_itself(simulated: Path, other: Path) -> None:
     assert all(p.equal for p in found)
 
 
-def rewrite(log: Path, method: str, change: "dict[str, object]", name: str | None = None) -> None:
+def change_one(run: Path, table: str, method: str, change: "dict[str, object]", name: str | None = None) -> None:
     """Change one row of a method, or drop it if there is nothing to change."""
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    rows = list(rows_of(run, table))
     at = next(i for i, r in enumerate(rows) if r["method"] == method and r.get("name") == name)
     rows[at : at + 1] = [{**rows[at], **change}] if change else []
-    log.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    rewrite(run, **{table: rows})
 
 
 def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_method(simulated: Path, other: Path) -> None:
     import safetensors.torch
 
-    rewrite(other / "ledger.jsonl", "fedper", {"bytes": 1})
+    change_one(other, "transfers", "fedper", {"bytes": 1})
     path = other / "models" / "fedavg-seed0.safetensors"
     tensors = safetensors.torch.load(path.read_bytes())
     name = next(iter(tensors))
@@ -404,8 +400,8 @@ def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_metho
 
 
 def test_what_one_run_lacks_is_no_agreement(simulated: Path, other: Path) -> None:
-    rewrite(other / "metrics.jsonl", "fedper", {}, "personal.accuracy.mean")
-    rewrite(other / "ledger.jsonl", "fedavg", {})
+    change_one(other, "metrics", "fedper", {}, "personal.accuracy.mean")
+    change_one(other, "transfers", "fedavg", {})
     fedavg, fedper = parity.compare(simulated, other)
     assert fedper.to_json() == {"method": "fedper", "max_abs_diff": None, "bytes_equal": True}
     assert not fedper.equal
@@ -413,7 +409,7 @@ def test_what_one_run_lacks_is_no_agreement(simulated: Path, other: Path) -> Non
 
 
 def test_clocks_are_no_part_of_it(simulated: Path, other: Path) -> None:
-    rewrite(other / "metrics.jsonl", "fedavg", {"value": 1e6}, "seconds")
+    change_one(other, "metrics", "fedavg", {"value": 1e6}, "seconds")
     assert all(p.equal for p in parity.compare(simulated, other))
 
 

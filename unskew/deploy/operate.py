@@ -228,7 +228,7 @@ def launch_run(server: ServerProcesses, force: bool = False) -> int:
 def told(folder: Path) -> dict[str, int]:
     """Bytes of a server's notes, and rows of its record, that servers before this one have written, and told."""
     notes, run = folder / folders.NOTES, folder / "run"
-    rows = {name: LOGS[name].fresh(run, 0)[1] for name in SHOWN} if run.exists() else {}
+    rows = {name: LOGS[name].fresh(run, 0)[1] for name in SHOWN}
     return {**rows, **({"notes": notes.stat().st_size} if notes.exists() else {})}
 
 
@@ -375,9 +375,8 @@ class ProgressDisplay:
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the new rows of a table; those that a resumed run has removed come again."""
-        if self.folder.exists():
-            rows, self.read[name] = LOGS[name].fresh(self.folder, self.read.get(name, 0))
-            yield from rows
+        rows, self.read[name] = LOGS[name].fresh(self.folder, self.read.get(name, 0))
+        yield from rows
 
 
 # ---------------------------------------------------------------- client
