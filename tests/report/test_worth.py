@@ -68,7 +68,6 @@ def record(
         partitions=dict.fromkeys(seeds, split),
         failures=(),
         summary=None,
-        cut_short=(),
         baseline="",
         headline=headline,
         tested={at: dict(enumerate(map(float, n))) for at in clients},

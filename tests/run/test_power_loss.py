@@ -113,12 +113,11 @@ def whole(folder: Path) -> int:
 
 def save(folder: Path) -> None:
     """Save a second checkpoint beside the first."""
-    saved = checkpoint.latest(folder)
-    assert saved is not None
+    number = json.loads(database.position(folder) or "")["number"]
     record = Database(folder, {})
     try:
         files = checkpoint.encode_state(state(2), {0: state(20)})
-        checkpoint.save(folder, files, checkpoint.Position(round=2, number=saved.position.number), record)
+        checkpoint.save(folder, files, checkpoint.Position(round=2, number=number), record)
     finally:
         record.close()
 
@@ -167,7 +166,7 @@ def test_whatever_step_of_a_write_fails_the_older_one_or_the_new_one_is_there(
     assert not list(folder.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("writing", [save, replace])
 def test_whatever_allocation_of_a_write_fails_the_older_one_or_the_new_one_is_there(
     writing: Callable[[Path], None], every: int, folder: Path

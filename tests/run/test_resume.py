@@ -25,7 +25,6 @@ import torch
 
 from unskew import signals, version, wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
-from unskew.experiment import config
 from unskew.experiment.config import Experiment, load, parse, to_toml
 from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
@@ -562,36 +561,6 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_othe
     assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
 
 
-def test_a_run_from_before_a_setting_was_there_goes_on(stopped: Path, unstopped: dict[str, Any]) -> None:
-    config_file = stopped / "config.toml"
-    assert 'precision = "float32"\n' in config_file.read_text()
-    config_file.write_text(config_file.read_text().replace('precision = "float32"\n', ""))
-    assert contents(loop.resume(stopped).folder)["fingerprint"] == unstopped["fingerprint"]
-
-
-def test_a_run_of_an_older_version_goes_on_whose_method_had_fewer_settings(
-    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment, resolved = tiny(methods='methods = ["fedavg", "scaffold"]'), config.resolved
-    whole = loop.start(experiment, tmp_path / "whole").summary["fingerprint"]
-
-    def older(experiment: Experiment) -> dict[str, Any]:
-        table = resolved(experiment)
-        assert table["methods"][1].pop("scaled") is False
-        return table
-
-    run = tmp_path / "run"
-    with monkeypatch.context() as at_that_time:
-        at_that_time.setattr(config, "resolved", older)
-        with pytest.raises(Interrupted):
-            loop.start(experiment, run, Presses(3))
-    assert "scaled" not in (run / "config.toml").read_text()
-    assert config.is_written_in(run / "config.toml", experiment)
-    assert not config.is_written_in(run / "config.toml", replace(experiment, rounds=5))
-    assert loop.resume(run).summary["fingerprint"] == whole
-    assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
-
-
 def test_another_build_of_the_same_version_goes_on_and_is_noted(
     stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -607,17 +576,6 @@ def test_half_precision_is_another_experiment(stopped: Path) -> None:
     config_file.write_text(config_file.read_text().replace('precision = "float32"', 'precision = "bfloat16"'))
     with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
         loop.resume(stopped)
-
-
-def test_a_processor_without_amx_is_told_that_half_precision_does_not_pay(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    half = tiny("local.precision='bfloat16'")
-    setup = run_setup.IN_PROCESS.prepare(half)
-    for able, told in ((True, 0), (False, 1)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"amx_bf16": able})
-        assert len(list(run_setup.remarks(half, setup, 4))) == told
-        assert list(run_setup.remarks(tiny(), setup, 4)) == []
 
 
 def test_a_personal_part_that_the_network_does_not_have_is_remarked_on(tiny: Callable[..., Experiment]) -> None:

@@ -331,7 +331,6 @@ class Following(torch.nn.Module):
 
 
 @pytest.mark.parametrize("positions", [1, 5])
-@pytest.mark.filterwarnings("ignore:.*has no AMX")
 def test_next_tokens_are_learned_in_bfloat16(positions: int) -> None:
     """Before, logits at each position were refused, as for one class an example.  Each token follows itself."""
     x = np.random.default_rng(0).integers(0, 9, (3, 20, 1)).repeat(6, 2)
@@ -861,22 +860,6 @@ def test_calibration_is_the_same_in_any_order_of_rows_with_equal_scores() -> Non
     distinct = binary.ranked(np.arange(20.0)[:, None], np.arange(20) % 2)
     assert distinct is not None
     assert distinct.happened == (0.5,) * 10
-
-
-@pytest.mark.parametrize(
-    ("weights", "says"),
-    [((10.0, 10.0), "10"), ((0.1, 0.3), "0.15"), ((0.5, 2.5), ""), ("balanced", ""), (None, "")],
-)
-def test_class_weights_that_are_another_learning_rate_are_doubted(weights: Any, says: str) -> None:
-    """Three quarters are of class 0: 0.75 * 0.1 + 0.25 * 0.3 = 0.15, and 0.75 * 0.5 + 0.25 * 2.5 = 1."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(80, 3)).astype(np.float32), (np.arange(80) % 4 == 0).astype(int)
-    task = us.TaskConfig(class_weights=weights)
-    history = us.simulate(us.FedAvg(), data=(x, y), split=us.IID(2), task=task, rounds=1, progress=False)
-    doubts = [text for text in history.doubts if "times the learning rate" in text]
-    assert [f"as at {says} times the learning rate; divide each of them by {says}" in text for text in doubts] == (
-        [True] if says else []
-    )
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])

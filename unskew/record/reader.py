@@ -166,7 +166,7 @@ class Record:
         flows: (method, seed, direction, kind) -> sum over the ledger.
         models: (method, seed) -> {round: transfers that carried a model}.
         passes: (method, seed) -> {round: exchanges in which clients trained, one after the other}.
-        info: Method -> the types of its rows in info.jsonl; the rows themselves are for `info_of`.
+        info: Method -> the types of its info; the rows themselves are for `info_of`.
         warned: Warnings of the methods.
         ignored: Method -> number of replies that it refused.
         parameters: Parameters of the network.
@@ -204,7 +204,6 @@ class Record:
     partitions: Mapping[int, DataSplit]
     failures: tuple[LostReplyRow, ...]
     summary: Summary | None
-    cut_short: tuple[str, ...] = ()  # nothing is, since rows are in a database
     predicted: Predicted | None = None
     models: Mapping[tuple[str, int], Mapping[int, int]] = field(default_factory=dict)
     passes: Mapping[tuple[str, int], Mapping[int, int]] = field(default_factory=dict)

@@ -340,7 +340,7 @@ def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list
     undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
     kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
     if kinds_of:
-        sections.append(Section("Info of other types", f"Kept in info.jsonl and drawn by no section. {kinds_of}."))
+        sections.append(Section("Info of other types", f"Kept in the record and drawn by no section. {kinds_of}."))
     return [s for s in sections if s is not None]
 
 

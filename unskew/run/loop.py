@@ -105,7 +105,7 @@ def resume(
         allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
             whose code one would not run.
         settings: Settings of its `runtime` that the rest is run with, such as "runtime.workers=8"; config.toml stays as
-            it is, and resumed.jsonl has them, with what else is other than at the start.
+            it is, and the record has them, with what else is other than at the start.
         stop: As in `start`.
 
     Raises:

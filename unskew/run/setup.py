@@ -36,7 +36,7 @@ from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.local.workspace import FeatureNetwork
 from unskew.machine import cores, processor
-from unskew.protocol import NO_FEATURES, Layout, SgdConfig, hook, steps_of
+from unskew.protocol import NO_FEATURES, Layout, SgdConfig, hook
 from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
@@ -47,11 +47,9 @@ from unskew.tasks.needs import needs_of
 from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count, takes_logits
 from unskew.tree import Params, is_record
-from unskew.units import human_bytes
-from unskew.words import counted, some
+from unskew.words import counted
 from unskew.wrappers.base import Wrapped
 from unskew.wrappers.malicious import with_attack
-from unskew.wrappers.uploads import uploads_of
 
 THREADS_FROM = 5_000_000
 OWN_DATA = "own data"
@@ -721,9 +719,6 @@ UNKEYED_METRICS = (
 
 def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
     """Sentences on settings that are possible and hardly what was meant."""
-    used = {local.precision for method in experiment.methods for local in _optimisations(method.algorithm)}
-    if "bfloat16" in used and setup.device.type == "cpu" and not torch.cpu.get_capabilities().get("amx_bf16"):
-        yield "local.precision = 'bfloat16' takes longer than float32 on this processor, which has no AMX"
     outage = experiment.world.outage
     lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
     for method in experiment.methods if lost else ():
@@ -732,20 +727,12 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
             yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
     if experiment.task.kind == "binary" and not (setup.dataset.ordered or "classes" in experiment.task.data_options):
         yield from _common_class_is_second(setup.dataset)
-    yield from _weights_far_from_one(experiment.task, setup.dataset)
     if text := weighted_accuracy(experiment.task, setup.task.headline):
         yield text
     yield from _squashed_twice(experiment.task, setup)
     if setup.executor_kind.processes:  # whose draws the loop does not see
         drawn = draws_in_evaluation(setup.task.module().float(), setup.dataset.x_train[:2])
         yield from (UNKEYED_METRICS.format(whose) for whose in drawn)
-    need = [m.label for m in experiment.methods if _needs_head(m.algorithm)]
-    if need and experiment.task.head is None and experiment.task.model not in models.TABLE:
-        head = some([part or "the whole network" for part in setup.task.head])
-        yield (
-            f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
-            "another layer, or one with others in it"
-        )
     if large := large_target(experiment.task, setup):
         yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
     most = _most_of_a_patient(setup.dataset)
@@ -758,7 +745,6 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
         yield from dict.fromkeys(
             f"{method.label}: {text}" for text in _nothing_personal(method.algorithm, setup.task.layout)
         )
-        yield from (f"{method.label}: {text}" for text in _travel_unchanged(method.algorithm, setup.task))
         inner = method.algorithm
         while isinstance(inner, Wrapped):
             if inner.by.on_server and hook(inner.of, "amend") is not None:
@@ -768,23 +754,6 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
                     "it does, the two no longer agree and training can end beside the optimum"
                 )
             inner = inner.of
-
-
-FAR = 3.0
-"""Factor from 1 beyond which the mean of class weights over training examples is hardly meant."""
-
-
-def _weights_far_from_one(config: TaskConfig, dataset: Dataset) -> Iterator[str]:
-    """Say that class weights are a learning rate in disguise: the loss is not divided by them."""
-    if not isinstance(config.class_weights, tuple):
-        return
-    labels = dataset.labels if dataset.own_test is None else dataset.labels[~dataset.own_test]
-    mean = float(torch.tensor(config.class_weights, dtype=torch.float64)[labels].mean())
-    if not 1 / FAR <= mean <= FAR:
-        yield (
-            f"task.class_weights are {mean:.3g} on average over the training examples, and the loss is not divided by "
-            f"them, so that training is as at {mean:.3g} times the learning rate; divide each of them by {mean:.3g}"
-        )
 
 
 def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
@@ -889,32 +858,6 @@ def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
                 f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
                 "trains as if that were left out"
             )
-
-
-def _needs_head(algorithm: Any) -> bool:
-    """True if a method's settings name the head or what is not the head, or it uses what enters the head."""
-    values = (getattr(record, f.name) for record in _records(algorithm) for f in dataclasses.fields(record))
-    words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
-    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(algorithm))
-
-
-def _travel_unchanged(algorithm: Any, task: Task) -> Iterator[str]:
-    """Say that most of a pretrained model travels although nobody changes it, and how that ends."""
-    layout, trained = task.layout, [local.trainable for local in _optimisations(algorithm)]
-    stays = [groups for record in _records(algorithm) if isinstance(groups := getattr(record, "personal", ()), tuple)]
-    changed = frozenset[str]().union(*map(layout.select, (*trained, *stays)))
-    left = [n for n in layout.trainable if n not in changed]
-    if not trained or not left or not any(uploads_of(algorithm, name) for name in steps_of(algorithm)):
-        return
-    model, again = task.init(Key(0)), task.init(Key(1))
-    size, whole = (sum(model[n].nbytes for n in names) for names in (left, model))
-    # What is drawn at random cannot be a part of the network: each seed has its own.
-    if 2 * size >= whole and all(torch.equal(model[n], again[n]) for n in left):
-        yield (
-            f"{human_bytes(size)} of the {human_bytes(whole)} of a model travel and are never changed, as "
-            "local.trainable leaves them out; with requires_grad_(False) on those layers where the network is made "
-            "they do not travel"
-        )
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:
