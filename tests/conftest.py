@@ -19,6 +19,7 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.record import database
 from unskew.run import setup as run_setup
 from unskew.tasks.targets import Targets
 
@@ -62,6 +63,7 @@ def _disks_are_not_waited_for() -> Iterator[None]:
     """No test pulls the plug, and a sync takes as long as a round; who counts or breaks syncs patches this again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
+        patch.setattr(database, "SYNCHRONOUS", "OFF")
         yield
 
 

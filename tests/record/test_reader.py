@@ -90,6 +90,7 @@ def harmed(folder: Path, *statements: str) -> None:
     [
         ["UPDATE metrics SET round = -1"],
         ["UPDATE metrics SET value = 'much'"],
+        ["UPDATE metrics SET value = 9e999"],
         ["UPDATE transfers SET bytes = -1"],
         ["UPDATE transfers SET kind = 'gift'"],
         ["CREATE VIEW more AS SELECT * FROM metrics"],

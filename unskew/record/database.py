@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import sqlite3
 import stat
@@ -38,13 +39,14 @@ AT_ONCE = 50_000
 """Rows that are read at a time: no reader keeps the writer waiting."""
 SHOWN_AFTER_S = 1.0
 """Seconds after which rows are there for readers, if no checkpoint was saved meanwhile."""
-FINITE = "CHECK ({0} BETWEEN -1.7976931348623157e308 AND 1.7976931348623157e308)"
+SYNCHRONOUS = "EXTRA"
+"""How much of a transaction is on the disk when it ends: all, and that its journal is gone."""
 
 _COUNT = "INTEGER NOT NULL CHECK ({} >= 0)".format
 _CELL = f"method TEXT NOT NULL, seed {_COUNT('seed')}, round {_COUNT('round')}"
 _TABLES = {
     "metrics": "name TEXT NOT NULL, value ANY NOT NULL, weight ANY, client BLOB, clients TEXT, "
-    "CHECK (typeof(value) = iif(client IS NULL, 'real', 'blob'))",
+    "CHECK (typeof(value) = CASE WHEN client IS NULL THEN 'real' ELSE 'blob' END)",
     "transfers": f"hop {_COUNT('hop')}, src {_COUNT('src')}, dst {_COUNT('dst')}, "
     f"kind TEXT NOT NULL CHECK (kind IN ('model', 'control')), bytes {_COUNT('bytes')}",
     "work": f"hop {_COUNT('hop')}, client {_COUNT('client')}, examples {_COUNT('examples')}",
@@ -80,7 +82,8 @@ EMPTY = Mark(0, hashlib.sha256().hexdigest())
 def new(path: Path) -> None:
     """Make an empty database."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.executescript(";".join(SCHEMA.values()))
+        connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+        connection.executescript(";".join(("BEGIN", *SCHEMA.values(), "COMMIT")))
 
 
 @functools.cache
@@ -151,11 +154,14 @@ def select(connection: sqlite3.Connection, table: str, where: str = "1", *values
 def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -> Iterator[Metric]:
     """Rows of the table of metrics, arrays where they are of single clients."""
     stored = itertools.chain.from_iterable(_pages(connection, "metrics", where, values))
-    for _, *head, value, weight, client, clients in stored:
+    for _, method, seed, t, name, value, weight, client, clients in stored:
         if client is not None:
             client = _array(client, "<i8")
             value, weight = (_array(of, "<f8", len(client)) for of in (value, weight))
-        yield Metric(*head, value, weight, client, None if clients is None else _decoded(clients))
+        if not (math.isfinite(value) if client is None else np.isfinite(value).all()):
+            raise sqlite3.DatabaseError(f"a value of {name} is not a number")
+        few = None if clients is None else _decoded(clients)
+        yield Metric(method, seed, t, name, value, weight, client, few)
 
 
 def _decoded(text: Any) -> Any:
@@ -224,7 +230,10 @@ def position(folder: Path) -> str | None:
 def sha256(folder: Path) -> str:
     """The hash of the database of a run that has ended."""
     with readable(folder / FILE) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        content = hashlib.sha256()
+        while piece := file.read(1 << 20):
+            content.update(piece)
+        return content.hexdigest()
 
 
 def _connect(path: Path, *pragmas: str) -> sqlite3.Connection:
@@ -301,8 +310,8 @@ def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[An
                     weight = None if row.get("weight") is None else float(row["weight"])
                     yield *head, float(row["value"]) + 0.0, weight, None, clients  # SQLite has no -0.0
                 continue
-            client, value, weight = zip(*((r["client"], r["value"], r["weight"]) for r in some), strict=True)
-            yield *head, _bytes(value, "<f8"), _bytes(weight, "<f8"), _bytes(client, "<i8"), None
+            client, values, weights = zip(*((r["client"], r["value"], r["weight"]) for r in some), strict=True)
+            yield *head, _bytes(values, "<f8"), _bytes(weights, "<f8"), _bytes(client, "<i8"), None
         return
     for row in given:
         yield tuple(_ENCODE(row[n]) if n in JSON else row.get(n) for n in columns(table))
@@ -335,7 +344,7 @@ class Database:
         with refusing(self.path):
             # What is not committed stays in memory, so that readers are never kept waiting.
             self._connection = _connect(
-                self.path, "journal_mode = DELETE", "synchronous = EXTRA", "cache_spill = OFF", "foreign_keys = OFF"
+                self.path, "journal_mode = DELETE", f"synchronous = {SYNCHRONOUS}", "cache_spill = OFF"
             )
             try:
                 _require_sound(self._connection, folder)
