@@ -36,6 +36,7 @@ from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted, RunResult
+from unskew.run.remarks import remarks
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
 SEVERAL = """
@@ -584,7 +585,7 @@ def test_a_personal_part_that_the_network_does_not_have_is_remarked_on(tiny: Cal
     def said(method: str, **task: Any) -> list[str]:
         experiment = tiny(methods=f"[[methods]]\n{method}\n")
         experiment = replace(experiment, task=replace(experiment.task, **task))
-        return list(run_setup.remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
+        return list(remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
 
     (fedbn,) = said('name = "fedbn"')
     assert fedbn == (
@@ -603,7 +604,7 @@ def test_a_method_whose_clients_remember_is_told_what_changes_on_the_server(tiny
     def said(method: str, *wrappers: str) -> list[str]:
         text = f'[[methods]]\nname = "{method}"\nwith = {json.dumps(wrappers)}\n'
         experiment = tiny(methods=text)
-        return list(run_setup.remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
+        return list(remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
 
     assert said("scaffold", "clip_norm", "quantise") == said("fedavg", "norm_bound") == []
     for inner in ((), ("clip_norm",)):

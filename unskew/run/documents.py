@@ -20,6 +20,7 @@ from unskew.record.logs import SCHEMA
 from unskew.references import IN_PYTHON
 from unskew.run import checkpoint
 from unskew.run import setup as run_setup
+from unskew.run.remarks import remarks
 from unskew.run.setup import Setup
 from unskew.version import __version__
 
@@ -106,7 +107,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
-        "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
+        "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
     }
     if (network := network_sha256(experiment, setup)) is not None:
         card["network_sha256"] = network

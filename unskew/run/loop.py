@@ -30,6 +30,7 @@ from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models,
 from unskew.run.folder import create, locked, read_json
 from unskew.run.metrics import Metric
 from unskew.run.observers import UNKEYED, Evaluation, Observers, unkeyed
+from unskew.run.remarks import UNKEYED_METRICS, remarks
 from unskew.run.setup import IN_PROCESS, Backend
 from unskew.signals import stop_requests
 from unskew.tree import check_unchanged, marks
@@ -194,7 +195,7 @@ class _Loop:
         if n := sum(k for k, _ in trace.losses):
             metrics.append(Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n)))
         if last or t % experiment.eval_every == 0:
-            with unkeyed(cell, run_setup.UNKEYED_METRICS) as more:
+            with unkeyed(cell, UNKEYED_METRICS) as more:
                 measured, reports = self.evaluate(cell, state, t, last)
             metrics += measured
             warnings += more
@@ -264,7 +265,7 @@ class _Loop:
         number = next(iter(run.feds.values())).num_clients
         for remark in (
             *models.lost(run.folder, [cell for cell in done if cell not in lost]),
-            *run_setup.remarks(run.experiment, run.setup, number),
+            *remarks(run.experiment, run.setup, number),
         ):
             run.callback.note(remark)
         began = time.monotonic()

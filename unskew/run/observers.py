@@ -26,6 +26,7 @@ from unskew.run.cell import Cell, LiveRun
 from unskew.run.evaluation import OwnModels, own_models
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric
+from unskew.run.remarks import worse_than_the_mean
 from unskew.runtime.in_process import Simulator
 from unskew.words import counted
 
@@ -164,7 +165,7 @@ class _Predictions(Observer):
             outputs, y = (column.cpu().numpy() for column in predicted[-2:])
             report = kind.report(outputs.astype(np.float64), y)
             if report is not None and report.warnings and kind.name == "regression":
-                remedy = run_setup.worse_than_the_mean(experiment.task, setup)
+                remedy = worse_than_the_mean(experiment.task, setup)
                 report = replace(report, warnings=tuple(f"{text}{remedy}" for text in report.warnings))
             if report is not None:
                 yield report
