@@ -22,7 +22,7 @@ from unskew.local.executor import FIRST
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
 from unskew.record.logs import DivergedRow, require_none_diverged, why_diverged
-from unskew.run import attack, checkpoint, documents, failing, models, more_seeds, recording, trackers, unchanged
+from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback
 from unskew.run.cell import Cell, LiveRun
@@ -260,13 +260,8 @@ class _Loop:
     def begin_run(self) -> None:
         """Note what is doubtful about the run, and show its beginning."""
         run = self.run
-        lost = {(row["method"], row["seed"]) for row in run.diverged}
-        done = [(method.label, seed) for seed, method in run.cells[: run.position.cell]]
         number = next(iter(run.feds.values())).num_clients
-        for remark in (
-            *models.lost(run.folder, [cell for cell in done if cell not in lost]),
-            *remarks(run.experiment, run.setup, number),
-        ):
+        for remark in remarks(run.experiment, run.setup, number):
             run.callback.note(remark)
         began = time.monotonic()
         run.callback.start(run.experiment, run.setup, run.feds)
