@@ -13,7 +13,7 @@ def rewrite(folder: Path, **tables: Iterable[Mapping[str, Any]]) -> None:
     path, summary = folder / database.FILE, folder / "summary.json"
     kept: dict[str, Iterable[Mapping[str, Any]]] = {}
     if path.exists():
-        kept = {name: list(database.rows(folder, name)) for name in database.SCHEMA if name != "checkpoint"}
+        kept = {name: list(database.rows(folder, name)) for name in database.TABLES}
         path.unlink()
     card = json.loads(summary.read_text()) if summary.exists() else {}
     if card.pop("record_sha256", None) is not None:

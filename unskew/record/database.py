@@ -9,7 +9,6 @@ bytes (int64 and float64, little-endian).  A folder may come from somebody else:
 triggers or views, links, or another process's journal is refused before anything is read.
 """
 
-import functools
 import hashlib
 import itertools
 import json
@@ -42,28 +41,55 @@ SHOWN_AFTER_S = 1.0
 SYNCHRONOUS = "EXTRA"
 """How much of a transaction is on the disk when it ends: all, and that its journal is gone."""
 
-_COUNT = "INTEGER NOT NULL CHECK ({} >= 0)".format
-_CELL = f"method TEXT NOT NULL, seed {_COUNT('seed')}, round {_COUNT('round')}"
-_TABLES = {
-    "metrics": "name TEXT NOT NULL, value ANY NOT NULL, weight ANY, client BLOB, clients TEXT, "
-    "CHECK (typeof(value) = CASE WHEN client IS NULL THEN 'real' ELSE 'blob' END)",
-    "transfers": f"hop {_COUNT('hop')}, src {_COUNT('src')}, dst {_COUNT('dst')}, "
-    f"kind TEXT NOT NULL CHECK (kind IN ('model', 'control')), bytes {_COUNT('bytes')}",
-    "work": f"hop {_COUNT('hop')}, client {_COUNT('client')}, examples {_COUNT('examples')}",
-    "info": "type TEXT NOT NULL, info TEXT NOT NULL",
-    "failures": f"client {_COUNT('client')}, step TEXT, reason TEXT NOT NULL",
-    "network": f"hop INTEGER NOT NULL, client {_COUNT('client')}, way TEXT NOT NULL, what TEXT NOT NULL, "
-    f"payload {_COUNT('payload')}, framing {_COUNT('framing')}",
-    "diverged": "reason TEXT NOT NULL",
-    "resumed": "changed TEXT NOT NULL",
-    "tested": f"client {_COUNT('client')}, unit INTEGER NOT NULL, value REAL NOT NULL, ranked {_COUNT('ranked')}",
+# Types are checked by SQLite, as those of STRICT tables, which versions before 3.37 do not have.
+COUNT = "INTEGER NOT NULL CHECK (typeof({0}) = 'integer' AND {0} >= 0)"
+TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
+OPTIONAL = "TEXT CHECK ({0} IS NULL OR typeof({0}) = 'text')"
+CELL = {"method": TEXT, "seed": COUNT, "round": COUNT}
+TABLES: dict[str, dict[str, str]] = {
+    "metrics": {
+        "name": TEXT,
+        "value": "NOT NULL CHECK (typeof(value) = CASE WHEN client IS NULL THEN 'real' ELSE 'blob' END)",
+        "weight": "",
+        "client": "BLOB",
+        "clients": OPTIONAL,
+    },
+    "transfers": {
+        "hop": COUNT,
+        "src": COUNT,
+        "dst": COUNT,
+        "kind": "TEXT NOT NULL CHECK (kind IN ('model', 'control'))",
+        "bytes": COUNT,
+    },
+    "work": {"hop": COUNT, "client": COUNT, "examples": COUNT},
+    "info": {"type": TEXT, "info": TEXT},
+    "failures": {"client": COUNT, "step": OPTIONAL, "reason": TEXT},
+    "network": {
+        "hop": "INTEGER NOT NULL CHECK (typeof(hop) = 'integer')",  # -1 is that of an evaluation
+        "client": COUNT,
+        "way": TEXT,
+        "what": TEXT,
+        "payload": COUNT,
+        "framing": COUNT,
+    },
+    "diverged": {"reason": TEXT},
+    "resumed": {"changed": TEXT},
+    "tested": {
+        "client": COUNT,
+        "unit": COUNT,
+        "value": "REAL NOT NULL CHECK (typeof(value) = 'real')",
+        "ranked": COUNT,
+    },
 }
+"""The columns of each table, beside the number of the row and those of its cell and round, as SQL has them."""
 SCHEMA = {
     **{
-        name: f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, {_CELL}, {columns}) STRICT"
-        for name, columns in _TABLES.items()
+        table: f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, "
+        + ", ".join(f"{name} {kind.format(name)}" for name, kind in {**CELL, **kinds}.items())
+        + ")"
+        for table, kinds in TABLES.items()
     },
-    "checkpoint": "CREATE TABLE checkpoint (id INTEGER PRIMARY KEY CHECK (id = 1), position TEXT NOT NULL) STRICT",
+    "checkpoint": "CREATE TABLE checkpoint (id INTEGER PRIMARY KEY CHECK (id = 1), position TEXT NOT NULL)",
 }
 JSON = frozenset({"info", "changed", "clients"})
 """Columns that hold JSON."""
@@ -86,12 +112,9 @@ def new(path: Path) -> None:
         connection.executescript(";".join(("BEGIN", *SCHEMA.values(), "COMMIT")))
 
 
-@functools.cache
 def columns(table: str) -> tuple[str, ...]:
     """The columns of a table, without the number of its row."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute(SCHEMA[table])
-        return tuple(name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})"))[1:]
+    return (*CELL, *TABLES[table])
 
 
 # ---------------------------------------------------------------- reading
@@ -261,8 +284,9 @@ def _require_own(path: Path) -> None:
         raise OSError(0, "it has a journal that no run writes")
     try:
         with readable(journal) as file:
-            file.seek(-min(8, os.fstat(file.fileno()).st_size), os.SEEK_END)
-            if file.read() == _SUPER_JOURNAL:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - 8))
+            if size > 512 and file.read() == _SUPER_JOURNAL:  # a journal begins with the same bytes
                 raise OSError(0, "its journal names another file, as that of no run does")
     except FileNotFoundError:
         pass
@@ -348,8 +372,8 @@ class Database:
             )
             try:
                 _require_sound(self._connection, folder)
-                self._hashes = {name: self._verified(name, marks.get(name, EMPTY)) for name in _TABLES}
-                self._counts = {name: marks.get(name, EMPTY).rows for name in _TABLES}
+                self._hashes = {name: self._verified(name, marks.get(name, EMPTY)) for name in TABLES}
+                self._counts = {name: marks.get(name, EMPTY).rows for name in TABLES}
                 self._connection.execute("BEGIN IMMEDIATE")
                 for name, count in self._counts.items():
                     self._connection.execute(f"DELETE FROM {name} WHERE id > ?", (count,))
