@@ -31,8 +31,14 @@ def partition_file(seed: int) -> str:
 
 
 def write(path: Path, columns: Mapping[str, Array]) -> None:
-    """Write columns of whole numbers, all or nothing."""
-    write_atomically(path, safetensors.numpy.save({name: np.ascontiguousarray(of) for name, of in columns.items()}))
+    """Write columns of whole numbers, all or nothing, each in the smallest type that holds it."""
+    small = {name: np.ascontiguousarray(_small(column)) for name, column in columns.items()}
+    write_atomically(path, safetensors.numpy.save(small))
+
+
+def _small(column: Array) -> Array:
+    fits = (kind for kind in (np.int8, np.int16, np.int32) if np.array_equal(column.astype(kind), column))
+    return column.astype(next(fits, column.dtype)) if column.dtype.kind == "i" else column
 
 
 def read(path: Path, *names: str, optional: Sequence[str] = ()) -> dict[str, Array]:

@@ -231,6 +231,12 @@ def rows(folder: Path, table: str, where: str = "1", *values: object) -> Iterato
         yield from select(connection, table, where, *values)
 
 
+def as_written(folder: Path) -> Iterator[dict[str, Any]]:
+    """Rows of the table of metrics as `write` takes them, those of single clients together."""
+    with opened(folder) as connection:
+        yield from (m._asdict() for m in metrics(connection))
+
+
 def fresh(folder: Path, table: str, after: int) -> tuple[list[dict[str, Any]], int]:
     """The rows after so many, and how many there are by now; if some were removed, none of the first of them.
 
@@ -325,17 +331,9 @@ _SOUND: dict[Path, tuple[int, ...]] = {}
 
 # ---------------------------------------------------------------- writing
 def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    """Rows as they are stored."""
+    """Rows as they are stored; numbers of single clients are lists of them, one row for all."""
     if table == "metrics":
-        for (*head, of_clients), some in itertools.groupby(given, _head):
-            if not of_clients:
-                for row in some:
-                    clients = json.dumps(row["clients"]) if "clients" in row else None
-                    weight = None if row.get("weight") is None else float(row["weight"])
-                    yield *head, float(row["value"]) + 0.0, weight, None, clients  # SQLite has no -0.0
-                continue
-            client, values, weights = zip(*((r["client"], r["value"], r["weight"]) for r in some), strict=True)
-            yield *head, _bytes(values, "<f8"), _bytes(weights, "<f8"), _bytes(client, "<i8"), None
+        yield from map(_number_or_numbers, given)
         return
     for row in given:
         yield tuple(_ENCODE(row[n]) if n in JSON else row.get(n) for n in columns(table))
@@ -344,8 +342,13 @@ def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[An
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def _head(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["method"], row["seed"], row["round"], row["name"], row.get("client") is not None
+def _number_or_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    head = row["method"], row["seed"], row["round"], row["name"]
+    if (clients := row.get("client")) is not None:
+        return *head, _bytes(row["value"], "<f8"), _bytes(row["weight"], "<f8"), _bytes(clients, "<i8"), None
+    weight, few = row.get("weight"), row.get("clients")
+    value = float(row["value"]) + 0.0  # SQLite has no -0.0
+    return *head, value, None if weight is None else float(weight), None, None if few is None else _ENCODE(few)
 
 
 def _bytes(numbers: Sequence[float], kind: str) -> bytes:

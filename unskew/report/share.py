@@ -110,6 +110,7 @@ def _sizes(split: dict[str, Any]) -> dict[str, Any]:
 
 def _write_record(folder: Path, path: Path) -> None:
     tables = {name: logs.rows(folder, name) for name in LOGS}
+    tables["metrics"] = database.as_written(folder)
     tables["info"] = (row for row in logs.rows(folder, "info") if row["type"] in INFO)
     tables["failures"] = ({**row, "reason": _reason(row["reason"])} for row in logs.rows(folder, "failures"))
     database.write(path.parent, tables)

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from unskew import wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
 from unskew.data.sources import FILES
@@ -83,8 +81,7 @@ def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path],
     rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
     if rows is None:
         return {}
-    column = rows.numpy().astype(np.int32 if len(rows) < 2**31 and int(rows.max()) < 2**31 else np.int64)
-    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": column})}
+    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": rows.numpy()})}
 
 
 def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:

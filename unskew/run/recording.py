@@ -1,6 +1,7 @@
 """The record of a run: what each round adds to it, and the summary at the end."""
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ def record(
 
 def _add(cell: Cell, t: int, metrics: Sequence[Metric], trace: Trace | None, parts: Sequence[object]) -> None:
     record, where = cell.run.record, cell.where
-    record.add("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
+    record.add("metrics", ({**where, "round": t, **row} for row in _rows(metrics)))
     if trace is not None:
         # Nothing travels in a bound that pools the data; sending the data is not a method's cost.
         if not cell.pooled:
@@ -123,11 +124,15 @@ def _why(cell: Cell, state: Any, value: float, t: int) -> str:
     return f"became {value}; lower lr or server_lr"
 
 
-def _row(m: Metric) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
-    if m.clients is not None:
-        row["clients"] = list(m.clients)
-    return row if m.client is None else {**row, "client": m.client}
+def _rows(metrics: Iterable[Metric]) -> Iterator[dict[str, Any]]:
+    """Rows of metrics; the numbers of single clients, which may be very many, are one for each name."""
+    for (name, of_clients), some in itertools.groupby(metrics, lambda m: (m.name, m.client is not None)):
+        if of_clients:
+            clients, values, weights = zip(*((m.client, m.value, m.weight) for m in some), strict=True)
+            yield {"name": name, "value": values, "weight": weights, "client": clients}
+            continue
+        for m in some:
+            yield {"name": name, "value": m.value, "weight": m.weight, "clients": m.clients}
 
 
 # ---------------------------------------------------------------- at the end
