@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import math
+import operator
 import os
 import sqlite3
 import stat
@@ -333,10 +334,11 @@ _SOUND: dict[Path, tuple[int, ...]] = {}
 def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """Rows as they are stored; numbers of single clients are lists of them, one row for all."""
     if table == "metrics":
-        yield from map(_number_or_numbers, given)
-        return
-    for row in given:
-        yield tuple(_ENCODE(row[n]) if n in JSON else row.get(n) for n in columns(table))
+        return map(_number_or_numbers, given)
+    names = columns(table)
+    if not JSON.isdisjoint(names) or OPTIONAL in TABLES[table].values():
+        return (tuple(_ENCODE(row[n]) if n in JSON else row.get(n) for n in names) for row in given)
+    return map(operator.itemgetter(*names), given)  # of very many rows
 
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

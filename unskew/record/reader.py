@@ -501,7 +501,8 @@ def client_values(folder: Path, method: str, seed: int, name: str) -> dict[int, 
 
 def _clients(m: Metric) -> list[int]:
     assert m.client is not None
-    return m.client.tolist()
+    clients: list[int] = m.client.tolist()
+    return clients
 
 
 def remarks_and_warnings(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Warned, ...]]:
