@@ -390,8 +390,10 @@ class Database:
 
     def _verified(self, table: str, mark: Mark) -> "hashlib._Hash":
         content, count = hashlib.sha256(), 0
-        for page in _pages(self._connection, table, "id <= ?", (mark.rows,)):
-            content.update("".join(repr(row[1:]) for row in page).encode())
+        query = f"SELECT {', '.join(columns(table))} FROM {table} WHERE id <= ? ORDER BY id"
+        stored = self._connection.execute(query, (mark.rows,))
+        while page := stored.fetchmany(AT_ONCE):
+            content.update("".join(map(repr, page)).encode())
             count += len(page)
         if count != mark.rows or content.hexdigest() != mark.sha256:
             raise sqlite3.DatabaseError(f"the rows of {table} are not those that were written")

@@ -629,20 +629,23 @@ def _sums(
 ) -> tuple[dict[tuple[str, int, Direction, Kind], Flow], _Counts, _Counts]:
     """Sums over what was sent, the models sent in each round, and the exchanges in which clients trained."""
     way = "CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END"
-    sums = connection.execute(
-        f"SELECT method, seed, {way} AS way, kind, sum(bytes), count(*) FROM transfers "
-        "GROUP BY method, seed, way, kind ORDER BY min(id)"
-    )
-    flows = {tuple(at): Flow(sent, count) for *at, sent, count in sums}
+    flows: dict[tuple[str, int, Direction, Kind], Flow] = {}
     models: _Counts = {}
     passes: _Counts = {}
-    for counts, query in (
-        (models, "SELECT method, seed, round, count(*) FROM transfers WHERE kind = 'model' GROUP BY 1, 2, 3"),
-        (passes, "SELECT method, seed, round, count(DISTINCT hop) FROM work GROUP BY 1, 2, 3"),
+    for method, seed, t, direction, kind, sent, count in connection.execute(
+        f"SELECT method, seed, round, {way}, kind, sum(bytes), count(*) FROM transfers "
+        "GROUP BY 1, 2, 3, 4, 5 ORDER BY min(id)"
     ):
-        for method, seed, t, count in connection.execute(query):
-            counts.setdefault((method, seed), {})[t] = count
-    return cast("dict[tuple[str, int, Direction, Kind], Flow]", flows), models, passes
+        before = flows.get((method, seed, direction, kind), Flow())
+        flows[method, seed, direction, kind] = Flow(before.bytes + sent, before.transfers + count)
+        if kind == "model":
+            by_round = models.setdefault((method, seed), {})
+            by_round[t] = by_round.get(t, 0) + count
+    for method, seed, t, count in connection.execute(
+        "SELECT method, seed, round, count(DISTINCT hop) FROM work GROUP BY 1, 2, 3"
+    ):
+        passes.setdefault((method, seed), {})[t] = count
+    return flows, models, passes
 
 
 class _Common(TypedDict):
