@@ -30,7 +30,7 @@ local training as in the method's `local`.
 
 A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
 round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
-own; it is kept with the run in info.jsonl.  Each section of the report draws only the types it names.
+own; it is kept in the run's record.  Each section of the report draws only the types it names.
 
 A method, a loss term or a wrapper that does not go with every task has a class attribute `needs`, of the words of
 `unskew.tasks.needs`: "classes" where it looks at labels, "classifier" where at a row of outputs or weights for each

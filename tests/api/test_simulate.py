@@ -199,7 +199,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
     kept = us.simulate({"x": us.FedProx(mu=0.3, local=FAST)}, **TINY, out=tmp_path / "r")
     assert kept.path == tmp_path / "r"
-    for name in ("run.json", "config.toml", "partition.json", "metrics.jsonl", "ledger.jsonl", "summary.json"):
+    for name in ("run.json", "config.toml", "partition.json", "run.sqlite", "summary.json"):
         assert (tmp_path / "r" / name).is_file()
     again = us.load_run(loop.resume(tmp_path / "r").folder)
     assert (again.rows, again.summary) == (kept.rows, kept.summary)

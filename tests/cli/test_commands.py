@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import rewrite
 
 from unskew import papers
 from unskew.algorithms import TABLE
@@ -242,15 +243,18 @@ def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> Non
     unskew("run", "tiny.toml", "--out", "same", "-q", "--no-report")
     assert "split" in unskew("compare", "one", "two", "--json").err
     assert unskew("compare", "one", "same", "--json").err == "comparison: comparison.html\n"
-    (Path("same") / "metrics.jsonl").write_text("")
+    summary = (Path("same") / "summary.json").read_text()
+    rewrite(Path("same"), metrics=())
+    without = (Path("same") / "summary.json").read_text()
+    (Path("same") / "summary.json").write_text(summary)
     commands = (("compare", "one", "same"), ("resume", "same", "--no-report"))
     for command in (*commands, ("table", "same"), ("report", "same")):
         said = unskew(*command)
         assert (said.code, said.out) == (2, "")
-        assert "metrics.jsonl: its rows are not those that were written" in said.err
-    (Path("same") / "checksums.json").unlink()
+        assert "run.sqlite cannot be read: its rows are not those that were written" in said.err
+    (Path("same") / "summary.json").write_text(without)
     for command in commands:
-        assert "but metrics.jsonl has no global accuracy of every seed: rows were removed" in unskew(*command).err
+        assert "but the record has no global accuracy of every seed: rows were removed" in unskew(*command).err
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: Unskew) -> None:

@@ -166,17 +166,16 @@ def test_a_loss_that_becomes_nan_names_client_round_and_step(unskew: Unskew, her
     refused(said, "DivergedError", "fedavg, seed 0", "round ", "client ", "step ", "lower lr")
 
 
-def test_a_damaged_checkpoint_is_refused_with_the_way_out(unskew: Unskew, here: Path) -> None:
+def test_a_damaged_record_is_refused_with_the_way_out(unskew: Unskew, here: Path) -> None:
     assert unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report").code == 0
     (here / "r" / "summary.json").unlink()
-    last = max((here / "r" / "checkpoints").iterdir())
-    manifest = last / "manifest.json"
-    whole = manifest.read_bytes()
-    manifest.write_bytes(whole.replace(b'"cell"', b'"Cell"'))
-    refused(unskew("resume", "r"), "RunError", "manifest.json is damaged", "SHA-256", f"remove {Path('r') / 'chec'}")
-    manifest.unlink()
-    refused(unskew("resume", "r"), "RunError", "lacks manifest.json")
-    manifest.write_bytes(whole)
+    record = here / "r" / "run.sqlite"
+    whole = record.read_bytes()
+    record.write_bytes(whole[: len(whole) // 2])
+    refused(unskew("resume", "r"), "RunError", "run.sqlite cannot be read", "restore it or run again")
+    record.unlink()
+    refused(unskew("resume", "r"), "RunError", "run.sqlite cannot be read", "No such file")
+    record.write_bytes(whole)
     assert unskew("resume", "r", "-q", "--no-report").code == 0
 
 

@@ -77,8 +77,6 @@ def test_a_key_that_others_may_read_is_refused_with_the_remedy(pack: Path) -> No
         certificates.check_client(pack)
 
 
-
-
 def test_an_expired_certificate_and_one_of_the_future_are_refused(pack: Path) -> None:
     now = datetime.now(UTC)
     certificates.check_server(pack, now + timedelta(days=certificates.SERVER_DAYS - 1))
@@ -86,8 +84,6 @@ def test_an_expired_certificate_and_one_of_the_future_are_refused(pack: Path) ->
         certificates.check_server(pack, now + timedelta(days=certificates.SERVER_DAYS + 1))
     with pytest.raises(DeployError, match=r"not valid before .* set the clock"):
         certificates.check_server(pack, now - timedelta(hours=2))
-
-
 
 
 def test_a_certificate_of_another_authority_and_a_key_of_another_certificate_are_refused(pack: Path) -> None:
@@ -105,8 +101,6 @@ def test_a_certificate_of_another_authority_and_a_key_of_another_certificate_are
         certificates.check_server(pack)
 
 
-
-
 def test_an_authority_that_was_kept_signs_another_certificate_that_old_clients_trust(tmp_path: Path) -> None:
     certificates.save_authority(certificates.authority("test"), tmp_path)
     trusted = tmp_path / "ca.crt"
@@ -115,5 +109,3 @@ def test_an_authority_that_was_kept_signs_another_certificate_that_old_clients_t
     certificates.issue_server(certificates.load_authority(tmp_path), ["fed.example.org"], server)
     assert handshake(server, trusted, "fed.example.org") == "TLSv1.3"
     certificates.check_server(server)
-
-

@@ -6,21 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import channel, operate, parity
 from unskew.deploy.operate import ClientProcess
-from unskew.deploy.settings import ServerConfig
 from unskew.experiment.config import Experiment, to_toml
 from unskew.record.logs import rows
 
@@ -63,11 +59,11 @@ def signalled(number: int) -> Callable[[Meddled], None]:
 
 def uplinks(run: Path) -> set[tuple[int, int]]:
     """(round, client) of every transfer to the server that counted."""
-    return {(r["round"], r["src"] - 1) for r in rows(run / "ledger.jsonl") if r["dst"] == 0}
+    return {(r["round"], r["src"] - 1) for r in rows(run, "transfers") if r["dst"] == 0}
 
 
 def reasons(run: Path) -> str:
-    return "; ".join(dict.fromkeys(f"round {r['round']}: {r['reason'][:70]}" for r in rows(run / "failures.jsonl")))
+    return "; ".join(dict.fromkeys(f"round {r['round']}: {r['reason'][:70]}" for r in rows(run, "failures")))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -81,11 +77,9 @@ def test_a_client_killed_in_mid_training_comes_back_and_nothing_is_lost(
     assert not deeds
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
-    assert list(rows(run / "failures.jsonl")) == []
+    assert list(rows(run, "failures")) == []
     assert processes_of(tmp_path) == []
     outcome("client killed in mid-training, twice", "went on", "equal to a simulation")
-
-
 
 
 def test_a_client_that_is_gone_for_good_is_missed_and_the_run_goes_on(
@@ -133,10 +127,6 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     (found,) = parity.compare(out, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
     outcome("server killed and started again", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
-
-
-
-
 
 
 def test_a_client_whose_settings_cannot_be_used_ends_the_trial_with_the_reason(

@@ -14,7 +14,7 @@ from unskew.deploy import certificates, folders
 from unskew.deploy.settings import Address, ServerConfig
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, fingerprint
+from unskew.experiment.config import Experiment
 from unskew.version import __version__
 
 LISTEN, REACHED = Address("0.0.0.0", 8443), Address("fed.example.org", 443)
@@ -59,10 +59,6 @@ def test_a_pack_has_a_folder_for_each_machine_and_each_its_own_secrets(packed: P
         certificates.check_client(packed / f"client-{client}")
 
 
-
-
-
-
 def test_whether_clients_have_data_of_their_own_is_packed_and_where_these_lie_is_not(
     experiment: Experiment, tmp_path: Path
 ) -> None:
@@ -93,8 +89,6 @@ def test_the_readmes_install_nothing_that_came_with_the_folder(packed: Path) -> 
         assert files <= {".toml", ".md", ".crt", ".key", ".pub", ".json", ".sig"}
 
 
-
-
 def test_a_pack_never_overwrites_one(packed: Path, experiment: Experiment) -> None:
     with pytest.raises(DeployError, match="exists already; choose another --out"):
         folders.pack(packed, experiment, 2, LISTEN, REACHED)
@@ -104,8 +98,6 @@ def test_impossible_packs_are_refused_before_anything_is_written(experiment: Exp
     with pytest.raises(ConfigError, match="min_clients must be at most the 2 clients, got 3"):
         folders.pack(tmp_path / "f", experiment, 2, LISTEN, REACHED, config=ServerConfig(3))
     assert not (tmp_path / "f").exists()
-
-
 
 
 def test_a_renewed_certificate_is_another_one_by_the_same_authority(federation: Path) -> None:
@@ -151,8 +143,6 @@ def test_a_key_that_is_not_called_after_a_client_is_refused(federation: Path, na
         folders.keys(federation / "server")
 
 
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -172,10 +162,6 @@ def test_a_network_file_that_cannot_be_is_refused_by_its_key(tmp_path: Path, tex
     (tmp_path / "network.toml").write_text(text)
     with pytest.raises(ConfigError, match=says):
         folders.address(tmp_path)
-
-
-
-
 
 
 @pytest.mark.parametrize(

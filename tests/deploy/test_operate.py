@@ -1,6 +1,5 @@
 """What is refused before anything is started, what is told of a run, and where its files end up."""
 
-import json
 import shutil
 import tomllib
 from pathlib import Path
@@ -9,12 +8,14 @@ import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
+from records import rewrite
+
 from unskew.deploy import certificates, folders, operate, parity, reach
 from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.run import loop
+from unskew.record.logs import rows
 
 TINY = """
 name = "tiny"
@@ -51,8 +52,6 @@ def test_as_many_clients_as_the_split_has(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-
-
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunError, match="exists already and holds no deployment"):
@@ -73,8 +72,6 @@ def federation(tmp_path: Path) -> Path:
     address = Address("127.0.0.1", port)
     folders.pack(tmp_path / "federation", tiny(), 3, address, address)
     return tmp_path / "federation"
-
-
 
 
 def test_a_server_is_not_started_with_what_clients_would_refuse(federation: Path) -> None:
@@ -111,18 +108,13 @@ def test_a_server_whose_run_is_done_starts_nothing(federation: Path) -> None:
     assert operate.serve(server, print) == server / "run"
 
 
-# ---------------------------------------------------------------- what is told
-
-
-
-
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "deploy" / "server" / "run"
     (run / "models").mkdir(parents=True)
     (run / "models" / "m").write_text("m")
-    for name in ("summary.json", "metrics.jsonl", "work.jsonl", ".lock"):
+    for name in ("summary.json", "run.sqlite", "run.json", ".lock"):
         (run / name).write_text(name)
     order: list[str] = []
     rename = Path.rename
@@ -133,7 +125,7 @@ def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
 
     monkeypatch.setattr(Path, "rename", noted)
     assert operate.collect(run, tmp_path) == tmp_path
-    assert order == ["metrics.jsonl", "models", "work.jsonl", "summary.json"]
+    assert order == ["models", "run.json", "run.sqlite", "summary.json"]
     assert (tmp_path / "models" / "m").read_text() == "m"
 
 
@@ -145,8 +137,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def other(simulated: Path, tmp_path: Path) -> Path:
-    """A copy whose rows may be changed: without checksums, nothing tells."""
-    return Path(shutil.copytree(simulated, tmp_path / "other", ignore=shutil.ignore_patterns("checksums.json")))
+    """A copy whose rows may be changed."""
+    return Path(shutil.copytree(simulated, tmp_path / "other"))
 
 
 def test_a_run_is_on_par_with_itself(simulated: Path, other: Path) -> None:
@@ -158,18 +150,18 @@ def test_a_run_is_on_par_with_itself(simulated: Path, other: Path) -> None:
     assert all(p.equal for p in found)
 
 
-def rewrite(log: Path, method: str, change: "dict[str, object]", name: str | None = None) -> None:
+def change_one(run: Path, table: str, method: str, change: "dict[str, object]", name: str | None = None) -> None:
     """Change one row of a method, or drop it if there is nothing to change."""
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    at = next(i for i, r in enumerate(rows) if r["method"] == method and r.get("name") == name)
-    rows[at : at + 1] = [{**rows[at], **change}] if change else []
-    log.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    of_table = list(rows(run, table))
+    at = next(i for i, r in enumerate(of_table) if r["method"] == method and r.get("name") == name)
+    of_table[at : at + 1] = [{**of_table[at], **change}] if change else []
+    rewrite(run, **{table: of_table})
 
 
 def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_method(simulated: Path, other: Path) -> None:
     import safetensors.torch
 
-    rewrite(other / "ledger.jsonl", "fedper", {"bytes": 1})
+    change_one(other, "transfers", "fedper", {"bytes": 1})
     path = other / "models" / "fedavg-seed0.safetensors"
     tensors = safetensors.torch.load(path.read_bytes())
     name = next(iter(tensors))
@@ -179,14 +171,6 @@ def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_metho
     assert fedavg.max_abs_diff == pytest.approx(0.5)
     assert (fedavg.bytes_equal, fedavg.equal) == (True, False)
     assert (fedper.max_abs_diff, fedper.bytes_equal, fedper.equal) == (0.0, False, False)
-
-
-
-
-
-
-
-
 
 
 def test_the_folder_of_a_local_deployment_is_its_owners_alone(tmp_path: Path) -> None:

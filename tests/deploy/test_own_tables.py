@@ -1,11 +1,6 @@
 """Sites with tables of their own agree on a preprocessing without showing a row, and then prepare rows alike."""
 
 import json
-import subprocess
-import sys
-import tomllib
-import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +12,7 @@ from typer.testing import CliRunner
 
 from unskew.cli.app import app
 from unskew.data import load, own
-from unskew.data.preprocess import ColumnRule, Preprocess
+from unskew.data.preprocess import Preprocess
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -114,8 +109,6 @@ def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give
         assert torch.allclose(alone.x_train, together.x_train[mine], atol=1e-5)  # type: ignore[arg-type]
 
 
-
-
 def test_an_experiment_does_not_make_a_site_test_on_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,16 +122,6 @@ def test_an_experiment_does_not_make_a_site_test_on_another_file(
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
     (tmp_path / "policy.toml").write_text(tomli_w.dumps({"paths": [str(tmp_path)]}))
     assert opened(folder).info.own
-
-
-
-
-
-
-
-
-
-
 
 
 def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path) -> None:
@@ -181,10 +164,6 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
     (same, order), (permuted, other_order), (other, _) = told
     assert same == permuted != other
     assert order != other_order
-
-
-
-
 
 
 def test_test_rows_have_no_part_in_what_a_site_tells(tmp_path: Path) -> None:
@@ -259,10 +238,6 @@ def test_statistics_that_no_rows_have_are_refused(
         unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
 
 
-
-
-
-
 def test_a_site_counts_once(tmp_path: Path) -> None:
     tables(tmp_path)
     text = agreed(tmp_path)
@@ -277,8 +252,6 @@ def test_a_site_counts_once(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / f"{name}.json").rename(tmp_path / name / "own.json")
     assert unskew(*(str(tmp_path / name / "own.json") for name in SITES)) == text
-
-
 
 
 def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_path: Path) -> None:
@@ -298,12 +271,6 @@ def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_
     assert account_of("digits") == account_of("digits") != account_of("hub:digits") != account_of("csv:/nowhere.csv")
 
 
-
-
-
-
-
-
 def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Path) -> None:
     """Of one row the mean is that row."""
     rows = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
@@ -318,14 +285,6 @@ def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Pa
         else:
             with pytest.warns(DataWarning, match=says):
                 unskew(str(path), *options)
-
-
-
-
-
-
-
-
 
 
 def sums_file(folder: Path, site: str, column: str, **of: object) -> str:
@@ -358,12 +317,6 @@ def test_a_site_that_decides_the_agreed_numbers_is_named(
     assert all(text in str(one.message) for text, one in zip(says, recwarn.list, strict=True))
 
 
-
-
-
-
-
-
 @pytest.mark.parametrize("odd", ["no\x9b31m", "no\u202e", "\x1b[31m"])
 def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, tmp_path: Path) -> None:
     """Before, they stood in the experiment's file as they are, and in the terminal."""
@@ -372,8 +325,6 @@ def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, 
         with pytest.raises(DataError, match=r"^bern: a (word of|column).* is .*, with control characters") as refused:
             unskew(basel, sums_file(tmp_path, "bern", column, words=words))
         assert odd not in str(refused.value)
-
-
 
 
 @pytest.mark.parametrize("named", [True, False])

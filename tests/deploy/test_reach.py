@@ -15,12 +15,7 @@ from unskew.deploy import certificates, reach
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 
-
 # ---------------------------------------------------------------- ports
-
-
-
-
 
 
 # ---------------------------------------------------------------- looking at a server
@@ -82,5 +77,3 @@ def test_a_server_with_an_expired_certificate_is_refused(pack: Path) -> None:
     certificates.issue_server(who, [], pack, days=0)
     with listening(pack) as address, pytest.raises(DeployError, match=r"has expired; the server needs .*--renew"):
         reach.probe(address, pack)
-
-

@@ -2,12 +2,9 @@
 
 import functools
 import itertools
-import json
 import re
-import sys
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +15,13 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from unskew import algorithms
 from unskew.data import load
 from unskew.deploy import parity
-from unskew.errors import ConfigError, DataError, DataWarning, QuorumError, RunError
+from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record.logs import RESUMED, rows
+from unskew.record.logs import rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
@@ -38,7 +34,7 @@ from loopback import Handler, Loopback
 
 from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
-from unskew.deploy.settings import CODE_PATH, Site, code_path
+from unskew.deploy.settings import Site
 from unskew.runtime.message import REPLIES, Envelope, EvaluationRequest, RoundContext, read, write
 from unskew.tree import Params
 from unskew.wire import encode
@@ -124,11 +120,11 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     simulated = loop.start(experiment, tmp_path / "sim").folder
     assert [p.equal for p in parity.compare(run, simulated)] == [True] * len(METHODS)
     assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
-    for name in ("ledger", "work", "failures", "info"):
-        assert (run / f"{name}.jsonl").read_bytes() == (simulated / f"{name}.jsonl").read_bytes()
+    for name in ("transfers", "work", "failures", "info"):
+        assert list(rows(run, name)) == list(rows(simulated, name))
     assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
-    assert {r["what"] for r in rows(run / "network.jsonl")} == {"ask", "fetch", "evaluate"}
-    assert not (simulated / "network.jsonl").exists()
+    assert {r["what"] for r in rows(run, "network")} == {"ask", "fetch", "evaluate"}
+    assert not list(rows(simulated, "network"))
     assert read_json(run / "run.json")["environment"]["executor"] == "network"
     assert start(tmp_path, Loopback({})) == run, "a run that is done needs nobody"
     for method, seed, client in itertools.product((m["name"] for m in METHODS), (0, 1), range(3)):
@@ -150,8 +146,6 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
             load_model(folder, "fedper")
 
 
-
-
 def test_a_client_tells_its_own_user_each_round_and_the_end(
     small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,8 +163,6 @@ def test_a_client_tells_its_own_user_each_round_and_the_end(
     ]
     for line, text in zip(lines, [*expected, "the run has ended"], strict=True):
         assert re.fullmatch(f"client 0: {text}", line), line
-
-
 
 
 class Killed(BaseException):
@@ -197,15 +189,11 @@ def test_a_server_that_was_killed_goes_on_to_the_same_end(after: int, small: Sma
     run = start(tmp_path, grid)
     assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
     assert all(p.bytes_equal for p in parity.compare(run, simulated))
-    assert not list(rows(run / "failures.jsonl"))
+    assert not list(rows(run, "failures"))
     deployment = read_json(tmp_path / "server" / "deployment.json")
     assert deployment["attempt"] == 2
     assert [len(starts) for starts in deployment["starts"].values()].count(2) <= 1
     assert all(n >= experiment.rounds for n in deployment["begun"].values())
-
-
-
-
 
 
 def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Small, tmp_path: Path) -> None:
@@ -268,9 +256,9 @@ def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small,
     registered(tmp_path / "server", 0, 1, 2)
     serve(grid, tmp_path / "server", Joins(grid, grid.handlers.pop(2)))
     run = tmp_path / "server" / "run"
-    lost = [(r["round"], r["client"], r["reason"]) for r in rows(run / "failures.jsonl")]
+    lost = [(r["round"], r["client"], r["reason"]) for r in rows(run, "failures")]
     assert lost == [(1, 2, "client lost: it is not connected")]
-    trained = [(r["round"], r["client"]) for r in rows(run / "work.jsonl")]
+    trained = [(r["round"], r["client"]) for r in rows(run, "work")]
     assert trained == [(1, 0), (1, 1), *((t, c) for t in (2, 3) for c in range(3))]
     assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
 
@@ -306,7 +294,7 @@ def test_a_client_that_is_back_by_the_end_gets_its_model_and_another_is_named(
     grid = pack(tmp_path, small("rounds=2", "split.num_clients=3", "runtime.executor='sequential'"))
     callback = ComesBack(grid, back)
     serve(grid, tmp_path / "server", callback)
-    assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run" / "work.jsonl")][3:] == [(2, 0), (2, 1)]
+    assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run", "work")][3:] == [(2, 0), (2, 1)]
     away = [text for text in callback.noted if "did not answer when training had ended" in text]
     if back:
         assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
@@ -345,7 +333,7 @@ def test_a_secure_sum_over_the_network_is_that_of_a_simulation(
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (gap,) = parity.compare(run, simulated)
     assert gap.max_abs_diff < 1e-5
-    assert not list(rows(run / "failures.jsonl"))
+    assert not list(rows(run, "failures"))
 
 
 def targets_of(kind: str) -> tuple[Any, Any]:
@@ -403,7 +391,7 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (found,) = parity.compare(run, simulated)
     assert found.max_abs_diff < 1e-5
-    reported = {r["name"] for r in rows(run / "metrics.jsonl")}
+    reported = {r["name"] for r in rows(run, "metrics")}
     assert {f"global.{more}", f"personal.{more}.mean"} <= reported
     model = load_model(tmp_path / "client-1", "fedavg")
     assert predict(model, x[:4]) == predict(load_model(simulated, "fedavg"), x[:4])
@@ -412,18 +400,6 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
 def again(root: Path, clients: int, data: Sequence[str] = ()) -> Loopback:
     """The same clients' folders on a new network."""
     return Loopback({c: own_site(root / f"client-{c}", data[c] if data else None) for c in range(clients)})
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 def test_nothing_of_pixels_is_told_but_a_power_of_two(
@@ -439,8 +415,6 @@ def test_nothing_of_pixels_is_told_but_a_power_of_two(
     assert open_client(tmp_path / "client-1", Site(source)).info.images == ("floats", "1 x 8 x 8")
 
 
-
-
 def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tmp_path: Path) -> None:
     grid = pack(tmp_path, small("split.num_clients=3", 'evaluate=["global", "personal"]'))
     honest = grid.handlers[2]
@@ -452,11 +426,11 @@ def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tm
 
     grid.handlers[2] = dies
     run = start(tmp_path, grid)
-    found = [(r["round"], r["client"], r["step"]) for r in rows(run / "failures.jsonl")]
+    found = [(r["round"], r["client"], r["step"]) for r in rows(run, "failures")]
     assert found == [
         (0, 2, "evaluate"), (1, 2, "train"), (1, 2, "evaluate"), (2, 2, "train"), (2, 2, "evaluate"),
     ]  # fmt: skip
-    last = [r for r in rows(run / "metrics.jsonl") if r["name"] == "personal.accuracy" and r["round"] == 2]
+    last = [r for r in rows(run, "metrics") if r["name"] == "personal.accuracy" and r["round"] == 2]
     assert [r["client"] for r in last] == [0, 1]
 
 
@@ -472,10 +446,6 @@ def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small
     grid = pack(tmp_path / "c", small("split.num_clients=2"))
     with pytest.raises(ConfigError, match=r"min_clients must be at most the 2 clients, got 3 \(.*server\.toml\)"):
         start(tmp_path / "c", grid)
-
-
-
-
 
 
 def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: Small, tmp_path: Path) -> None:
@@ -531,8 +501,6 @@ def test_a_client_that_is_taken_out_leaves_the_others_in(
     assert f"a node is rejected: it says it is client {out}, its key is not" in caplog.text
 
 
-
-
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "deployment.json"
     deployment = DeploymentState.open(path, "a")
@@ -552,8 +520,6 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
         DeploymentState.open(path, "a")
 
 
-
-
 def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Small, tmp_path: Path) -> None:
     """Clients with data of their own know nothing of the server's, and one curve would be of two test sets."""
     digits = load_digits()
@@ -571,10 +537,6 @@ def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Smal
         serve(grid, tmp_path / "server")
 
 
-
-
-
-
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:
     experiment = small("split.num_clients=3")
     grid = pack(tmp_path, experiment)
@@ -584,8 +546,6 @@ def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path
     with pytest.raises(RunError, match="another experiment"):
         serve(grid, tmp_path / "server")
     assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]
-
-
 
 
 @pytest.fixture
@@ -622,10 +582,6 @@ def test_frozen_parameters_are_at_each_client_and_in_each_clients_model(small: S
         assert torch.equal(own["0.1.weight"], frozen_body().state_dict()["0.1.weight"])
 
 
-
-
-
-
 @pytest.mark.usefixtures("with_code")
 def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -636,5 +592,3 @@ def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     grid = pack(tmp_path, of_a_frozen_body(small), wait_s=REFUSED_S)
     with pytest.raises(QuorumError, match=r"frozen parameters, which never travel \(SHA-256\) must be \w+.*, got 0000"):
         start(tmp_path, grid)
-
-

@@ -125,8 +125,6 @@ def test_a_secret_for_noise_that_came_with_the_folder_is_refused_and_one_made_he
     signing.check(client, accepted)
 
 
-
-
 def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that_runs(
     packed: Path, client: Path, tmp_path: Path
 ) -> None:
@@ -245,8 +243,6 @@ def test_a_policy_under_which_no_round_could_pass_is_refused_before_data_are_rea
     assert not (client / "audit.jsonl").exists()
 
 
-
-
 @pytest.mark.parametrize(
     "name", ["manifest.json", "manifest.sig", "coordinator.pub", "client.toml", "ca.crt", "README.md"]
 )
@@ -272,7 +268,3 @@ def test_a_manifest_without_client_toml_does_not_leave_it_unchecked(client: Path
     (client / "client.toml").symlink_to("/dev/zero")
     with pytest.raises(DeployError, match=r"manifest\.json is not a list of files"):
         signing.check(client, tmp_path / "accepted")
-
-
-
-

@@ -30,13 +30,13 @@ def test_a_federation_of_processes_comes_to_what_the_simulator_comes_to_and_leav
     reach.check_port(folders.address(out / "deploy" / "server"))
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
-    assert list(rows(run / "failures.jsonl")) == []
+    assert list(rows(run, "failures")) == []
     for client in (0, 1):
         own = load_model(out / "deploy" / f"client-{client}", "fedavg")
         expected = load_model(tmp_path / "simulated", "fedavg", client)
         assert own.unskew == expected.unskew
         assert all(torch.equal(t, expected.state_dict()[name]) for name, t in own.state_dict().items())
-    network = list(rows(run / "network.jsonl"))
+    network = list(rows(run, "network"))
     assert {r["client"] for r in network} == {0, 1}
     private = [*out.rglob("*.key"), *out.rglob("*.secret")]
     # The server's, one of each client; one of each client to draw from.

@@ -1,6 +1,5 @@
 """Prices: the papers' numbers, worked sums, purity, and what a run folder must hold."""
 
-import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import rewrite
 
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
@@ -24,6 +24,7 @@ from unskew.pricing.radio import Cost, measures, price, summed
 from unskew.pricing.summary import cost_summary, reached, targets
 from unskew.pricing.traffic import CellTraffic, Columns, RecordedRun, read, training
 from unskew.protocol import Federation, Layout, Plan, probe
+from unskew.record.logs import rows as rows_of
 from unskew.run import loop
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Effort
@@ -107,8 +108,8 @@ def test_the_models_of_table_3_are_those_first_sent_or_what_the_facts_say() -> N
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True])
 def test_iterations_that_are_no_count_are_refused(copy: Path, value: Any) -> None:
     row = {"method": "fedavg", "seed": 0, "round": 1, "type": "unskew.passes", "info": {"iterations": value}}
-    (copy / "info.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(RunError, match=r"info\.jsonl, line 1: info\.iterations must be (an integer|>= 1), got"):
+    rewrite(copy, info=[row])
+    with pytest.raises(RunError, match=r"run\.sqlite: .*info\.iterations must be (an integer|>= 1), got"):
         price(copy, ledger="feddif_table3")
 
 
@@ -361,7 +362,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     """The run without what pricing does not read."""
     made = tmp_path / "run"
     made.mkdir()
-    for name in ("run.json", "config.toml", "ledger.jsonl", "metrics.jsonl", "work.jsonl", "info.jsonl"):
+    for name in ("run.json", "config.toml", "run.sqlite"):
         (made / name).write_bytes((folder / name).read_bytes())
     return made
 
@@ -371,7 +372,7 @@ def test_a_run_folder_is_priced_by_method_seed_and_round(folder: Path) -> None:
     assert [(c.method, c.seed, c.round) for c in costs] == [
         (m, s, t) for s in (0, 1) for m in ("fedavg", "scaffold", "independent") for t in (1, 2, 3)
     ]
-    sent = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    sent = list(rows_of(folder, "transfers"))
     for method in ("fedavg", "scaffold"):
         recorded = sum(r["bytes"] for r in sent if r["method"] == method)
         assert sum(sum(c.bytes.values()) for c in costs if c.method == method) == recorded
@@ -388,28 +389,8 @@ def test_the_run_was_made_under_no_radio_or_its_own(folder: Path, copy: Path) ->
     assert read(copy).channel == Radio(kappa=3.0)
 
 
-def spoil(path: Path, **changed: Any) -> None:
-    first, *rest = path.read_text().splitlines()
-    broken = {k: v for k, v in {**json.loads(first), **changed}.items() if v is not ...}
-    path.write_text("\n".join([json.dumps(broken), *rest, ""]))
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("ledger.jsonl", {"bytes": -1}), ("ledger.jsonl", {"src": 1.5}), ("ledger.jsonl", {"hop": ...}),
-        ("ledger.jsonl", {"kind": "gift"}), ("ledger.jsonl", {"method": "fedavvg"}), ("ledger.jsonl", {"seed": 5}),
-        ("ledger.jsonl", {"seed": [0]}), ("work.jsonl", {"examples": "12"}), ("metrics.jsonl", {"value": "high"}),
-    ],
-)  # fmt: skip
-def test_a_row_that_no_run_writes_is_named_with_its_line(copy: Path, name: str, changed: dict[str, Any]) -> None:
-    spoil(copy / name, **changed)
-    with pytest.raises(RunError, match=f"{name}, line 1: .*; the file is corrupt, restore it or run again"):
-        read(copy)
-
-
 def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
-    (copy / "ledger.jsonl").write_text("")
+    rewrite(copy, transfers=())
     with pytest.raises(RunError, match=r"nothing to price: its ledger has no rows \(fedavg, scaffold, .* sent nothing"):
         price(copy)
 

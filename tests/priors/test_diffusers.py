@@ -232,7 +232,7 @@ def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algori
         data=f"npz:{tmp_path / 'two.npz'}", split=unskew.IID(num_clients=2), rounds=1, model="logistic",
         out=tmp_path / "run",
     )  # fmt: skip
-    (info, _) = [r["info"] for r in rows(tmp_path / "run" / "info.jsonl")]
+    (info, _) = [r["info"] for r in rows(tmp_path / "run", "info")]
     assert info["warnings"] == [
         "for the prior images of 1 x 8 x 8 are given three equal channels and resized, to 3 x 32 x 32"
     ]

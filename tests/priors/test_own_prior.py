@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unskew import FedPFT, priors
-from unskew.algorithms import METHODS as METHODS_BY_NAME
-from unskew.cli.catalogue import catalogue
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, own_modules
 from unskew.local import imagery
@@ -90,7 +87,7 @@ def test_a_file_with_a_prior_serves_two_methods_and_their_report(mine: Path) -> 
     loop.start(experiment(mine), mine / "run")
     ends = {(r["method"], r["metric"]) for r in read_json(mine / "run" / "summary.json")["rows"]}
     assert {("fedpft", "global.accuracy"), ("feddistr", "global.accuracy")} <= ends
-    warned = {text for row in rows(mine / "run" / "info.jsonl") for text in row["info"]["warnings"]}
+    warned = {text for row in rows(mine / "run", "info") for text in row["info"]["warnings"]}
     assert warned == {"for the prior images of 1 x 8 x 8 are resized, to 1 x 4 x 4"}
     assert "code of prior_of_mine" in read_json(mine / "run" / "run.json")["environment"]
 
@@ -122,12 +119,6 @@ def test_code_of_a_prior_is_not_imported_from_a_file_that_may_be_anybodys(mine: 
     assert "prior_of_mine" not in sys.modules
 
 
-
-
-
-
-
-
 @pytest.mark.parametrize(
     ("prior", "text"),
     [
@@ -157,10 +148,6 @@ def test_a_prior_with_a_mistake_is_refused_in_a_sentence_before_anything_is_done
     assert not (mine / "run").exists()
 
 
-
-
-
-
 # ---------------------------------------------------------------- deployed
 def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
     mine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -180,5 +167,3 @@ def test_a_client_that_lacks_the_prior_is_told_so_before_it_takes_part(
     shutil.move(mine / "prior_of_mine.py", mine / "moved.py")
     with pytest.raises(ConfigError, match=r"methods.0.prior: prior .* cannot be imported .*No module named 'prior_of"):
         open_client(packed / "client-1", Site(allow_code=True))
-
-

@@ -55,7 +55,7 @@ def test_a_healthy_machine_has_nothing_broken(pretend: Callable[..., None], tmp_
     assert {f.what for f in findings} >= {
         *("unskew", "python", "platform", "torch", "numpy", "cores", "memory", "threads", "cuda", "fork"),
         *("extra [hub]", "extra [track]", "extra [deploy]", "extra [diffusion]", "extra [dp]"),
-        *("data folder", "browser", "run folders", "disk"),
+        *("data folder", "run folders", "disk"),
     }
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,5 @@
 """Rounds with too few replies: what stays of them, what is forgotten, and when a run ends for them."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from unskew import wire
 from unskew.algorithms.fedavg import FedAvg, FedAvgState, ModelMessage
 from unskew.algorithms.feddw import DW, LabelNoise
 from unskew.errors import QuorumError
-from unskew.info import PrivacyBudget, Refused, whole
 from unskew.protocol import Federation, Plan, ask
 from unskew.runtime.round import IN_A_ROW
 from unskew.world.outage import Outage
@@ -110,12 +108,6 @@ def test_the_privacy_that_an_abandoned_round_spent_stays_spent(wrapper: Any, spe
     assert (spent(one), spent(two)) == (dict.fromkeys(range(6), 1), dict.fromkeys(range(6), 2))
 
 
-
-
-
-
-
-
 @dataclass(frozen=True)
 class Greedy(FedAvg):
     """A method that needs more replies than it asks for."""
@@ -165,5 +157,3 @@ def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tm
     assert len(waits) == IN_A_ROW - 2  # before each round that follows one without a result
     with pytest.raises(QuorumError, match=f"{IN_A_ROW} rounds in a row have no result: round {IN_A_ROW + 1}"):
         there.runtime.attempt(state, IN_A_ROW + 1)
-
-

@@ -1,11 +1,8 @@
 """What a deployment does when clients die, rejoin, keep silent or lie."""
 
 import dataclasses
-import errno
-import io
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +15,7 @@ from recipe import VARIANTS, finite, rounds, simulator
 
 from unskew import wire
 from unskew.data.inputs import Column
-from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, QuorumError
 from unskew.runtime.memory import Memory
 from unskew.world.outage import Outage
 
@@ -30,11 +27,9 @@ from unskew.algorithms.fedavg import ModelReply
 from unskew.info import PrivacyBudget, parts
 from unskew.keys import Key
 from unskew.local.executor import EvalJob
-from unskew.protocol import Ask
 from unskew.runtime import client as client_side
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
-from unskew.runtime import round as round_driver
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
 from unskew.runtime.message import (
     REPLIES,
@@ -114,8 +109,6 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path,
     assert "patient 4711" in capsys.readouterr().err
 
 
-
-
 def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=0.5))
 
@@ -125,8 +118,6 @@ def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Pa
     instead(there, 1, silent)
     _, lost = one_round(there)
     assert lost == {1: "late: no reply within 0.5 s"}
-
-
 
 
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper"])
@@ -257,8 +248,6 @@ def test_an_old_order_is_refused(tmp_path: Path) -> None:
         reason(there.client_runtime(0).answer(write("ask", late, *old.parts)))
         == "round 2 lies before this server began"
     )
-
-
 
 
 @pytest.mark.parametrize(
@@ -455,8 +444,6 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     assert "a node is rejected: it says it is client 5, its key is not registered" in said
 
 
-
-
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -516,10 +503,6 @@ def test_a_client_with_other_input_columns_takes_no_part(
     assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
 
 
-
-
-
-
 @pytest.mark.parametrize("sent", [("a" * 10**6,), ("0" * 64,), ("0" * 64, "G" * 64), ("0" * 64,) * 3])
 def test_columns_that_are_no_hashes_are_not_kept(sent: tuple[str, ...], tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
@@ -541,8 +524,6 @@ def test_images_that_are_not_described_as_agreed_are_not_kept(sent: tuple[str, .
     assert wrong is not None
     assert "must be described by kind, shape and scale" in wrong
     assert len(wrong) < 200
-
-
 
 
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
@@ -612,10 +593,6 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
 
-
-
-
-
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     there.membership.settle(False)
@@ -650,8 +627,6 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
             count=lambda: 1,
             key=Key(0),
         )
-
-
 
 
 # ---------------------------------------------------------------- hostile clients
@@ -944,12 +919,6 @@ def test_a_reply_that_is_not_one_is_refused_recorded_and_survived(lie: str, tmp_
     assert text in lost[3]
 
 
-
-
-
-
-
-
 def gone_when_fetched(message: Envelope, honest: Handler) -> Envelope:
     """A client that dies after its step, before what it holds is collected."""
     if message.action == "fetch":
@@ -1006,8 +975,6 @@ def test_a_held_model_a_hundred_times_larger_than_the_others_is_refused(case: st
     for client, _, reason in lost:
         assert client == 3
         assert reason.startswith("refused: its tensors have the norm")
-
-
 
 
 def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
@@ -1068,8 +1035,6 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
         found = there.runtime.evaluate_on_clients(state, 1, ["personal", "val"])
         assert 1 not in found["personal"]
         assert [(f.client, f.step) for f in there.runtime.drain_records()[0]] == [(1, "evaluate")]
-
-
 
 
 # ---------------------------------------------------------------- the apps

@@ -72,10 +72,10 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
 
 def _seconds(run: Path) -> list[float]:
     """Seconds of each round after the first."""
-    return [r["value"] for r in rows(run / "metrics.jsonl") if r["name"] == "seconds" and r["round"] > 1]
+    return [r["value"] for r in rows(run, "metrics") if r["name"] == "seconds" and r["round"] > 1]
 
 
 def _framing(run: Path) -> float:
     """Bytes around the payloads, relative to the payloads."""
-    sent = list(rows(run / "network.jsonl"))
+    sent = list(rows(run, "network"))
     return float(sum(r["framing"] for r in sent) / sum(r["payload"] for r in sent))

@@ -251,7 +251,7 @@ def realised(history: History, where: str) -> Row:
 
 def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The info FedDistr reported in its round, by label and seed."""
-    every = log(_path(history) / "info.jsonl")
+    every = log(_path(history), "info")
     return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.type}
 
 

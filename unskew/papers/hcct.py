@@ -582,7 +582,7 @@ def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
     for history in runs:
         assert history.path is not None
         by: dict[str, list[float]] = {}
-        for row in log(history.path / "info.jsonl"):
+        for row in log(history.path, "info"):
             values = [u for u in row["info"].get("utility", ()) if u is not None]
             if values:
                 by.setdefault(row["method"], []).append(float(np.mean(values)))
