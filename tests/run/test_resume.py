@@ -26,12 +26,13 @@ import torch
 from unskew import signals, version, wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment.config import Experiment, load, parse, to_toml
-from unskew.local.executor import Columns, EvalJob, Executor, columns_of
+from unskew.local.executor import Columns, EvalJob
+from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.record import database
 from unskew.record.logs import RESUMED, rows
 from unskew.record.reader import read
-from unskew.run import checkpoint, evaluation, loop, models, more_seeds, unchanged
+from unskew.run import checkpoint, loop, models, more_seeds, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import locked
@@ -210,11 +211,13 @@ def test_clients_that_share_a_model_share_it_after_a_resume(
     """
     passes: list[int] = []
 
-    def counted(executor: Executor, jobs: Sequence[EvalJob]) -> list[Columns]:
-        passes.append(len(jobs))
-        return columns_of(executor, jobs)
+    measured = Sequential.evaluate
 
-    monkeypatch.setattr(evaluation, "columns_of", counted)
+    def counted(executor: Sequential, jobs: Sequence[EvalJob]) -> list[Columns]:
+        passes.append(len(jobs))
+        return measured(executor, jobs)
+
+    monkeypatch.setattr(Sequential, "evaluate", counted)
     groups = f'[[methods]]\nname = "grouped"\ngroups = {[[i] for i in range(30)]}\n'
     experiment = tiny("split.num_clients=30", "clients_per_round=1", "rounds=4", methods=groups)
     loop.start(experiment, tmp_path / "whole")
@@ -280,7 +283,6 @@ def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from unskew.local.executor import Columns, EvalJob, Executor, columns_of
 from unskew.local.trainer import LocalTrainer
 from unskew.experiment import config
 from unskew.run import cell, loop

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
-from unskew.deploy import operate, parity, versions
+from unskew.deploy import operate, parity
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -46,7 +46,6 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
     Raises:
         ConfigError: If a size in `only` is not measured, or Flower is not installed.
     """
-    versions.require()
     require_known(only, list(SIZES), "bench deploy")
     measured: list[BenchRow] = []
     for size, hidden in SIZES.items():

@@ -359,8 +359,17 @@ def local(
             ended.enter_context(ClientProcess(folders.client_folder(deployment, c), deployment / "policy.toml", say))
             for c in range(num_clients)
         ]
-        ended.callback(lambda: [c.terminate() for c in clients])  # all at once; each is waited for then
-        run = serve(deployment / "server", say, force, lambda: [c.look(restart) for c in clients] and None)
+
+        def look() -> None:
+            for client in clients:
+                client.look(restart)
+
+        def terminate() -> None:
+            for client in clients:
+                client.terminate()
+
+        ended.callback(terminate)  # all at once; each is waited for then
+        run = serve(deployment / "server", say, force, look)
     return collect(run, out)
 
 

@@ -151,8 +151,8 @@ def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]
         )
     if config.min_clients > len(registered):
         raise ConfigError(
-            f"min_clients must be at most {len(registered)}, the number of certificates in clients/, got {config.min_clients} "
-            f"({path})"
+            f"min_clients must be at most {len(registered)}, the number of certificates in clients/, got "
+            f"{config.min_clients} ({path})"
         )
     return number
 

@@ -638,12 +638,14 @@ class _Primitives:
 
         self._ec, self._form, self._fernet, self._shamir = ec, serialization, fernet, Shamir
         self._curve, self._pad, self._unpad = ec.SECP384R1(), pad, unpad
-        self._derived = lambda shared: HKDF(hashes.SHA256(), 32, None, None).derive(shared)
+        self._hkdf, self._hash = HKDF, hashes.SHA256
 
     def split(self, secret: bytes, threshold: int, number: int) -> list[bytes]:
         """Split a secret into shares: the share's number in 4 bytes, then a share of each 16 bytes."""
         whole = self._pad(secret, 16)
-        blocks = [self._shamir.split(threshold, number, whole[i : i + 16]) for i in range(0, len(whole), 16)]
+        blocks = [
+            self._shamir.split(threshold, number, whole[i : i + 16], ssss=False) for i in range(0, len(whole), 16)
+        ]
         return [i.to_bytes(4, "little") + b"".join(b[k][1] for b in blocks) for k, (i, _) in enumerate(blocks[0])]
 
     def combine(self, shares: Sequence[bytes]) -> bytes:
@@ -654,9 +656,8 @@ class _Primitives:
         """
         numbered = [(int.from_bytes(share[:4], "little"), share[4:]) for share in shares]
         places = range(0, len(numbered[0][1]), 16)
-        whole: bytes = self._unpad(
-            b"".join(self._shamir.combine([(i, share[at : at + 16]) for i, share in numbered]) for at in places), 16
-        )
+        blocks = [[(i, share[at : at + 16]) for i, share in numbered] for at in places]
+        whole: bytes = self._unpad(b"".join(self._shamir.combine(block, ssss=False) for block in blocks), 16)
         return whole
 
     def encrypt(self, key: bytes, text: bytes) -> bytes:
@@ -692,7 +693,8 @@ class _Primitives:
     def agreed(self, private: Any, public: str) -> bytes:
         """Agree on 32 bytes with the owner of a public key, in base 64."""
         key = self._ec.EllipticCurvePublicKey.from_encoded_point(self._curve, bytes.fromhex(public))
-        return base64.urlsafe_b64encode(self._derived(private.exchange(self._ec.ECDH(), key)))
+        shared = private.exchange(self._ec.ECDH(), key)
+        return base64.urlsafe_b64encode(self._hkdf(self._hash(), 32, None, None).derive(shared))
 
 
 @functools.cache
