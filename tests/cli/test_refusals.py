@@ -1,6 +1,7 @@
 """Bad input, end to end: one line that begins with the error's class, an exit code that is not 0, nothing left."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,10 @@ def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) ->
     assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
     refused(unskew("compare", "a"), "RunError", "at least two")
     refused(unskew("compare", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
+    (here / "half").mkdir()
+    (here / "half" / "run.json").write_text("{}")
+    refused(unskew("compare", "a", "half"), "RunError", "the run in half is not done", "unskew resume half")
+    shutil.rmtree(here / "half")
     refused(unskew("compare", "a", "b", "./a"), "RunError", "a is given twice")
     refused(unskew("compare", "a", "b", "--out", "no/page.html"), "RunError", "no/page.html cannot be written")
     (here / "b" / "summary.json").write_text("{}")

@@ -5,18 +5,21 @@ A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What ca
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from unskew import models
 from unskew.data.checks import LARGE
 from unskew.experiment.config import Experiment, TaskConfig
 from unskew.protocol import hook
 from unskew.run.setup import FROZEN, Setup, records, scales_targets
 from unskew.tasks.measure import Measure
+from unskew.tasks.needs import needs_of
 from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import ends_in, takes_logits
+from unskew.words import some
 from unskew.wrappers.base import Wrapped
 
 FROM_ONE = 10.0
@@ -136,7 +139,26 @@ def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
     return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
 
 
-OF_RUNS = (_second_class, _weights, _squashed_twice, _draws, _large)
+def _head(run: Planned) -> str:
+    """What makes the outputs was found by a run of the network, for methods that name it or take what enters it."""
+    task = run.experiment.task
+    need = [m.label for m in run.experiment.methods if _needs_head(m.algorithm)]
+    if not need or task.head is not None or task.model in models.TABLE:
+        return ""
+    head = some([part or "the whole network" for part in run.setup.task.head])
+    return (
+        f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
+        "another layer, or one with others in it"
+    )
+
+
+def _needs_head(algorithm: Any) -> bool:
+    values = (getattr(record, f.name) for record in records(algorithm) for f in fields(record))
+    words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
+    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(algorithm))
+
+
+OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws, _large)
 
 
 # ---------------------------------------------------------------- of a method
