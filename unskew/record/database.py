@@ -419,7 +419,7 @@ class Database:
         return self._counts[table]
 
     def marks(self) -> dict[str, Mark]:
-        """Count the rows of each table that is not empty."""
+        """Return the number and hash of the rows of each table that is not empty."""
         return {n: Mark(count, self._hashes[n].hexdigest()) for n, count in self._counts.items() if count}
 
     def commit(self, position: str | None = None) -> None:
