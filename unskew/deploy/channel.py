@@ -164,7 +164,9 @@ class Hub:
         self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
         self._pending: dict[Node, _Pending] = {}
         self._numbers = 0
-        self.wake: Callable[[_Session], None] = lambda session: session.wake.set()
+
+    def wake(self, session: _Session) -> None:
+        """Let the network's thread look for a request."""
 
     # ------------------------------------------------------------ the plan's thread
     def nodes(self) -> set[Node]:
@@ -337,9 +339,12 @@ class GrpcServer(Hub):
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
+    def wake(self, session: _Session) -> None:
+        """Let the network's thread look for a request."""
+        self._loop.call_soon_threadsafe(session.wake.set)
+
     async def _run(self, ready: "queue.SimpleQueue[Exception | None]") -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        self.wake = lambda session: void(self._loop.call_soon_threadsafe(session.wake.set))
         try:
             server = grpc.aio.server(options=OPTIONS)
             handler = grpc.stream_stream_rpc_method_handler(self._connected)
@@ -414,10 +419,6 @@ class GrpcServer(Hub):
         with suppress(DeployError):
             return self.registered().get(public_key(auth.get("x509_pem_cert", [b""])[0]))
         return None
-
-
-def void(_: object) -> None:
-    """Forget a value."""
 
 
 # ---------------------------------------------------------------- the client's side

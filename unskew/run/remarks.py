@@ -46,8 +46,8 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
     run = NewRun(experiment, setup, num_clients)
     yield from filter(None, (look(run) for look in OF_RUNS))
     for method in experiment.methods:
-        said = (look(run, method.algorithm) for look in OF_METHODS)
-        yield from (f"{method.label}: {text}" for text in said if text)
+        texts = (look(run, method.algorithm) for look in OF_METHODS)
+        yield from (f"{method.label}: {text}" for text in texts if text)
 
 
 # ---------------------------------------------------------------- of a run
