@@ -1,41 +1,19 @@
-"""The mock prior, and what the real one's work takes."""
+"""The prior of a dry run, and how work is timed."""
 
 from typing import Any
 
 import pytest
 import torch
 import toy_prior
-from torch import Tensor, nn
+from torch import Tensor
 
 from unskew.decide.forecast import measure
-from unskew.decide.forecast.measure import affine, outputs
-from unskew.decide.forecast.mock_prior import MockPrior, PriorRequest
-from unskew.decide.forecast.prior_trial import at_once, seconds_of, working_bytes
+from unskew.decide.forecast.dry_run import MadeUp
+from unskew.decide.forecast.measure import affine
 from unskew.keys import Key
 from unskew.local import imagery
 
 X = torch.rand(3, 1, 8, 8)
-ASKED = [
-    PriorRequest("toy", "encode"),
-    PriorRequest("toy", "decode"),
-    PriorRequest("toy", "invert", 100, 8),
-    PriorRequest("toy", "sample"),
-    PriorRequest("toy", "distances"),
-]
-
-
-class Layered(toy_prior.Toy):
-    """A toy whose every answer passes two layers: 16 to 4 to 16 numbers for each latent."""
-
-    layers = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 16)).requires_grad_(False)
-
-    def decode(self, latents: Tensor) -> Tensor:
-        return super().decode(self.layers(latents.flatten(1)).reshape(latents.shape))
-
-    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
-        moved = self.layers(embeddings)[:, None].expand(-1, latents.shape[1], -1)
-        self.layers(latents.flatten(2))
-        return super().predict(latents, moved.mean(1), times)
 
 
 def real(prior: Any) -> imagery.TaskImagery:
@@ -44,9 +22,9 @@ def real(prior: Any) -> imagery.TaskImagery:
 
 @pytest.mark.parametrize("length", [0.0, 0.01])
 def test_what_is_made_up_has_the_shapes_of_the_real_thing(length: float) -> None:
-    noted: list[tuple[str, int]] = []
+    noted: list[Any] = []
     genuine = real(toy_prior.Toy())
-    mock = MockPrior(genuine, (1, 8, 8), 3, length, lambda asked, n, same: noted.append((asked.what, n)))
+    mock = MadeUp(genuine, (1, 8, 8), 3, length, noted)
     v, key = torch.zeros(5, 16), Key(0)
     with toy_prior.toy():
         pairs = [
@@ -63,12 +41,18 @@ def test_what_is_made_up_has_the_shapes_of_the_real_thing(length: float) -> None
     for made_up, true in pairs:
         assert made_up.shape == true.shape
         assert made_up.dtype == true.dtype
-    assert noted == [("encode", 3), ("decode", 3), ("invert", 5), ("sample", 20), ("distances", 5)]
+    assert [(kind[2], n) for kind, n, _ in noted] == [
+        ("encode", 3),
+        ("decode", 3),
+        ("invert", 5),
+        ("sample", 20),
+        ("distances", 5),
+    ]
 
 
 def test_embeddings_stay_where_they_began_or_lie_apart() -> None:
     def learned(client: int, length: float) -> Tensor:
-        made = MockPrior(real(toy_prior.Toy()), (1, 8, 8), client, length, lambda *_: None)
+        made = MadeUp(real(toy_prior.Toy()), (1, 8, 8), client, length, [])
         return made.invert([X] * 3, Key(0), steps=1, batch_size=1)
 
     assert torch.equal(learned(0, 0.0), torch.zeros(3, 16))
@@ -77,37 +61,13 @@ def test_embeddings_stay_where_they_began_or_lie_apart() -> None:
 
 def test_equal_images_are_told_from_others() -> None:
     noted: list[Any] = []
-    made = MockPrior(real(toy_prior.Toy()), (1, 8, 8), 0, 0.0, lambda asked, n, same: noted.append(same))
+    made = MadeUp(real(toy_prior.Toy()), (1, 8, 8), 0, 0.0, noted)
     v = torch.zeros(2, 16)
     for args in ((v, 3, Key(0)), (v.clone(), 3, Key(0)), (v + 1, 3, Key(0)), (v, 4, Key(0)), (v, 3, Key(1))):
         made.sample(*args)
-    assert noted[0] == noted[1]
-    assert len(set(noted)) == 4
-
-
-def test_layers_are_counted_by_what_they_put_out() -> None:
-    """(5, 4) and (5, 16) float32: 80 and 320 bytes; the sequence that holds them puts out nothing of its own."""
-    assert outputs(lambda: Layered.layers(torch.zeros(5, 16))) == [80, 320]
-
-
-def test_an_inversion_keeps_all_layers_twice_and_the_rest_two_in_turn() -> None:
-    """A decoded latent passes 16 and 64 bytes, together 80, and 64 latents go together at most.
-
-    One step of an inversion with 8 latents of a cluster: 80 bytes for its embedding, 640 for its latents, all twice;
-    8 clusters go together.
-    """
-    genuine = real(Layered())
-    assert working_bytes(PriorRequest("toy", "decode"), genuine, X, 3) == 3 * 80
-    assert working_bytes(PriorRequest("toy", "decode"), genuine, X, 1000) == 64 * 80
-    assert working_bytes(PriorRequest("toy", "invert", 100, 8), genuine, X, 5) == 5 * 2 * 720
-    assert at_once(PriorRequest("toy", "invert", 100, 8), genuine) == 8
-
-
-@pytest.mark.parametrize("asked", ASKED, ids=lambda a: a.what)
-def test_whatever_is_asked_of_a_prior_can_be_timed(asked: PriorRequest) -> None:
-    one, more = seconds_of(asked, real(toy_prior.Toy()), X, 20, 0.05)
-    assert one > 0
-    assert more >= 0
+    same = [of for _, _, of in noted]
+    assert same[0] == same[1]
+    assert len(set(same)) == 4
 
 
 def test_a_line_is_put_through_one_and_as_many_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:

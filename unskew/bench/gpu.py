@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.bench.toolkit import BenchRow, Rounds, Say, Workload, random_clients, require_known, speed_row, take_turns
+from unskew.decide.forecast.measure import timed
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,6 @@ if TYPE_CHECKING:
     from unskew.experiment.config import Experiment
     from unskew.run.callbacks import Callback, Progress
     from unskew.run.setup import Setup
-
-SILENT_S = 3.0  # longest wait without a word
 
 
 class Planning:
@@ -23,36 +20,27 @@ class Planning:
 
     def __init__(self, callback: "Callback", folder: Path) -> None:
         self._watcher, self._folder = callback, folder
+        self.note = callback.note
 
     def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
         """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
-        from unskew.decide.forecast.memory import too_large
         from unskew.decide.forecast.plan import forecast
         from unskew.decide.forecast.values import to_json
         from unskew.files import write_atomically
         from unskew.run.folder import explained
 
-        word = threading.Timer(SILENT_S, self._watcher.note, ["forecasting the costs of this run, then it begins"])
-        word.daemon = True
-        word.start()
         try:
             costs = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
         except Exception as error:  # a failed forecast must not stop the run
             print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
         else:
-            if (short := too_large(costs)) is not None:
-                print(f"warning: {short}", file=sys.stderr)
+            if costs.too_large:
+                print(f"warning: {costs.too_large}", file=sys.stderr)
             path = self._folder / "plan.json"
             with explained(path, self._folder):
                 write_atomically(path, json.dumps(to_json(costs), indent=1))
-        finally:
-            word.cancel()
         self._watcher.start(experiment, setup, feds)
 
     def progress(self, progress: "Progress") -> None:
         """Pass on."""
         self._watcher.progress(progress)
-
-    def note(self, text: str) -> None:
-        """Pass on."""
-        self._watcher.note(text)

@@ -1,11 +1,18 @@
-"""A run without training: a method's real plan, driven by clients whose results are made up.
+"""A run without training: a method's real plan, driven by clients whose results are made up, and what it asks for.
 
-`dry_run` drives a method of an experiment on its data, for a forecast.  `untrained_rounds` needs class counts only:
-FedDif's auctions, for example, see class counts, sizes and channels, so three hundred of its rounds take seconds.
+The simulator, the wire and the evaluation around it are those of a run, so the same code counts bytes, draws cohorts
+and chooses what is evaluated.  An optimisation ends near its start, or where it began; a plan that sends the same in
+both cases does not let training decide what it sends, as far as two tries can tell.  Folds and local code (`Run`)
+really run, while there is time for it; a prior that they ask for is made up in the shapes of the real one.
+
+`untrained_rounds` needs class counts only: FedDif's auctions, for example, see class counts, sizes and channels, so
+three hundred of its rounds take seconds.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,35 +22,78 @@ from torch import Tensor
 
 from unskew import machine
 from unskew.data.federated import FederatedData
-from unskew.decide.forecast.counts import DryRun, RoundRequests
-from unskew.decide.forecast.mock_executor import CodeResults, DryRunExecutor, Mock, size
+from unskew.errors import MemoryShortage
 from unskew.experiment.config import Experiment, Method
 from unskew.info import Passes, whole
-from unskew.ledger import totals
-from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained
+from unskew.keys import Key
+from unskew.ledger import Direction, totals
+from unskew.local import imagery
+from unskew.local.data import steps_of_job
+from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained, untrained
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import ClientId, Layout, drive, report_of
+from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, drive, report_of
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
 from unskew.run.setup import Setup
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
-from unskew.tree import Params
+from unskew.tree import Params, leaves
+from unskew.units import human_bytes
 from unskew.world.channel import Channel
 from unskew.wrappers.replies import held_uploads
 
+Kind = tuple[Any, ...]
+"""Equal for two jobs that cost the same for equally much: ("sgd", config, terms), ("code", name), ("prior", ...)."""
+
+MOVED = 0.01
+"""Distance of a made-up result from its start, relative to each value; 0 in the other try."""
+CODE_S = 1.0
+"""Seconds that a method's local code may take in addition to the time for driving; each kind is run at least once."""
+AGAIN_S = 5.0
+"""Seconds up to which a kind of local code is run a second time."""
+ROOM = 0.9
+"""Share of the free memory that messages, memories and replies may take: a dry run holds them as the run would."""
 PARTIAL_MEANS = 3
 """Models that a mean in the making takes: sums of this chunk and of those before, and a first reply."""
+KEY = Key(0) / "rehearsal"
+
+
+@dataclass
+class Requests:
+    """What is asked for in one round, or in one evaluation.
+
+    Attributes:
+        bytes: Bytes sent, by direction.
+        jobs: Number of jobs by kind, by examples or what a prior is to make, and by whether the server asks.
+        evaluated: Number of examples for each model to be evaluated.
+        gathered: Most examples that are copied for one evaluation.
+        server_s: Time of everything but the jobs, seconds.
+    """
+
+    bytes: Mapping[Direction, int] = field(default_factory=dict)
+    jobs: Counter[tuple[Kind, int, bool]] = field(default_factory=Counter)
+    evaluated: list[int] = field(default_factory=list)
+    gathered: int = 0
+    server_s: float = 0.0
+
+
+@dataclass(eq=False)
+class Code:
+    """Local code of a method that really ran: its first result by kind, what it asked of a prior, its times."""
+
+    first: dict[Kind, tuple[Any, list[tuple[Kind, int, Hashable]]]] = field(default_factory=dict)
+    times: dict[Kind, list[tuple[float, int]]] = field(default_factory=dict)
+    spent: float = 0.0
+
+    def seconds(self, kind: Kind) -> float:
+        """Seconds for an example; the first call may have imported and built what others use."""
+        times = self.times[kind][1:] or self.times[kind]
+        return sum(s for s, _ in times) / max(sum(n for _, n in times), 1)
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedMethod:
-    """One method under one seed, ready to be driven or timed.
-
-    Attributes:
-        window: `Executor.window` of the run's executor.
-        code: Results of the method's local code so far.
-    """
+    """One method under one seed, ready to be driven or timed; `window` is that of the run's executor."""
 
     method: Method
     seed: int
@@ -51,41 +101,63 @@ class PreparedMethod:
     population: Population
     pooled: bool
     window: Callable[[int], int]
-    code: CodeResults = field(default_factory=CodeResults)
 
 
-def prepare(
-    experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, seed: int, code: CodeResults | None = None
-) -> PreparedMethod:
-    """A method's clients under a seed, as a run would make them; `code` has the results of other seeds' local code."""
+@dataclass(eq=False)
+class DryRun:
+    """Requests of one method under one seed, for as many rounds as were driven.
+
+    Attributes:
+        rounds: Requests of each round, from the first.
+        evaluation: Requests of an evaluation after the last of them; None if there was none.
+        in_flight_bytes: Most bytes of messages, replies and states alive at once.
+        client_bytes: Most bytes that one client is sent, remembers and answers in an exchange.
+        memory_per_client: Bytes one client remembers, on average over those that remember something.
+        clients: Clients that were asked.
+        samples: One optimisation of each kind, to be timed.
+        reused: True if a result of local code was used again for lack of time.
+        abandoned: Number of the rounds that have too few replies for a result.
+    """
+
+    rounds: list[Requests]
+    evaluation: Requests | None
+    in_flight_bytes: int
+    client_bytes: int
+    memory_per_client: float
+    clients: frozenset[ClientId]
+    samples: dict[Kind, Sgd]
+    reused: bool
+    abandoned: int
+
+
+def prepare(experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, seed: int) -> PreparedMethod:
+    """A method's clients under a seed, as a run would make them."""
     trainer, population, train = run_setup.clients(experiment, method, setup, fed, seed)
-    if code is not None:
-        code.next_seed()
     workers = experiment.runtime.workers or machine.cores()
 
     def window(model_bytes: int) -> int:
         return setup.executor_kind.window(model_bytes, workers, setup.device.type)
 
-    return PreparedMethod(method, seed, trainer, population, train is not fed, window, code or CodeResults())
+    return PreparedMethod(method, seed, trainer, population, train is not fed, window)
 
 
 def dry_run(
     experiment: Experiment,
     prepared: PreparedMethod,
     fed: FederatedData,
-    mock: Mock,
-    rounds: int,
+    code: Code,
     *,
-    until: float,
+    moved: float = MOVED,
+    until: float = 0.0,
     evaluated: bool = False,
 ) -> DryRun:
-    """Drive a method for `rounds` rounds, or at least two if the clock passes `until` (`time.monotonic`) before.
+    """Drive a method for all rounds, or at least two if the clock passes `until` (`time.monotonic`) before.
 
     Raises:
         MemoryShortage: If an exchange takes nearly all the memory there is.
         UnskewError: If the plan itself refuses; anything else it raises on made-up results goes through.
     """
-    executor = DryRunExecutor(prepared.trainer, mock, until, prepared.code, prepared.window)
+    executor = _DryExecutor(prepared, moved, until, code)
     cohort = 1 if prepared.pooled else experiment.cohort(len(prepared.population.clients))
     sim: Simulator[Any] = Simulator(
         prepared.method.algorithm,
@@ -97,47 +169,268 @@ def dry_run(
         channel=experiment.world.channel,
     )
     state = sim.start()
-    driven: list[RoundRequests] = []
+    driven: list[Requests] = []
     abandoned = 0
-    for t in range(1, rounds + 1):
+    for t in range(1, experiment.rounds + 1):
         if t > 2 and time.monotonic() > until:
             break
-        requests = executor.begin()
-        began = time.monotonic()
-        state, trace = sim.attempt(state, t, t == experiment.rounds)
+        with executor.counting() as requests:
+            state, trace = sim.attempt(state, t, t == experiment.rounds)
         abandoned += bool(trace.abandoned)
-        requests.server_s = time.monotonic() - began - executor.spent
         # What pooling would send is not a method's cost, as in a run.
         requests.bytes = totals(() if prepared.pooled else trace.transfers)
         driven.append(requests)
     remembered = sim.memory.at(len(driven))
-    evaluation = None
-    if evaluated:
-        # Of two, the first imports what metrics need, which a run does once.
-        for _ in range(2 if any(m.whole is not None for m in prepared.trainer.task.measures) else 1):
-            evaluation = executor.begin()
-            began = time.monotonic()
+    evaluation: Requests | None = None
+    for _ in range(2 if evaluated else 0):  # the first imports what metrics need, which a run does once
+        with executor.counting() as requests:
             examples = eval_set(prepared.trainer.task, fed, prepared.trainer.device)
             trained = () if prepared.pooled else {w.client for w in trace.work}
             clients = evaluated_clients(
                 experiment.evaluate_clients, fed.num_clients, experiment.cohort(fed.num_clients), prepared.seed, trained
             )
             evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False, clients=clients)
-            evaluation.server_s = time.monotonic() - began - executor.spent
+        evaluation = requests
+    means = PARTIAL_MEANS + cohort * held_uploads(prepared.method.algorithm)
     return DryRun(
         driven,
         evaluation,
-        executor.in_flight_bytes
-        + 2 * size([state])
-        + (PARTIAL_MEANS + cohort * held_uploads(prepared.method.algorithm)) * size([prepared.population.initial]),
+        executor.in_flight_bytes + 2 * size([state]) + means * size([prepared.population.initial]),
         executor.client_bytes,
         size(remembered.values()) / max(len(remembered), 1),
-        frozenset(executor.clients),
-        executor.sample_jobs,
-        prepared.code.timings,
+        frozenset(executor.remembered),
+        executor.samples,
         executor.reused,
         abandoned,
     )
+
+
+# ---------------------------------------------------------------- the executor
+class _DryExecutor:
+    """An executor, and the server's trainer, that trains and evaluates nothing, but counts what is asked for."""
+
+    name = "dry run"
+
+    def __init__(self, prepared: PreparedMethod, moved: float, until: float, code: Code) -> None:
+        self.window, self.trainer = prepared.window, prepared.trainer
+        self.moved, self.until, self.code = moved, until, code
+        self.requests, self.spent = Requests(), 0.0
+        self.noise: dict[str, Tensor] = {}
+        self.room = machine.available() if self.trainer.device.type == "cpu" else None
+        self.in_flight_bytes = self.client_bytes = 0
+        self.remembered: dict[ClientId, int] = {}  # bytes, by client
+        self.samples: dict[Kind, Sgd] = {}
+        self.images: set[Hashable] = set()
+        self.reused = False
+
+    @contextmanager
+    def counting(self) -> Iterator[Requests]:
+        """Count another round, or an evaluation."""
+        self.requests, self.spent = Requests(), 0.0
+        began = time.monotonic()
+        yield self.requests
+        self.requests.server_s = time.monotonic() - began - self.spent
+
+    def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
+        """Run every step to its end; what it asks of its trainer is made up."""
+        results: dict[ClientId, StepResult] = {}
+        held: dict[int, int] = {}
+        elsewhere = sum(n for c, n in self.remembered.items() if c not in jobs)
+        for c, job in jobs.items():
+            value = self._value(job)
+            results[c] = StepResult(value)
+            own = _storages((job.message, job.memory, value))
+            held |= own
+            self.client_bytes = max(self.client_bytes, sum(own.values()))
+            self.remembered[c] = size([value[1:]]) if isinstance(value, tuple) else 0
+            if self.room is not None and sum(held.values()) + elsewhere > ROOM * self.room:
+                raise MemoryShortage(
+                    f"step {job.step!r}: what {len(results)} clients are sent, remember and answer is more than "
+                    f"{ROOM:g} of the {human_bytes(self.room)} of memory; lower clients_per_round or use a smaller "
+                    "task.model"
+                )
+        self.in_flight_bytes = max(self.in_flight_bytes, sum(held.values()))
+        return iter(results.items())
+
+    def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
+        """Return zeros for every example."""
+        sizes = [self.trainer.size(job.part) if job.rows is None else len(job.rows) for job in jobs]
+        gathered = [n for n, job in zip(sizes, jobs, strict=True) if job.rows is not None]
+        self.requests.evaluated += sizes
+        self.requests.gathered = max([self.requests.gathered, *gathered])
+        task = self.trainer.task
+        one = task.columns(torch.zeros(1, task.width), self.trainer.device_data.y[:1].cpu())
+        return [tuple(column.new_zeros(n, *column.shape[1:]) for column in one) for n in sizes]
+
+    def _value(self, job: StepJob) -> Any:
+        counts: Counter[type] = Counter()
+
+        def answer(request: object) -> Any:
+            counts[type(request)] += 1
+            return self.answer(job.me, counts[type(request)] - 1, request)
+
+        return drive(job.begin(job.me, job.message, job.memory), answer)
+
+    def answer(self, me: Me, index: int, request: object) -> Any:
+        """Answer a request of a client's step, or of the server's own."""
+        began = time.monotonic()
+        at_server = me.id == SERVER_ID
+        try:
+            if isinstance(request, Sgd) and (not at_server or request.examples is not None):
+                return self._sgd(me, request)
+            if isinstance(request, Run):
+                return self._code(me, index, request, request.fn)
+            if isinstance(request, Fold) and not at_server:
+                return self._code(me, index, request, request.fn) if self.moved else self._unmoved(me, request)
+            return self.trainer.answer(me, index, request)  # refuses it
+        finally:
+            self.spent += time.monotonic() - began
+
+    def _unmoved(self, me: Me, request: Fold) -> Any:
+        self.requests.jobs[("code", _name(request.fn)), me.n, False] += 1
+        return request.init
+
+    def _sgd(self, me: Me, request: Sgd) -> Fitted:
+        rows = request.rows if request.examples is None else request.examples.rows
+        n, kind = me.n if rows is None else len(rows), ("sgd", request.config, request.terms)
+        self.requests.jobs[kind, n, me.id == SERVER_ID] += 1
+        self.samples.setdefault(kind, replace(request, rows=None))
+        steps = steps_of_job(request.config, n, self.trainer.task.min_batch)
+        if not self.moved:
+            return untrained(request, me.round, steps)
+        params = {name: self._near(me, name, t) for name, t in request.start.items()}
+        return Fitted(params, steps, request.config.lr_at(me.round), 0.6931471805599453)
+
+    def _near(self, me: Me, name: str, t: Tensor) -> Tensor:
+        noise = self.noise.get(name)
+        if noise is None or noise.shape != t.shape:
+            draw = torch.randn(t.shape, generator=(KEY / name).generator())
+            noise = self.noise[name] = self.moved * draw.to(t)
+        return t * (1.0 + noise.roll(me.id))  # another direction for every client
+
+    def _code(self, me: Me, index: int, request: Any, fn: Callable[..., Any]) -> Any:
+        """The result of local code: its own while there is time, then that of its first call."""
+        kind, at_server, code = ("code", _name(fn)), me.id == SERVER_ID, self.code
+        self.requests.jobs[kind, me.n, at_server] += 1
+        first = code.first.get(kind)
+        # The server's code, without a prior's work, is short; the shape of its result follows from its arguments.
+        once = len(code.times.get(kind, ())) == 1  # which may have imported and built what others use
+        hurried = time.monotonic() >= self.until and code.spent >= (AGAIN_S if once else CODE_S)
+        if first is None or not hurried or (at_server and first[1]):
+            asked: list[tuple[Kind, int, Hashable]] = []
+            began = time.monotonic()
+            if isinstance(request, Fold):
+                value = self.trainer.answer(me, index, request)
+            else:
+                value = fn(_Watched(self, me, index, asked), *request.args)
+            took = time.monotonic() - began
+            code.times.setdefault(kind, []).append((took, me.n))
+            code.spent += took
+            code.first.setdefault(kind, (value, asked))
+        else:
+            (value, asked), self.reused = first, True
+        for prior, n, same in asked:
+            if same is None or same not in self.images:  # equal images are made once in a process
+                self.requests.jobs[prior, n, at_server] += 1
+                self.images.add(same)
+        return value
+
+
+class _Watched:
+    """A client's real data and tools with a prior whose results are made up."""
+
+    def __init__(self, executor: _DryExecutor, me: Me, index: int, asked: list[Any]) -> None:
+        self._local = executor.trainer.local(me, index)
+        self._make = partial(MadeUp, client=me.id, length=executor.moved, asked=asked)
+        self._trainer = executor.trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def imagery(self, source: str) -> "MadeUp":
+        """A prior in the place of the real one, which is loaded all the same, for its shapes."""
+        return self._make(prior_of(self._trainer, source), self._trainer.device_data.x.shape[1:])
+
+
+class MadeUp:
+    """An `Imagery` whose results are made up.
+
+    Args:
+        real: The real prior, which knows the shapes.
+        shape: Shape of an input.
+        client: Client that asks; its embeddings move in a direction of their own.
+        length: Distance that an embedding moves, relative to the size of its start.
+        asked: Gets what takes time: kind, for how many, and a value equal for equal images.
+    """
+
+    def __init__(
+        self, real: imagery.TaskImagery, shape: tuple[int, ...], client: int, length: float, asked: list[Any]
+    ) -> None:
+        self._real, self._shape, self._client, self._length, self._asked = real, shape, client, length, asked
+        self.width, self.latent_shape, self.changes = real.width, real.latent_shape, real.changes
+        self._learned = 0
+
+    def _note(self, what: str, n: int, steps: int | None = 1, same: Hashable = None) -> None:
+        self._asked.append((("prior", self._real.source, what, steps), n, same))
+
+    def start(self) -> Tensor:
+        """Start of every embedding, (width,): the real one."""
+        return self._real.start()
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Normal numbers, as many as latents would have, (n, *latent_shape)."""
+        self._note("encode", len(x))
+        return torch.randn(len(x), *self.latent_shape, generator=(KEY / "latents").generator()).to(x.device)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Zeros in the shape of inputs, (n, ...)."""
+        self._note("decode", len(latents))
+        return torch.zeros(len(latents), *self._shape)
+
+    def invert(
+        self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
+    ) -> Tensor:
+        """Points around the start, another for every cluster of every client, (K, width)."""
+        self._note("invert", len(clusters), steps * batch_size)
+        draw = (KEY / "embeddings" / max(self._client, 0) / self._learned).generator()
+        self._learned += 1
+        start = self.start()
+        moved = torch.randn(len(clusters), self.width, generator=draw)
+        return start + self._length * start.square().mean().sqrt().clamp(min=1e-3) * moved
+
+    def sample(
+        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """Zeros in the shape of inputs, (K, count, ...)."""
+        table = embeddings.detach().float().cpu().contiguous().numpy().tobytes()
+        self._note("sample", len(embeddings) * count, steps, (self._real.source, table, count, key, guidance, steps))
+        return torch.zeros(len(embeddings), count, *self._shape)
+
+    def distances(self, embeddings: Tensor, key: Key) -> Tensor:
+        """Distances of the embeddings themselves, (K, K)."""
+        self._note("distances", len(embeddings))
+        v = embeddings.detach().cpu().double()
+        return torch.cdist(v, v).float()
+
+
+def prior_of(trainer: LocalTrainer, source: str) -> imagery.TaskImagery:
+    """The real prior called `source`, for a trainer's inputs."""
+    return imagery.of(source, trainer.device, tuple(trainer.device_data.x.shape[1:]), trainer.device_data.levels)
+
+
+def size(trees: Iterable[Any]) -> int:
+    """Bytes of all tensors, those that are in several places counted once."""
+    return sum(_storages(trees).values())
+
+
+def _storages(trees: Iterable[Any]) -> dict[int, int]:
+    """Bytes of each piece of memory that holds tensors, by its address."""
+    tensors = (leaf for tree in trees for _, leaf in leaves(tree) if isinstance(leaf, Tensor))
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
 # ---------------------------------------------------------------- class counts only

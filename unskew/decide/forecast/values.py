@@ -1,12 +1,13 @@
 """A forecast as a value: what a run will cost in bytes, seconds and memory, and its JSON."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from unskew.errors import ConfigError
 from unskew.ledger import Direction
+from unskew.units import human_bytes
 
 SCHEMA = 1
 TrafficCertainty = Literal["exact", "extrapolated", "estimated", "unknown"]
@@ -27,23 +28,23 @@ class MethodCost:
 
     Attributes:
         method: Its label.
-        bytes: Bytes sent over the whole run, by direction; None if unknown.
         traffic: Certainty of the bytes.
+        bytes: Bytes sent over the whole run, by direction; None if unknown.
         rounds_driven: Number of rounds driven without training, the fewest over seeds.
-        training_s, server_s, evaluation_s: Time for all rounds, seconds; None if nothing was timed.
+        training_s, server_s, evaluation_s: Time for all rounds, seconds; None if not known.
     """
 
     method: str
-    bytes: Mapping[Direction, float] | None
-    traffic: TrafficCertainty
-    rounds_driven: int
-    training_s: float | None
-    server_s: float | None
-    evaluation_s: float | None
+    traffic: TrafficCertainty = "unknown"
+    bytes: Mapping[Direction, float] | None = None
+    rounds_driven: int = 0
+    training_s: float | None = None
+    server_s: float | None = None
+    evaluation_s: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        """Time for all rounds, seconds; None if nothing was timed."""
+        """Time for all rounds, seconds; None if not known."""
         parts = [s for s in (self.training_s, self.server_s, self.evaluation_s) if s is not None]
         return sum(parts) if len(parts) == 3 else None
 
@@ -58,6 +59,7 @@ class MemoryPart:
         how: The arithmetic behind it.
         place: The main process, each of the workers, or the CUDA device.
         phase: Phase in which it is needed; training and evaluation never coincide, and the larger counts.
+        remedy: What makes it smaller.
     """
 
     what: str
@@ -65,6 +67,7 @@ class MemoryPart:
     how: str
     place: Place
     phase: Phase
+    remedy: str = "use a smaller data set"
 
 
 @dataclass(frozen=True)
@@ -125,11 +128,43 @@ class Forecast:
 
     def peak_of(self, place: Place) -> int:
         """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""
-        sums: Counter[Phase] = Counter()
-        for part in self.parts:
-            if part.place == place:
-                sums[part.phase] += part.bytes
-        return sums["always"] + max(sums["training"], sums["evaluation"])
+        always, training, evaluation = (
+            sum(part.bytes for part in self.parts if (part.place, part.phase) == (place, phase))
+            for phase in ("always", "training", "evaluation")
+        )
+        return always + max(training, evaluation)
+
+    @property
+    def too_large(self) -> str:
+        """Why the run does not fit into memory, with the sum and the remedy; empty if it does."""
+        for limit, needed, what in (
+            (self.limit, self.everything, "memory"),
+            (self.device_limit, self.peak_of("device"), "CUDA memory"),
+        ):
+            if limit is not None and needed > limit:
+                parts = [p for p in self.parts if p.bytes and (p.place == "device") == (what == "CUDA memory")]
+                sums = " + ".join(
+                    f"{human_bytes(p.bytes)} {p.what}{' a worker' * (p.place == 'worker')}" for p in parts
+                )
+                largest = max(parts, key=lambda p: p.bytes * (p.what != NOW))
+                return (
+                    f"the run needs {human_bytes(needed)} of {what} ({sums}), but {human_bytes(limit)} can be had; "
+                    f"{largest.remedy}"
+                )
+        return ""
+
+    def refuse(self) -> None:
+        """Refuse a run that does not fit into memory.
+
+        Raises:
+            ConfigError: With the sum and what to change.
+        """
+        if self.too_large:
+            raise ConfigError(self.too_large)
+
+
+NOW = "so far"
+"""Name of the memory that this process holds already."""
 
 
 def to_json(forecast: Forecast) -> dict[str, Any]:
