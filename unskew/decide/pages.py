@@ -1,19 +1,15 @@
-"""What the pages of advice and of a tuning have in common: their folder, tables in few words, and gains drawn."""
+"""What the pages of advice and of a tuning have in common: their folder, tables, and gains drawn."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from markupsafe import Markup
-
 from unskew.errors import RunError
 from unskew.report import figures
 from unskew.report.gain import Gain
-from unskew.report.section import Table, TableRow
+from unskew.report.section import Chart, Table, TableRow
 from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
-
-READING = {"gains": "better off", "loses": "worse off", "open": "open"}
 
 
 @contextmanager
@@ -30,21 +26,17 @@ def own_folder(folder: Path) -> Iterator[Path]:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
 
 
-def table(
-    caption: str, head: Sequence[str], rows: Sequence[TableRow], note: str = "", words: Sequence[int] = ()
-) -> Table:
-    """A table; of its head `Rows | tested` is a title with its unit, and `words` are columns of words."""
-    titles = tuple((title.strip(), unit.strip()) for title, _, unit in (of.partition("|") for of in head))
-    return Table(caption, titles, tuple(rows), note, frozenset(of % len(head) for of in words))
+def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Table, ...]:
+    """A table, or none without rows; of its head `Rows | tested` is a title with its unit, the last column is words."""
+    titles = tuple((title.strip(), unit.strip()) for title, _, unit in (cell.partition("|") for cell in head))
+    entries = tuple(TableRow(label, tuple(cells)) for label, *cells in rows)
+    return (Table(caption, titles, entries, "", frozenset({len(head) - 1})),) if entries else ()
 
 
-def reading(gain: Gain | None) -> str:
-    """A gain's verdict in words; empty without a gain."""
-    return "" if gain is None else READING[gain.verdict]
-
-
-def gains(name: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> Markup:
-    """A gain in each row: its marker, and its interval."""
+def gains(name: str, title: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> tuple[Chart, ...]:
+    """A figure with a gain in each row, its marker and its interval; none without rows."""
+    if not rows:
+        return ()
     with figures.style(name):
         figure, axes = figures.chart(54 + 24 * len(rows), 430)
         axes.axvline(0, color=figures.INK, linewidth=0.9)
@@ -56,4 +48,5 @@ def gains(name: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> Markup:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks(range(len(rows)), [x if len(x) <= 28 else f"{x[:27]}…" for x, _ in rows], fontsize=9)
         axes.set_xlabel(f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
-        return figures.markup(figure, name, "; ".join(f"{label} {bracket(gain, m)}" for label, gain in rows))
+        said = "; ".join(f"{label} {bracket(gain, m)}" for label, gain in rows)
+        return (Chart(title, "Marker: mean; bar: 95 % interval.", figures.markup(figure, name, said)),)

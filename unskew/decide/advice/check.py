@@ -67,7 +67,6 @@ class Check:
         gains: Gain over local training by label, of the mean over sites; 95 % intervals, but of FedAvg one of 97.5 %
             where it stands in for the race's choice.
         by_site: The same for each site.
-        over_pooled: The chosen method's mean minus that of pooled data; None if these could not be trained.
         groups: Groups in which the chosen method trained, where it has groups.
         cost: What the chosen method costs; None if nothing was trained.
         lost: Reasons why a method could not be trained under some seed, by label: it has no results then.
@@ -81,7 +80,6 @@ class Check:
     results: Mapping[str, tuple[Scores, ...]]
     gains: Mapping[str, Gain]
     by_site: Mapping[str, Mapping[ClientId, Gain]]
-    over_pooled: Gain | None
     groups: Groups
     cost: TrainingCost | None
     lost: Mapping[str, str]
@@ -135,7 +133,7 @@ def check(
         say(f"seed {seed}, on test rows: {shown}")
     done = {label: tuple(scores) for label, scores in results.items() if scores}
     if sites.clock.cut:
-        return Check(tuple(seeds), done, {}, {}, None, (), None, lost, None, None, cut=True)
+        return Check(tuple(seeds), done, {}, {}, (), None, lost, None, None, cut=True)
     gains, by_site = {}, {}
     if ALONE in done:
         for label, of_seeds in done.items():
@@ -146,13 +144,10 @@ def check(
     name = FEDAVG if aside is not None else raced if raced in done else None
     if aside is not None:
         gains[FEDAVG], _ = gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)
-    pooled = None
-    if name is not None and POOLED in done:
-        pooled, _ = gain(done[name], done[POOLED], sites.measure)
     of_it = kept.get(name or "")
     groups = () if name is None or of_it is None else entries[name].groups or of_it.groups
     cost = None if of_it is None else of_it.cost
-    return Check(tuple(seeds), done, gains, by_site, pooled, groups, cost, lost, name, of_it, aside)
+    return Check(tuple(seeds), done, gains, by_site, groups, cost, lost, name, of_it, aside)
 
 
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:

@@ -166,44 +166,35 @@ def candidates(
     Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
     sites contradict each other, the rate that is best for one model of all is too low for those who agree.
     """
-    n, alone_rounds = sites.fed.num_clients, sites.experiment.rounds
-    entries = [Candidate(_method("fedavg", FEDAVG, local))]
-    if limits.tight:
-        often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
-        entries += [
-            Candidate(_method("oneshot", "OneShot", own, rounds_worth=alone_rounds)),
-            Candidate(_method("oneshot", "OneShot, a quarter", own, rounds_worth=max(alone_rounds // 4, 1))),
-        ]
-        if "local_steps" not in local:
-            entries.append(Candidate(_method("fedavg", "FedAvg, 4 times the epochs", often)))
-    if limits.megabytes is not None:
-        bits = {"bits": 4}
-        entries += [
-            Candidate(_method("fedavg+quantise", "FedAvg in 4 bits", local, quantise=bits)),
-            Candidate(_method("stc", "STC", local)),
-            Candidate(
-                _method("oneshot+quantise", "OneShot in 4 bits", own, rounds_worth=alone_rounds, quantise={"bits": 4})
-            ),
-        ]
-    entries += [
-        Candidate(_method("fedprox", "FedProx", local, mu=0.1)),
-        Candidate(_method("scaffold", "SCAFFOLD", local)),
-        Candidate(_method("fedavgm", "FedAvgM", local, beta=0.5)),
-        Candidate(_method("ditto", "Ditto", own)),
+    n, rounds, layout = sites.fed.num_clients, sites.experiment.rounds, sites.setup.task.layout
+    limited, tight = limits.megabytes is not None, limits.tight
+    often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
+    four = {"quantise": {"bits": 4}}
+    # A head is personal only if something else travels; HCCT's pilot takes more rounds than it may be given.
+    head = bool(layout.head) and not set(layout.trainable) <= set(layout.head or ())
+    rows: list[tuple[bool, str, str, dict[str, Any], dict[str, Any]]] = [
+        (True, "fedavg", FEDAVG, local, {}),
+        (tight, "oneshot", "OneShot", own, {"rounds_worth": rounds}),
+        (tight, "oneshot", "OneShot, a quarter", own, {"rounds_worth": max(rounds // 4, 1)}),
+        (tight and "local_steps" not in local, "fedavg", "FedAvg, 4 times the epochs", often, {}),
+        (limited, "fedavg+quantise", "FedAvg in 4 bits", local, four),
+        (limited, "stc", "STC", local, {}),
+        (limited, "oneshot+quantise", "OneShot in 4 bits", own, {"rounds_worth": rounds, **four}),
+        (True, "fedprox", "FedProx", local, {"mu": 0.1}),
+        (True, "scaffold", "SCAFFOLD", local, {}),
+        (True, "fedavgm", "FedAvgM", local, {"beta": 0.5}),
+        (True, "ditto", "Ditto", own, {}),
+        (head, "fedper", "FedPer", own, {}),
+        (bool(sites.setup.task.batch_norm), "fedbn", "FedBN", own, {}),
+        (n >= 5, "fedavg+median", "median", local, {}),
     ]
-    layout = sites.setup.task.layout
-    if layout.head and not set(layout.trainable) <= set(layout.head):  # otherwise nothing would travel
-        entries.append(Candidate(_method("fedper", "FedPer", own)))
-    if sites.setup.task.batch_norm:
-        entries.append(Candidate(_method("fedbn", "FedBN", own)))
-    if n >= 5:
-        entries.append(Candidate(_method("fedavg+median", "median", local)))
+    entries = [Candidate(_method(name, label, of, **options)) for fits, name, label, of, options in rows if fits]
     for groups in proposals:
         label = _name_of(groups, sites.names)
         entries.append(Candidate(_method("grouped", label, own, groups=[list(g) for g in groups]), groups))
     if n >= 4:
         entries.append(Candidate(_method("ifca", "IFCA, 2 groups", own, clusters=2)))
-    if 4 <= n <= MOST_SITES and limits.rounds is None:  # its pilot takes more rounds than it is given
+    if 4 <= n <= MOST_SITES and limits.rounds is None:
         entries.append(Candidate(_method("hcct", "HCCT", own, pilot=PILOT)))
     ours = {_apart_from_rate(e.method) for e in entries}
     labels = {e.method.label for e in entries} | {ALONE, POOLED}

@@ -17,7 +17,7 @@ from unskew.report.gain import Gain, standing
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
-from unskew.words import counted, listed
+from unskew.words import listed
 
 SEEDS = 5
 NO_GAIN = Gain(0.0, 0.0, 0.0, "seeds")
@@ -44,26 +44,24 @@ class TuningGain:
     diverged: tuple[int, int] = (0, 0)
 
     @property
-    def falls_back(self) -> bool:
-        """True if tuned settings diverged under more seeds than the default, which stays for that."""
-        default, tuned = self.diverged
-        return tuned > default
-
-    @property
     def default_stays(self) -> bool:
-        """True if the default settings are recommended."""
-        return self.kept or self.falls_back
-
-    def fate(self, seeds: int) -> str:
-        """Say how often which settings diverged, as the end of a sentence about the method."""
+        """True if the default settings are recommended: none were better, or the tuned ones diverge more often."""
         default, tuned = self.diverged
-        each = f"{default}" if self.kept else f"{default} (default) and {tuned} (tuned)"
-        return f"which diverged under {each} of {counted(seeds, 'fresh seed')}"
+        return self.kept or tuned > default
 
     @property
     def verdict(self) -> str:
         """The gain's verdict, corrected for the number of methods; empty without a gain."""
         return "" if self.gain is None else self.gain.verdict if self.stands else "open"
+
+    @property
+    def reading(self) -> str:
+        """What tuning did, in few words."""
+        if self.gain is None:
+            fate = "diverged under {} (default) and {} (tuned) fresh seeds".format(*self.diverged)
+            return f"{fate}, default kept" if self.default_stays else fate
+        words = {"gains": "better", "loses": "worse", "open": "cannot be told from the default"}
+        return "default kept" if self.kept else words[self.verdict]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,31 +92,13 @@ class Tuning:
 
     @property
     def lead(self) -> str:
-        """A sentence on what tuning was worth."""
-        m, groups = self.sites.measure, dict[str, list[str]]()
-        for label, w in self.worth.items():
-            if w.gain is None:
-                groups.setdefault("cannot be compared for", []).append(f"{label}, {w.fate(len(self.seeds))}")
-            elif w.kept:
-                groups.setdefault("keeps the default settings of", []).append(label)
-            elif w.verdict == "open":
-                groups.setdefault("cannot be told apart from default settings for", []).append(label)
-            else:
-                what = "is better for" if w.verdict == "gains" else "is worse for"
-                groups.setdefault(what, []).append(f"{label} ({bracket(w.gain, m)})")
-        parts = [f"{what} {', '.join(labels)}" for what, labels in groups.items()]
-        how = f"{self.over}, verdicts corrected for the number of methods"
-        return f"Tuning {'; '.join(parts)}: {m.label} on test rows, mean over clients, {how}."
-
-    @property
-    def over(self) -> str:
-        """Unit that intervals are over; of one seed there are none."""
-        n, drawn = len(self.seeds), self.sites.drawn if self.sites.measure.of_rows else "clients"
-        return (
-            "one fresh seed, without intervals"
-            if n == 1
-            else f"95 % intervals over {n} fresh seeds and {drawn} together"
-        )
+        """What tuning was worth, for each method."""
+        m = self.sites.measure
+        parts = [
+            f"{label} {worth.reading}" + ("" if worth.gain is None or worth.kept else f" ({bracket(worth.gain, m)})")
+            for label, worth in self.worth.items()
+        ]
+        return f"Tuning, by {m.label} on test rows under {len(self.seeds)} fresh seeds: {'; '.join(parts)}."
 
     def __str__(self) -> str:
         return self.lead
@@ -129,22 +109,21 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """The tuned values, scores and gains."""
-        return {
-            "budget": str(self.budget),
-            "seeds": list(self.seeds),
-            "methods": {
-                s.method.label: {
-                    "trials": len(s.trials),
-                    "values": None if s.best is None else dict(s.trials[s.best].values),
-                    "validation": None if s.best is None else s.trials[s.best].score,
-                    "kept": self.worth[s.method.label].default_stays,
-                    "diverged": dict(zip(("default", "tuned"), self.worth[s.method.label].diverged, strict=True)),
-                    "verdict": self.worth[s.method.label].verdict,
-                    "gain": None if (g := self.worth[s.method.label].gain) is None else [g.mean, g.low, g.high],
-                }
-                for s in self.searches
-            },
-        }
+
+        def of(searched: Searched, worth: TuningGain) -> dict[str, Any]:
+            best = None if searched.best is None else searched.trials[searched.best]
+            return {
+                "trials": len(searched.trials),
+                "values": None if best is None else dict(best.values),
+                "validation": None if best is None else best.score,
+                "kept": worth.default_stays,
+                "diverged": dict(zip(("default", "tuned"), worth.diverged, strict=True)),
+                "verdict": worth.verdict,
+                "gain": None if worth.gain is None else [worth.gain.mean, worth.gain.low, worth.gain.high],
+            }
+
+        methods = {s.method.label: of(s, self.worth[s.method.label]) for s in self.searches}
+        return {"budget": str(self.budget), "seeds": list(self.seeds), "methods": methods}
 
 
 def compared(
@@ -157,15 +136,15 @@ def compared(
     jobs = [Job(m, seed, rounds, rounds, enough=enough) for m in settings for seed in seeds]
     results = yield from trained(sites, jobs)
     halves = [
-        [r.scores for r in part if r.scores is not None] for part in (results[: len(seeds)], results[len(seeds) :])
+        tuple(r.scores for r in part if r.scores is not None)
+        for part in (results[: len(seeds)], results[-len(seeds) :])
     ]
-    before, after = halves if len(settings) > 1 else (halves[0], halves[0])
-    lost = len(seeds) - len(before), len(seeds) - len(after)
-    both = [None if n else tuple(of) for of, n in zip((before, after), lost, strict=True)]
-    kept = TuningGain(both[0], both[1], None, kept=len(settings) == 1, diverged=lost)
-    if any(lost):
-        return kept
-    return dataclasses.replace(kept, gain=NO_GAIN if kept.kept else _at(kept, sites.measure)(CONFIDENCE))
+    default, tuned = (len(seeds) - len(half) for half in halves)
+    before, after = (half if len(half) == len(seeds) else None for half in halves)
+    worth = TuningGain(before, after, None, kept=len(settings) == 1, diverged=(default, tuned))
+    if before is None or after is None:
+        return worth
+    return dataclasses.replace(worth, gain=NO_GAIN if worth.kept else _at(worth, sites.measure)(CONFIDENCE))
 
 
 def corrected(

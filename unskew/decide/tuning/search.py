@@ -268,27 +268,18 @@ def _asked(
     )
     # Others of its batch are there by their number alone, which Hyperband goes by.
     study.add_trials([create(state=states.FAIL)] * (number - len(earlier)))
-    names = list(ranges)
     if number == 0:
         values = present(method, ranges)
-        names = list(values)
+        spans = {name: spans[name] for name in values}
         study.enqueue_trial(values)
-    trial = study.ask()
-    return trial, {name: _suggest(trial, name, ranges[name]) for name in names}
+    trial = study.ask(spans)
+    return trial, dict(trial.params)
 
 
 def _span(optuna: Any, of: Search) -> Any:
     if of.whole:
         return optuna.distributions.IntDistribution(int(of.low), int(of.high), log=of.log)
     return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log)
-
-
-def _suggest(trial: Any, name: str, of: Search) -> float:
-    if of.whole:
-        whole: int = trial.suggest_int(name, int(of.low), int(of.high), log=of.log)
-        return whole
-    value: float = trial.suggest_float(name, of.low, of.high, log=of.log)
-    return value
 
 
 def optuna_module() -> Any:
