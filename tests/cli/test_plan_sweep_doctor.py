@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -170,23 +169,6 @@ def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monke
     assert not (here / "r" / "plan.json").exists()
 
 
-def test_a_plan_that_takes_long_says_so(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unskew.decide import planning
-    from unskew.decide.forecast import plan
-
-    monkeypatch.setattr(planning, "SILENT_S", 0.0)
-    genuine = plan.forecast
-
-    def slow(*args: Any, **options: Any) -> Any:
-        time.sleep(0.2)
-        return genuine(*args, **options)
-
-    monkeypatch.setattr(plan, "forecast", slow)
-    word = "forecasting the costs of this run"
-    assert unskew("run", "tiny.toml", "--no-report").err.startswith(word)
-    assert word not in unskew("run", "tiny.toml", "--no-report", "--quiet", "--out", "q").err
-
-
 # ---------------------------------------------------------------- sweep
 class Made(Here):
     """This process in the place of a sweep's: the first point fails, another is run."""
@@ -203,7 +185,7 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "s.toml").write_text(TINY + SWEEP)
-    monkeypatch.setattr(sweep, "Processes", lambda *_: Made(LoggedRuns(here / "out")))
+    monkeypatch.setattr(sweep, "Processes", lambda *_, **__: Made(LoggedRuns(here / "out")))
     said = unskew("sweep", "s.toml", "--out", "out")
     assert said.code == 1
     assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: ConfigError: no"
@@ -218,7 +200,6 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     said = unskew("sweep", "s.toml", "--out", "out", "--shard", "2/2")
     assert said.code == 0
     told = said.err.splitlines()
-    assert told.pop(1).startswith("1 of 4 trainings of a method repeats that of another point")
     assert told[0] == "tiny: 2 points in out, 1 of them in shard 2/2"
     assert told[1] == "[1/1] 002-mu=1.0: was done already"
     said = unskew("sweep", "s.toml", "--out", "new", "--shard", "3/3", "--json")
@@ -239,7 +220,7 @@ def test_what_cannot_be_a_sweep_is_refused_before_a_word(unskew: Unskew, here: P
     (here / "file").write_text("")
     for more, text in (
         (["--jobs", "0"], "ConfigError: --jobs must be at least 1, got 0\n"),
-        (["--out", "file"], "RunError: file is a file, not the folder of a sweep; choose another --out\n"),
+        (["--out", "file"], "choose another --out\n"),
         (["--out", "file/deeper"], "choose another --out\n"),
     ):
         said = unskew("sweep", "s.toml", *more)

@@ -15,7 +15,8 @@ import pytest
 
 import unskew
 from unskew.decide.cells import Cell, Failure, Queue, queue, run
-from unskew.decide.crew import Here, OnRay, Processes, Recipe, crew
+from unskew.decide.crew import Here, OnRay, Processes, crew
+from unskew.decide.runs import RunWork
 from unskew.errors import ConfigError, RunError, WorkerError
 
 
@@ -170,7 +171,7 @@ def test_a_plan_may_hear_of_failures_and_of_workers_that_are_lost(tmp_path: Path
         ((bad,), (lost,), (good,)) = run(asked, kept, at_work, lenient=True)
         assert str(bad) == "ConfigError: no sum below -1"
         assert isinstance(lost, Failure)
-        assert "is lost: it was ended by SIGKILL; the system does so if memory runs out" in lost.text
+        assert "is lost, with exit code -9; the system kills processes if memory runs out" in lost.text
         assert good == {"sum": 3}
         assert sorted(kept.failed.values()) == sorted(map(str, (bad, lost)))
         with pytest.raises(WorkerError, match="is lost"):
@@ -187,10 +188,9 @@ def test_what_there_was_no_time_for_is_not_kept() -> None:
     assert not kept.known
 
 
-def test_a_new_process_makes_its_work_by_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    with contextlib.closing(Processes(Recipe("test_cells:Adding", ("", 0.0)), 1)) as new:
-        assert run([one(cell(0, 5))], Queue(), new) == ([{"sum": 10}],)
+def test_a_new_process_gets_its_work_pickled(tmp_path: Path) -> None:
+    with contextlib.closing(Processes(RunWork(tmp_path), 1, new=True)) as new, pytest.raises(ConfigError):
+        run([one(Cell({"experiment": "rounds = 0", "folder": "x"}))], Queue(), new)
 
 
 def test_a_queue_has_one_writer_and_may_be_read(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def sweep(
     [dim]unskew sweep my.toml --jobs 4[/]
     [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
     """
-    from unskew.decide.sweep import check, expand, repeated, run, shard
+    from unskew.decide.sweep import check, expand, run, shard
     from unskew.record.logs import why_diverged
     from unskew.run.folder import read_json
 
@@ -84,8 +84,6 @@ def sweep(
     check(points)
     share = "" if part is None else f", {len(own)} of them in shard {part}"
     say(f"{name}: {counted(len(points), 'point')} in {folder}{share}")
-    if remark := repeated(points):
-        say(shown(remark))
     results = run(points, folder, jobs, say, part, ray)
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}

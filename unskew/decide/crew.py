@@ -6,29 +6,28 @@ Nothing but what a cell asks goes to a worker, and nothing but its outcome comes
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
-from multiprocessing import get_all_start_methods
+from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, ClassVar
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import torch
 
 from unskew.decide.cells import Crew, Outcome, Work
 from unskew.errors import ConfigError, WorkerError
 from unskew.local import ray as on_ray
-from unskew.local.workers.process import Process, fork
 from unskew.local.workers.worker import failure
 
 Answer = tuple[Outcome, list[str] | None]
 WATCH_S = 0.5
 """How often a worker looks whether the process that began it is still there."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @contextmanager
@@ -86,32 +85,22 @@ class Here:
 
 
 # ---------------------------------------------------------------- processes
-@dataclass(frozen=True)
-class Recipe:
-    """Work that is made in a new Python process, which imports what this one has: a function by name, its arguments."""
-
-    target: str
-    arguments: tuple[Any, ...]
-
-
 class Processes:
-    """Processes of this machine, forked with the work, or new ones that make it by a recipe.
+    """Processes of this machine: forks of this one, which have the work, or `new` ones, which get it pickled.
 
-    New ones hear of a request to stop, and one that is lost is begun again.
+    New ones hear of a request to stop; one that is lost is begun again.
 
     Raises:
         ConfigError: If the system cannot fork.
         WorkerError: If they could not be started.
     """
 
-    THREADS: ClassVar[tuple[str, ...]] = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-    def __init__(self, work: Work | Recipe, count: int, threads: int = 1) -> None:
-        if not isinstance(work, Recipe) and "fork" not in get_all_start_methods():
+    def __init__(self, work: Work, count: int, *, new: bool = False, threads: int = 1) -> None:
+        if not new and "fork" not in get_all_start_methods():
             raise ConfigError(f"workers = {count} needs a system that can fork; leave it out, or give ray an address")
-        self.work, self.count, self.threads, self.stops = work, count, threads, isinstance(work, Recipe)
+        self.work, self.count, self.threads, self.stops = work, count, threads, new
         self.pipes: list[Connection] = []
-        self.processes: list[Process] = []
+        self.processes: list[BaseProcess] = []
         self.busy: set[int] = set()
         try:
             for number in range(count):
@@ -122,11 +111,17 @@ class Processes:
 
     def _begin(self, number: int) -> None:
         mine, theirs = Pipe()
-        if isinstance(self.work, Recipe):
-            process = _started(self.work, theirs, self.threads)
-        else:
-            work = self.work
-            process = fork(lambda: _serve(work, theirs), (mine, *self.pipes))
+        others = [] if self.stops else [mine, *self.pipes]  # a fork would keep them open when this process is gone
+        context = get_context("spawn") if self.stops else get_context("fork")
+        process = context.Process(target=_serve, args=(self.work, theirs, others, self.threads))
+        before = {name: os.environ.get(name) for name in THREADS}
+        os.environ.update(dict.fromkeys(THREADS, str(self.threads)))
+        try:
+            process.start()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                os.environ.update({} if value is None else {name: value})
         theirs.close()
         self.pipes[number : number + 1] = [mine]
         self.processes[number : number + 1] = [process]
@@ -144,60 +139,38 @@ class Processes:
         try:
             outcome, why = json.loads(self.pipes[worker].recv_bytes())
         except (EOFError, OSError):
-            outcome, why = None, ["WorkerError", f"worker {worker} is lost: {self._how(worker)}", ""]
-            self.pipes[worker].close()
-            self.processes[worker].end()
+            self.processes[worker].join(1.0)  # its pipe is closed a moment before it has ended
+            code = self.processes[worker].exitcode
+            killed = "; the system kills processes if memory runs out" if code == -signal.SIGKILL else ""
+            outcome, why = None, ["WorkerError", f"worker {worker} is lost, with exit code {code}{killed}", ""]
+            self._end(worker)
             self._begin(worker)
         return worker, outcome, why
-
-    def _how(self, worker: int) -> str:
-        until = time.monotonic() + 1.0  # its pipe is closed a moment before it has ended
-        while (how := self.processes[worker].ended()) is None and time.monotonic() < until:
-            time.sleep(0.01)
-        killed = "; the system does so if memory runs out" if "SIGKILL" in (how or "") else ""
-        return f"{how or 'it no longer answers'}{killed}"
 
     def ask_to_stop(self) -> None:
         """Interrupt those that are at work, as Ctrl-C would."""
         for worker in self.busy:
-            if self.processes[worker].ended() is None:
-                os.kill(self.processes[worker].pid, signal.SIGINT)
+            if self.processes[worker].is_alive():
+                os.kill(self.processes[worker].pid or 0, signal.SIGINT)
 
     def close(self) -> None:
         """End the processes."""
-        for pipe in self.pipes:
-            pipe.close()
-        for process in self.processes:
-            process.end()
+        for worker in range(len(self.processes)):
+            self._end(worker)
         self.pipes, self.processes = [], []
 
-
-def _started(recipe: Recipe, pipe: Connection, threads: int) -> Process:
-    """Start a new Python process that answers at this end of a pipe, in a session of its own."""
-    os.set_inheritable(pipe.fileno(), True)
-    code = f"import sys; sys.path[:] = {sys.path!r}; from unskew.decide.crew import begun; begun(sys.argv[1])"
-    order = json.dumps([pipe.fileno(), recipe.target, recipe.arguments])
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", code, order],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[pipe.fileno()],
-        env={**os.environ, **dict.fromkeys(Processes.THREADS, str(threads))},
-        start_new_session=True,  # Ctrl-C in a terminal reaches the whole group at once; these get it from us, once
-    )
-    return Process(child.pid, child)
+    def _end(self, worker: int) -> None:
+        self.pipes[worker].close()
+        self.processes[worker].kill()
+        self.processes[worker].join()
 
 
-def begun(order: str) -> None:
-    """Begin as a new process; `order` is what `_started` wrote."""
-    fd, target, arguments = json.loads(order)
-    module, _, name = target.partition(":")
-    _serve(getattr(import_module(module), name)(*arguments), Connection(fd), one_thread=False)
-
-
-def _serve(work: Work, pipe: Connection, one_thread: bool = True) -> None:
+def _serve(work: Work, pipe: Connection, others: Sequence[Connection], threads: int) -> None:
     """Answer cells until the other end is closed, or the process that began this one is gone."""
-    if one_thread:
-        torch.set_num_threads(1)
+    os.setsid()  # Ctrl-C in a terminal reaches the whole group at once; these get it from us, once
+    torch.set_num_threads(threads)
+    for other in others:
+        other.close()
     parent = os.getppid()
 
     def watch() -> None:  # a cell may take hours, and nobody waits for it any longer

@@ -27,12 +27,16 @@ from unskew.references import is_installed
 from unskew.run.documents import frozen_sha256, weights_sha256
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
-DESCRIPTORS = (
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
+WRAPPERS = (
+    types.MethodType,
+    staticmethod,
+    classmethod,
+    property,
+    functools.cached_property,
+    functools._lru_cache_wrapper,
 )
+WRAPPED = ("__func__", "__self__", "__wrapped__", "fget", "fset", "func")
+"""What is inside of these."""
 
 
 def about(sites: Sites, file: Path) -> str:
@@ -99,20 +103,13 @@ class _Reader:
             yield from self._of_class(value)
         elif isinstance(value, types.ModuleType):
             yield value.__name__
-        elif isinstance(value, types.BuiltinFunctionType):
+            if not _of_package(value.__name__):
+                yield hashlib.sha256(Path(value.__file__ or "").read_bytes()).hexdigest()
+        elif isinstance(value, WRAPPERS):
+            yield [self.read(getattr(value, name, None)) for name in WRAPPED]
+        elif hasattr(value, "__qualname__"):  # built in, or a slot
             yield value.__qualname__
-            yield self.read(value.__self__)
-        elif isinstance(value, types.MethodType | staticmethod | classmethod):
-            yield self.read(value.__func__)
             yield self.read(getattr(value, "__self__", None))
-        elif isinstance(value, property):
-            yield self.read((value.fget, value.fset))
-        elif isinstance(value, functools.cached_property):
-            yield self.read(value.func)
-        elif isinstance(value, DESCRIPTORS):
-            yield value.__qualname__
-        elif isinstance(value, functools._lru_cache_wrapper):
-            yield self.read(value.__wrapped__)
         else:
             yield self.read(type(value))
             yield from self._of_object(value)
@@ -124,13 +121,8 @@ class _Reader:
         if is_installed(Path(function.__code__.co_filename)):
             return
         yield self._code(function.__code__)
-        names = set(_names(function.__code__))
-        for name in sorted(name for name, is_global in names if is_global and name in function.__globals__):
-            value = function.__globals__[name]
-            yield [name, self.read(value)]
-            if isinstance(value, types.ModuleType) and not _of_package(value.__name__):
-                parts = sorted({of for of, is_global in names if not is_global and hasattr(value, of)})
-                yield [[of, self.read(getattr(value, of))] for of in parts]
+        for name in sorted(set(_globals(function.__code__)) & function.__globals__.keys()):
+            yield [name, self.read(function.__globals__[name])]
 
     def _code(self, code: types.CodeType) -> list[Any]:
         constants = [self._code(c) if isinstance(c, types.CodeType) else self.read(c) for c in code.co_consts]
@@ -169,16 +161,14 @@ def _listed(part: Any) -> Any:
     return list(part) if isinstance(part, Iterator) else dict(part) if isinstance(part, Mapping) else part
 
 
-def _names(code: types.CodeType) -> Iterator[tuple[str, bool]]:
-    """Names that code reads, and the code within it; true for globals, false for attributes and what it imports."""
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """Names of globals that code reads, and the code within it."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield instruction.argval, True
-        elif instruction.opcode in dis.hasname:
-            yield instruction.argval, False
+            yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _globals(constant)
 
 
 def _of_package(name: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from unskew.decide.cells import queue
 from unskew.decide.cells import run as run_plans
 from unskew.decide.crew import Here, Processes
-from unskew.decide.runs import RunWork, at_once, recipe, run_cell
+from unskew.decide.runs import LoggedRuns, RunWork, at_once, run_cell
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import require_none_diverged
@@ -100,7 +100,7 @@ def run(left_out: Sequence[LeftOut], folder: Path, callback: Callback, jobs: int
         require_same(each.experiment, folder / each.folder)
     cells = [run_cell(each.experiment, each.folder) for each in left_out]
     folder.mkdir(parents=True, exist_ok=True)
-    crew = Here(RunWork(folder, callback)) if jobs == 1 else Processes(recipe(folder), jobs)
+    crew = Here(RunWork(folder, callback)) if jobs == 1 else Processes(LoggedRuns(folder.absolute()), jobs, new=True)
     with queue(folder / "runs.sqlite") as kept, closing(crew):
         for cell, each in zip(cells, left_out, strict=True):
             if not (folder / each.folder / "summary.json").exists():

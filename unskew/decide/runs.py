@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from unskew.decide.cells import Cell, Outcome
-from unskew.decide.crew import Recipe
 from unskew.decide.planning import Planning
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -80,16 +79,6 @@ class LoggedRuns(RunWork):
                 traceback.print_exc()
                 raise
         return outcome
-
-
-def logged_runs(root: str, cwd: str) -> LoggedRuns:
-    """The work of `recipe`."""
-    return LoggedRuns(Path(root), cwd=cwd)
-
-
-def recipe(root: Path) -> Recipe:
-    """How a new process makes the work of `LoggedRuns`."""
-    return Recipe("unskew.decide.runs:logged_runs", (str(root.absolute()), os.getcwd()))
 
 
 @contextmanager

@@ -18,20 +18,21 @@ says otherwise.  The jobs of an array take a part of the points each, by `shard`
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
+from annotated_types import MinLen
 
-from unskew import machine
+from unskew import machine, schema
 from unskew.decide.cells import Cell, Crew, Failure, Outcome, queue
 from unskew.decide.cells import run as run_plans
 from unskew.decide.crew import OnRay, Processes
-from unskew.decide.runs import LoggedRuns, at_once, is_complete, recipe, run_cell
-from unskew.errors import ConfigError, DataError, ProtocolError, RunError
+from unskew.decide.runs import LoggedRuns, at_once, is_complete, run_cell
+from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.run import setup as run_setup
@@ -78,6 +79,18 @@ class PointResult:
 
 
 # ---------------------------------------------------------------- from one file to many
+_Grid = dict[str, Annotated[list[Any], MinLen(1)]]
+_List = list[Annotated[dict[str, Any], MinLen(1)]]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The table as it is written."""
+
+    grid: _Grid = field(default_factory=dict)
+    list: _List = field(default_factory=lambda: [])
+
+
 def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point, ...]]:
     """Read a sweep's name and points from its file.
 
@@ -92,10 +105,9 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
             """--set 'sweep.grid={"split.alpha"=[0.1,1.0]}', or use unskew run"""
         )
     name = raw.get("name", "experiment")
-    combinations = [*_grid(table, path), *_list(table, path)]
-    unknown = sorted(table.keys() - {"grid", "list"})
-    if unknown:
-        raise ConfigError(f"unknown key sweep.{unknown[0]} (sweep has: grid, list) ({path})")
+    given: _Table = schema.build(_Table, table, "sweep", str(path), owner="a sweep")
+    grid = itertools.product(*given.grid.values()) if given.grid else ()
+    combinations = [*(dict(zip(given.grid, values, strict=True)) for values in grid), *given.list]
     if not combinations:
         raise ConfigError(f"the sweep in {path} is empty: give sweep.grid or sweep.list at least one point")
     short = _short_names([key for settings in combinations for key in settings])
@@ -108,31 +120,6 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
         if same != point.name:
             raise ConfigError(f"points {same} and {point.name} of {path} are the same experiment; leave one out")
     return str(name), points
-
-
-def _grid(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
-    grid = table.get("grid")
-    if grid is None:
-        return
-    if not isinstance(grid, dict) or not grid:
-        raise ConfigError(f'sweep.grid must be a table such as {{ "local.lr" = [0.1, 0.01] }}, got {grid!r} ({path})')
-    for key, values in grid.items():
-        if not isinstance(values, list) or not values:
-            inner = next(iter(values), None) if isinstance(values, dict) else None
-            hint = f'; write the path in quotes: "{key}.{inner}"' if inner else ""
-            raise ConfigError(f"sweep.grid: {key} must be a list of at least one value, got {values!r}{hint} ({path})")
-    for combination in itertools.product(*grid.values()):
-        yield dict(zip(grid, combination, strict=True))
-
-
-def _list(table: Mapping[str, Any], path: Path) -> Iterator[dict[str, Any]]:
-    entries = table.get("list", [])
-    if not isinstance(entries, list):
-        raise ConfigError(f"sweep.list must be a list of tables, got {entries!r} ({path})")
-    for entry in entries:
-        if not isinstance(entry, dict) or not entry:
-            raise ConfigError(f"sweep.list must hold tables of at least one setting, got {entry!r} ({path})")
-        yield entry
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -176,32 +163,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return tomli_w.dumps({"v": value}).partition("=")[2].strip()
-
-
-def repeated(points: Sequence[Point]) -> str:
-    """A sentence on methods that train the same in several points, as none of their settings differs; empty if none."""
-    seen: set[str] = set()
-    labels: dict[str, None] = {}
-    total = again = 0
-    for experiment in (p.experiment for p in points):
-        if experiment.until is not None:  # how many seeds there will be depends on all methods
-            return ""
-        table = config.resolved(experiment)
-        table.pop("name")
-        for method in table.pop("methods"):
-            key = repr((table, method))
-            total += 1
-            if key in seen:
-                again += 1
-                labels[method["label"]] = None
-            seen.add(key)
-    if not again:
-        return ""
-    return (
-        f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
-        f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them "
-        "out of the sweep, give them a run of their own, and set it beside the points with unskew compare"
-    )
 
 
 def check(points: Sequence[Point]) -> None:
@@ -269,27 +230,20 @@ def run(
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
     own = points if part is None else shard(points, part)
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file, not the folder of a sweep; choose another --out")
     for point in points:
         require_same(point.experiment, folder_of(point, out))
-    with explained(out, None):
-        out.mkdir(parents=True, exist_ok=True)
+    place = out if part is None else out / f"shard-{part.replace('/', '-of-')}"
+    with explained(place, None):
+        place.mkdir(parents=True, exist_ok=True)
     cells = {run_cell(p.experiment, f"runs/{p.name}"): p for p in own}
     by_key = {cell.key: point for cell, point in cells.items()}
     counted = iter(range(1, len(own) + 1))
-    place = out if part is None else out / f"shard-{part.replace('/', '-of-')}"
 
     def ended(cell: Cell, outcome: Outcome) -> None:
         point = by_key[cell.key]
-        if isinstance(outcome, Failure):
-            what = f"FAILED: {outcome}"
-        else:
-            what = f"done in {outcome['seconds']:.0f} s{_best(folder_of(point, out))}"
+        what = f"FAILED: {outcome}" if isinstance(outcome, Failure) else f"done{_best(folder_of(point, out))}"
         say(f"[{next(counted)}/{len(own)}] {point.name}: {what}")
 
-    with explained(place, None):
-        place.mkdir(exist_ok=True)
     with queue(place / "sweep.sqlite") as kept:
         for cell, point in cells.items():
             if not is_complete(folder_of(point, out)):
@@ -299,13 +253,20 @@ def run(
                 say(f"[{next(counted)}/{len(own)}] {point.name}: was done already")
         if any(cell.key not in kept.known for cell in cells):
             if ray is None:
-                crew: Crew = Processes(recipe(out), min(jobs, len(own)), max(1, machine.cores() // jobs))
+                crew: Crew = Processes(
+                    LoggedRuns(out.absolute()), min(jobs, len(own)), new=True, threads=max(1, machine.cores() // jobs)
+                )
             else:
                 crew = OnRay(LoggedRuns(out.absolute()), ray, jobs)
             with closing(crew):
                 run_plans([at_once([*cells])], kept, crew, lenient=True, ended=ended)
         failed = {by_key[key].name: why for key, why in kept.failed.items() if key in by_key}
-    return [_result(point, folder_of(point, out), failed.get(point.name)) for point in points]
+    results = []
+    for p in points:
+        done, error = is_complete(folder_of(p, out)), failed.get(p.name)
+        status: Status = "done" if done else "failed" if error else "open"
+        results.append(PointResult(p.name, status, folder_of(p, out), None if done else error))
+    return results
 
 
 def folder_of(point: Point, out: Path) -> Path:
@@ -323,9 +284,3 @@ def _best(folder: Path) -> str:
         return ""
     best = measure.first(means)
     return f", {best} {measure.with_unit(means[best])}"
-
-
-def _result(point: Point, folder: Path, failed: str | None) -> PointResult:
-    if is_complete(folder):
-        return PointResult(point.name, "done", folder)
-    return PointResult(point.name, "open" if failed is None else "failed", folder, failed)
