@@ -181,7 +181,7 @@ def test_a_file_without_a_sweep_is_refused(tmp_path: Path) -> None:
     [
         ('grid = { "methods.0.mu" = [0.1, -1.0] }', r"^point 002-mu=-1.0: methods.0.mu must be >= 0, got -1.0"),
         ('grid = { "split.alhpa" = [0.1] }', r"^point 001-alhpa=0.1: unknown key split.alhpa; did you mean alpha"),
-        ('grid = { "local.lr" = [1979-05-27] }', r"^point 001-lr=1979-05-27: local.lr must be .*, got 1979-05-27"),
+        ('grid = { "local.lr" = [1979-05-27] }', r"^point 001-lr=1979-05-27: local.lr must be .*, got .1979-05-27"),
         ('grid = { "methods.3.mu" = [0.1] }', r"^point 001-mu=0.1: .*'3' is not an entry of a list of 1"),
     ],
 )

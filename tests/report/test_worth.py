@@ -17,7 +17,8 @@ from scipy.special import stdtrit
 
 import unskew as us
 from unskew.cli import leave_out as command
-from unskew.decide import leave_out
+from unskew.decide import leave_out, sweep
+from unskew.decide.crew import Here
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Stop
 from unskew.record import doubts
@@ -32,7 +33,6 @@ from unskew.report.html import write_report
 from unskew.report.section import Table
 from unskew.report.tables import reached
 from unskew.run import constant
-from unskew.run.callbacks import NoCallback
 from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import ACCURACY, Measure
@@ -800,25 +800,28 @@ def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> N
 
 
 def test_leave_one_out_runs_each_site_once_and_goes_on(
-    tiny: Callable[..., Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str], undrawn: None
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
 ) -> None:
     experiment = tiny("rounds=1", "split.num_clients=3", methods='[[methods]]\nname = "fedavg"\n')
-    of = leave_out.runs(experiment)
-    assert [each.client for each in of] == [None, "0", "1", "2"]
-    leave_out.run(of[:2], tmp_path, NoCallback())
-    before = (tmp_path / "without-0" / "run.sqlite").stat().st_mtime_ns
-    leave_out.run(of, tmp_path, NoCallback())
-    assert (tmp_path / "without-0" / "run.sqlite").stat().st_mtime_ns == before
+    of = leave_out.points(experiment)
+    assert [*of] == [None, "0", "1", "2"]
+    monkeypatch.setattr(sweep, "Processes", lambda work, *_, **__: Here(work))
+    some = [*of.values()]
+    sweep.run(some[:2], tmp_path, 1, print)
+    log = tmp_path / "runs" / "without-0" / "run.sqlite"
+    before = log.stat().st_mtime_ns
+    results = sweep.run(some, tmp_path, 1, print)
+    assert log.stat().st_mtime_ns == before
     from unskew.report import read
 
-    records = {each.client: read(tmp_path / each.folder) for each in of}
+    records = {client: read(result.folder) for client, result in zip(of, results, strict=True)}
     got = contributions(records[None], {k: v for k, v in records.items() if k is not None})
     assert [c.client for c in got] == ["0", "1", "2"]
     assert all(len(c.to_itself) == 1 for c in got)
     assert json.dumps(got[0].to_json())
-    other = leave_out.runs(replace(experiment, rounds=2))
+    other = leave_out.points(replace(experiment, rounds=2))
     with pytest.raises(RunError, match="another experiment"):
-        leave_out.run(other, tmp_path, NoCallback())
+        sweep.run([*other.values()], tmp_path, 1, print)
     assert "4 runs: one with all clients" in command._cost(of)
     assert "Should I join?" not in write_report(records[None], tmp_path / "p.html").read_text()
 
@@ -836,7 +839,7 @@ def test_an_impossible_leave_one_out_is_refused(
     tiny: Callable[..., Experiment], settings: tuple[str, ...], clients: tuple[str, ...], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        leave_out.runs(tiny(*settings), clients)
+        leave_out.points(tiny(*settings), clients)
 
 
 def test_warnings_that_differ_in_measurements_alone_are_one() -> None:

@@ -1,7 +1,6 @@
 """`unskew leave-one-out`: what each site's taking part is worth to the others, and to itself."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +10,11 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, silent, tell
 from unskew.cli.text import escape
 
 if TYPE_CHECKING:
-    from unskew.decide.leave_out import LeftOut
+    from unskew.decide.sweep import Point
     from unskew.report.contributions import Contribution
     from unskew.tasks.measure import Measure
 
@@ -25,7 +24,7 @@ def leave_one_out(
     settings: Settings = None,
     clients: Annotated[list[str] | None, typer.Option("--client", help="Leave this client out; repeat.")] = None,
     out: Annotated[Path | None, typer.Option(help="The runs' folder; default runs/NAME-leave-one-out.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at once, a process each.")] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it costs and run nothing.")] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
@@ -42,38 +41,45 @@ def leave_one_out(
     [dim]unskew leave-one-out my.toml --plan[/]
     [dim]unskew leave-one-out my.toml --client Cleveland[/]
     """
-    from unskew.decide.leave_out import WITH_ALL, run, runs
+    from unskew.decide.leave_out import points
+    from unskew.decide.sweep import run
+    from unskew.errors import RunError
+    from unskew.record.logs import require_none_diverged
     from unskew.report import read
     from unskew.report.contributions import contributions
     from unskew.report.worth import uncovered
-    from unskew.run.progress import watching
+    from unskew.run.folder import read_json
 
     chosen = load_own(experiment, located(settings, data_dir))
-    left_out = runs(chosen, clients or ())
+    left_out = points(chosen, clients or ())
     if plan:
         print(_cost(left_out))
         return
     folder = out or Path("runs") / f"{as_file(chosen.name)}-leave-one-out"
-    print(f"{chosen.name}: {len(left_out)} runs in {folder}", file=sys.stderr)
-    with watching(quiet) as callback:
-        run(left_out, folder, callback, jobs)
-    records = {each.client: read(folder / each.folder) for each in left_out}
+    say = silent if quiet else tell
+    say(f"{chosen.name}: {len(left_out)} runs in {folder}")
+    results = run([*left_out.values()], folder, jobs, say)
+    for result in results:
+        if result.status != "done":
+            raise RunError(f"{result.point}: {result.error}; the same command goes on")
+        require_none_diverged(read_json(result.folder / "summary.json").get("diverged", ()))
+    records = {client: read(result.folder) for client, result in zip(left_out, results, strict=True)}
     whole = records[None]
     of = contributions(whole, {client: record for client, record in records.items() if client is not None})
     note = uncovered(whole)
     if as_json:
-        head = {"run": chosen.name, "with_all": str(folder / WITH_ALL), "note": note}
+        head = {"run": chosen.name, "with_all": str(results[0].folder), "note": note}
         print(json.dumps({**head, "rows": [c.to_json() for c in of]}))
         return
     Console().print(_table(chosen.name, of, whole.headline, note))
 
 
-def _cost(left_out: "Sequence[LeftOut]") -> str:
+def _cost(left_out: "Mapping[str | None, Point]") -> str:
     """The number of runs, and their time by the forecast of the one with all clients."""
     from unskew.decide.forecast.plan import plan as forecast_of
     from unskew.run.progress import duration
 
-    forecast = forecast_of(left_out[0].experiment)
+    forecast = forecast_of(left_out[None].experiment)
     runs = f"{len(left_out)} runs: one with all clients and one without each of {len(left_out) - 1}"
     if forecast.seconds is None:
         return f"{runs}; the time is not predicted"

@@ -49,8 +49,8 @@ MOVED = 0.01
 """Distance of a made-up result from its start, relative to each value; 0 in the other try."""
 CODE_S = 1.0
 """Seconds that a method's local code may take in addition to the time for driving; each kind is run at least once."""
-AGAIN_S = 5.0
-"""Seconds up to which a kind of local code is run a second time."""
+FEW, AGAIN_S = 4, 5.0
+"""Runs of a kind of local code that are wanted, and seconds that they may take."""
 ROOM = 0.9
 """Share of the free memory that messages, memories and replies may take: a dry run holds them as the run would."""
 PARTIAL_MEANS = 3
@@ -314,8 +314,8 @@ class _DryExecutor:
         self.requests.jobs[kind, me.n, at_server] += 1
         first = code.first.get(kind)
         # The server's code, without a prior's work, is short; the shape of its result follows from its arguments.
-        once = len(code.times.get(kind, ())) == 1  # which may have imported and built what others use
-        hurried = time.monotonic() >= self.until and code.spent >= (AGAIN_S if once else CODE_S)
+        few = len(code.times.get(kind, ())) < FEW  # the first may have imported and built what others use
+        hurried = time.monotonic() >= self.until and code.spent >= (AGAIN_S if few else CODE_S)
         if first is None or not hurried or (at_server and first[1]):
             asked: list[tuple[Kind, int, Hashable]] = []
             began = time.monotonic()
