@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unskew.data.arrays import from_arrays
+from unskew.data import arrays, build
 from unskew.data.dataset import Dataset
 from unskew.data.federated import federate
 from unskew.data.inputs import ROWS
@@ -18,7 +18,7 @@ N = 40
 
 
 def made(x: Any, y: Any, **more: Any) -> Dataset:
-    return from_arrays("mine", {"x_train": x, "y_train": y, **more}, Key(0) / "test")
+    return build.dataset(arrays.table("mine", {"x_train": x, "y_train": y, **more}), Key(0) / "test")
 
 
 def numbers() -> Any:
@@ -128,7 +128,7 @@ def test_a_corrupt_client_or_domain_is_named_by_its_row_as_given(key: str) -> No
     arrays = {"x_train": np.zeros((40, 3), np.float32), "y_train": np.arange(40) % 4, key: np.arange(40) % 2}
     arrays[key][7] = 2_000_000_000
     with pytest.raises(DataError, match=rf"toy: {key}\[7\] is 2000000000, and 40 examples"):
-        from_arrays("toy", arrays, Key(0))
+        build.dataset(arrays.table("toy", given))
 
 
 # ---------------------------------------------------------------- shares of a client
@@ -137,7 +137,7 @@ def test_a_client_s_few_events_are_in_every_part_that_has_room_for_one(seed: int
     """5 events of 100 at each client: .2 of them is 1 to test; of the 4 of 80 left .25 is 1 to validate, 3 train."""
     y, client = np.arange(300) % 20 == 7, np.arange(300) // 100
     given = {"x_train": np.zeros((300, 1), np.float32), "y_train": y.astype(np.int64), "client_train": client}
-    data = from_arrays("mine", given, Key(seed) / "test", own_test=True)
+    data = build.dataset(arrays.table("mine", given), Key(seed) / "test", own_test=True)
     fed = federate(data, Natural(), Key(seed), val_fraction=0.25)
     labels = data.y_train.numpy()
     for of in fed.clients:

@@ -12,7 +12,7 @@ import pytest
 
 from unskew import machine
 from unskew.data import own
-from unskew.data.describe import describe
+from unskew.data.look import describe
 from unskew.data.sources import brings_clients, load
 from unskew.errors import DataError
 

@@ -262,13 +262,6 @@ def test_a_site_without_rows_on_one_side_is_named() -> None:
         own.dataset(table, test=Latest("admitted", after="2025"), **COLUMNS)
 
 
-def test_a_column_that_is_not_there_or_taken_is_refused() -> None:
-    with pytest.raises(DataError, match=r"test.latest: there is no column 'admited'; did you mean admitted"):
-        own.dataset(stays(), test=Latest("admited"), **COLUMNS)
-    with pytest.raises(DataError, match="test: column 'site' is that of"):
-        own.dataset(stays(), test=Latest("site"), **COLUMNS)
-
-
 def test_numbers_are_prepared_without_the_later_rows() -> None:
     """Days 1 to 7 train: mean 4."""
     data = own.dataset(
@@ -285,22 +278,6 @@ def test_times_stand_beside_arrays() -> None:
     days = {"A": ["2024-06-01"] * 8 + ["2024-06-02"] * 2, "B": [f"2024-05-{d:02}" for d in range(1, 11)]}
     data = own.dataset({"A": (x, y), "B": (x, y)}, test=Latest(days, share=0.2))
     assert days_of(data) == [[x[:8, 0].tolist(), [], x[8:, 0].tolist()]] * 2
-
-
-@pytest.mark.parametrize(
-    ("times", "said"),
-    [
-        ({"A": [1] * 10}, "latest must have the times of every client, as a dict like data; see B"),
-        ([1] * 20, "see A, B"),
-        ({"A": [1] * 10, "B": [1] * 9}, "latest has 9 times for 10 examples of client B"),
-        ({"A": [1] * 10, "B": ["2024-06-01"] * 10}, "dates of some clients and numbers of others"),
-        ({"A": [1] * 10, "B": ["soon"] * 10}, "latest of client B must hold dates.*'soon' in row 0 of B"),
-    ],
-)
-def test_times_that_do_not_fit_the_clients_are_refused(times: Any, said: str) -> None:
-    x, y = np.zeros((10, 2)), np.arange(10) % 2
-    with pytest.raises(DataError, match=said):
-        own.dataset({"A": (x, y), "B": (x, y)}, test=Latest(times))
 
 
 # ---------------------------------------------------------------- files
@@ -348,33 +325,6 @@ def test_arrays_in_a_file_have_their_times_beside_them(kind: str, tmp_path: Path
         us.simulate("fedavg", data=source, test=Latest(list(range(20))), progress=False)
     share = load(source, None, {"test": {"latest": "time_train", "share": 0.2, "gap": 2.0}})
     assert days_of(share) == [[[1, 2, 3, 4, 5, 6], [], [9, 10]]] * 2
-
-
-@pytest.mark.parametrize(
-    ("rule", "more", "said"),
-    [
-        (
-            {"latest": "tme"},
-            {},
-            r"test\.latest: .*a\.npz has no array 'tme' of when each example was; did you mean time\?",
-        ),
-        (
-            {"latest": "time"},
-            {"x_test": np.ones((4, 1)), "y_test": np.arange(4) % 2},
-            "has a test part of its own, x_test",
-        ),
-        ({"latest": "time"}, {"time": np.arange(7)}, "a: time has 7 entries for 8 examples"),
-        ({"latest": "time"}, {"client_train": np.arange(7)}, "a: client_train has 7 entries for 8 examples"),
-        ({"latest": "time", "after": 9}, {}, r"0, 1 have no row after 9\.0, so nothing is tested there: 0 ends with 6"),
-    ],
-)
-def test_times_in_a_file_that_do_not_fit_its_arrays_are_refused(
-    rule: dict[str, Any], more: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    halves = {"x_train": np.ones((8, 1)), "y_train": np.arange(8) // 4, "client_train": np.arange(8) % 2}
-    np.savez(tmp_path / "a.npz", **{**halves, "time": np.arange(8), **more})
-    with pytest.raises(DataError, match=said):
-        load(f"npz:{tmp_path / 'a.npz'}", None, {"test": rule})
 
 
 def test_after_the_number_0_is_a_date_like_another(tmp_path: Path) -> None:

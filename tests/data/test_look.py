@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import unskew as us
 from unskew.cli.app import app
+from unskew.data.columns import column as read_column
 from unskew.data.differs import holm
-from unskew.data.inputs import raw_column
 from unskew.data.look import Look
 from unskew.errors import ConfigError, DataError
 from unskew.report import data_page
@@ -267,7 +267,7 @@ def test_a_number_among_words_is_the_word_that_it_is_in_a_run() -> None:
     frame = pandas.DataFrame({"stage": [2.0, "2", 1.5, "x"] * 5, "sick": ["yes", "no"] * 10})
     (column,) = us.describe(frame, target="sick").columns
     assert dict(column.commonest) == {"2": 10, "1.5": 5, "x": 5}
-    assert set(raw_column(frame["stage"], "stage")) == {"2", "1.5", "x"}
+    assert set(read_column(frame["stage"])) == {"2", "1.5", "x"}
 
 
 def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import is_gap
+from unskew.data.columns import is_gap
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError
 from unskew.words import composed, counted, some
