@@ -33,7 +33,7 @@ def pictures(root: Path, *parts: str) -> None:
 
 def test_a_folder_of_images_is_told_how_it_is_written(tmp_path: Path) -> None:
     pictures(tmp_path)
-    with pytest.raises(DataError, match=f"holds no table .*; write images:{tmp_path} for the images in it"):
+    with pytest.raises(DataError, match=f"holds no table .* write images:{tmp_path}"):
         us.describe(str(tmp_path))
 
 
@@ -119,7 +119,7 @@ def test_a_site_with_files_and_no_image_is_refused_by_name(tmp_path: Path) -> No
     pictures(tmp_path)
     for file in (tmp_path / "Bern").rglob("*.png"):
         file.rename(file.with_suffix(".dcm"))
-    with pytest.raises(DataError, match=r"Bern is a site's folder, and none of its 10 files is read \(0\.dcm, .*DICOM"):
+    with pytest.raises(DataError, match=r"Bern: none of its 10 files is read \(0\.dcm, .*DICOM"):
         load(f"images:{tmp_path}")
 
 
@@ -174,7 +174,9 @@ def test_links_that_lead_out_of_the_folder_are_refused(link: str, tmp_path: Path
     (tmp_path / "scans" / link).symlink_to(tmp_path / "elsewhere" / target)
     (tmp_path / "link").symlink_to(tmp_path / "scans")
     for given in ("scans", "link"):
-        with pytest.raises(DataError, match=rf"{link} is a link that leads out of the folder, to .*elsewhere/{target}"):
+        with pytest.raises(
+            DataError, match=rf"{link} is a link that leads out of the folder or back, to .*elsewhere/{target}"
+        ):
             load(f"images:{tmp_path / given}")
     (tmp_path / "scans" / link).unlink()
     (tmp_path / "scans" / link).symlink_to(tmp_path / "scans" / target)
@@ -186,7 +188,9 @@ def test_links_that_lead_back_or_nowhere_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path)
     (tmp_path / "Basel" / "benign" / "to").symlink_to(tmp_path / "Bern" / "benign")
     (tmp_path / "Bern" / "benign" / "to").symlink_to(tmp_path / "Basel" / "benign")
-    with pytest.raises(DataError, match=r"benign/to/to is a link that leads back to .*Basel/benign, in which it lies"):
+    with pytest.raises(
+        DataError, match=r"benign/to/to is a link that leads out of the folder or back, to .*Basel/benign"
+    ):
         load(f"images:{tmp_path}")
     (tmp_path / "Basel" / "benign" / "to").unlink()
     (tmp_path / "Bern" / "benign" / "to").unlink()
@@ -439,5 +443,5 @@ def test_a_patient_in_the_folders_of_both_parts_is_refused(tmp_path: Path) -> No
     for site in ("Basel", "Bern"):
         for part in ("train", "test"):
             shutil.copytree(tmp_path / "a" / site, tmp_path / "b" / site / part)
-    with pytest.raises(DataError, match="are one patient's, who is for training and for testing; put all images"):
+    with pytest.raises(DataError, match="is for training in .* and for testing in"):
         load(f"images:{tmp_path / 'b'}", None, {"patient": "folder", "patient_ids": "site"})

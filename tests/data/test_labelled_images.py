@@ -156,18 +156,6 @@ def test_a_column_that_seems_to_name_patients_and_is_not_named_is_doubted(tmp_pa
     assert not read(tmp_path).doubts
 
 
-def test_a_site_with_few_patients_is_named(tmp_path: Path) -> None:
-    scans(tmp_path)
-    people = ["1" if i % 3 == 0 else str(i // 6) for i in range(30)]
-    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{people[i]},train" for i in range(30)])
-    with pytest.warns(DataWarning, match="Bern has fewer than 3 patients, so nobody is tested there"):
-        data = read(tmp_path, patient="patient", patient_ids="site")
-    assert data.doubts
-    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},1,train" for i in range(30)])
-    with pytest.raises(DataError, match="'patient' names at most 1 patients of one client, of whom a fifth is nobody"):
-        read(tmp_path, patient="patient", patient_ids="site")
-
-
 def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
     picture(scans(tmp_path) / "more" / "x.png", 77)
     (tmp_path / "notes.txt").write_text("no image")
@@ -220,7 +208,7 @@ def test_columns_as_arguments_are_told_where_those_of_images_go(settings: dict[s
 def test_a_path_of_images_is_its_text(tmp_path: Path) -> None:
     scans(tmp_path)
     for look in (us.describe, us.load):
-        with pytest.raises(DataError, match=f"write images:{tmp_path / 'part_0'} for the images in it"):
+        with pytest.raises(DataError, match=f"write images:{tmp_path / 'part_0'}"):
             look(tmp_path / "part_0")
 
 
@@ -283,7 +271,7 @@ def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> No
         assert y.tolist() == [[i % 2, i % 3 % 2] for i in level]
     with pytest.raises(DataError, match=r"target: there is no column 'cuogh'; did you mean cough\?"):
         load(f"images:{tmp_path}", None, options | {"target": ["cuogh", "fever"]}, targets=kind.targets)
-    with pytest.raises(DataError, match="must name one column, whose values are classes, got cough, fever"):
+    with pytest.raises(DataError, match="classes are one label an example"):
         load(f"images:{tmp_path}", None, options)
     task = us.TaskConfig(f"images:{tmp_path}", "mlp", kind="multi_label", data_options=options)
     history = us.simulate("fedavg", task=task, rounds=1, progress=False)

@@ -260,9 +260,9 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path):
 
 
 def test_a_missing_key_is_named_with_those_present(tmp_path: Path):
-    with pytest.raises(DataError, match=r"lacks y_train \(it has: x_train\)"):
+    with pytest.raises(DataError, match=r"must have y_train .*it has: x_train"):
         load(save_npz(tmp_path / "a.npz", {"x_train": pictures()}))
-    with pytest.raises(DataError, match=r"y_train\.npy is missing"):
+    with pytest.raises(DataError, match="must have y_train"):
         load(save_folder(tmp_path / "a", {"x_train": pictures()}))
     path = tmp_path / "bare.npz"
     with path.open("wb") as file:
@@ -349,7 +349,7 @@ def test_a_misspelt_key_is_refused_and_not_left_out(tmp_path: Path, key: str, me
     source = save_folder(tmp_path / "a", arrays)
     name = {"clients": "clients.txt", "classes": "classes.txt"}.get(meant, f"{meant}.npy")
     (tmp_path / "a" / name.replace(meant, key)).touch()
-    with pytest.raises(DataError, match=rf"unknown key {key}\.(npy|txt); did you mean {meant}\?"):
+    with pytest.raises(DataError, match=rf"unknown key {key}; did you mean {meant}\?"):
         load(source)
 
 
@@ -370,7 +370,7 @@ def test_other_keys_than_the_layouts_are_named_beside_it(tmp_path: Path):
 
 
 def test_too_few_examples_for_a_test_part_are_refused(tmp_path: Path):
-    with pytest.raises(DataError, match="2 examples are too few to set a test part aside"):
+    with pytest.raises(DataError, match="is nobody: say which rows are for testing"):
         load(save_npz(tmp_path / "a.npz", {"x_train": pictures(2), "y_train": np.arange(2)}))
 
 

@@ -16,7 +16,7 @@ from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, 
 from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, Table, Target, codes_of, label_name, names_of_numbers
 from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, warn
-from unskew.tasks.targets import CLASS, RowError
+from unskew.tasks.targets import CLASS, RowError, mislabelled
 from unskew.words import counted, letters, separate_classes, some, spelling_variants
 
 FEW_ROWS = 5
@@ -74,6 +74,20 @@ def no_class(table: Table) -> Iterable[str]:
             "for several labels an example task.kind = 'multi_label'"
         )
         return
+    y = table.y.reshape(-1)
+    if (
+        table.kind.classes
+        and y.dtype.kind in "iu"
+        and not (table.declared and not mislabelled(table.declared, "integer"))
+    ):
+        names = table.classes or table.declared
+        low = y < 0 if names or not names_of_numbers(np.unique(y), bool(table.columns), table.alone) else y != y
+        bad = np.flatnonzero(low | (y >= len(names) if names else False))
+        if len(bad):
+            yield (
+                f"{called}: the label of {table.place(bad[0])} is {y[bad[0]]}, and classes are numbers from 0"
+                f"{f' to {len(names) - 1}' if names else ''}: number those that occur 0, 1, ..., or give words"
+            )
     for target in table.targets if table.kind in (CLASS, UNKNOWN) else ():
         if not target.classes:
             continue

@@ -256,15 +256,15 @@ class Table:
         names = self.classes
         if names is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < len(names):
             values = np.array(names, object)[values]
-        words = values.dtype.kind in "OU" and not all(v is None or isinstance(v, bool | int | float) for v in values)
-        if values.dtype.kind == "O" and not words and not all(isinstance(v, bool | int) for v in values):
+        words = values.dtype.kind == "U" or any(isinstance(v, str) for v in values.tolist())
+        if words or self.kind.classes:
+            return Target(called, values, self.kind.classes or self.kind is UNKNOWN)
+        truths = values.dtype.kind == "b" or all(isinstance(v, bool) for v in values.tolist())
+        if values.dtype.kind == "O" and not truths and all(isinstance(v, int | float | None) for v in values.tolist()):
             values = np.array([np.nan if v is None else v for v in values], np.float64)
-        few = (
-            values.dtype.kind in "bO" or (not (values % 1).any() and len(np.unique(values)) <= MOST_CLASSES)
-            if not words
-            else True
-        )
-        return Target(called, values, self.kind.classes or (self.kind is UNKNOWN and bool(few)))
+        known = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+        few = truths or (known.dtype.kind in "iuf" and not (known % 1).any() and len(np.unique(known)) <= MOST_CLASSES)
+        return Target(called, values, self.kind is UNKNOWN and few)
 
     # ------------------------------------------------------------ equal rows
     @cached_property
