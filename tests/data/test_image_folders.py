@@ -443,5 +443,5 @@ def test_a_patient_in_the_folders_of_both_parts_is_refused(tmp_path: Path) -> No
     for site in ("Basel", "Bern"):
         for part in ("train", "test"):
             shutil.copytree(tmp_path / "a" / site, tmp_path / "b" / site / part)
-    with pytest.raises(DataError, match="is for training in .* and for testing in"):
+    with pytest.raises(DataError, match=r"is for training in .* and for testing in"):
         load(f"images:{tmp_path / 'b'}", None, {"patient": "folder", "patient_ids": "site"})

@@ -114,7 +114,7 @@ def no_class(table: Table) -> Iterable[str]:
         elif any(isinstance(v, int) and not isinstance(v, bool) and abs(v) >= 2**63 for v in values):
             yield f"{called} holds numbers that no 64-bit whole number holds; give such labels as words"
         elif len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
-            yield f"{called} is {values[0]!r} in all {len(values):,} rows, so there is nothing to learn"
+            yield f"{called} is {values[0]!r} in all {len(values):,} rows: name another column"
         elif table.declared and (strange := [v for v in known if isinstance(v, str) and v not in table.declared]):
             row = target.values.tolist().index(strange[0])
             yield (
