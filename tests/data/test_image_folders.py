@@ -134,31 +134,6 @@ def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
     assert (deep.sha256, deep.classes, deep.doubts) == (flat.sha256, ("benign", "malignant"), ())
 
 
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        (("train/cat/1.png", "test/cat/1.png"), "has the folders test, train, where those of the sites are expected"),
-        (("Train/cat/1.png", "VAL/cat/1.png"), "has the folders Train, VAL, where those of the sites are expected"),
-        (("cat/1.png", "dog/2.png"), r"none of its 1 file is read \(1\.png\); expected is PATH/SITE"),
-        (("1.png", "2.png"), "has no folder with files, where those of at least 2 sites are expected: PATH/SITE/CLASS"),
-        (("A/cat/1.png", "A/dog/2.png"), "has one folder with files, A, where those of at least 2 sites are expected"),
-        (
-            [f"{site}/{part}/cat/1.png" for site in "AB" for part in ("train", "test", "val")],
-            "A has the folders test, train, val; expected is PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and",
-        ),
-        ([f"{site}/train/cat/1.png" for site in "AB"], "A has the folders train; expected is PATH/SITE/CLASS"),
-        (
-            [f"{site}/cat/{part}/1.png" for site in "AB" for part in ("train", "test")],
-            "A/cat has the folders test, train; expected is PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file",
-        ),
-    ],
-)
-def test_another_layout_is_told_by_what_was_found(files: list[str], says: str, tmp_path: Path) -> None:
-    saved(*(tmp_path / name for name in files))
-    with pytest.raises(DataError, match=says):
-        load(f"images:{tmp_path}")
-
-
 def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> None:
     pictures(tmp_path, "Train", "TEST")
     data = load(f"images:{tmp_path}")

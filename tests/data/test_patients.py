@@ -276,9 +276,6 @@ def test_arrays_may_say_who_is_in_each_row_and_a_run_s_folder_keeps_it(tmp_path:
     assert build.dataset(plain.table("a", known)).sha256 != build.dataset(plain.table("a", arrays())).sha256
 
 
-TEST = {"x_test": np.zeros((2, 2), np.float32), "y_test": np.array([0, 1])}
-
-
 # ---------------------------------------------------------------- divisions
 def data_of(patients: Any, labels: Any) -> Dataset:
     x = torch.arange(len(patients), dtype=torch.float32)[:, None]

@@ -11,7 +11,6 @@ import pandas
 import polars
 import pytest
 import torch
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 import unskew as us
@@ -173,17 +172,6 @@ def test_a_semicolon_a_decimal_comma_and_a_byte_order_mark_are_read(tmp_path: Pa
     assert same(replace(read, inputs=plain.inputs), plain)
 
 
-NUMERALS: dict[str, tuple[tuple[str, ...], dict[str, Any], list[float]]] = {
-    "a comma between thousands": (("1,514", "210", "12,000"), {"thousands": ","}, [1514, 210, 12000]),
-    "a comma before decimals": (("1,514", "210", "12,000"), {"decimal": ","}, [1.514, 210, 12]),
-    "a point between thousands": (("1.514", "210", "12.000"), {"thousands": ".", "decimal": ","}, [1514, 210, 12000]),
-    "a point before decimals": (("1.514", "210", "12.000"), {}, [1.514, 210, 12]),
-    "both": (("34.058,36", "1,5"), {"thousands": ".", "decimal": ","}, [34058.36, 1.5]),
-    "an apostrophe": (("34'058.36", "1'200"), {"thousands": "'"}, [34058.36, 1200]),
-    "spaces around": ((" +5.", "1.5 ", " .5", "1e3 "), {}, [5, 1.5, 0.5, 1000]),
-}
-
-
 def test_words_most_of_which_are_numbers_are_refused_with_the_options_of_a_reader(tmp_path: Path) -> None:
     rows = [f"{('Chur', 'Bern')[i % 2]};{i},5;k{i // 2 % 2}" for i in range(24)]
     (tmp_path / "h.csv").write_text("\n".join(["site;a;y", *rows]))
@@ -283,23 +271,6 @@ def test_a_word_of_a_category_that_means_a_gap_is_one_for_the_model(tmp_path: Pa
         assert torch.equal(data.inputs.prepare({"a": [one], "b": [0.5]}), gap)
 
 
-@pytest.mark.parametrize(
-    ("lines", "encoding", "text"),
-    [
-        (["site,a,a,y"], "utf-8", "has two columns called 'a'; rename or remove one"),
-        (["site,,b,y"], "utf-8", "has a column without a name, such as the row numbers that pandas writes"),
-        (["Export of May"], "utf-8", "a row has more values than the first line has columns; set separator"),
-    ],
-)
-def test_what_spreadsheets_get_wrong_is_said_in_one_sentence(
-    lines: list[str], encoding: str, text: str, tmp_path: Path
-) -> None:
-    with pytest.raises(DataError) as error:
-        load(exported(tmp_path, *lines, encoding=encoding), None, {"target": "y", "client": "site"})
-    assert text in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_classes_that_are_codes_keep_their_numbers_as_names(tmp_path: Path) -> None:
     """-1 and 1, and 1 and 2, are two classes; test rows in a file of their own are of the same."""
     for first, second in ((-1, 1), (2, 10)):
@@ -318,79 +289,6 @@ def test_parquet_columns_of_decimals_are_numbers(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what is wrong with data
 def altered(**columns: Any) -> polars.DataFrame:
     return TABLE.drop("part").with_columns(**{k: polars.Series(v, strict=False) for k, v in columns.items()})
-
-
-ONE_EACH = polars.DataFrame(
-    {"site": [f"p{i}" for i in range(10_000)], "a": [0.0, 1.0] * 5000, "sick": ["n", "y"] * 5000}
-)
-REFUSED: dict[str, tuple[polars.DataFrame, dict[str, Any], str]] = {
-    "no such column": (TABLE, {"target": "sik"}, "target: there is no column 'sik'; did you mean sick?"),
-    "a date": (altered(age=["2021-03-04"] * 60), {}, "column 'age' holds a date in line 2; make numbers of them"),
-    "all missing": (altered(age=[None] * 60), {}, "column 'age' has no value in any row; leave it out"),
-    "a date in words": (
-        altered(age=["04.03.2021"] * 60),
-        {},
-        "column 'age' holds a date in line 2; make numbers of them",
-    ),
-    "two rows a client": (
-        altered(site=[f"p{i // 2}" for i in range(60)]),
-        {},
-        "column 'site' has 30 clients with at most 2 rows each, so none can",
-    ),
-    "a gap in the target": (altered(sick=[None, *["yes", "no"] * 29, "no"]), {}, "the label of line 2 is missing"),
-    "one client": (altered(site=["Basel"] * 60), {}, "column 'site' names only one client (Basel); a federation"),
-    "10,000 clients with a row each": (ONE_EACH, {}, "column 'site' has 10,000 clients with one row each, so none can"),
-    "words": (altered(age=["old"] * 60), {}, "column 'age' holds words, such as 'old' in line 2"),
-    "a row without a client": (altered(site=[None, *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in line 2"),
-    "a test column of other words": (
-        TABLE.with_columns(ward=TABLE["site"]),
-        {"test": "ward", "leave_out": ["part"]},
-        "column 'ward' must say test or train, true or false",
-    ),
-    "a test of no kind": (
-        TABLE,
-        {"test": "nowhere"},
-        "test must be a column, a file or a share, and 'nowhere' is none",
-    ),
-    "a site to test on only": (
-        TABLE.with_columns(part=polars.when(polars.col("site") == "Chur").then(polars.lit("test")).otherwise("part")),
-        {"test": "part"},
-        "client Chur has test rows and none to train on",
-    ),
-    "a column to leave out that is not there": (TABLE, {"leave_out": ["x"]}, "leave_out: "),
-    "a target of text": (
-        altered(sick=[f"seen on day {i}" for i in range(60)]),
-        {},
-        "column 'sick', the target, holds 60 different words in 60 rows, such as 'seen on day 0', and a class is",
-    ),
-    "a target of dates": (altered(sick=["04.03.2021"] * 60), {}, "column 'sick', the target, holds dates, such as '04"),
-    "a target of hours and minutes": (
-        altered(sick=[f"{i + 20}:00" for i in range(60)]),
-        {},
-        "column 'sick', the target, holds spans of time or times of day in words, such as '20:00'; make numbers of",
-    ),
-    "a target of measurements": (altered(sick=range(60)), {}, "such as 0, and a class is what many rows share; set ta"),
-    "a target that is all gaps": (altered(sick=[None] * 60), {}, "column 'sick', the target, has no value in any row"),
-    "a target of one value": (altered(sick=["yes"] * 60), {}, "column 'sick', the target, is 'yes' in all 60 rows"),
-    "a share of more than all": (TABLE, {"test": 1.5}, "test, as a share of the rows, must be above 0 and below 1, go"),
-    "a client of spaces": (altered(site=["  ", *["Basel", "Bern"] * 29, "Bern"]), {}, "names no client in line 2"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_tables_are_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
-    table, options, text = REFUSED[name]
-    columns = {**COLUMNS, "leave_out": ["part"] if "part" in table.columns and "test" not in options else [], **options}
-    with pytest.raises((ConfigError, DataError)) as error:
-        load(written(tmp_path, table), None, columns)
-    assert text in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-WORDS = st.sampled_from(
-    ("2020-01-01", "2020-1-1", "13/02/2020", "2020/01/02", "20200101", "2020-01", "2020-01-01T10:00:00", "10:00:00",
-     "10:00", "2020-01-01 10:00", "2020-01-01T10:00:00Z", "x", "1", "2.5", "true", "", "NA", "a,b", " 2020-01-01", '"')
-)  # fmt: skip
 
 
 def test_a_row_is_named_by_its_line_in_its_file(tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ def dataset(
         drawn = table.part is None
         table = with_test_part(table, y, key, fraction, own_test)
         train, test = table.train, table.test
+        if not len(train) or not len(test):
+            raise DataError(
+                f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed"
+            )
         theirs = table.own_test or table.newcomers
         rows = np.concatenate([train, test]) if theirs else train
         x, x_test, levels, inputs, raw = _inputs(table, constants, own, theirs)
@@ -403,7 +407,7 @@ def _sha256(table: Table) -> str:
     for role, values in roles.items():
         if values is None:
             continue
-        digest.update(f"{role} {values.dtype.kind} {values.shape};".encode())
+        digest.update(f"{role} {values.dtype.kind} {values.shape};".encode("utf-8", "surrogatepass"))
         for start in range(0, len(values), ROWS):
             part = values[start : start + ROWS]
             text = "\0".join("" if v is None else str(v) for v in part.reshape(-1)) if part.dtype.kind in "OU" else None

@@ -97,7 +97,9 @@ def no_class(table: Table) -> Iterable[str]:
         if len(kinds) > 1:
             yield f"{called}: some labels are words and some are numbers; make them all one or the other"
             continue
-        broken = next((i for i, v in enumerate(target.values.tolist()) if isinstance(v, float) and v % 1), None)
+        broken = next(
+            (i for i, v in enumerate(target.values.tolist()) if isinstance(v, float) and v == v and v % 1), None
+        )
         many = len(known) > MOST_CLASSES and 2 * len(known) > len(values) and table.classes is None
         if many and (table.columns or table.target):
             regression = "" if any(isinstance(v, str) for v in values) else "set task.kind = regression, "
@@ -228,6 +230,8 @@ def no_input(table: Table) -> Iterable[str]:
             yield f"x must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
         elif (row := next((i for i, v in enumerate(values) if not isinstance(v, str)), None)) is not None:
             yield f"x holds texts, and {values[row]!r} in {table.place(row)}; give a text, or leave the row out"
+    elif x.dtype.kind not in "fiub":
+        yield f"x must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
     elif bad := refused_row(x):
         yield f"x: {table.place(bad[0])} {bad[1]}"
 

@@ -46,12 +46,6 @@ OWN_LAYOUT = "PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file
 PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")
 """Names of folders that are parts of data, and no site, class or patient."""
 
-OF_SYSTEMS = (
-    "thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information",
-    "lost+found",
-)  # fmt: skip
-"""What Windows, macOS and servers of files write beside people's files, besides hidden ones."""
-
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 READ = (
     f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}; of others, such as DICOM, save the pixels as "
@@ -384,7 +378,7 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     files: list[Path] = []
     try:
         for path in sorted(folder.iterdir()):
-            if path.name[0] == "." or path.name.casefold() in OF_SYSTEMS:
+            if path.name[0] == "." or path.name.casefold() in tables.OF_SYSTEMS:
                 continue
             target = os.path.realpath(path)
             if path.is_symlink() and (

@@ -459,11 +459,18 @@ def _classes(target: Target | None) -> tuple[tuple[Label, ...], npt.NDArray[np.i
     return (*names, *([] if all(present) else [NO_VALUE])), np.array(codes, np.int64)
 
 
+def _numbers(target: Target) -> npt.NDArray[np.float64]:
+    """A target that is no classes as finite numbers, NaN for all else."""
+    if target.values.dtype.kind not in "fiub":
+        return np.full(len(target.values), np.nan)
+    return np.where(np.isfinite(target.values), target.values, np.nan).astype(np.float64)
+
+
 def _at_site(target: Target | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
     known, codes = _classes(target)
     if codes is not None:
         return {"labels": tuple(np.bincount(codes[group], minlength=len(known)).tolist())}
-    values = np.empty(0) if target is None else target.values[group].astype(np.float64)
+    values = np.empty(0) if target is None else _numbers(target)[group]
     values = values[np.isfinite(values)]
     return {"mean": float(values.mean()), "sd": float(values.std())} if len(values) else {}
 
@@ -566,7 +573,7 @@ def _disagreement(
         known, codes = _classes(target)
         values = target.values if codes is None else codes
         name = "labels" if len(table.targets) == 1 else f"labels of {_name_of(target)}"
-        if (one := _difference(values.astype(np.float64) if codes is None else values, table, known)) is not None:
+        if (one := _difference(_numbers(target) if codes is None else values, table, known)) is not None:
             of_targets[name] = (f"{target.called} ", one)
     for name, p in holm({name: one.p for name, (_, one) in of_targets.items()}).items():
         what, one = of_targets[name]

@@ -171,6 +171,8 @@ def table(
     _check_roles(targets, client, patient, column)
     roles = Roles(targets, client, patient, aside, known=kind is not UNKNOWN, raw=rules is not None)
     rows = _read(data, roles)
+    if any(name not in rows.aside for name in roles.aside if name != column):
+        raise _no_table(data)
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
     if share is not None and not 0 < share < 1:
         raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")

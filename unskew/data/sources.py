@@ -393,7 +393,8 @@ def _domains(source: Source, root: Path) -> Dataset:
             f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}"
         )
     parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
-    return replace(_built(source.name, join(parts, Key(0) / source.name), root, source.classes), rows=None)
+    joined = _placed(root, lambda: join(parts, Key(0) / source.name))
+    return replace(_built(source.name, joined, root, source.classes), rows=None)
 
 
 def _files(name: str) -> list[str]:

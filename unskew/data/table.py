@@ -262,7 +262,7 @@ class Table:
         truths = values.dtype.kind == "b" or all(isinstance(v, bool) for v in values.tolist())
         if values.dtype.kind == "O" and not truths and all(isinstance(v, int | float | None) for v in values.tolist()):
             values = np.array([np.nan if v is None else v for v in values], np.float64)
-        known = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+        known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
         few = truths or (known.dtype.kind in "iuf" and not (known % 1).any() and len(np.unique(known)) <= MOST_CLASSES)
         return Target(called, values, self.kind is UNKNOWN and few)
 

@@ -33,6 +33,12 @@ from unskew.words import composed, counted, some
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
+OF_SYSTEMS = (
+    "thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information",
+    "lost+found",
+)  # fmt: skip
+"""What Windows, macOS and servers of files write beside people's files, besides hidden ones."""
+
 OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 """Endings of tables that are not read."""
 
@@ -345,7 +351,10 @@ def _unread(folder: Path) -> str:
     left = sorted(
         file.name
         for file in folder.iterdir()
-        if file.is_file() and file.name[0] != "." and file.suffix.lower() not in endings
+        if file.is_file()
+        and file.name[0] != "."
+        and file.name.casefold() not in OF_SYSTEMS
+        and file.suffix.lower() not in endings
     )
     was = "was" if len(left) == 1 else "were"
     return (
@@ -454,7 +463,11 @@ def _typed(frame: Any, options: TableOptions, notes: list[str]) -> Any:
             doubtful.append(f"{name} ({known.filter(known.str.contains(decimal))[0]})")
         whole = bare.cast(polars.Int64, strict=False)
         numbers = whole if whole.null_count() == words.null_count() else numbers
-        typed.append(numbers.to_frame().select(polars.when(~polars.all().is_in(none)).then(polars.all())).to_series())
+        typed.append(
+            numbers.to_frame()
+            .select(polars.when(~polars.all().cast(polars.Float64).is_in(none)).then(polars.all()))
+            .to_series()
+        )
     if doubtful:
         notes.append(
             f"all decimals have three digits in {some(doubtful)}: if these are thousands, set thousands = "
