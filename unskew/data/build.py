@@ -152,13 +152,13 @@ def labels_of(table: Table) -> tuple[Array, tuple[str, ...] | None, LabelType | 
     known = np.unique(y)
     if table.classes is not None:
         return y, table.classes, None
-    names = table.declared
-    if names is not None and mislabelled(names, "integer"):
-        return y, names, None  # numbers of classes that are named
+    declared = table.declared
+    if declared is not None and mislabelled(declared, "integer"):
+        return y, declared, None  # numbers of classes that are named
     order = [name for name in map(label_name, table.order) if name in set(map(str, known.tolist()))]
-    if names is None and not order and not names_of_numbers(known, bool(table.columns), table.alone):
+    if declared is None and not order and not names_of_numbers(known, bool(table.columns), table.alone):
         return y, None, None
-    names = names or tuple(order or map(str, known.tolist()))
+    names = declared or tuple(order or map(str, known.tolist()))
     return _codes(table, list(map(str, y.tolist())), names), names, "integer"
 
 
@@ -238,9 +238,11 @@ def _inputs(table: Table, constants: Sequence[tuple[float, float]] | None, own: 
     else:
         if table.rules is not None:
             raise ConfigError(f"preprocess is for columns of a table, and {table.name} holds none; leave it out")
-        read = inputs_of(
-            table.name, *(table.take(rows).inputs for rows in (train, test)), BYTES_FROM if own else None, constants
-        )  # type: ignore[arg-type]
+        # Views where rows follow one another.
+        of_train, of_test = (table.take(rows).inputs for rows in (train, test))
+        assert of_train is not None
+        assert of_test is not None
+        read = inputs_of(table.name, of_train, of_test, BYTES_FROM if own else None, constants)
     x_train, x_test, levels, inputs = read
     return _joined(x_train, x_test) if theirs else x_train, x_test, levels, inputs, None
 

@@ -269,11 +269,9 @@ def of_column(table: Table, name: str) -> str:
         beyond = np.flatnonzero(np.abs(values) > LARGEST)
         if len(beyond):
             state = "infinite" if np.isinf(values[beyond[0]]) else f"{values[beyond[0]]:g}"
-            return f"column {name!r} is {state} in {table.place(beyond[0])}: correct it, or leave the row out"
+            return f"column {name!r} is {state} in {table.place(int(beyond[0]))}: correct it, or leave the row out"
         if known and missing.any() and (table.rules is None or table.rules.of(name)[1] == "refuse"):
-            return (
-                f"column {name!r} has no value in {table.place(missing.argmax())}: fill it{way}, or leave the row out"
-            )
+            return f"column {name!r} has no value in {table.place(int(missing.argmax()))}: fill it{way}, or leave the row out"
         return ""
     if odd := next((v for v in present.tolist() if not isinstance(v, str)), None):
         kind, numbers = kind_of_time(odd)
@@ -286,7 +284,7 @@ def of_column(table: Table, name: str) -> str:
         return sentence
     if known and table.rules is None:
         return (
-            f"column {name!r} holds words, such as {present[0]!r} in {table.place((~missing).argmax())}: make numbers "
+            f"column {name!r} holds words, such as {present[0]!r} in {table.place(int((~missing).argmax()))}: make numbers "
             "of them, which preprocess does, or leave the column out"
         )
     return ""

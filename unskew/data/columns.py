@@ -181,8 +181,8 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
-    # A span of time is a number to NumPy.
-    return value.item() if isinstance(value, np.number | np.bool_) and not isinstance(value, np.timedelta64) else value
+    # A span of time is a number to NumPy; one in nanoseconds would become a whole number.
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufc" else value
 
 
 def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Array:

@@ -283,7 +283,7 @@ def describe(
     """
     rules, left_out = rules_of(preprocess), [leave_out] if isinstance(leave_out, str) else list(leave_out)
     roles = {"target": target, "client": client, "patient": patient, "patient_ids": patient_ids, "test": test}
-    of_file = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
+    of_file: dict[str, Any] = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
     of_file["gaps"] = list(gaps) or None
     given = {
         key: value for key, value in {**roles, **of_file, "leave_out": left_out or None}.items() if value is not None

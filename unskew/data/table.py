@@ -268,7 +268,7 @@ class Table:
 
     # ------------------------------------------------------------ equal rows
     @cached_property
-    def keys(self) -> tuple[Array, Array, Array] | tuple[()]:
+    def keys(self) -> tuple[Array, ...]:
         """A number of each row for training and for testing, equal where inputs and targets are, and chance's share.
 
         Empty where rows are not compared.
@@ -281,7 +281,8 @@ class Table:
         if x is not None and not (x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] <= MOST_COLUMNS):
             return _keys_of_inputs(x[train], x[test], labels)
         columns = [*self.columns.values()] if x is None else [*x.T]
-        return _keys(*([values[rows] for values in columns] for rows in (train, test)), labels) if columns else ()
+        of_train, of_test = ([values[rows] for values in columns] for rows in (train, test))
+        return _keys(of_train, of_test, labels) if columns else ()
 
 
 @dataclass(frozen=True, eq=False)
