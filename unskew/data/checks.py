@@ -271,7 +271,8 @@ def of_column(table: Table, name: str) -> str:
             state = "infinite" if np.isinf(values[beyond[0]]) else f"{values[beyond[0]]:g}"
             return f"column {name!r} is {state} in {table.place(int(beyond[0]))}: correct it, or leave the row out"
         if known and missing.any() and (table.rules is None or table.rules.of(name)[1] == "refuse"):
-            return f"column {name!r} has no value in {table.place(int(missing.argmax()))}: fill it{way}, or leave the row out"
+            first = table.place(int(missing.argmax()))
+            return f"column {name!r} has no value in {first}: fill it{way}, or leave it out"
         return ""
     if odd := next((v for v in present.tolist() if not isinstance(v, str)), None):
         kind, numbers = kind_of_time(odd)
@@ -283,8 +284,9 @@ def of_column(table: Table, name: str) -> str:
     if rule.words is None and (sentence := no_category(name, present.tolist(), coded)):
         return sentence
     if known and table.rules is None:
+        first = table.place(int((~missing).argmax()))
         return (
-            f"column {name!r} holds words, such as {present[0]!r} in {table.place(int((~missing).argmax()))}: make numbers "
+            f"column {name!r} holds words, such as {present[0]!r} in {first}: make numbers "
             "of them, which preprocess does, or leave the column out"
         )
     return ""
