@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from unskew import schema
 from unskew.data import checks, own, sources, tables
-from unskew.data.columns import Array, composed_names, gaps_in
+from unskew.data.columns import Array, composed_names, gaps_in, is_date
 from unskew.data.dataset import Dataset
 from unskew.data.differs import differs, holm
 from unskew.data.images import stored
@@ -417,8 +417,9 @@ def look(table: Table) -> Look:
 
 
 def _odd(values: Array) -> bool:
-    """True for a column that holds something else than numbers and words."""
-    return values.dtype.kind == "O" and any(v is not None and not isinstance(v, str) for v in values.tolist())
+    """True for a column that holds something else than numbers and words, or words for dates alone."""
+    present = [v for v in values.tolist() if v is not None] if values.dtype.kind == "O" else []
+    return any(not isinstance(v, str) for v in present) or (bool(present) and all(map(is_date, present)))
 
 
 def _notes(table: Table) -> list[str]:

@@ -15,7 +15,7 @@ scaled, unless a preprocessing (`unskew.data.preprocess`) says what becomes of t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -427,7 +427,7 @@ def _are_texts(values: Array) -> bool:
 
 def _check_index(x: Any, other: Any, name: str) -> None:
     """Refuse what stands beside `x` with the same labels of rows in another order: rows are paired by position."""
-    mine, its = cast("list[Any]", [getattr(one, "index", None) for one in (x, other)])
+    mine, its = (getattr(one, "index", None) for one in (x, other))
     if not (hasattr(mine, "equals") and hasattr(its, "equals")) or mine.equals(its) or set(mine) != set(its):
         return
     raise DataError(
