@@ -418,7 +418,7 @@ def test_a_look_says_what_a_run_would_refuse() -> None:
     late = stays().filter((polars.col("site") == "Basel") | (polars.col("x") > 8))
     seen = us.describe(late, test=Latest("admitted", after="2024-06-07"), **COLUMNS)
     assert seen.sites[1].train_span is None
-    assert any("Bern has no row up to 2024-06-07" in note for note in seen.notes)
+    assert any("Bern has nothing to train on before 2024-06-07" in note for note in seen.notes)
 
 
 def test_rows_that_are_left_out_are_not_looked_at() -> None:

@@ -216,7 +216,7 @@ def test_other_forms_are_looked_at_too(tmp_path: Path) -> None:
     assert us.describe(str(tmp_path / "h.csv"), target="sick", client="site").rows == N
     with pytest.raises(DataError, match="client: there is no column 'sit'; did you mean site"):
         us.describe(str(tmp_path / "h.csv"), client="sit")
-    with pytest.raises(ConfigError, match=r"target says what is in a table, and 'heart' names none"):
+    with pytest.raises(ConfigError, match=r"target: for what is in a table, and 'heart' names none"):
         us.describe("heart", target="y")
 
 
@@ -228,7 +228,8 @@ def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_part
     assert "who" not in {column.name for column in look.columns}
     (said,) = (note for note in look.notes if "patient" in note)
     assert said == (
-        "1 patient has rows for training and for testing (row 1 and row 0): put all of a patient into one part"
+        "column 'who': patient 0 is for training in row 1 and for testing in row 0 (1 such patient in all): put all rows "
+        "of a patient into one part, or leave test out, and it is drawn by patient"
     )
     frame = frame.drop("part")
     assert not any("patient" in note for note in seen(frame, patient="who", patient_ids="site").notes)
@@ -421,8 +422,8 @@ def test_a_cell_of_spaces_is_a_gap_in_a_file_and_in_a_frame(tmp_path: Path) -> N
     for data in (tmp_path / "t.csv", mixed):
         look = us.describe(data, target="sick", client="site", leave_out="age")
         assert (look.classes, look.columns) == (wanted.classes, wanted.columns)
-        assert "the target has no value in 4 rows: leave them out" in look.notes
-        with pytest.raises(DataError, match=r"the label of (line 2|row 0) is missing; leave the row out"):
+        assert any(note.startswith("the target has no value in 4 rows, the first ") for note in look.notes)
+        with pytest.raises(DataError, match=r"in 4 rows, the first (line 2|row 0) \(the label is missing\)"):
             us.simulate(
                 "fedavg",
                 data=str(data) if isinstance(data, Path) else data,
@@ -461,7 +462,7 @@ def test_a_target_that_is_a_number_stays_one_where_rows_have_none(measured: str)
     assert differ.value == pytest.approx(1.0)  # what lies between sites is all there is
     notes = " ".join(look.notes)
     called = "the target" if measured == "number" else "target 'score'"
-    assert f"{called} has no value in 75 rows: leave them out" in notes
+    assert f"{called} has no value in 75 rows, the first row 1 (the label is missing): leave such rows out" in notes
     assert f"{called} is infinite in row 199: correct it" in notes
 
 
@@ -470,7 +471,9 @@ def test_whole_numbers_without_a_value_are_one_class_more() -> None:
     assert look.classes == (1, 2, 3, "(none)")
     assert [sum(site.labels) for site in look.sites] == [150, 50]
     assert look.sites[0].labels[3] == 38  # rows 0, 4, ..., 148
-    assert "the target has no value in 50 rows: leave them out" in look.notes
+    assert (
+        "the target has no value in 50 rows, the first row 0 (the label is missing): leave such rows out" in look.notes
+    )
 
 
 def test_one_column_to_leave_out_may_be_named_without_a_list() -> None:

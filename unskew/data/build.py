@@ -156,7 +156,7 @@ def labels_of(table: Table) -> tuple[Array, tuple[str, ...] | None, LabelType | 
     if declared is not None and mislabelled(declared, "integer"):
         return y, declared, None  # numbers of classes that are named
     order = [name for name in map(label_name, table.order) if name in set(map(str, known.tolist()))]
-    if declared is None and not order and not names_of_numbers(known, bool(table.columns), table.alone):
+    if declared is None and not order and not names_of_numbers(known, table.of_table, table.alone):
         return y, None, None
     names = declared or tuple(order or map(str, known.tolist()))
     return _codes(table, list(map(str, y.tolist())), names), names, "integer"

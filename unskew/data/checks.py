@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, gaps_in, is_clock, is_date, kind_of_time, value_of, word
+from unskew.data.columns import Array, gaps_in, is_clock, is_gap, is_date, kind_of_time, value_of, word
 from unskew.data.inputs import refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
@@ -57,6 +57,8 @@ def no_target(table: Table) -> Iterable[str]:
                 f"{target.called} holds {kind_of_time(present[0])[0]}s, such as {present[0]!s:.30}: make numbers of "
                 "them, or name another column"
             )
+        if not target.classes and values.dtype.kind == "f" and np.isinf(values).any():
+            yield f"{target.called} is infinite in {table.place(int(np.isinf(values).argmax()))}: correct it"
         if missing.any() and not missing.all():
             row = int(missing.argmax())
             yield (
@@ -81,7 +83,7 @@ def no_class(table: Table) -> Iterable[str]:
         and not (table.declared and not mislabelled(table.declared, "integer"))
     ):
         names = table.classes or table.declared
-        low = y < 0 if names or not names_of_numbers(np.unique(y), bool(table.columns), table.alone) else y != y
+        low = y < 0 if names or not names_of_numbers(np.unique(y), table.of_table, table.alone) else y != y
         bad = np.flatnonzero(low | (y >= len(names) if names else False))
         if len(bad):
             yield (
@@ -193,7 +195,7 @@ def no_patient(table: Table) -> Iterable[str]:
         return
     where = "patients" if table.patient is None else f"column {table.patient!r}"
     for row, who in enumerate(table.patients.tolist()):
-        if who is None or who != who or not (isinstance(who, str | int) or float(who).is_integer()):
+        if is_gap(who) or not (isinstance(who, str | int) or float(who).is_integer()):
             yield f"{where} names no patient in {table.place(row)}, got {who!r}: fill it, or leave the row out"
             return
     if table.owners is not None and table.common_test and table.patient_ids != "network" and len(table.test):
@@ -238,7 +240,10 @@ def no_input(table: Table) -> Iterable[str]:
 
 def too_long(table: Table) -> Iterable[str]:
     """Words too long for a label, a name or a category: NumPy keeps all of an array as wide as the longest."""
-    for name, values in {"y": table.y.reshape(-1), **table.columns}.items():
+    who = {} if table.patients is None else {"patient": table.patients}
+    if table.owners is not None:
+        who["client"] = np.array([*table.clients, None], object)[table.owners]
+    for name, values in {"y": table.y.reshape(-1), **who, **table.columns}.items():
         for row, value in enumerate(values.tolist() if values.dtype.kind in "OU" else ()):
             if isinstance(value, str) and len(value) > LONGEST:
                 yield (
@@ -394,9 +399,7 @@ def no_such_class(table: Table) -> Iterable[str]:
     """Classes that no row has, where labels are their numbers and nobody has named them."""
     if table.kind.classes and table.y.dtype.kind in "iu" and not (table.alone or table.classes or table.declared):
         known = np.unique(table.y)
-        absent = (
-            [] if names_of_numbers(known, bool(table.columns)) else sorted({*range(known[-1] + 1)} - {*known.tolist()})
-        )
+        absent = [] if names_of_numbers(known, table.of_table) else sorted({*range(known[-1] + 1)} - {*known.tolist()})
         if absent:
             yield (
                 f"there are classes 0 to {known[-1]}, and {some(list(map(str, absent)))} never occur: number those "
@@ -409,7 +412,7 @@ def far_from_others(table: Table) -> Iterable[str]:
     """Sites whose mean of a column or a target is so far from the others' that its unit may be another."""
     of = {table.called(name): values for name, values in table.features.items() if not table.by_site(name)}
     for target in table.targets:
-        if not target.classes:
+        if not target.classes and target.values.dtype.kind in "fiu":
             of[target.called] = np.where(np.isfinite(target.values), target.values, np.nan)
     for what, values in of.items():
         if values.dtype.kind in "fiu":

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import time, timedelta
 from decimal import Decimal
@@ -23,6 +24,9 @@ RawTable = Mapping[str, Array]
 
 GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 """Words of a CSV file that mean that there is no value."""
+
+MOST = 1 << 16
+"""Most columns of a table: each is looked at by itself, which takes half a millisecond."""
 
 WRITTEN = "of a CSV file decimal, thousands and gaps say how numbers are written"
 """What to do about numbers that were read as words."""
@@ -182,7 +186,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
     # A span of time is a number to NumPy; one in nanoseconds would become a whole number.
-    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufc" else value
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufcU" else value
 
 
 def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Array:
@@ -256,15 +260,17 @@ def frame_of(data: Any, what: str = "the table") -> Frame:
     """
     if isinstance(data, Frame):
         return data
+    with suppress(nw.exceptions.DuplicateError):
+        if isinstance(nw.from_native(data, pass_through=True), nw.LazyFrame):
+            raise DataError(f"{what} is a lazy frame; collect() it first")
     names = (
         list(data) if isinstance(data, Mapping) else list(getattr(data, "columns", getattr(data, "column_names", ())))
     )
     name, count = Counter(composed(str(one)) for one in names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise DataError(f"{what} has {count} columns {name!r}; rename or remove all but one")
+    check_width(len(names), what)
     frame = nw.from_native(data, pass_through=True)
-    if isinstance(frame, nw.LazyFrame):
-        raise DataError(f"{what} is a lazy frame; collect() it first")
     if not isinstance(frame, nw.DataFrame):
         columns = {composed(str(name)): cells(data[name]) for name in names}
         return Frame(columns)
@@ -279,6 +285,18 @@ def frame_of(data: Any, what: str = "the table") -> Frame:
             if order := order_of(series.to_native()):
                 orders[name] = order
     return Frame(columns, frozenset(categories), orders)
+
+
+def check_width(columns: int, what: str) -> None:
+    """Refuse a table of more columns than can be looked at, one by one.
+
+    Raises:
+        DataError: If so.
+    """
+    if columns > MOST:
+        raise DataError(
+            f"{what} has {columns:,} columns, and a table has {MOST:,} at most; keep fewer, or give an array"
+        )
 
 
 def order_of(labels: Any) -> tuple[Any, ...]:

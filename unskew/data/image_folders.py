@@ -120,11 +120,11 @@ class ImageOptions:
         columns = [name for name in ("image", "target", "client", "test") if getattr(self, name) is not None]
         if self.labels is None and (columns or self.patient not in (None, "folder")):
             raise ConfigError(
-                f"task.data_options: {', '.join(columns or ['patient'])} are columns of the images' table; name "
+                f"{', '.join(columns or ['patient'])} are columns of the images' table; name "
                 "it, too, as in labels = 'labels.csv', a file in their folder"
             )
         if self.labels is not None and (self.image is None or self.target is None):
-            raise ConfigError("task.data_options.labels is a table; name its columns image and target, too")
+            raise ConfigError("labels is a table; name its columns image and target, too")
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,16 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Table:
     owners, names = (None, ()) if set(sites) == {None} else numbered(sites)
     part = np.array([TEST if image.part == "test" else TRAIN for image in images], np.int8)
     patients = np.array([image.patient for image in images], object)
+    several = (options.target,) if isinstance(options.target, str) else options.target or ()
     labels = [image.label for image in images]
     y = np.array(labels) if isinstance(labels[0], tuple | int | float) else np.array(labels, object)
     rows = Table(
         root.name,
         y,
         pixels(files, options.size, grey),
+        target=() if options.labels is None else several,
+        client=None if options.labels is None or options.alone else options.client,
+        patient=None if options.labels is None else options.patient,
         owners=owners,
         clients=names,
         patients=patients if options.patient is not None and (not options.testing or part.any()) else None,
@@ -204,7 +208,7 @@ def _in_table(root: Path, options: ImageOptions, targets: Targets) -> tuple[list
         raise DataError(
             f"task.data_options.labels: {options.labels} is no table (.csv, .tsv, .parquet, .pq) in {root.absolute()}"
         )
-    frame = tables.words_of(kind, path, tables.TableOptions(""))
+    frame = tables.words_of(kind, path, tables.TableOptions("", leave_out=("",)))
     words = frame.columns
     several = (options.target,) if isinstance(options.target, str) else options.target or ()
     client = None if options.alone else options.client
@@ -233,7 +237,8 @@ def _in_table(root: Path, options: ImageOptions, targets: Targets) -> tuple[list
     notes = []
     if left := sorted(str(file.relative_to(root)) for file in set(found) - set(files)):
         notes.append(
-            f"{len(left):,} of {counted(len(found), 'image')} below {root} stand in no row of {path.name}: {some(left)}"
+            f"{len(left):,} of {counted(len(found), 'image')} below {root} stand{'s' * (len(left) == 1)} in no row of "
+            f"{path.name}: {some(left)}"
         )
     if options.patient is None:
         taken = {*several, *roles.values()}
@@ -294,6 +299,8 @@ def _in_folders(root: Path, options: ImageOptions, targets: Targets) -> tuple[li
     if options.testing:
         options = replace(options, alone=_has_no_sites(root, options))
     sites, left = ([root], []) if options.alone else entries(root, os.path.realpath(root))
+    if not options.alone and (odd := [site.name for site in sites if site.name.casefold() in PARTS]):
+        raise DataError(f"{root} has the folders {some(odd)}, where those of sites are expected: {LAYOUT}")
     images: list[_Image] = []
     for site in sites:
         mine, others = _of_site(root, site, options)

@@ -307,7 +307,11 @@ def _named(
     if isinstance(rule := given.get("test"), Latest):
         given["test"] = {key: value for key, value in vars(rule).items() if value is not None}
     if kind is not None:
-        settings = {"target": (), **options, **{key: composed_names(value) for key, value in given.items()}}
+        settings = {
+            "target": (),
+            **options,
+            **{key: composed_names(str(value) if isinstance(value, Path) else value) for key, value in given.items()},
+        }
         settings["target"] = [settings["target"]] if isinstance(settings["target"], str) else list(settings["target"])
         chosen = schema.build(tables.TableOptions, settings, "", owner=source)
         return tables.table(kind, path_of(source.removeprefix(f"{kind}:")), chosen, rules, UNKNOWN)

@@ -310,6 +310,8 @@ def _of_clients(data: Mapping[Any, Any], roles: Roles, optional: bool) -> Table:
         if "test" not in data:
             return rows
         return tested(rows, _read(data["test"], replace(roles, inputs=tuple(rows.columns)), optional=True))
+    if not {"test", "validation"}.isdisjoint(data) and all(hasattr(part, "column_names") for part in data.values()):
+        raise DataError(f'the data have the parts {some(list(data))}, and no part "train"; give that, too')
     if roles.client is not None:
         raise DataError("every client has data of its own, so no column names the clients; leave client out")
     names: dict[str, Any] = {}
@@ -426,14 +428,29 @@ def _are_texts(values: Array) -> bool:
 
 
 def _check_index(x: Any, other: Any, name: str) -> None:
-    """Refuse what stands beside `x` with the same labels of rows in another order: rows are paired by position."""
+    """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess then.
+
+    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order, or numbers in
+    equal steps: those are rather two slices of one table than rows that were numbered anew.
+    """
     mine, its = (getattr(one, "index", None) for one in (x, other))
-    if not (hasattr(mine, "equals") and hasattr(its, "equals")) or mine.equals(its) or set(mine) != set(its):
+    if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or list(mine) == list(its):
         return
+    same = set(mine) == set(its)
+    numbered = any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its))
+    if numbered and not same and not all(map(_in_steps, (mine, its))):
+        return
+    way = f"{name}.loc[x.index], or both with" if same else "both with"
     raise DataError(
-        f"the index of {name} has the labels of that of x in another order, and rows are paired by position; give "
-        f"{name}.loc[x.index], or both with .reset_index(drop=True)"
+        f"the index of {name} has {'the' if same else 'other'} labels {'of' if same else 'than'} that of x"
+        f"{' in another order' * same}, and rows are paired by position; give {way} .reset_index(drop=True)"
     )
+
+
+def _in_steps(index: Any) -> bool:
+    """True for the labels of a slice of a table whose rows are numbered: whole numbers, each as far from the next."""
+    labels = np.asarray(index)
+    return labels.dtype.kind in "iu" and len(np.unique(np.diff(labels))) <= 1
 
 
 def _of_torch(data: Any) -> Table:

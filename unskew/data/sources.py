@@ -410,7 +410,7 @@ def _domain(name: str, root: Path) -> Part:
         file_and_arrays = _found(name, root)
         assert file_and_arrays is not None, name
         content = file_and_arrays[1]
-    rows = arrays.table(name, content)
+    rows = _placed(root, lambda: arrays.table(name, content))
     y = rows.y.astype(np.int64)
     rows = build.with_test_part(rows, y, Key(0) / name / "test", build.TEST_FRACTION)
     x = rows.inputs

@@ -8,15 +8,15 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.columns import Array, RawTable, column, stacked, value_of
+from unskew.data.columns import Array, RawTable, column, is_gap, stacked, value_of
 from unskew.data.patients import PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.tasks.targets import CLASS, SURVIVAL, Targets
-from unskew.words import composed
+from unskew.tasks.targets import CLASS, SURVIVAL, Targets, mislabelled
+from unskew.words import composed, some
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -229,6 +229,8 @@ class Table:
             return self.columns
         if x.dtype.kind == "O":
             return {"number of words": np.array([len(words(text)) for text in x], np.float64)}
+        if x.dtype.kind not in "fiub":
+            return {}
         if x.ndim > 2:
             return measured(x, self.what == "images")
         named = self.kind is UNKNOWN and x.dtype.kind == "f"
@@ -239,10 +241,15 @@ class Table:
         return f"the {name}" if self.measured else f"column {name!r}"
 
     # ------------------------------------------------------------ targets
+    @property
+    def of_table(self) -> bool:
+        """True if the labels stand in a table, whose whole numbers may be names."""
+        return bool(self.columns or (self.target and not self.files))
+
     @cached_property
     def targets(self) -> tuple["Target", ...]:
         """Each target by itself: words or numbers, (N,); none of sequences of tokens, and of those without names."""
-        y = self.y.reshape(len(self), -1)
+        y = self.y[:, None] if self.y.ndim == 1 else self.y
         if self.kind.tokens or not y.shape[1]:
             return ()
         if y.shape[1] == 1:
@@ -257,6 +264,14 @@ class Table:
         if names is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < len(names):
             values = np.array(names, object)[values]
         words = values.dtype.kind == "U" or any(isinstance(v, str) for v in values.tolist())
+        if words:
+            values = np.array(
+                [
+                    composed(v) if isinstance(v, str) and v.strip() else None if is_gap(v) else v
+                    for v in values.tolist()
+                ],
+                object,
+            )
         if words or self.kind.classes:
             return Target(called, values, self.kind.classes or self.kind is UNKNOWN)
         truths = values.dtype.kind == "b" or all(isinstance(v, bool) for v in values.tolist())
@@ -312,6 +327,7 @@ def joined(parts: Sequence[Table], names: Sequence[str] = (), what: str = "clien
     """
     first = parts[0]
     called = [f"{what} {name}" for name in names] or ["data", "test"]
+    parts = [first, *(_labelled_like(first, part, name) for name, part in zip(called[1:], parts[1:], strict=True))]
     for name, part in zip(called[1:], parts[1:], strict=True):
         _check_alike(called[0], first, name, part)
     owners, clients = _owners(parts, names)
@@ -404,8 +420,30 @@ def _check_alike(one: str, first: Table, other: str, part: Table) -> None:
         )
     if (first.patients is None) != (part.patients is None):
         raise DataError(f"one of {one} and {other} names its patients and the other does not; name all or none")
-    if part.classes is not None and first.classes is not None and not set(part.classes) <= set(first.classes):
-        raise DataError(f"{one} and {other} name other classes; give both the same names in one order")
+
+
+def _labelled_like(first: Table, part: Table, called: str) -> Table:
+    """The part with its classes numbered, or named, as the first has them: its numbers are an order of its own.
+
+    Raises:
+        DataError: If it has a class that the first has not, or a number that is none of its classes.
+    """
+    names, named = first.classes or first.declared, kinds_of_labels(first.y) == {"words"}
+    if part.classes in (None, names) or part.y.dtype.kind not in "iu" or (names is None and not named):
+        return part
+    assert part.classes is not None
+    if odd := [name for name in part.classes if names is not None and name not in names]:
+        raise DataError(f"{called} has the class {odd[0]!r}, none of {some(names or ())}; give both the same classes")
+    if len(bad := np.flatnonzero((part.y < 0) | (part.y >= len(part.classes)))):
+        raise DataError(
+            f"the label of {part.place(int(bad[0]))} of {called} is {part.y[bad[0]]}, and its classes "
+            f"({some(part.classes)}) are numbered from 0"
+        )
+    own: list[object] = list(part.classes)
+    if names is not None and not named:
+        by_number = first.classes is None and not mislabelled(names, "integer")
+        own = [int(name) if by_number else names.index(name) for name in part.classes]
+    return replace(part, y=np.array(own, object if named else np.int64)[part.y], classes=first.classes)
 
 
 def _range(x: Array) -> str:
@@ -504,11 +542,11 @@ def _keys(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[Ar
         train, test: The columns of both, in one order.
         more: The targets of both.
     """
-    n = len(more[0][0])
+    n = len(train[0])
     codes = [codes_of(np.concatenate(pair))[0] for pair in zip(train, test, strict=True)]
     targets = [codes_of(np.concatenate(pair))[0] for pair in more]
     drawn = (Key(0) / "copies").numpy().integers(1 << 63, size=len(codes) + len(targets), dtype=np.uint64)
-    keys = np.zeros(len(targets[0]), np.uint64)
+    keys = np.zeros(len(codes[0]), np.uint64)
     for code, factor in zip([*codes, *targets], drawn * np.uint64(2) + np.uint64(1), strict=True):
         keys += code.astype(np.uint64) * factor
     first = np.unique(keys, return_index=True)[1]
@@ -524,7 +562,7 @@ def _keys(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[Ar
 def _keys_of_inputs(train: Array, test: Array, more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
     """Keys of images and long rows, which copying alone makes equal, unless nearly all of one is one value."""
     n = len(train)
-    labels = np.column_stack([codes_of(np.concatenate(pair))[0] for pair in more])
+    labels = np.column_stack([np.zeros(n + len(test), np.int64), *(codes_of(np.concatenate(p))[0] for p in more)])
     both = []
     for x, y in ((train, labels[:n]), (test, labels[n:])):
         keys: list[bytes] = []
@@ -549,7 +587,7 @@ def numbered(names: Sequence[object]) -> tuple[Ints, tuple[str, ...]]:
 
     A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
     """
-    texts = [None if name is None or name != name else name_of_client(name) for name in names]
+    texts = [None if is_gap(name) else name_of_client(name) for name in names]
     known = {name for name in texts if name is not None}
     by_size = all(value_of(name) is not None for name in known)
     ordered = sorted(known, key=lambda name: (value_of(name) or 0.0 if by_size else 0.0, name))

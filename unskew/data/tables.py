@@ -19,7 +19,7 @@ import numpy as np
 
 from unskew import machine
 from unskew.data import build, checks, own
-from unskew.data.columns import GAPS, Frame, composed_names, frame_of, gap_numbers, gaps_in
+from unskew.data.columns import GAPS, Frame, check_width, composed_names, frame_of, gap_numbers, gaps_in
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Column, check_known
 from unskew.data.latest import Latest
@@ -385,6 +385,8 @@ def _text(kind: str, path: Path, options: TableOptions, gaps: bool = True, every
             frame = polars.read_parquet(path, glob=False)
         else:
             encoding, separator = options.encoding, separator_of(path, options)
+            with path.open("rb") as file:
+                check_width(file.readline().count(separator.encode()) + 1, str(path))
             frame = polars.read_csv(path, separator=separator, encoding=encoding, infer_schema=False, glob=False)
             frame = frame.rename(str.strip)
     except LookupError as error:
