@@ -88,10 +88,16 @@ def test_a_folder_with_sites_in_it_is_not_one_client_s(tmp_path: Path) -> None:
     [
         (
             ("a.dcm", "b.dcm"),
-            r"client's folder, and none of its 2 files is read \(a\.dcm, b\.dcm\); expected is PATH/CLASS/",
+            r"own: none of its 2 files is read \(a\.dcm, b\.dcm\); expected is PATH/CLASS/",
         ),
-        ((), "has no file; expected is PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"),
-        (("val/x/1.png", "train/x/1.png"), "has the folders train, val; expected is PATH/CLASS/file, or"),
+        (
+            (),
+            "has no images of a client; expected is PATH/CLASS/file, or PATH/train/CLASS/file and",
+        ),
+        (
+            ("val/x/1.png", "train/x/1.png"),
+            "own/train is called after a part of data, where a class is expected",
+        ),
     ],
 )
 def test_another_layout_is_told_as_a_clients(files: tuple[str, ...], says: str, tmp_path: Path) -> None:

@@ -231,13 +231,13 @@ def _inputs(table: Table, constants: Sequence[tuple[float, float]] | None, own: 
     train, test, x = table.train, table.test, table.inputs
     if x is None:
         return _prepared(table, np.concatenate([train, test]) if theirs else train)
+    if table.rules is not None:
+        raise ConfigError(f"preprocess is for columns of a table, and {table.name} holds none; leave it out")
     if x.dtype.kind == "O":
         ids = vocabulary(x[train].tolist())
         both = tokens(x[train].tolist(), ids), tokens(x[test].tolist(), ids)
         read: Any = (*both, None, Inputs("texts", vocabulary=tuple(ids)))
     else:
-        if table.rules is not None:
-            raise ConfigError(f"preprocess is for columns of a table, and {table.name} holds none; leave it out")
         # Views where rows follow one another.
         of_train, of_test = (table.take(rows).inputs for rows in (train, test))
         assert of_train is not None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, gaps_in, is_clock, is_gap, is_date, kind_of_time, value_of, word
+from unskew.data.columns import Array, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of, word
 from unskew.data.inputs import refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
@@ -279,14 +279,10 @@ def of_column(table: Table, name: str) -> str:
             first = table.place(int(missing.argmax()))
             return f"column {name!r} has no value in {first}: fill it{way}, or leave it out"
         return ""
-    if odd := next((v for v in present.tolist() if not isinstance(v, str)), None):
-        kind, numbers = kind_of_time(odd)
-        return (
-            f"column {name!r} holds a {kind or type(odd).__name__} in {table.place(values.tolist().index(odd))}: make "
-            f"numbers of them{', ' + numbers if numbers else ''}, or leave the column out"
-        )
+    if sentence := no_value(name, values, table.place):
+        return sentence
     coded = rule.kind == "category" or name in table.categories
-    if rule.words is None and (sentence := no_category(name, present.tolist(), coded)):
+    if rule.words is None and rule.mean is None and (sentence := no_category(name, present.tolist(), coded)):
         return sentence
     if known and table.rules is None:
         first = table.place(int((~missing).argmax()))
@@ -369,11 +365,7 @@ def one_class(table: Table) -> Iterable[str]:
     for target in table.targets:
         if not target.classes or target.called == "the event":
             continue
-        if (
-            table.alone
-            and len(table) >= FEW_ROWS
-            and len(table.declared or "12") > 1 == len(codes_of(target.values)[1])
-        ):
+        if table.alone and len(table) >= FEW_ROWS and len(table.declared or ()) > 1 == len(codes_of(target.values)[1]):
             yield f"all training {table.what} here are of one class, {label_name(target.values[0])}"
         codes, enough = codes_of(target.values)[0], table.count() >= FEW_ROWS
         owners = np.full(len(table), -1) if table.owners is None else table.owners
@@ -687,7 +679,7 @@ def notes(table: Table) -> list[str]:
         dict.fromkeys(
             sentence
             for check in NOTES
-            for sentence in check(table if check in (untested, no_such_class, copies) else training)
+            for sentence in check(table if check in (untested, one_class, no_such_class, copies) else training)
         )
     )
 

@@ -212,6 +212,18 @@ def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Arr
     return _listed(plain)
 
 
+def no_value(name: str, values: Array, place: Place) -> str:
+    """A sentence on a column of something else than numbers and words; else empty."""
+    for i, value in enumerate(values.tolist() if values.dtype.kind == "O" else ()):
+        if value is not None and not isinstance(value, str | int | float):
+            kind, numbers = kind_of_time(value)
+            return (
+                f"column {name!r} holds {with_article(kind or type(value).__name__)} in {place(i)}: make numbers of "
+                f"them{', ' + numbers if numbers else ''}, or leave the column out"
+            )
+    return ""
+
+
 def stacked(parts: Sequence[Array]) -> Array:
     """One column of several: numbers, or words if some are."""
     if len({part.dtype.kind == "O" for part in parts}) == 1:

@@ -21,10 +21,11 @@ from unskew.data.columns import (
     frame_of,
     gaps_in,
     is_frame,
+    no_value,
     value_of,
     word,
 )
-from unskew.data.places import place
+from unskew.data.places import by_number, place
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.words import composed, counted, some
@@ -334,7 +335,7 @@ class Inputs:
         return ready
 
     def _texts(self, x: Sequence[str]) -> Tensor:
-        texts = [] if isinstance(x, str | Mapping) or is_frame(x) else list(x)
+        texts = list(x) if hasattr(x, "__iter__") and not (isinstance(x, str | Mapping) or is_frame(x)) else []
         if not texts or not all(isinstance(text, str) for text in texts):
             raise DataError("inputs must be a list or column of texts, none of them missing")
         ready = tokens(texts, {word: i for i, word in enumerate(self.vocabulary, start=FIRST_WORD)})
@@ -457,8 +458,8 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]]) -
         check_known("inputs have", name, list(frame.columns))
     table = {name: frame.column(composed(name), gaps[name]) for name in names}
     for name, values in table.items():
-        if values.ndim != 1 or any(v is not None and not isinstance(v, str | float) for v in values.tolist()):
-            raise DataError(f"column {name!r} holds something else than numbers and words; make numbers of it")
+        if sentence := no_value(name, values, by_number):
+            raise DataError(sentence)
     return table
 
 

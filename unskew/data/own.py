@@ -32,6 +32,7 @@ from unskew.data.columns import (
     composed_names,
     frame_of,
     is_frame,
+    no_value,
     order_of,
     truths,
     type_name,
@@ -326,7 +327,14 @@ def _of_clients(data: Mapping[Any, Any], roles: Roles, optional: bool) -> Table:
             raise DataError(f"client {text}: {error}") from None
     if not len(parts[0]):
         raise DataError(f"client {next(iter(names))} has no examples; leave it out")
-    return joined(parts, list(names))
+    rows = joined(parts, list(names))
+    if not any(map(is_frame, data.values())):
+        return rows
+    if len(parts) == 1 and roles.known and not optional:
+        raise DataError(f"{rows.clients[0]!r} is the only client; give its table itself")
+    assert rows.owners is not None
+    owners, clients = numbered([rows.clients[i] for i in rows.owners])  # in the order that a column of them would have
+    return replace(rows, owners=owners, clients=clients)
 
 
 def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None) -> Table:
@@ -347,6 +355,8 @@ def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None
     labels = [frame.columns[column] for column in roles.target]
     n = len(next(iter(frame.columns.values())))
     y = labels[0] if len(labels) == 1 else np.column_stack(labels) if labels else np.empty((n, 0))
+    if roles.client is not None and (odd := no_value(roles.client, frame.columns[roles.client], frame.place)):
+        raise DataError(odd)
     owners, clients = (None, ()) if roles.client is None else numbered(frame.columns[roles.client].tolist())
     return Table(
         name,
