@@ -362,10 +362,12 @@ def _held(values: Array, table: Table, known: Sequence[str] = ()) -> tuple[list[
 
 def one_class(table: Table) -> Iterable[str]:
     """Clients whose rows, if they are not few, are of one class."""
-    for target in table.targets:
+    whole, table = table, table.take(table.train)
+    for target, of_all in zip(table.targets, whole.targets, strict=True):
         if not target.classes or target.called == "the event":
             continue
-        if table.alone and len(table) >= FEW_ROWS and len(table.declared or ()) > 1 == len(codes_of(target.values)[1]):
+        known = table.declared or codes_of(of_all.values)[1]
+        if table.alone and len(table) >= FEW_ROWS and len(known) > 1 == len(codes_of(target.values)[1]):
             yield f"all training {table.what} here are of one class, {label_name(target.values[0])}"
         codes, enough = codes_of(target.values)[0], table.count() >= FEW_ROWS
         owners = np.full(len(table), -1) if table.owners is None else table.owners

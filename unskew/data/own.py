@@ -443,7 +443,8 @@ def _check_index(x: Any, other: Any, name: str) -> None:
     Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order, or numbers in
     equal steps: those are rather two slices of one table than rows that were numbered anew.
     """
-    mine, its = (getattr(one, "index", None) for one in (x, other))
+    mine: Any = getattr(x, "index", None)
+    its: Any = getattr(other, "index", None)
     if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or list(mine) == list(its):
         return
     same = set(mine) == set(its)
