@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from records import rewrite
 from rich.console import Console
 
 import unskew as us
 from unskew.cli.tables import asked
+from unskew.record.logs import rows
 from unskew.record.reader import read
 from unskew.report import table, write_report
 
@@ -113,10 +115,10 @@ def test_tables_for_papers_and_spreadsheets_have_them(run: us.History) -> None:
 
 def test_a_run_that_has_not_finished_shows_what_it_has(run: us.History, tmp_path: Path) -> None:
     assert run.path is not None
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    for name in ("run.json", "config.toml", "partition.json", "ledger.jsonl"):
+    metrics = list(rows(run.path, "metrics"))
+    for name in ("run.json", "config.toml", "partition.json"):
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines[: len(lines) // 2]) + "\n")
+    rewrite(tmp_path, metrics=metrics[: len(metrics) // 2])
     assert len(table(read(tmp_path)).split("\n\n")) >= (2 if names(run) else 1)
 
 

@@ -49,7 +49,6 @@ def made(
         partitions={},
         failures=(),
         summary=Summary("f", 1.0, {}, None) if finished else None,
-        cut_short=(),
     )
 
 

@@ -180,7 +180,7 @@ def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:
                 soft_wrap=isinstance(part, str),
             )
         # Over a network the clients know the seeds, so none can be added.
-        if summary_text.undecided(record) and not (outcome.folder / "network.jsonl").exists():
+        if summary_text.undecided(record) and not record.deployed:
             code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
             command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5", "--out", "FOLDER", *code])
             console.print(shown(f"Seeds until it is decided: {command}"), highlight=False, markup=False, soft_wrap=True)

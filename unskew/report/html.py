@@ -298,9 +298,6 @@ def _notes(record: Record) -> tuple[str, ...]:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
     notes += tables.diverged(record)
-    notes += [
-        f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
-    ]
     remarks = doubts.before_it(record.remarks, record.methods)
     return (*notes, *remarks, *_label_variants(record), *tables.discrepancies(record))
 
@@ -343,7 +340,7 @@ def _sections(record: Record, marks: _Marks, priced: cost.Priced | None) -> list
     undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
     kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
     if kinds_of:
-        sections.append(Section("Info of other types", f"Kept in info.jsonl and drawn by no section. {kinds_of}."))
+        sections.append(Section("Info of other types", f"Kept in the record and drawn by no section. {kinds_of}."))
     return [s for s in sections if s is not None]
 
 

@@ -515,13 +515,13 @@ def discrepancies(record: Record) -> tuple[str, ...]:
         summarised = record.summary.means.get((row.method, record.headline.shared))
         if row.shared is None and summarised is not None:
             sentences.append(
-                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, but metrics.jsonl has no "
+                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, but the record has no "
                 f"global {what} of every seed: rows were removed; restore the file or run again."
             )
         if row.shared is not None and summarised is not None and abs(row.shared.mean - summarised) > 1e-6:
             sentences.append(
-                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, metrics.jsonl gives "
-                f"{row.shared.mean:.4f}; this report shows metrics.jsonl."
+                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, the record gives "
+                f"{row.shared.mean:.4f}; this report shows the record's."
             )
         for d in DIRECTIONS if record.flows else ():
             booked = sum(record.flows.get((row.method, s, d, k), Flow()).bytes for s in row.seeds for k in KINDS)

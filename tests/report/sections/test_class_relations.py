@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from records import rewrite
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
@@ -92,8 +93,7 @@ def make_run(
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text("")
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("info", kept)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(folder, metrics=metrics, info=kept)
     return folder
 
 
@@ -264,7 +264,7 @@ def test_info_that_cannot_be_are_named_with_their_line(
     row = info(1)
     edit(row)
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else info(t)})
-    with pytest.raises(RunError, match=r"info\.jsonl, line 1: .*") as refused:
+    with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
         write_report(folder)
     assert re.search(message, str(refused.value))
 
