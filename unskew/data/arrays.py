@@ -199,7 +199,7 @@ def table(
         newcomers=newcomers,
     )
     for what, values, known in (("client", owners, rows.clients), ("domain", domains, rows.domain_names or ())):
-        if values is not None and values.max(initial=-1) >= len(known):
+        if values is not None and len(values) and int(values.max()) >= len(known):
             row = int(values.argmax())
             raise DataError(f"{name}: {what} of {rows.place(row)} is {values[row]}, must be 0..{len(known) - 1}")
     return columns_of_arrays(rows, names_of(name, "features", arrays))

@@ -407,7 +407,7 @@ def _text(kind: str, path: Path, options: TableOptions, gaps: bool = True, every
             frame = frame.filter(~polars.all_horizontal(polars.all().is_null()))
     if frame.height == 0:
         raise DataError(f"{path} has no rows")
-    if "" in frame.columns and "" not in options.leave_out:
+    if "" in frame.columns and gaps and not every_row and "" not in options.leave_out:
         raise DataError(
             f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it "
             "out with leave_out = ['']"
