@@ -279,7 +279,7 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
     return {
         "no such column": (lambda: own.dataset(frame, target="kinds"), "did you mean kind"),
         "no target": (lambda: own.dataset(frame), "target must name the column of the labels"),
-        "one column for two roles": (lambda: own.dataset(frame, target="town", client="town"), "'town' is both"),
+        "one column for two roles": (lambda: own.dataset(frame, target="town", client="town"), "'town' is named twice"),
         "one client": (lambda: own.dataset(frame.assign(town="Ost"), client="town", **kind), "only one client"),
         "a client for each row": (
             lambda: own.dataset(frame.assign(town=range(60)), client="town", **kind),

@@ -260,7 +260,7 @@ def _check_roles(targets: Sequence[Any], client: Any, patient: Any, test: Any) -
         if name is not None and not isinstance(name, str):
             raise DataError(f"{role} must name a column by a word, got {name!r}")
         if name is not None and name in named:
-            raise DataError(f"column {name!r} is both {named[name]} and {role}; name one for each, or leave one out")
+            raise DataError(f"column {name!r} is named twice, as {named[name]} and as {role}; name every column once")
         if name is not None:
             named[name] = role
 
