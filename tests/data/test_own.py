@@ -308,7 +308,7 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
             "60 different words",
         ),
         "lengths": (lambda: own.dataset((X, Y[:9])), "60 examples, y has 9"),
-        "ragged": (lambda: own.dataset(([[1], [1, 2]], [0, 1])), "not an array of numbers"),
+        "ragged": (lambda: own.dataset(([[1], [1, 2]], [0, 1])), "lists of different lengths"),
         "not finite": (lambda: own.dataset((np.where(np.arange(4) == 2, np.nan, X), Y)), "row 0 has a NaN"),
         "files": (lambda: own.dataset(([f"{i}.png" for i in range(60)], Y)), "names of image files"),
         "a missing text": (lambda: own.dataset((["a b", None, *["c"] * 58], Y)), "row 1"),

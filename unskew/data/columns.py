@@ -149,6 +149,8 @@ def cells(values: Any) -> Array:
     try:
         array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except (TypeError, ValueError) as error:
+        if isinstance(values, list | tuple):
+            raise DataError("got lists of different lengths; give rows of one length") from None
         raise DataError(f"it is not an array of numbers: {' '.join(str(error).split())}") from None
     return array if array.dtype.kind in "fiubU" else _objects(array)
 
