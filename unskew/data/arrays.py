@@ -173,6 +173,7 @@ def table(
         return np.concatenate(filled) if len(filled) > 1 else filled[0]
 
     owners, names = both("client", -1), names_of(name, "clients", arrays)
+    named = names_of(name, "classes", arrays)
     domains, domain_names = both("domain", -1), names_of(name, "domains", arrays)
     if domains is not None and (domains < 0).any() and "client_test" in arrays:
         of_client = dict(zip(owners[: lengths[0]].tolist(), domains[: lengths[0]].tolist(), strict=True))
@@ -190,7 +191,8 @@ def table(
         common_test=len(parts) > 1 and "client_test" not in arrays,
         domains=domains,
         domain_names=None if domains is None else domain_names or _numbers(name, "domains", domains),
-        classes=(names_of(name, "classes", arrays) or classes),
+        classes=named or classes,
+        order=named or (),
         numbers=np.concatenate([np.arange(length) for length in lengths]) if n else np.empty(0, np.int64),
         place=_place(lengths[0]),
         rules=rules,
