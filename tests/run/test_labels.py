@@ -203,5 +203,5 @@ def test_a_target_in_a_list_of_one_is_that_target_and_one_named_twice_is_refused
     assert set(us.predict(trained(data, target=["y"], client="site").model("fedavg"), data)) == {"007", "100"}
     with pytest.raises(DataError, match="column 'y' is named twice, as target and as target; name every column once"):
         trained(data, target=["y", "y"], client="site", task="multi_label")
-    with pytest.raises(DataError, match="target must name the column of the labels|target names no column"):
+    with pytest.raises(DataError, match=r"target must name the column of the labels|target names no column"):
         trained(data, target=[], client="site")
