@@ -24,7 +24,7 @@ from unskew.decide.advice import Advice, advise_experiment, page
 from unskew.decide.advice.check import SetAside, set_aside
 from unskew.decide.advice.measure import AdviceWork, measure, proposals
 from unskew.decide.advice.page import write_advice
-from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Candidate, _Race, candidates, choose
+from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Candidate, Race, candidates, choose
 from unskew.decide.cells import Queue, run
 from unskew.decide.crew import Here
 from unskew.decide.scores import Scores, difference, gain, together
@@ -578,7 +578,7 @@ def test_a_method_that_is_worse_by_chance_alone_is_not_chosen(simple: Advice) ->
 
 def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple: Advice) -> None:
     sites = simple.sites
-    here = _Race(sites, 1, 1, Constraints(), lambda text: None)
+    here = Race(sites, 1, 1, Constraints(), lambda text: None)
     ifca = Candidate(config.method("ifca", {"clusters": 2}, "IFCA"))
     assert played(here.train([ifca], 1, 1), sites) == [ifca]
     groups = ifca.found
@@ -602,7 +602,7 @@ def test_hcct_races_where_its_pilot_may_talk_and_is_out_where_it_lets_everybody_
 
     assert "hcct" in racing(Constraints()) & racing(Constraints(megabytes=1.0))
     assert "hcct" not in racing(Constraints(rounds=2))
-    here = _Race(sites, 1, 1, Constraints(), lambda text: None)
+    here = Race(sites, 1, 1, Constraints(), lambda text: None)
     alone, together = (  # with alpha 0 a merge costs more than it brings, with a large one everybody gains from all
         Candidate(config.method("hcct", {"local": local, "alpha": alpha}, "HCCT")) for alpha in (0.0, 1e9)
     )
@@ -906,7 +906,7 @@ def test_a_rate_that_wins_at_first_and_fails_later_is_not_taken(
 
     monkeypatch.setattr(Training, "go_on", fails)
     monkeypatch.setattr(Training, "scores", best_first)
-    here = _Race(simple.sites, 2, 1, Constraints(), lambda text: None)
+    here = Race(simple.sites, 2, 1, Constraints(), lambda text: None)
     played(here.train_bounds(dataclasses.asdict(LOCAL)), simple.sites)
     assert here.bounds.keys() == {ALONE, FEDAVG, POOLED}
     assert {e.method.options["local"]["lr"] for e in here.bounds.values()} <= {0.5, 0.158}

@@ -86,29 +86,6 @@ class Candidate:
         return (before, end) if gain > error else None
 
 
-@dataclass(frozen=True, eq=False)
-class Race:
-    """The race as it ended.
-
-    Attributes:
-        rounds: Rounds of a federation: those of the experiment within the limits.
-        folds: Folds whose rows decided.
-        bounds: Sites alone, FedAvg and pooled data, by label, each at its best rate.
-        lost: Reasons why a bound could not be trained to the end at any rate, by label.
-        entries: All methods, the best first.
-        chosen: The best method, or FedAvg unless that is clearly better; None if none could be trained.
-        close: Labels of other methods that are as good.
-    """
-
-    rounds: int
-    folds: int
-    bounds: dict[str, Candidate]
-    lost: dict[str, str]
-    entries: tuple[Candidate, ...]
-    chosen: Candidate | None
-    close: tuple[str, ...]
-
-
 def local_of(sites: Sites) -> dict[str, Any]:
     """The settings of local training: those of the experiment's first method."""
     return from_python.local_of(sites.experiment.methods)
@@ -116,13 +93,12 @@ def local_of(sites: Sites) -> dict[str, Any]:
 
 def race(
     sites: Sites, measured: SiteDisagreement, limits: Constraints, say: Callable[[str], None], folds: int = FOLDS
-) -> Asking[Race]:
+) -> Asking["Race"]:
     """Train bounds and methods on all folds but one, and choose by the rows of that one if there is time for all."""
     local, rounds = local_of(sites), sites.experiment.rounds
     rounds = rounds if limits.rounds is None else min(rounds, limits.rounds)
     held = sites.setup.parameters * sites.fed.num_clients
-    here = _Race(sites, rounds, 1 if held > MOST_HELD else min(folds, len(sites.folds)), limits, say)
-    chosen: tuple[Candidate | None, tuple[str, ...]] = None, ()
+    here = Race(sites, rounds, 1 if held > MOST_HELD else min(folds, len(sites.folds)), limits, say)
     try:
         yield from here.train_bounds(local)
         one, own = (
@@ -131,10 +107,11 @@ def race(
         yield from here.halving(candidates(sites, one, own, measured.proposals, limits))
         yield from here.other_rates(local)
         yield from here.given_groups()
-        chosen = choose([e for e in here.entries if e.scores and not e.out], sites)
+        here.chosen, here.close = choose([e for e in here.entries if e.scores and not e.out], sites)
     except OutOfTime:
         say("the time is over")
-    return Race(rounds, here.folds, here.bounds, here.lost, here.ranked(), *chosen)
+    here.entries = here.ranked()
+    return here
 
 
 def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -223,8 +200,21 @@ def _name_of(groups: Groups, names: Sequence[str]) -> str:
 
 
 @dataclass(eq=False)
-class _Race:
-    """A race in progress."""
+class Race:
+    """A race, in progress or as it ended.
+
+    Attributes:
+        sites: The sites.
+        rounds: Rounds of a federation: those of the experiment within the limits.
+        folds: Folds whose rows decide.
+        limits: What a federation must keep to.
+        say: Gets a line for each stage.
+        bounds: Sites alone, FedAvg and pooled data, by label, each at its best rate.
+        lost: Reasons why a bound could not be trained to the end at any rate, by label.
+        entries: All methods, at the end the best first.
+        chosen: The best method, or FedAvg unless that is clearly better; None if none could be trained.
+        close: Labels of other methods that are as good.
+    """
 
     sites: Sites
     rounds: int
@@ -234,6 +224,8 @@ class _Race:
     bounds: dict[str, Candidate] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     entries: list[Candidate] = field(default_factory=list)
+    chosen: Candidate | None = None
+    close: tuple[str, ...] = ()
 
     def train(
         self, entries: Sequence[Candidate], until: int, rounds: int, limited: bool = True
@@ -337,11 +329,11 @@ class _Race:
             if any(e.scores and not e.out for e in same):
                 finder.out = f"its groups are those of {same[0].method.label}"
 
-    def ranked(self) -> tuple[Candidate, ...]:
+    def ranked(self) -> list[Candidate]:
         """All entries, the best first: those that reached the end, then those that came furthest."""
         scored = [e for e in self.entries if e.scores]
         scored.sort(key=lambda e: (bool(e.out), -max(e.scores) if e.out else 0, -merit(e, self.sites.measure)))
-        return (*scored, *(e for e in self.entries if not e.scores))
+        return [*scored, *(e for e in self.entries if not e.scores)]
 
 
 def merit(entry: Candidate, measure: Measure) -> float:
