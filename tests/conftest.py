@@ -115,7 +115,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from matplotlib.figure import Figure
 
-    from unskew.report import figures
+    from unskew.report import charts, figures
 
     def described(figure: Any, name: str, alt: str) -> Markup:
         width, height = 72 * figure.get_size_inches()
@@ -130,6 +130,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
             yield
 
     monkeypatch.setattr(figures, "markup", described)
+    monkeypatch.setattr(charts, "_svg", lambda spec: '<svg viewBox="0 0 1 1"></svg>')
+    monkeypatch.setattr(charts, "_vega", lambda: "")
     monkeypatch.setattr(figures, "style", blank)
 
 

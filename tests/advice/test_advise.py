@@ -822,7 +822,7 @@ def test_fedavg_stands_in_for_a_choice_that_test_rows_do_not_bear_out(monkeypatc
     assert "slow, chosen on validation rows, is set aside: on test rows it is worse than FedAvg (−" in first
     assert "Ditto" not in dict(of.sentences())["Which method and settings?"]
     assert "slow, which was chosen there, is set aside" in text
-    shown = str(page.view(of, "")["sections"])
+    shown = str(page.view(of, "").sections)
     assert "that of FedAvg 97.5 %" in shown
     assert "below='set aside'" in shown
     assert of.to_json()["set_aside"]["label"] == "slow"
@@ -1237,7 +1237,7 @@ def test_a_site_whose_own_model_finds_one_class_is_not_advised_as_better_off_alo
     assert re.search(r"Sion \(−[^;]*\) loses", text)
     assert "Alone Sion finds examples of one class only, so that its accuracy says little." in text
     assert of.to_json()["one_class_alone"] == ["Sion"]
-    assert "one class alone" in str(page.view(of, "")["sections"])
+    assert "one class alone" in str(page.view(of, "").sections)
 
 
 @pytest.mark.usefixtures("one_rate")
@@ -1295,7 +1295,7 @@ def test_advice_goes_by_the_headline_that_is_chosen_and_has_the_metrics_that_wer
     assert f"Mean over sites on test rows: {ALONE} {100 * alone.mean:.1f} %" in first
     assert f"Accuracy: {ALONE} {100 * alone.asked['accuracy']:.1f} %, FedAvg " in first
     assert "class weights" not in first.lower()
-    assert "('Accuracy', 'mean over sites, %')" in str(page.view(of, "")["sections"])
+    assert "('Accuracy', 'mean over sites, %')" in str(page.view(of, "").sections)
     assert all(m.name != "macro_f1" for m in of.sites.setup.task.measures[2:])
     assert 'headline = "macro_f1"' in config.to_toml(of.experiment())
     fake = SimpleNamespace(headline=ACCURACY, measures=())

@@ -252,18 +252,21 @@ def test_what_is_no_run_is_not_resumed_and_not_written_to(unskew: Unskew, here: 
 def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) -> None:
     assert unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report").code == 0
     assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
-    refused(unskew("compare", "a"), "RunError", "at least two")
-    refused(unskew("compare", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
+    refused(unskew("show", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
     (here / "half").mkdir()
     (here / "half" / "run.json").write_text("{}")
-    refused(unskew("compare", "a", "half"), "RunError", "the run in half is not done", "unskew resume half")
+    refused(unskew("show", "a", "half"), "RunError", "half/run.json")
     shutil.rmtree(here / "half")
-    refused(unskew("compare", "a", "b", "./a"), "RunError", "a is given twice")
-    refused(unskew("compare", "a", "b", "--out", "no/page.html"), "RunError", "no/page.html cannot be written")
+    refused(unskew("show", "a", "b", "./a"), "RunError", "a is given twice")
+    refused(
+        unskew("show", "a", "b", "--format", "html", "--out", "no/page.html"),
+        "RunError",
+        "no/page.html cannot be written",
+    )
     (here / "b" / "summary.json").write_text("{}")
-    refused(unskew("compare", "a", "b"), "RunError", "b/summary.json: run is required", "restore it or run again")
+    refused(unskew("show", "a", "b"), "RunError", "b/summary.json: run is required", "restore it or run again")
     (here / "b" / "summary.json").write_text("[")
-    refused(unskew("compare", "a", "b"), "RunError", "summary.json", "not JSON")
+    refused(unskew("show", "a", "b"), "RunError", "summary.json", "not JSON")
     untouched(here, "a", "b")
 
 
@@ -332,11 +335,11 @@ def test_an_option_that_is_a_setting_is_told_how_to_set_it(
 
 def test_a_method_cannot_be_added_to_a_run_and_the_refusal_says_how_to_compare_one(unskew: Unskew, here: Path) -> None:
     unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report", "--seed", 0)
-    refused(unskew("resume", "a", "--set", "rounds=9"), "ConfigError", "settings of runtime alone", "unskew compare")
+    refused(unskew("resume", "a", "--set", "rounds=9"), "ConfigError", "settings of runtime alone", "unskew show")
     same = unskew("run", "tiny.toml", "--out", "a", "--seed", 0)
     refused(same, "RunError", "a exists already; continue it with unskew resume a, or choose another --out")
     more = unskew("run", "tiny.toml", "--out", "a", "--seed", 0, "--set", "bounds=true")
-    refused(more, "RunError", "a exists already and is a run with other settings; ", "side by side with unskew compare")
+    refused(more, "RunError", "a exists already and is a run with other settings; ", "side by side with unskew show")
 
 
 def test_an_option_that_is_no_setting_is_answered_with_the_nearest_option(unskew: Unskew) -> None:

@@ -20,10 +20,11 @@ from unskew.data.patients import number_of
 from unskew.errors import shown
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
-from unskew.history import html_table
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
+from unskew.report import render
 from unskew.report.gain import Gain, ranked
+from unskew.report.section import Table, TableRow
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone, per_test_row, who_gains
 from unskew.run import constant
@@ -657,8 +658,8 @@ class Advice:
         order = [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]] if left > 0 else order
         title = f"Each site alone and with {self.check.chosen}, {self.sites.measure.axis}"
         title += f"; {left:,} in the middle are left out" if left > 0 else ""
-        rows = [(self.sites.names[c], *self.site_row(c)) for c in order]
-        return html_table(title, [("site", *SITE_COLUMNS), *rows])
+        rows = tuple(TableRow(self.sites.names[c], self.site_row(c)) for c in order)
+        return str(render.html(Table(title, tuple((head, "") for head in ("site", *SITE_COLUMNS)), rows)))
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""

@@ -17,14 +17,14 @@ from unskew.data.saved import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
-from unskew.report import figures, html
+from unskew.report import figures
 from unskew.report.gain import Floats, Gain, ranked
+from unskew.report.page import Page, write_page
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import bracket
 from unskew.run.folder import require_own
 from unskew.run.progress import duration
 from unskew.tasks.measure import Measure
-from unskew.version import __version__
 from unskew.words import beginning
 
 MOST_DRAWN = 40
@@ -76,28 +76,30 @@ def write_advice(advice: Advice, folder: Path) -> Files:
         text = write_experiment(advice.sites, advice.experiment(), folder / EXPERIMENT, SITES)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
-    page = html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
+    page = write_page(view(advice, text), folder / PAGE)
     return Files(page, folder / EXPERIMENT)
 
 
-def view(advice: Advice, text: str) -> dict[str, object]:
-    """Collect the variables of the template."""
+def view(advice: Advice, text: str) -> Page:
+    """The page: its first answer, the gain of each training and of each site, and the rest folded."""
     first, *others = advice.sentences()
-    sections = (_worth(advice), _for_whom(advice), _with_whom(advice), _race(advice), _newcomers(advice))
     in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)
-    return {
-        "advice": advice,
-        "version": __version__,
-        "name": advice.sites.experiment.name,
-        "what": _what(advice),
-        "lead": first[1],
-        "answers": others,
-        "sections": [s for s in sections if s is not None],
-        "toml": text,
-        "file": EXPERIMENT,
-        "division": division(advice.sites, SITES),
-        "note": "Its model is a value of Python, which no file can hold: run it from Python." if in_python else "",
-    }
+    note = "Its model is a value of Python, which no file can hold: run it from Python." if in_python else ""
+    lead = (
+        f"{EXPERIMENT}, for unskew run: the recommended method, beside local training, FedAvg and pooled data, under "
+        f"seeds not used before. {division(advice.sites, SITES)} {note}"
+    )
+    answers = tuple(TableRow(question, (answer,)) for question, answer in others)
+    parts = [_worth(advice), _for_whom(advice), _with_whom(advice), _race(advice), _newcomers(advice)]
+    sections = [s for s in parts if s is not None]
+    return Page(
+        f"{advice.sites.experiment.name}: should they train together?",
+        _what(advice),
+        first[1],
+        [s.charts[0] for s in sections[:2] if s.charts],
+        Table("", (("", ""), ("answer", "")), answers, text=frozenset({1})),
+        sections=[*sections, Section("The experiment", lead, code=text)],
+    )
 
 
 def _what(advice: Advice) -> str:

@@ -17,15 +17,13 @@ from unskew.cli.catalogue import list_
 from unskew.cli.data import data
 from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
-from unskew.cli.export import export
 from unskew.cli.leave_out import leave_one_out
 from unskew.cli.plan import plan
 from unskew.cli.predict import predict
-from unskew.cli.price import price
 from unskew.cli.prior import prior
 from unskew.cli.reproduce import reproduce
 from unskew.cli.run import resume, run
-from unskew.cli.show import compare, report, table
+from unskew.cli.show import show
 from unskew.cli.sweep import sweep
 from unskew.cli.tune import tune
 from unskew.version import __version__
@@ -58,16 +56,12 @@ def top(
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
     "resume": resume,
-    "compare": compare,
-    "report": report,
-    "table": table,
-    "export": export,
+    "show": show,
     "predict": predict,
     "list": list_,
     "data": data,
     "reproduce": reproduce,
     "plan": plan,
-    "price": price,
     "sweep": sweep,
     "leave-one-out": leave_one_out,
     "advise": advise,

@@ -4,85 +4,57 @@ The promise is HCCT's utility, (9) of its paper, beside that of a group of one; 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from unskew.info import ClientGroups
 from unskew.record.reader import Record, method_tables
+from unskew.report.section import Section, Table, TableRow
 from unskew.report.sections.group_figures import utility_alone
 from unskew.report.sections.group_history import ALONE, GroupHistory, grouping, places
 from unskew.report.sections.groups import formed
-from unskew.tasks.measure import Measure
 
 
-@dataclass(frozen=True)
-class Member:
-    """A client at the end of a run; values are of the headline, on its own test data.
-
-    Attributes:
-        name: Its name, or its number if it has none.
-        groups: Numbers of its groups of two or more, from 1, as in the report's figures.
-        there: True if it was in any group, even a group of one.
-        utility, utility_alone: Utility in its group and in a group of one, no unit; None if the method has none.
-        value: Headline in its group; None if not measured.
-    """
-
-    client: int
-    name: str
-    groups: tuple[int, ...]
-    there: bool
-    utility: float | None
-    utility_alone: float | None
-    value: float | None
-
-
-@dataclass(frozen=True)
-class JoinSummary:
-    """The clients of one method.
-
-    Attributes:
-        seed, round: Seed and round of `members`.
-        words: A sentence on the groups.
-        measure: The headline.
-    """
-
-    method: str
-    seed: int
-    round: int
-    members: tuple[Member, ...]
-    words: str
-    measure: Measure
-
-
-def join_summaries(record: Record) -> tuple[JoinSummary, ...]:
-    """The clients of every method of a run that forms groups; empty if there is none.
+def section(record: Record) -> Section | None:
+    """A table of the clients of every method that forms groups, at its end; None if there is none.
 
     Raises:
         RunError: If the run's files contradict each other.
     """
     methods = record.reports(ClientGroups)
     settings = method_tables(record) if methods else {}
-    summaries = []
-    for method in methods:
-        g = grouping(record, method, None)
-        if g is not None:
-            members = _members(record, g, settings.get(method, {}))
-            summaries.append(JoinSummary(method, g.seed, g.last.round, members, formed(g), record.headline))
-    return tuple(summaries)
+    histories = [g for method in methods if (g := grouping(record, method, None)) is not None]
+    tables = tuple(_table(record, g, settings.get(g.method, {})) for g in histories)
+    lead = " ".join(formed(g) for g in histories)
+    return Section("Who is with whom", lead, (), tables, "each client’s group and utility") if tables else None
 
 
-def _members(record: Record, g: GroupHistory, options: Mapping[str, object]) -> tuple[Member, ...]:
-    where = places(g.last.groups, g.last.numbers)
-    apart = utility_alone(options, record.partitions[g.seed].sizes)
+def _table(record: Record, g: GroupHistory, options: Mapping[str, object]) -> Table:
+    """The clients of a method in the last round of a seed; utilities only where the method has some."""
+    where, m = places(g.last.groups, g.last.numbers), record.headline
     own = record.clients.get((g.method, g.seed), {})
-    return tuple(
-        Member(
-            client=c,
-            name=g.called(c),
-            groups=tuple(n + 1 for n in where.get(c, ()) if n != ALONE),
-            there=c in where,
-            utility=utility,
-            utility_alone=apart[c] if apart is not None and utility is not None else None,
-            value=own.get(c),
-        )
-        for c, utility in enumerate(g.judged.utility or (None,) * g.clients)
-    )
+    utilities = g.judged.utility
+    apart = None if utilities is None else utility_alone(options, record.partitions[g.seed].sizes)
+    rows = []
+    for c in range(g.clients):
+        groups = [n + 1 for n in where.get(c, ()) if n != ALONE]
+        row = {
+            "client": g.called(c),
+            "groups": ", ".join(map(str, groups)) or ("alone" if c in where else None),
+            "utility": None if utilities is None else utilities[c],
+            "utility_alone": None if apart is None or utilities is None or utilities[c] is None else apart[c],
+            m.name: own.get(c),
+        }
+        rows.append(row)
+    head = (
+        ("client", ""), ("group", ""), *((("utility", "in its group"), ("utility", "alone")) if utilities else ()),
+        (m.label, m.unit),
+    )  # fmt: skip
+    entries = []
+    for row in rows:
+        promised = [row["utility"], row["utility_alone"]] if utilities else []
+        cells = [str(row["groups"] or "–"), *("–" if v is None else f"{v:.2f}".replace("-", "−") for v in promised)]
+        value = row[m.name]
+        entries.append(TableRow(str(row["client"]), (*cells, "–" if value is None else m.show(float(str(value))))))
+    note = "Utility: agreement with the group less what a small group costs." if utilities else ""
+    data = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    caption = f"{g.method}, seed {g.seed}, round {g.last.round}"
+    return Table(caption, head, tuple(entries), note, frozenset({1}), data)

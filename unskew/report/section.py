@@ -1,8 +1,7 @@
 """The parts a report is made of: figures, tables, and sections that hold them."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -11,50 +10,80 @@ from unskew.info import Info
 from unskew.record.reader import Record
 from unskew.registry import Registry
 
-PAGE_DIGITS = 125
-"""Digits that a line of a table has place for on a page of 1,160 pixels, or on paper."""
+Frame = Mapping[str, Sequence[Any]]
+"""Columns of equal length by their names, as `pandas.DataFrame`, `polars.DataFrame` and narwhals take them."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn figure and the words around it; `legend` is (name, swatch)."""
+    """A figure and the words around it.
+
+    Attributes:
+        title, caption: What it shows, and how it is read.
+        svg: A drawing that is done; empty where `drawing` is one.
+        legend: (name, swatch).
+        wide: True if it takes the page's width.
+        drawing: An Altair chart, which is drawn when a page needs it.
+        described: What it says, for who cannot see it.
+    """
 
     title: str
     caption: str
-    svg: Markup
+    svg: Markup = Markup()
     legend: tuple[tuple[str, Markup], ...] = ()
     wide: bool = False
+    drawing: Any = None
+    described: str = ""
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: its name, its swatch in figures (empty if it has none), the note below it, its cells."""
+    """A row of a table: its name, its swatch in figures (empty if it has none), the note below it, its cells.
+
+    `bold` are the cells that stand out, counted from 0.
+    """
 
     name: str
     cells: tuple[str, ...]
     swatch: Markup = Markup()
     below: str = ""
+    bold: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers side by side; `head` is (title, unit), the first for the names.  `text` are columns of words."""
+    """Numbers side by side, as `unskew.report.render` writes them.
+
+    Attributes:
+        caption: What the table shows.
+        head: (title, unit) of each column, the first for the rows' names.
+        entries: The rows.
+        note: How the numbers are read.
+        text: Columns of words, counted from 0; the others are of numbers.
+        data: The same unrounded, for programs; empty if the cells are all there is.
+    """
 
     caption: str
     head: tuple[tuple[str, str], ...]
     entries: tuple[TableRow, ...]
     note: str = ""
     text: frozenset[int] = frozenset()
+    data: Frame = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under its own heading: a paragraph, figures side by side, wide figures, tables."""
+    """A folded part of a page: a paragraph, figures side by side, wide figures, tables, then text as it is.
+
+    `about` says in a line what is in it; by default its lead's first sentence does.
+    """
 
     title: str
     lead: str = ""
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
+    about: str = ""
+    code: str = ""
 
 
 def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
@@ -64,37 +93,6 @@ def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
         return tuple(charts)
     held = Markup(str(narrow[0].svg).replace("<svg ", '<svg style="max-width:34rem" ', 1))
     return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
-
-
-def folding(cell: str) -> str:
-    """A cell's text that may break at its spaces, but not inside an interval or after a ±."""
-    return re.sub(r"\[[^][]*\]|± ", lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), cell)
-
-
-def on_pages(table: Table) -> list[Table]:
-    """The table, in parts one below the other if its columns, folded where they can be, do not fit a page's width."""
-    place = PAGE_DIGITS - min(34, max((len(e.name) for e in table.entries), default=0))
-    parts: list[list[int]] = [[]]
-    left = place
-    for k, (title, unit) in enumerate(table.head[1:]):
-        texts = [title, unit, *(e.cells[k] for e in table.entries)]
-        pieces = (piece for text in texts for piece in folding(text).split(" "))
-        width = 3 + (17 if k + 1 in table.text else max(map(len, pieces)))
-        if width > left and parts[-1]:
-            parts.append([])
-            left = place
-        parts[-1].append(k)
-        left -= width
-    return [
-        replace(
-            table,
-            caption=table.caption + ", continued" * (part is not parts[0]),
-            head=(table.head[0], *(table.head[k + 1] for k in part)),
-            entries=tuple(replace(e, cells=tuple(e.cells[k] for k in part)) for e in table.entries),
-            text=frozenset(i for i, k in enumerate(part, start=1) if k + 1 in table.text),
-        )
-        for part in parts
-    ]
 
 
 @dataclass(frozen=True, eq=False)

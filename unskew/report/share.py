@@ -19,7 +19,7 @@ from unskew.files import readable
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, logs
 from unskew.record.reader import Record, configured, read
-from unskew.report.html import write_report
+from unskew.report.page import write_report
 from unskew.run.folder import create, read_json, require_done, taken
 
 LOGS = ("metrics", "ledger", "work", "network", "diverged")

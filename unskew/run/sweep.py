@@ -227,7 +227,7 @@ def repeated(points: Sequence[Point]) -> str:
     return (
         f"{again} of {total} trainings of a method repeat{'s' * (again == 1)} that of another point, because the "
         f"points differ in settings of other methods only ({', '.join(labels)}); to train these once, leave them "
-        "out of the sweep, give them a run of their own, and set it beside the points with unskew compare"
+        "out of the sweep, give them a run of their own, and set it beside the points with unskew show"
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ from markupsafe import Markup
 from unskew.advice.follow_up import division, write_experiment
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.report import figures, html
+from unskew.report import figures
+from unskew.report.page import Page, write_page
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
 from unskew.tuning.result import Tuning
 from unskew.tuning.search import Searched
-from unskew.version import __version__
 from unskew.words import beginning
 
 PAGE, EXPERIMENT, SUMMARY, CLIENTS = "tuning.html", "tuned.toml", "tuning.json", "clients.json"
@@ -35,22 +36,23 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
         write_atomically(folder / SUMMARY, json.dumps(tuning.to_json(), indent=1))
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
-    return html.write(html.page("tuning.html", view(tuning)), folder / PAGE)
+    return write_page(view(tuning), folder / PAGE)
 
 
-def view(tuning: Tuning) -> dict[str, object]:
-    """Collect the variables of the template."""
+def view(tuning: Tuning) -> Page:
+    """The page: what tuning was worth, and by method what was tried."""
     measure, searches = tuning.sites.measure, [s for s in tuning.searches if s.ranges]
-    return {
-        "version": __version__,
-        "name": tuning.sites.experiment.name,
-        "what": f"{tuning.budget} for each of {len(searches)} methods, {tuning.sites.experiment.rounds} rounds a trial",
-        "lead": tuning.lead,
-        "worth": _worth(tuning),
-        "tried": [(_sensitivity(s, measure, i), _trials(s, measure)) for i, s in enumerate(searches)],
-        "file": EXPERIMENT,
-        "division": division(tuning.sites, CLIENTS),
-    }
+    tried = [replace(_sensitivity(s, measure, i), tables=(_trials(s, measure),)) for i, s in enumerate(searches)]
+    lead = f"{EXPERIMENT}, for unskew run, has the tuned methods under seeds not used before."
+    how = "Every choice was made on validation rows of the clients that train; test rows decided nothing."
+    return Page(
+        f"{tuning.sites.experiment.name}: tuned at equal budgets",
+        f"{tuning.budget} for each of {len(searches)} methods, {tuning.sites.experiment.rounds} rounds a trial",
+        tuning.lead,
+        [chart for s in tried for chart in s.charts][:2],
+        _worth(tuning).tables[0],
+        sections=[*tried, Section("The experiment", f"{how} {lead} {division(tuning.sites, CLIENTS)}")],
+    )
 
 
 def _worth(tuning: Tuning) -> Section:

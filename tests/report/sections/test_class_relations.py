@@ -26,7 +26,8 @@ from unskew.algorithms.hcct import HCCT
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, RunError
 from unskew.keys import Key
-from unskew.report import figures, html, read, svg_file, write_report
+from unskew.report import figures, read, svg_file, write_report
+from unskew.report import page as html
 from unskew.report.section import Chart
 from unskew.report.sections import class_relations
 from unskew.wrappers.base import Wrapped, wrap

@@ -33,7 +33,8 @@ from unskew.experiment import config
 from unskew.info import Embeddings, adapter
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.report import figures, html, read, write_report
+from unskew.report import figures, read, write_report
+from unskew.report import page as html
 from unskew.report.section import Chart
 from unskew.report.sections import embeddings, generated_images, one_round
 from unskew.run import setup as run_setup

@@ -34,8 +34,8 @@ from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
-from unskew.report import figures, html, read, stats, write_report
-from unskew.report.members import join_summaries
+from unskew.report import figures, members, read, stats, write_report
+from unskew.report import page as html
 from unskew.report.sections import group_figures, group_history, groups
 from unskew.report.worth import alone
 
@@ -314,7 +314,9 @@ def test_clients_and_classes_with_names_are_called_by_them(tmp_path: Path) -> No
     for title in ("Shares of 2 classes", "Merges of hcct", "Cosine of every two", "By client of hcct"):
         (svg,) = (s for words, s in drawn.items() if title in words)
         assert all(f">{city}<" in svg for city in cities), title
-    assert [m.name for m in join_summaries(read(folder))[0].members] == cities
+    joined = members.section(read(folder))
+    assert joined is not None
+    assert [row.name for row in joined.tables[0].entries] == cities
 
 
 @pytest.mark.usefixtures("undrawn")

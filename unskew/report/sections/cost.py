@@ -140,7 +140,7 @@ def priced(record: Record) -> Priced | None:
         ),
         f"Priced under this run’s own radio: of {carrier.rbs} resource blocks in a sub-frame {carrier.free_rbs:g} are "
         f"free on average, training takes {energy.cycles_per_example:g} cycles an example at "
-        f"{energy.clock_hz / 1e9:g} GHz. “unskew price” sets other prices.",
+        f"{energy.clock_hz / 1e9:g} GHz. “unskew show --cost” sets other prices.",
     )  # fmt: skip
 
 

@@ -1,0 +1,183 @@
+"""The pictures of a run: each from its record, with its words and a text for who cannot see it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from unskew.info import ClientGroups
+from unskew.record.reader import DataSplit, Record
+from unskew.report import charts, tables, verdict, worth
+from unskew.report.gain import Gain
+from unskew.report.section import Chart, Frame
+from unskew.report.sections.group_history import grouping, places
+from unskew.report.stats import Curve
+from unskew.report.tables import Difference
+from unskew.tasks.measure import Measure
+from unskew.words import beginning, counted, of_seeds
+
+
+def colours(record: Record) -> dict[str, str]:
+    """The methods' colours."""
+    return charts.colours(record.methods, list(tables.bounds(record)))
+
+
+def groups(record: Record, method: str | None = None) -> Chart | None:
+    """Who trained with whom by round, by default under the first method that forms groups; None if there is none."""
+    of = record.reports(ClientGroups)
+    method = method or next(iter(of), None)
+    history = grouping(record, method, None) if method in of and method is not None else None
+    if history is None:
+        return None
+    cells = [
+        {
+            "row": history.called(c),
+            "column": str(seen.round),
+            "group": str(numbers[0] + 1) if numbers[0] >= 0 else "alone",
+        }
+        for seen in history.seen
+        for c, numbers in places(seen.groups, seen.numbers).items()
+    ]
+    title = f"Groups of {method} by round"
+    chart = charts.groups(charts.table_of(cells), "round", "client")
+    last = len({g for g in history.last.groups if len(g) > 1})
+    return charts.figure(title, "A colour is a group.", chart, f"{title}: {counted(last, 'group')} in the last round.")
+
+
+def spread(record: Record) -> Chart | None:
+    """Results of single clients, by method; None where the run has none."""
+    m, values = record.headline, {k: tables.client_accuracies(record, k) for k in record.methods}
+    parts = [(k, m.scale * v) for k, of in values.items() for v in of]
+    if not parts:
+        return None
+    data = dict(zip(("method", "value"), map(list, zip(*parts, strict=True)), strict=True))
+    few = {k: c for k, c in colours(record).items() if values[k]}
+    worst = min if m.higher else max
+    alt = "; ".join(f"{k} worst {m.with_unit(worst(v))}, best {m.with_unit(m.best(v))}" for k, v in values.items() if v)
+    caption = "Line: a client in a seed; box: the middle half."
+    return charts.figure("Spread over clients", caption, charts.spread(data, few, f"own {m.axis}"), f"Clients: {alt}.")
+
+
+def forest(record: Record, named: bool = True) -> Chart | None:
+    """The first picture: named clients' gains, methods' gains over training alone, or differences to the baseline."""
+    m = record.headline
+    of = [w for w in worth.worths(record) if w.bound is None] if record.comparable else []
+    unit = f", {m.points}" if m.points else ""
+    if of:
+        best = max(of, key=lambda w: (w.whole.low is not None, w.whole.mean))
+        if named and best.clients and isinstance(best.clients[0].label, str):
+            return clients(best.method, [(c.name, c.judged, c.examples) for c in best.clients], best.whole, m)
+        rows = [(w.method, w.whole, w.verdict) for w in sorted(of, key=lambda w: -w.whole.mean)]
+        title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
+    else:
+        base = tables.reference(record)
+        found_rows, own = verdict.compared(record, base)
+        names = {"higher": "gains", "lower": "loses"} if m.higher else {"higher": "loses", "lower": "gains"}
+        by_mean = sorted([*found_rows, *own], key=lambda d: -d.mean if m.higher else d.mean)
+        rows = [(d.method, d, names.get(d.verdict, "open")) for d in by_mean]  # type: ignore[misc]
+        title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
+    if not rows:
+        return None
+    data = _forest_frame([(name, of_one, kind, 1.0) for name, of_one, kind in rows], m.scale)
+    alt = "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _ in rows)
+    caption = "Mean and 95 % interval. Clear of zero is a difference."
+    return charts.figure(title, caption, charts.forest(data, what), f"{title}: {alt}.")
+
+
+def _forest_frame(rows: Sequence[tuple[str, Gain | Difference, str, float]], scale: float) -> Frame:
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else scale * value
+
+    return {
+        "name": [name for name, *_ in rows],
+        "value": [scale * of.mean for _, of, _, _ in rows],
+        "low": [scaled(of.low) for _, of, _, _ in rows],
+        "high": [scaled(of.high) for _, of, _, _ in rows],
+        "kind": [kind for *_, kind, _ in rows],
+        "size": [size for *_, size in rows],
+    }
+
+
+def clients(method: str, clients: Sequence[tuple[str, Gain, float]], mean: Gain | None, m: Measure) -> Chart:
+    """Each client's gain over training alone, sorted, its mark as large as its test rows are many; the mean below.
+
+    Args:
+        method: The method.
+        clients: Name, gain and test rows.
+        mean: The gain of the mean over them.
+        m: The measure.
+    """
+    rows = [(name, g, g.verdict, n) for name, g, n in sorted(clients, key=lambda of: -of[1].mean)]
+    most = max((n for *_, n in rows), default=1.0) or 1.0
+    many = len(rows) > charts.MOST_ROWS
+    sized = [(name, g, str(kind), float(n or most)) for name, g, kind, n in rows]
+    if mean is not None and not many:
+        sized.append(("mean over clients", mean, "mean", most))
+    data, x = _forest_frame(sized, m.scale), f"gain in {m.label}{', ' * bool(m.points)}{m.points}"
+    counts = [sum(g.verdict == kind for _, g, _, _ in rows) for kind in ("gains", "loses", "open")]
+    alt = f"Gain with {method}: {counts[0]} of {len(rows)} clients gain, {counts[1]} lose, {counts[2]} undecided"
+    if not many:
+        alt += ": " + "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _, _ in rows)
+    caption = (
+        "A point a client, with quantiles at 10, 50 and 90 %." if many else "Mark: as large as test rows are many."
+    )
+    title = f"Each client’s gain with {method}"
+    return charts.figure(title, caption, (charts.strip if many else charts.forest)(data, x), f"{alt}.")
+
+
+def curve(record: Record, by: str, metric: str | None = None, y: str = "") -> Chart | None:
+    """A metric, by default the headline, by round, traffic or time; None where nobody has it."""
+    m = record.headline
+    shared = any(name == m.shared for _, _, name in record.series)
+    metric = metric or (m.shared if shared else m.own)
+    y = y or ("global " if metric == m.shared else "own ") + m.axis
+    scale = 1.0 if metric.endswith("loss") else m.scale
+    x = {"round": "round", "traffic": "sent so far, MB", "time": "time so far, s"}[by]
+    of: Mapping[str, Callable[[Record, str], Curve | None]] = {
+        "round": lambda record, method: tables.curve(record, method, metric),
+        "traffic": tables.cost_curve,
+        "time": tables.time_curve,
+    }
+    lines = {method: c for method in record.methods if (c := of[by](record, method)) is not None}
+    if not lines or (by != "round" and not shared):
+        return None
+    parts = [(method, *point) for method, c in lines.items() for point in zip(*_thinned(c, scale), strict=True)]
+    data = dict(zip(("method", "x", "mean", "low", "high"), map(list, zip(*parts, strict=True)), strict=True))
+    title = f"{beginning(y.partition(',')[0])} by {by}"
+    lost = {method: len(record.diverged_seeds(method)) for method in lines}
+    ends = "; ".join(
+        f"{method}{of_seeds(c.seeds, lost[method])} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g} at "
+        f"{by} {c.x[-1]:.4g}"
+        for method, c in lines.items()
+    )
+    several = max(c.seeds for c in lines.values()) > 1
+    caption = "Mean over seeds; band: lowest to highest." if several else "One seed."
+    caption += " By the clock of the machine that ran it." if by == "time" else ""
+    return charts.figure(title, caption, charts.curves(data, colours(record), x, y), f"{title}: {ends}.")
+
+
+def _thinned(c: Curve, scale: float) -> tuple[list[float], ...]:
+    """At most about 200 points of a curve, with its last."""
+    step = max(1, len(c.x) // 200)
+    at = sorted({*range(0, len(c.x), step), len(c.x) - 1})
+    return ([c.x[i] for i in at], *([scale * line[i] for i in at] for line in (c.mean, c.low, c.high)))
+
+
+MOST_COLUMNS = 100
+
+
+def labels(first: DataSplit) -> Chart | None:
+    """The share of each label at each client, darker where it is more."""
+    if not first.label_counts or len(first.label_counts[0]) < 2:
+        return None
+    cells = []
+    for k, counts in enumerate(first.label_counts[:MOST_COLUMNS]):
+        total = sum(counts) or 1
+        client = f"{first.client(k)} ({first.sizes[k]:,})" if len(first.sizes) <= 30 else first.client(k)
+        cells += [
+            {"column": client, "row": first.label(i), "value": n / total, "shown": n} for i, n in enumerate(counts)
+        ]
+    what, clients = first.counted, len(first.sizes)
+    some = f", the first {MOST_COLUMNS} of {clients:,}" if clients > MOST_COLUMNS else ""
+    title = f"{beginning(what)} by client"
+    sizes = f"{min(first.sizes):,} to {max(first.sizes):,} examples"
+    alt = f"Shares of {len(first.label_counts[0])} {what} at {counted(clients, 'client')} of {sizes}."
+    chart = charts.matrix(charts.table_of(cells), "client (training examples)", what, "share")
+    return charts.figure(title, f"Darker: a larger share of the client’s examples{some}.", chart, alt, wide=True)
