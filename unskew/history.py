@@ -421,7 +421,8 @@ class Plots:
         if chart is None:
             what = metric or h.headline.shared
             raise h._lacking(what, f"no method has {what}", {row["name"] for row in h.rows if "client" not in row})
-        return chart.drawing
+        drawing: alt.LayerChart = chart.drawing
+        return drawing
 
     def differences(self) -> "alt.LayerChart":
         """Each method's gain over training alone, or its difference to the baseline, with 95 % intervals.
@@ -433,7 +434,8 @@ class Plots:
 
         if (chart := pictures.forest(self.history.record, named=False)) is None:
             raise RunError("the run has no two methods to compare; run it with a baseline, or with bounds=True")
-        return chart.drawing
+        drawing: alt.LayerChart = chart.drawing
+        return drawing
 
     def clients(self, method: str | None = None) -> "alt.LayerChart":
         """Each client's gain over training alone with a method, by default that which gains most on average.
@@ -452,7 +454,8 @@ class Plots:
             raise KeyError(f"no method {best!r} has gains over training alone; there are {', '.join(gains)}")
         w = gains[best]
         of = [(c.name, c.judged, float(c.examples)) for c in w.clients]
-        return pictures.clients(best, of, w.whole, self.history.headline).drawing
+        drawing: alt.LayerChart = pictures.clients(best, of, w.whole, self.history.headline).drawing
+        return drawing
 
     def groups(self, method: str | None = None) -> "alt.LayerChart":
         """Who trained with whom, by round, under a method that forms groups.
@@ -464,7 +467,8 @@ class Plots:
 
         if (chart := pictures.groups(self.history.record, method)) is None:
             raise RunError("no method of this run forms groups of clients")
-        return chart.drawing
+        drawing: alt.LayerChart = chart.drawing
+        return drawing
 
 
 NOTES_SHOWN = 8

@@ -64,14 +64,15 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         best = max(of, key=lambda w: (w.whole.low is not None, w.whole.mean))
         if named and best.clients and isinstance(best.clients[0].label, str):
             return clients(best.method, [(c.name, c.judged, c.examples) for c in best.clients], best.whole, m)
+        rows: list[tuple[str, Gain | Difference, str]]
         rows = [(w.method, w.whole, w.verdict) for w in sorted(of, key=lambda w: -w.whole.mean)]
         title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
     else:
         base = tables.reference(record)
-        found_rows, own = verdict.compared(record, base)
+        by_global, own = verdict.compared(record, base)
         names = {"higher": "gains", "lower": "loses"} if m.higher else {"higher": "loses", "lower": "gains"}
-        by_mean = sorted([*found_rows, *own], key=lambda d: -d.mean if m.higher else d.mean)
-        rows = [(d.method, d, names.get(d.verdict, "open")) for d in by_mean]  # type: ignore[misc]
+        by_mean = sorted([*by_global, *own], key=lambda d: -d.mean if m.higher else d.mean)
+        rows = [(d.method, d, names.get(d.verdict, "open")) for d in by_mean]
         title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
     if not rows:
         return None

@@ -552,10 +552,8 @@ def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
         row: dict[str, Any] = {"method": method, "unseen": served.mean}
         for part in (SERVED, ADAPTED):
             of = gap(record, method, part)
-            over = [
-                "–" if of is None or ends is None else m.interval(*ends)
-                for ends in (of and of.seeds, of and of.clients)
-            ]
+            both = (None, None) if of is None else (of.seeds, of.clients)
+            over = ["–" if ends is None else m.interval(*ends) for ends in both]
             cells += [m.signed(of.spread.mean) if of else "–", *over]
             row[f"{part}_gap"] = of.spread.mean if of else None
         entries.append(TableRow(method, tuple(cells), (swatches or {}).get(method, Markup())))

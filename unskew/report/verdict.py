@@ -101,8 +101,8 @@ def _by(of: Gain | Difference, m: Measure) -> str:
     """A gain or difference with its unit and interval."""
     mean, ends = m.signed(of.mean, 0.0 if of.low is None or of.high is None else of.high - of.low), ""
     if of.low is not None and of.high is not None:
-        low, high = m.interval(of.low, of.high).strip("[]").split(", ") if of.low < of.high else ("", "")
-        ends = f" (95 % {low} to {high})" if low else ""
+        ends = m.interval(of.low, of.high).strip("[]").replace(", ", " to ")
+        ends = f" {ends}" if of.low == of.high else f" (95 % {ends})"
     return f"{mean}{' points' if m.percent else f' in {m.label}'}{ends}"
 
 
@@ -155,7 +155,7 @@ def serious(record: Record) -> tuple[str, ...]:
         notes.append(f"This run has not finished; rows count the seeds that came furthest.{left}")
     elif record.summary.stopped is not None:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
-        notes.append(f"This run stopped before its last round ({why}); “last round” means the last one reached.")
+        notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
     notes += tables.diverged(record)
     notes += [
         f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
