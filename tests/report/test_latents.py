@@ -71,4 +71,4 @@ def test_latents_are_not_drawn_without_the_data_or_of_another_prior(ran: Path, t
     (moved / "config.toml").write_text(text.replace("two.npz", "gone.npz"))
     assert "is not on this machine" in generated_images.latents(read(moved), r, {"m": 2})
     assert "No latents are drawn for feddistr: " in write_report(moved).read_text("utf-8")
-    assert generated_images.latent_chart("l", "m", []) is None
+    assert generated_images.latent_chart("m", []) is None

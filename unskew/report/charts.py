@@ -5,6 +5,7 @@ with the `library` again, as wide as there is room, to be pointed at, clicked an
 This module imports Altair, so it is imported where something is drawn.
 """
 
+import base64
 import functools
 import json
 import math
@@ -42,6 +43,9 @@ MOST_ROWS = 40
 MOST_POINTS = 100
 """Points of one line that are drawn."""
 
+HEAVY = 60_000
+"""Characters of a drawing beyond which a page has it as pixels, until it is drawn anew."""
+
 Rows = Frame | Sequence[Mapping[str, Any]]
 
 
@@ -68,6 +72,9 @@ def drawn(chart: Chart) -> Markup:
         return chart.svg
     spec = json.dumps(chart.drawing.to_dict(), sort_keys=True)
     svg = _svg(spec)
+    if len(svg) > HEAVY:
+        picture = base64.b64encode(still(chart.drawing, "png")).decode()
+        svg = f'<img alt="{escape(chart.described)}" src="data:image/png;base64,{picture}">'
     for colour, name in _CSS.items():
         svg = svg.replace(colour, name)
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(chart.described)}" ', 1)
@@ -145,9 +152,9 @@ _DRAW = """
     if (e.isIntersecting && e.target.clientWidth !== e.target.at) draw(e.target);
   }), {rootMargin: "300px"});
   boxes.forEach(box => {
-    const svg = box.querySelector("svg");
+    const still = box.querySelector("svg, img");
     box.setAttribute("role", "img");
-    box.setAttribute("aria-label", svg ? svg.getAttribute("aria-label") : "");
+    box.setAttribute("aria-label", still.getAttribute("aria-label") || still.alt || "");
     seen.observe(box);
     new ResizeObserver(() => { if (box.at && box.clientWidth && box.clientWidth !== box.at) draw(box); }).observe(box);
   });
@@ -265,7 +272,9 @@ def spans(values: Iterable[float], factor: float) -> bool:
 
 
 # ---------------------------------------------------------------- charts of any run
-def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False) -> alt.LayerChart:
+def curves(
+    data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, ticks: Sequence[str] = ()
+) -> alt.LayerChart:
     """Lines with bands from the lowest to the highest seed; a method without x is level.
 
     Args:
@@ -273,6 +282,7 @@ def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False)
         of: The methods' colours.
         x, y: Titles of the axes.
         log: Make the vertical axis logarithmic where values span much; the horizontal one is where ends lie far apart.
+        ticks: What 0, 1, 2, ... are called on the horizontal axis.
     """
     every = _each(data)
     level, points = [r for r in every if r["x"] is None], [r for r in every if r["x"] is not None]
@@ -282,8 +292,15 @@ def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False)
     tall = log and spans((r["mean"] for r in every), 50)
     few, dotted = len(shown) <= MOST_LABELLED, len(points) <= 25 * len(shown)
     up = over(y, (r[k] for r in every for k in ("mean", "low", "high")), tall)
-    flat: dict[str, Any] = {"title": x, "scale": alt.Scale(nice=False, zero=False), "axis": alt.Axis(grid=False, **(
-        {"tickMinStep": 1, "format": "d"} if x.endswith(("round", "trial")) else {}))}  # fmt: skip
+    whole = {"tickMinStep": 1, "format": "d"} if x.endswith(("round", "trial")) else {}
+    named = (
+        {"values": list(range(len(ticks))), "labelExpr": f"{json.dumps(list(ticks))}[datum.value]"} if ticks else whole
+    )
+    flat: dict[str, Any] = {
+        "title": x,
+        "scale": alt.Scale(nice=False, zero=False),
+        "axis": alt.Axis(grid=False, **named),
+    }
     across = alt.X("x:Q", **(over(x, (r["x"] for r in points), True) if far else flat))
     pick = alt.selection_point(fields=["method"], on="click")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
@@ -317,9 +334,9 @@ def of_curves(lines: Mapping[str, Curve], scale: float = 1.0) -> list[dict[str, 
     ]
 
 
-def thin(count: int) -> list[int]:
-    """At most `MOST_POINTS` places of so many, the first and the last among them."""
-    last = min(count, MOST_POINTS) - 1
+def thin(count: int, most: int = MOST_POINTS) -> list[int]:
+    """At most `most` places of so many, the first and the last among them."""
+    last = min(count, most) - 1
     return sorted({round(i * (count - 1) / max(last, 1)) for i in range(last + 1)})
 
 
@@ -432,7 +449,7 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
         colour: That of 1.
     """
     every = _each(data)
-    base = alt.Chart(rows([{**r, "strength": None if r["value"] is None else abs(r["value"])} for r in every])).encode(
+    base = alt.Chart(rows(every)).transform_calculate(strength="abs(datum.value)").encode(
         x=alt.X("column:N", sort=None, title=x, axis=alt.Axis(labelOverlap=True, ticks=False, labelLimit=110)),
         y=alt.Y("row:N", sort=None, title=y, axis=alt.Axis(labelOverlap=True, ticks=False, labelLimit=110)),
         opacity=alt.Opacity("strength:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])),

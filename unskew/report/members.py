@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from unskew.info import ClientGroups
 from unskew.record.reader import Record, method_tables
 from unskew.report.section import Section, Table, TableRow
-from unskew.report.sections.group_figures import utility_alone
 from unskew.report.sections.group_history import ALONE, GroupHistory, grouping, places
-from unskew.report.sections.groups import formed
+from unskew.report.sections.groups import formed, utility_alone
 
 
 def section(record: Record) -> Section | None:

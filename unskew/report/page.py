@@ -19,7 +19,7 @@ from unskew.info import RecallByClass, info_type
 from unskew.record.logs import described
 from unskew.record.reader import Record, read
 from unskew.registry import OURS
-from unskew.report import charts, figures, members, pictures, render, results, tables, verdict, worth
+from unskew.report import charts, members, pictures, render, results, tables, verdict, worth
 from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
 from unskew.report.sections import cost
 from unskew.report.together import merge
@@ -261,7 +261,7 @@ def _notes(lines: Sequence[str]) -> Section | None:
 
 def _own_sections(record: Record) -> list[Section | None]:
     """Sections on costs and on what methods report of their rounds."""
-    marks = dict(zip(record.methods, figures.looks([m in tables.bounds(record) for m in record.methods]), strict=True))
+    marks = pictures.colours(record)
     sections: list[Section | None] = []
     # Nearly every run reports what global models find of each class.
     if any(types - {info_type(RecallByClass)} for types in record.info.values()):

@@ -8,7 +8,7 @@ from unskew.ledger import DIRECTIONS, Direction
 from unskew.pricing import traffic
 from unskew.pricing.radio import Cost, price
 from unskew.record.reader import Record, configured
-from unskew.report import figures, tables
+from unskew.report import charts, tables
 from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import Curve, Spread
 from unskew.report.tables import amount, count
@@ -174,13 +174,13 @@ def _reached(record: Record, method: str, aim: Target, quantities: tuple[Expense
 
 
 def section(
-    record: Record, marks: Mapping[str, figures.LineStyle], spent: tuple[Expense, ...], priced: Priced | None
+    record: Record, marks: Mapping[str, str], spent: tuple[Expense, ...], priced: Priced | None
 ) -> Section | None:
     """The table of costs to target; None if there is no target.
 
     Args:
         record: The run.
-        marks: Looks of the methods in figures.
+        marks: Colours of the methods.
         spent: Its columns after the rounds.
         priced: The run's cost under its radio, for further columns.
     """
@@ -201,7 +201,7 @@ def section(
                 *(["not reached"] if row.rounds is None else [_mean_and_spread(row.rounds, count)]),
                 *(_mean_and_spread(row.spent[q.name], q.write) for q in spent),
             ),
-            figures.swatch(marks[row.method]),
+            charts.swatch(marks[row.method]),
         )
         for row in rows
     )

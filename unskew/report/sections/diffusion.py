@@ -30,18 +30,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import altair as alt
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle
 
 from unskew import schema
 from unskew.errors import RunError
-from unskew.info import DiffusionMove, DiffusionRound
+from unskew.info import DiffusionRound
 from unskew.keys import Key
 from unskew.record.reader import DataSplit, Record, configured, info_of
-from unskew.report import figures, stats, tables
+from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
 from unskew.server.distance import DistanceMetric, iid_distance
 from unskew.words import counted
@@ -50,7 +49,7 @@ from unskew.world.wireless import Radio
 MOST_SHOWN = 3  # methods whose paths are drawn
 MOST_PANELS = 6  # diffusion rounds drawn
 MOST_MODELS = 16  # of one panel, and rows of the table of paths
-MOST_DEVICES = 200  # idle ones, of one panel
+MOST_DEVICES = 200  # of one panel that hold no model
 MHZ = 1e6
 
 Floats = npt.NDArray[np.float64]
@@ -321,7 +320,7 @@ def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """FedDif's section of a report; None if no partition is known.
 
     Raises:
@@ -333,84 +332,53 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     diffusions = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
     if not diffusions:
         return None
-    charts = [_distance_chart(diffusions, marks), _efficiency_chart(diffusions, marks)]
     drawn = [(d, d.shown) for d in diffusions[:MOST_SHOWN] if d.shown is not None]
-    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round) in enumerate(drawn)]
     return Section(
         "Diffusion",
-        lead(diffusions)
-        + ("" if len(diffusions) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
-        (*(c for c in charts if c is not None), *paths),
+        lead(diffusions),
+        (*curve_charts(diffusions, marks), *(cell_chart(record, d, round) for d, round in drawn)),
         (_summary(diffusions, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in drawn)),
     )
 
 
 def lead(diffusions: Sequence[Diffusion]) -> str:
-    """Summarise the diffusion in a sentence for each method."""
-    sentences = [
-        f"{d.method}: {tables.count(d.hops.mean)} diffusion round{'' if d.hops.mean == 1 else 's'} per communication "
-        f"round on average; the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to "
-        f"{d.distance.mean[-1]:.3f}."
+    """How near to IID the models came, in a sentence for each method."""
+    near = (
+        f"{d.method}: the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}."
         for d in diffusions
-    ]
-    sentences += [
-        f"In {counted(d.mismatched, 'round')} of {d.method} the chains’ examples in info.jsonl are not those of "
-        "partition.json, so its distances here are not what its clients saw."
+    )
+    wrong = (
+        f"{counted(d.mismatched, 'round')} of {d.method} name other numbers of examples than the partition has."
         for d in diffusions
         if d.mismatched
-    ]
-    return " ".join(sentences)
+    )
+    return " ".join([*near, *wrong])
 
 
-def _distance_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Chart:
-    lines = [figures.Line(d.method, marks[d.method], d.distance) for d in diffusions]
+def curve_charts(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> list[Chart]:
+    """IID distance, and where it was recorded efficiency, by diffusion round."""
+    distance = {d.method: d.distance for d in diffusions}
     words = list(dict.fromkeys(d.ruler.words for d in diffusions))
-    chains, gap = sum(d.chains for d in diffusions), max(d.gap for d in diffusions)
+    y = words[0] if len(words) == 1 else "IID distance"
+    gap, chains = max(d.gap for d in diffusions), sum(d.chains for d in diffusions)
     title = "IID distance by diffusion round"
-    alt = "; ".join(f"{d.method} from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in diffusions)
-    svg = figures.lines_chart(
-        "iid", lines, "diffusion round", words[0] if len(words) == 1 else "IID distance", 1.0,
-        f"{title}, mean over models, rounds and seeds: {alt}; Lemma 2 differs by at most {_tiny(gap)}.",
-        rings=[d.closed for d in diffusions],
-    )  # fmt: skip
     caption = (
-        "How far the data a model has seen are from IID, before the first transfer (0) and after each diffusion round: "
-        "mean over models and communication rounds; rounds that end earlier stay where they ended. "
-        f"{_band(lines)} Circles: Lemma 2’s closed form, from the pooled examples of each model’s clients; over "
-        f"{chains:,} chains it is never further from the simulated distance than {_tiny(gap)}."
+        "Mean over models and communication rounds. "
+        f"Lemma 2’s closed form differs by at most {_tiny(gap)} over {chains:,} chains."
     )
-    legend = (*((line.name, figures.swatch(line.look)) for line in lines), ("Lemma 2, closed form", figures.RING))
-    return Chart(title, caption, svg, legend)
+    drawn = charts.curves(charts.of_curves(distance), marks, "diffusion round", y)
+    both = [charts.figure(title, caption, drawn, charts.ends(title, distance))]
+    efficiency = {d.method: d.efficiency for d in diffusions if d.efficiency is not None}
+    if efficiency:
+        title = "Diffusion efficiency by diffusion round"
+        caption = "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."
+        rows = charts.of_curves(efficiency, MHZ)
+        drawn = charts.curves(rows, marks, "diffusion round", "efficiency, 1/(MHz s)", log=True)
+        both.append(charts.figure(title, caption, drawn, charts.ends(title, efficiency, MHZ)))
+    return both
 
 
-def _band(lines: Sequence[figures.Line]) -> str:
-    return "Band: lowest to highest seed." if max(line.curve.seeds for line in lines) > 1 else "One seed: no band."
-
-
-def _efficiency_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
-    drawn = [(d, d.efficiency) for d in diffusions if d.efficiency is not None]
-    if not drawn:
-        return None
-    lines = [figures.Line(d.method, marks[d.method], _per_mhz(curve)) for d, curve in drawn]
-    title = "Diffusion efficiency by diffusion round"
-    alt = "; ".join(f"{line.name} from {line.curve.mean[0]:.3g} to {line.curve.mean[-1]:.3g}" for line in lines)
-    svg = figures.lines_chart(
-        "efficiency", lines, "diffusion round", "efficiency, 1/(MHz s)", 1.0, f"{title}, mean over rounds: {alt}.",
-    )  # fmt: skip
-    caption = (
-        "How much nearer to IID the winners’ bids promise to bring their models, for each MHz that a transfer occupies "
-        "for one second: the mean over all models, as the base station worked it out. Mean over the communication "
-        f"rounds that came so far. {_band(lines)}"
-    )
-    return Chart(title, caption, svg, tuple((line.name, figures.swatch(line.look)) for line in lines))
-
-
-def _per_mhz(curve: stats.Curve) -> stats.Curve:
-    mean, low, high = (tuple(MHZ * v for v in side) for side in (curve.mean, curve.low, curve.high))
-    return stats.Curve(curve.x, mean, low, high, curve.seeds)
-
-
-def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Table:
+def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table:
     entries = tuple(
         TableRow(
             d.method,
@@ -424,7 +392,7 @@ def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineSt
                 _tiny(d.gap),
                 _tiny(d.overbid),
             ),
-            figures.swatch(marks[d.method]),
+            charts.swatch(marks[d.method]),
         )
         for d in diffusions
     )
@@ -433,12 +401,8 @@ def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineSt
         ("Models that stay", "% of a round"), ("IID distance", "first trainer"), ("IID distance", "end of chain"),
         ("Recursion and Lemma 2", "apart, at most"), ("Bids and Lemma 2", "apart, at most"),
     )  # fmt: skip
-    return Table(
-        "Diffusion in numbers", head, entries,
-        "Distances are means over models, communication rounds and seeds. A bid says by how much the winner’s data "
-        "bring the model nearer to IID; lagged valuation and noise on what clients show of their data set it apart "
-        "from what Lemma 2 says of the same move.",
-    )  # fmt: skip
+    note = "Bids differ from Lemma 2 where they are valued a move behind, or clients add noise to what they show."
+    return Table("Diffusion in numbers", head, entries, note)
 
 
 def _tiny(value: float) -> str:
@@ -457,148 +421,97 @@ def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
         TableRow(
             str(m),
             (
-                " → ".join(map(partition.client, chains[m])),
-                f"{sizes[m]:,}",
-                f"{distances[0, m]:.3f}",
+                " → ".join(map(partition.client, chain)), f"{sizes[m]:,}", f"{distances[0, m]:.3f}",
                 f"{distances[-1, m]:.3f}",
             ),
         )
-        for m in range(min(len(chains), MOST_MODELS))
-    )
-    some = f" The first {len(entries)} of {len(chains):,} models." if len(entries) < len(chains) else ""
-    return Table(
-        f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}",
-        (("Model", ""), ("Clients that trained it", "in order"), ("Examples", "along the path"),
-         ("IID distance", "first trainer"), ("IID distance", "end of path")),
-        entries,
-        f"One client alone: the model stayed where it began.{some}",
-        frozenset({1}),
+        for m, chain in enumerate(chains[:MOST_MODELS])
     )  # fmt: skip
+    some = f"The first {len(entries)} of {len(chains):,} models." if len(entries) < len(chains) else ""
+    head = (
+        ("Model", ""), ("Clients that trained it", "in order"), ("Examples", "along the path"),
+        ("IID distance", "first trainer"), ("IID distance", "end of path"),
+    )  # fmt: skip
+    title = f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}"
+    return Table(title, head, entries, some, frozenset({1}))
 
 
 # ---------------------------------------------------------------- the cell
-@dataclass(frozen=True, eq=False)
-class Ground:
-    """Positions of the devices in each diffusion round, (clients, 2), metres from the base station.
+def ground(record: Record, round: DrawnRound, clients: int) -> tuple[Callable[[int], Floats], float | None]:
+    """The clients' positions, (clients, 2), by diffusion round from 1, and the radius of the cell, in metres.
 
-    Attributes:
-        at: Positions by diffusion round, counted from 1.
-        radius: Radius of the cell, metres; None if no radio was modelled and the devices are drawn on a circle.
-        words: Origin of the positions, in words.
+    They are those of the run's own channel; without one clients stand on a circle, and there is no radius.
     """
-
-    at: Callable[[int], Floats]
-    radius: float | None
-    words: str
-
-
-def ground(record: Record, round: DrawnRound, clients: int) -> Ground:
-    """The clients' positions under the run's own channel, or on a circle if it had none."""
     table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
-        return _on_a_circle(clients)
+        turn = 2 * math.pi * np.arange(clients) / clients
+        circle = np.stack([np.sin(turn), np.cos(turn)], axis=1)
+        return lambda hop: circle, None
     radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
     key = Key(round.seed) / "channel"
-    when = {"never": "and stay there", "round": "anew each round", "hop": "anew in each diffusion round"}
-    return Ground(
-        # The channel counts diffusion rounds from 0, and node 0 is the base station.
-        lambda hop: radio.positions(key, round.round, hop - 1, clients + 1)[1:],
-        radio.cell_radius_m,
-        f"The triangle is the base station, the circle the edge of the cell, {radio.cell_radius_m:g} m from it; "
-        f"devices are placed at random {when[radio.redeploy]}.",
+    # The channel counts diffusion rounds from 0, and node 0 is the base station.
+    return lambda hop: radio.positions(key, round.round, hop - 1, clients + 1)[1:], radio.cell_radius_m
+
+
+def steps(round: DrawnRound, places: Callable[[int], Floats]) -> list[dict[str, Any]]:
+    """Rows of the drawing: in each diffusion round where each model is, and where it goes."""
+    holders, rows = list(round.info.starts), []
+    for k, hop in enumerate(round.info.hops[:MOST_PANELS], start=1):
+        at, moves = places(k), {m.model: m.dst for m in hop.moves}
+        panel = f"diffusion round {k}: {len(moves)} of {len(holders)} move"
+        busy = {*holders, *moves.values()}
+        idle = [c for c in range(len(at)) if c not in busy][:MOST_DEVICES]
+        rows += [{"panel": panel, "x": at[c, 0], "y": at[c, 1], "client": c} for c in (*sorted(busy), *idle)]
+        for model, holder in enumerate(holders):
+            to = moves.get(model, holder)
+            holders[model] = to
+            if model < MOST_MODELS:
+                (x, y), (x2, y2) = at[holder], at[to]
+                turn = math.degrees(math.atan2(x2 - x, y2 - y))
+                where = {"x": x, "y": y, "x2": x2, "y2": y2, "turn": turn, "from": holder, "to": to}
+                rows.append({"panel": panel, "model": str(model), "moves": to != holder, **where})
+    return rows
+
+
+def cell_chart(record: Record, d: Diffusion, round: DrawnRound) -> Chart:
+    """Where the models went in the first diffusion rounds: an arrow is a model on its way, a square one that stays."""
+    places, radius = ground(record, round, len(record.partitions[round.seed].label_counts))
+    rows = steps(round, places)
+    panels = list(dict.fromkeys(str(row["panel"]) for row in rows))
+    reach = 1.1 * (radius or 1.0)
+    scale, bare = (
+        alt.Scale(domain=[-reach, reach]),
+        alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None),
     )
-
-
-def _on_a_circle(clients: int) -> Ground:
-    turn = 2 * math.pi * np.arange(clients) / clients
-    places = np.stack([np.sin(turn), np.cos(turn)], axis=1)
-    return Ground(
-        lambda hop: places,
-        None,
-        "No radio was modelled in this run, so there are no places: clients stand on a circle, client 0 at the top and "
-        "the others clockwise.",
+    base = alt.Chart(charts.rows(rows)).encode(
+        x=alt.X("x:Q", scale=scale, axis=bare), y=alt.Y("y:Q", scale=scale, axis=bare)
     )
-
-
-def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> Chart:
-    clients = len(record.partitions[round.seed].label_counts)
-    places = ground(record, round, clients)
-    panels = [hop.moves for hop in round.info.hops[:MOST_PANELS]]
-    columns = min(3, len(panels))
-    rows, hops = math.ceil(len(panels) / columns), len(round.info.hops)
-    with figures.style(name):
-        width = figures.WIDE if columns > 1 else figures.WIDE / 2
-        figure = figures.sheet(rows * (width / columns + 18), width)
-        holders = list(round.info.starts)
-        for i, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).flat):
-            axes.set_axis_off()
-            if i < len(panels):
-                holders = _panel(axes, panels[i], holders, places.at(i + 1), places.radius)
-                axes.set_title(f"diffusion round {i + 1}: {len(panels[i])} of {len(holders)} move", fontsize=11)
-        svg = figures.markup(figure, name, _alt(d, round))
-    some = [f"the first {MOST_PANELS} of {hops} diffusion rounds"] if len(panels) < hops else []
-    some += [f"the first {MOST_MODELS} of {len(holders):,} models"] if len(holders) > MOST_MODELS else []
-    some += [f"{MOST_DEVICES} of the clients that take no part"] if clients > MOST_DEVICES + len(holders) else []
-    caption = (
-        f"{d.method}, seed {round.seed}, round {round.round}, the first round in which a model moved. Grey dots are "
-        "clients; an arrow is a model, with its number, on its way from the client that trained it to the next; an "
-        f"open square is a model that stays. {places.words}" + (f" Drawn: {', '.join(some)}." if some else "")
-    )
-    return Chart(f"Where the models of {d.method} went", caption, svg, wide=columns > 1)
-
-
-def _panel(
-    axes: Axes, moves: Sequence[DiffusionMove], holders: Sequence[int], places: Floats, radius: float | None
-) -> list[int]:
-    """Draw one diffusion round; return the client that holds each model after it."""
-    reach = radius or 1.0
-    busy = {*holders, *(m.dst for m in moves)}
-    idle = [c for c in range(len(places)) if c not in busy][:MOST_DEVICES]
-    visible = places[sorted([*idle, *(m.dst for m in moves), *holders])]
-    if radius is not None:
-        axes.add_patch(Circle((0, 0), radius, fill=False, edgecolor=figures.BOUND, linewidth=0.8))
-        axes.plot([0], [0], "^", color=figures.INK, markersize=7)
-    axes.plot(visible[:, 0], visible[:, 1], "o", color=figures.BOUND, markersize=3.2, mew=0, alpha=0.75)
-    after, moving = list(holders), {m.model: m for m in moves}
-    for model, holder in enumerate(holders):
-        colour = figures.SERIES[model % figures.COLOURS]
-        move = moving.get(model)
-        if move is not None:
-            after[model] = move.dst
-        if model >= MOST_MODELS:
-            continue
-        if move is None:
-            axes.plot(*places[holder], "s", markersize=7, markerfacecolor="none", markeredgecolor=colour, mew=1.4)
-            _number(axes, model, places[holder], (7.0, 5.0))
-        else:
-            src, dst = places[move.src], places[move.dst]
-            axes.annotate(
-                "", tuple(dst), tuple(src),
-                # Bent, so that two models that change places are two arrows.
-                arrowprops={"arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.1", "color": colour, "linewidth": 1.5,
-                            "shrinkA": 1, "shrinkB": 1, "mutation_scale": 11},
-            )  # fmt: skip
-            step = (dst - src) / max(float(np.linalg.norm(dst - src)), 1e-9)
-            _number(axes, model, dst, (8 * float(step[0]), 8 * float(step[1])))
-    axes.set_xlim(-1.13 * reach, 1.13 * reach)
-    axes.set_ylim(-1.13 * reach, 1.13 * reach)
-    axes.set_aspect("equal")
-    return after
-
-
-def _number(axes: Axes, model: int, place: Floats, offset: tuple[float, float]) -> None:
-    axes.annotate(
-        str(model), tuple(place), offset, textcoords="offset points", ha="center", va="center", fontsize=10.5,
-        bbox={"facecolor": figures.PAGE, "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
+    models = {str(m): charts.COLOURS[m % len(charts.COLOURS)] for m in range(min(len(round.info.starts), MOST_MODELS))}
+    tip = [alt.Tooltip(f"{field}:N") for field in ("model", "from", "to")]
+    one = base.transform_filter("isValid(datum.model)").encode(color=charts.by_name(models, "model"), tooltip=tip)
+    to = {"x": alt.X("x2:Q", scale=scale, axis=bare), "y": alt.Y("y2:Q", scale=scale, axis=bare)}
+    moving, staying = one.transform_filter("datum.moves"), one.transform_filter("!datum.moves")
+    head = moving.mark_point(shape="triangle", filled=True, size=70, opacity=1)
+    layers = (
+        base.transform_filter("!isValid(datum.model)").mark_point(filled=True, size=12, color=charts.BOUND).encode(
+            tooltip="client:N"
+        ),
+        moving.mark_rule(strokeWidth=1.8).encode(x2="x2:Q", y2="y2:Q"),
+        head.encode(**to, angle=alt.Angle("turn:Q", scale=None)),
+        staying.mark_point(shape="square", size=60, strokeWidth=1.8),
+        one.mark_text(dx=9, dy=-8, fontSize=11).encode(**to, text="model:N"),
     )  # fmt: skip
-
-
-def _alt(d: Diffusion, round: DrawnRound) -> str:
-    hops = [
+    drawn = charts.faceted(alt.layer(*layers), panels, 3, height=240)
+    words = [
         f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
         for k, hop in enumerate(round.info.hops[:2], start=1)
     ]
-    return f"Moves of {d.method}, seed {round.seed}, round {round.round}. {'; '.join(hops)}."[:1000]
+    title = f"Where the models of {d.method} went"
+    ground_is = (
+        "Devices stand where the channel had them" if radius else "No radio was modelled: clients stand on a circle"
+    )
+    caption = f"Seed {round.seed}, round {round.round}. An arrow is a model, a square one that stays. {ground_is}."
+    return charts.figure(title, caption, drawn, f"{title}: {'; '.join(words)}."[:1000], wide=True)
 
 
 KIND = SectionKind("FedDif's models on their way through the clients", (DiffusionRound,), section)
