@@ -384,7 +384,7 @@ class History:
             record = self.record
         except RunError as error:
             return f"<History of {shown(listed(self.methods))}: {error}>"
-        notes = (*verdict.serious(record), *verdict.notes(record))
+        notes = list(dict.fromkeys((*verdict.serious(record), *self.doubts, *verdict.notes(record))))
         few = [*notes[:NOTES_SHOWN], *([f"{len(notes) - NOTES_SHOWN} more"] if len(notes) > NOTES_SHOWN else [])]
         below = [verdict.verdict(record), *(f"- {note}" for note in few)]
         wrapped = (textwrap.fill(shown(line), WIDE, subsequent_indent="  ", break_on_hyphens=False) for line in below)

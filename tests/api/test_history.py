@@ -62,7 +62,7 @@ def test_plots_are_altair_charts(history: us.History) -> None:
         for row in data or curves["data"]["values"]
         if row.get("method") == "FedAvg" and "mean" in row
     }
-    assert drawn == {t: pytest.approx(100 * value) for t, value in history.curve("FedAvg")}
+    assert drawn == {t: pytest.approx(100 * value, rel=1e-4) for t, value in history.curve("FedAvg")}
     assert history.plot.curves(by="traffic").to_dict()["layer"][0]["encoding"]["x"]["title"] == "sent so far, MB"
     for chart in (history.plot.curves("personal.accuracy.mean"), history.plot.differences(), history.plot.clients()):
         assert chart.to_dict()["layer"]
