@@ -30,7 +30,7 @@ def test_a_terminal_obeys_nothing_that_stands_in_a_folder_or_in_an_error(unskew:
     edited(run / "run.json", '"run": "tiny"', f'"run": "tiny{written}"')
     dataset = json.loads((run / "partition.json").read_text("utf-8"))["seeds"]["0"]["dataset"]
     edited(run / "partition.json", json.dumps(dataset), json.dumps(dataset + ORDER))
-    said = [unskew("show", "run", "other"), unskew("show", f"{ORDER}run"), unskew("run", f"{ORDER}.toml")]
+    said = [unskew("show", "run"), unskew("show", f"{ORDER}run"), unskew("run", f"{ORDER}.toml")]
     assert [s.code for s in said[1:]] == [2, 2]
     assert not any("\x1b" in s.out + s.err for s in said)
     assert all("\\x1b]0;title" in s.out + s.err for s in said)
