@@ -179,7 +179,6 @@ def test_a_hundred_classes_leave_the_matrices_out(tmp_path: Path) -> None:
     assert [c.title for c in _section(folder, "fedavg+dw").charts] == ["Soft labels against class relations"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

@@ -293,7 +293,6 @@ def test_a_round_in_which_no_model_moves_has_no_path_to_draw(tmp_path: Path) -> 
     assert [c.title for c in section.charts] == ["IID distance by diffusion round"]
 
 
-@pytest.fixture(scope="module")
 def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> None:
     """The channel counts diffusion rounds from 0, so the second one on the page is hop 1 of the run's channel."""
     folder = make_run(tmp_path / "run", channel=RADIO)

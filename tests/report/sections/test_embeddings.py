@@ -189,7 +189,6 @@ def test_the_table_says_who_trained_which_model(tmp_path: Path) -> None:
     assert _section(folder).tables[0].entries[0].cells[-1] == "The server."
 
 
-@pytest.mark.parametrize("stopped", ["fedavg", "feddistr"])
 def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
     def told(seed: int, t: int) -> Info:
         privacy = {**COVERED["privacy"], "epsilon": 8.0 + seed}
