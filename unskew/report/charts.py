@@ -292,7 +292,9 @@ def curves(
     tall = log and spans((r["mean"] for r in every), 50)
     few, dotted = len(shown) <= MOST_LABELLED, len(points) <= 25 * len(shown)
     up = over(y, (r[k] for r in every for k in ("mean", "low", "high")), tall)
-    whole = {"tickMinStep": 1, "format": "d"} if x.endswith(("round", "trial")) else {}
+    steps = sorted({r["x"] for r in points})
+    few_steps = {"values": steps} if len(steps) <= 12 else {"tickMinStep": 1}
+    whole: dict[str, Any] = {"format": "d", **few_steps} if x.endswith(("round", "trial")) else {}
     named = (
         {"values": list(range(len(ticks))), "labelExpr": f"{json.dumps(list(ticks))}[datum.value]"} if ticks else whole
     )
