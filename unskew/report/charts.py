@@ -464,7 +464,7 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
 
 
 def faceted(
-    chart: alt.LayerChart | alt.Chart, panels: Sequence[str], columns: int, height: int = 170, free: str = ""
+    chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = ""
 ) -> Any:
     """A panel for each name in the rows' field `panel`, fewer beside each other where a page is narrow.
 
