@@ -12,6 +12,7 @@ import math
 import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,11 +170,12 @@ def _vega() -> str:
     import vl_convert
 
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = home / "unskew" / f"vega-{vl_convert.__version__}.js"
+    kept = home / "unskew" / f"vega-{version('vl-convert-python')}.js"
     try:
         return kept.read_text(encoding="utf-8")
     except OSError:
-        script = str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")
+        bundle: Any = vl_convert.javascript_bundle  # its stub asks for what has a default
+        script = str(bundle()).replace("</script", "<\\/script")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, script)
@@ -258,7 +260,8 @@ def names(field: str, order: Sequence[Any] | None = None) -> alt.Y:
 def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
     """A line at a value of the horizontal axis, or of the vertical one."""
     at: Any = {"x": "at:Q"} if across else {"y": "at:Q"}
-    return alt.Chart(rows([{"at": value}])).mark_rule(color=INK, strokeWidth=1).encode(**at)
+    drawn: alt.Chart = alt.Chart(rows([{"at": value}])).mark_rule(color=INK, strokeWidth=1).encode(**at)
+    return drawn
 
 
 def _tip(*fields: str) -> list[alt.Tooltip]:
@@ -363,7 +366,8 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Ma
         {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
     ]
     text = alt.Chart(rows(texts)).mark_text(align="left", dx=7, baseline="middle", clip=False)
-    return text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(of))
+    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(of))
+    return drawn
 
 
 _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": INK}
@@ -463,16 +467,14 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
     return themed(alt.layer(base.mark_rect()).properties(height=max(6, min(22, 360 // max(down, 1))) * down))
 
 
-def faceted(
-    chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = ""
-) -> Any:
+def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = "") -> Any:
     """A panel for each name in the rows' field `panel`, fewer beside each other where a page is narrow.
 
     The axis `free` is each panel's own.
     """
     columns = min(columns, len(panels))
     header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
-    drawn = chart.properties(width=2 * WIDTH // columns - 60 if columns > 1 else WIDTH, height=height)
+    drawn: Any = chart.properties(width=2 * WIDTH // columns - 60 if columns > 1 else WIDTH, height=height)
     drawn = drawn.facet(facet=alt.Facet("panel:N", sort=list(panels), header=header), columns=columns)
     return themed(drawn.resolve_scale(**{free: "independent"}) if free else drawn, facets=columns)
 

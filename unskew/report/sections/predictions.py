@@ -6,7 +6,7 @@ classes there is a table of what is found of each.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import altair as alt
 
@@ -99,7 +99,10 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
     ]
     axis = charts.over("", [v for info in shown.values() for v in (*info.true, *info.predicted)])
     ends = axis["scale"].domain
-    axes = {"x": alt.X("x:Q", **{**axis, "title": "true"}), "y": alt.Y("y:Q", **{**axis, "title": "predicted"})}
+    axes: dict[str, Any] = {
+        "x": alt.X("x:Q", **{**axis, "title": "true"}),
+        "y": alt.Y("y:Q", **{**axis, "title": "predicted"}),
+    }
     guides = [{"panel": m, "x": v, "y": v, "guide": True} for m in shown for v in ends]
     base = alt.Chart(charts.rows([*points, *guides])).encode(**axes)
     diagonal = base.transform_filter("datum.guide").mark_line(color=charts.INK, strokeWidth=1)
