@@ -11,7 +11,7 @@ import pytest
 import unskew as us
 from unskew.info import PredictedNumbers, RankedClasses, RecallByClass
 from unskew.record.reader import info_of, read
-from unskew.report import charts
+from unskew.report import charts, write_report
 from unskew.report.section import Table
 from unskew.report.sections import predictions
 from unskew.tasks.binary import ranked

@@ -30,7 +30,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     """The section on what global models predict; None if no method's first seed has reported it."""
     numbers, ranked = _first(record, methods, PredictedNumbers), _first(record, methods, RankedClasses)
     partition = next(iter(record.partitions.values()), None)
-    second = "the second class" if partition is None or not partition.classes else partition.label(1)
+    second = "the second class" if partition is None or len(partition.classes) < 2 else partition.label(1)
     drawn = ([numbers_chart(numbers, marks)] if numbers else []) + (
         ranked_charts(ranked, marks, second) if ranked else []
     )
