@@ -30,7 +30,7 @@ def _table(record: Record, g: GroupHistory, options: Mapping[str, object]) -> Ta
     """The clients of a method in the last round of a seed; utilities only where the method has some."""
     where, m = places(g.last.groups, g.last.numbers), record.headline
     own = record.clients.get((g.method, g.seed), {})
-    utilities = g.judged.utility
+    utilities = g.judged.utility or None
     apart = None if utilities is None else utility_alone(options, record.partitions[g.seed].sizes)
     rows = []
     for c in range(g.clients):
