@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,flower]'
+	$(PIP) -e '.[dev,deploy]'
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # templates in it are no Python
 	touch $(STAMP)
 
@@ -99,7 +99,7 @@ wheel: $(STAMP) ## Build the wheel and run an experiment from it, away from this
 # Every file by its hash, for those who install on a machine that is to be trusted.
 lock: $(STAMP) ## Write requirements.lock: what a deployment needs, with hashes
 	$(PIP) uv
-	$(BIN)/uv pip compile pyproject.toml --extra flower --extra dp -c constraints.txt --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra deploy --extra dp -c constraints.txt --generate-hashes \
 	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-annotate --quiet \
 	  --output-file requirements.lock
 

@@ -1,16 +1,18 @@
-"""Read a run folder with nothing but the standard library: its files are JSON, one object a line in the logs.
+"""Read a run folder with nothing but the standard library: its documents are JSON, its rows a database of SQLite's.
 
 python examples/read_a_run.py FOLDER
 """
 
 import json
+import sqlite3
 import sys
-from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+CURVE = "SELECT round, value FROM metrics WHERE name = 'global.accuracy' ORDER BY id"
+SENT = """
+SELECT CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END, sum(bytes) FROM transfers GROUP BY 1
+"""  # node 0 is the server, client c is node c + 1
 
 
 def main(folder: Path) -> None:
@@ -28,13 +30,10 @@ def main(folder: Path) -> None:
         if row["metric"] == "global.accuracy":
             print(f"{row['method']}: accuracy {row['mean']:.3f} in the last round, by seed {row['seeds']}")
 
-    curve = [row for row in lines(folder / "metrics.jsonl") if row["name"] == "global.accuracy"]
-    print(f"{len(curve)} evaluations; the first {curve[0]['value']:.3f} in round {curve[0]['round']}")
-
-    sent: Counter[str] = Counter()
-    for row in lines(folder / "ledger.jsonl"):  # node 0 is the server, client c is node c + 1
-        sent["down" if row["src"] == 0 else "up" if row["dst"] == 0 else "d2d"] += row["bytes"]
-    print("bytes:", dict(sent))
+    with closing(sqlite3.connect(folder / "run.sqlite")) as record:
+        curve = record.execute(CURVE).fetchall()
+        print(f"{len(curve)} evaluations; the first {curve[0][1]:.3f} in round {curve[0][0]}")
+        print("bytes:", dict(record.execute(SENT)))
 
 
 if __name__ == "__main__":

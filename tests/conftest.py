@@ -19,6 +19,7 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.record import database
 from unskew.run import setup as run_setup
 from unskew.tasks.targets import Targets
 
@@ -43,8 +44,9 @@ settings.register_profile("nightly", deadline=None, derandomize=False, max_examp
 settings.register_profile("quick", settings.get_profile("unskew"), max_examples=15)
 settings.load_profile("unskew")
 
-# pytest's importlib mode puts no test folder on the path; the conformance suite shares one recipe with a child process.
-sys.path.insert(0, str(Path(__file__).parent / "conformance"))
+# pytest's importlib mode puts no test folder on the path.  A child process shares the conformance suite's recipe, and
+# several folders write records by hand.
+sys.path[:0] = [str(Path(__file__).parent / name) for name in ("conformance", "record")]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,6 +63,7 @@ def _disks_are_not_waited_for() -> Iterator[None]:
     """No test pulls the plug, and a sync takes as long as a round; who counts or breaks syncs patches this again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
+        patch.setattr(database, "SYNCHRONOUS", "OFF")
         yield
 
 

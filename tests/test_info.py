@@ -1,7 +1,6 @@
 """Info is typed on both sides: what a method reports is written and read through one adapter, and drawn by its type."""
 
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from records import rewrite
 
 from unskew import info, simulate
 from unskew.algorithms.fedavg import FedAvg
@@ -127,18 +127,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda r: r["info"].update(groups=[[0, 4]]), r"info\.groups\.0\.1: clients must be below 4, got 4"),
         (lambda r: r["info"].update(groups=[[True]]), r"info\.groups\.0\.0 must be an integer, got true"),
         (lambda r: r["info"].pop("groups"), r"info\.groups is required"),
-        (lambda r: r.pop("type"), r"type is required"),
         (lambda r: r["info"].update(ignored=[{"client": 1}]), r"info\.ignored\.0\.step is required"),
     ],
 )
 def test_damage_is_named_with_file_line_and_field(
     finished: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    folder = shutil.copytree(finished, tmp_path / "damaged", ignore=shutil.ignore_patterns("checksums.json"))
-    first, *rest = map(json.loads, (folder / "info.jsonl").read_text().splitlines())
+    folder = shutil.copytree(finished, tmp_path / "damaged", ignore=shutil.ignore_patterns(".lock"))
+    first, *rest = INFO.rows(folder)
     edit(first)
-    (folder / "info.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))
-    with pytest.raises(Exception, match=rf"info\.jsonl, line 1: .*{message}"):
+    rewrite(folder, info=[first, *rest])
+    with pytest.raises(Exception, match=rf"run\.sqlite: .*{message}"):
         write_report(folder)
 
 

@@ -28,6 +28,6 @@ def test_the_versions_are_those_that_the_tests_were_run_with() -> None:
 
 def test_all_that_unskew_needs_in_a_deployment_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["deploy"]]
     names = {canonical(re.match(r"[\w.-]+", need)[0]) for need in needed}  # type: ignore[index]
     assert names <= {canonical(name) for name in LOCKED}

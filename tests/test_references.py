@@ -15,7 +15,6 @@ import unskew as us
 from unskew import models
 from unskew.algorithms import presets, resolve
 from unskew.cli.audit import audit
-from unskew.cli.catalogue import list_
 from unskew.data.inputs import Inputs
 from unskew.deploy.client import open_client
 from unskew.errors import ConfigError, RunError
@@ -112,20 +111,9 @@ def test_another_callable_is_refused_with_what_to_write(name: str, why: str) -> 
         resolve(f"{__name__}:{name}")
 
 
-def test_a_method_of_unskew_is_a_class_or_in_the_table() -> None:
-    assert resolve("unskew.algorithms.fedavg:FedAvg") is us.FedAvg
-    assert resolve("unskew:FedProx") is us.FedProx
-    with pytest.raises(ConfigError, match="a function inside unskew that is not in its table"):
-        resolve("unskew.algorithms.fedprox:FedProx")
-
-
 # ---------------------------------------------------------------- what counts as a network
 def unannotated(input_shape, num_classes, width=3):  # type: ignore[no-untyped-def]
     return nn.Linear(input_shape[0], num_classes)
-
-
-def other_names(shape, classes):  # type: ignore[no-untyped-def]
-    raise AssertionError("it was called")
 
 
 class Net(nn.Module):
@@ -137,12 +125,6 @@ class Net(nn.Module):
 @pytest.mark.parametrize("name", ["unannotated", "Net", "Net.small"])
 def test_a_network_is_a_class_an_annotated_function_or_one_of_our_parameters(name: str) -> None:
     assert isinstance(models.build(f"{__name__}:{name}", (4,), 2), nn.Module)
-
-
-@pytest.mark.parametrize("name", ["other_names", "other", "annotated", "Mine"])
-def test_any_other_function_is_no_network(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"-> nn.Module; {__name__}:{name} is "):
-        models.build(f"{__name__}:{name}", (4,), 2)
 
 
 def test_a_function_without_annotation_counts_only_in_a_file_of_ones_own(
@@ -254,29 +236,6 @@ def test_installed_registries_need_no_permission(ran: Path, tmp_path: Path, monk
     (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_code:Mine\n")
     for name in ("unskew:FedAvg", "unskew.algorithms.fedavg:FedAvg", "foreign", "foreign_code:Mine"):
         assert config.parse({"rounds": 1, "method": {"name": name}}).methods[0].name == name
-
-
-def test_the_address_of_what_cannot_be_imported_is_printed_as_it_is(
-    ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Between two colons, a name is an emoji to rich: X a red cross."""
-    about = tmp_path / "code" / "foreign-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_nowhere:X\n")
-    list_("methods")
-    assert "method 'foreign' cannot be imported from foreign_nowhere:X: No module" in capsys.readouterr().out
-
-
-def test_what_a_run_is_compared_with_is_read_without_its_code(ran: Path, tmp_path: Path) -> None:
-    """`deploy --local` and `reproduce` look whether a folder holds the same experiment."""
-    (tmp_path / "my.toml").write_text(ITS_METHOD)
-    experiment = config.load(tmp_path / "my.toml", allow_code=True)
-    ran.unlink()
-    del sys.modules["foreign_code"]
-    (tmp_path / "config.toml").write_text(config.to_toml(experiment))
-    assert config.written_fingerprint(tmp_path / "config.toml") == config.fingerprint(experiment)
-    assert not ran.exists()
 
 
 ITS_WRAPPED = """

@@ -199,23 +199,13 @@ def simulate(
         DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
             trainings, and what lacks a seed is marked so; `diverged` of it says which did.
     """
+    given = dict(locals())
     out = None if out is None else user_path(out)
-    settings = {
+    settings = {name: given[name] for name in schema.parameters(Experiment, skip=DESCRIBED) if name in given}
+    settings |= {
         "name": out.name if out is not None else "simulation",
-        "rounds": rounds,
         "seeds": list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, Mapping) else seeds,
-        "fraction": fraction,
-        "clients_per_round": clients_per_round,
-        "test_fraction": test_fraction,
-        "val_fraction": val_fraction,
-        "eval_every": eval_every,
-        "evaluate": evaluate,
-        "evaluate_clients": evaluate_clients,
         "unseen": unseen if isinstance(unseen, Unseen) else {"clients": unseen},
-        "stop": stop,
-        "keep_models": keep_models,
-        "world": world,
-        "runtime": runtime,
         "track": list(track) if isinstance(track, tuple) else track,
         "track_options": {} if track_options is None else track_options,
     }
@@ -226,11 +216,7 @@ def simulate(
         if track and out is None:
             raise ConfigError("track needs the run's folder, which is not kept without one; add out=FOLDER")
         with noted() as notes:
-            experiment, inputs = described(
-                methods, settings, data=data, model=model, target=target, client=client, patient=patient,
-                patient_ids=patient_ids, test=test, preprocess=preprocess, split=split, local=local, task=task,
-                loss=loss, transform=transform, bounds=bounds,
-            )  # fmt: skip
+            experiment, inputs = described(methods, settings, **{name: given[name] for name in GIVEN})
         assert inputs.dataset is not None
         dataset = dataclasses.replace(inputs.dataset, doubts=tuple(dict.fromkeys((*inputs.dataset.doubts, *notes))))
         inputs = dataclasses.replace(inputs, dataset=dataset)
@@ -444,6 +430,10 @@ def described(
         from_python=True,
     )
     return experiment, inputs
+
+
+GIVEN = tuple(name for name, p in inspect.signature(described).parameters.items() if p.kind is p.KEYWORD_ONLY)
+"""Arguments of `simulate` that say what is learned, on which data and how they are divided."""
 
 
 def _network(model: "str | nn.Module | Callable[..., nn.Module] | None") -> dict[str, Any]:

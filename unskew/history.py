@@ -26,10 +26,9 @@ from torch import nn
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
-from unskew.record.columns import client_columns
 from unskew.record.doubts import doubts_of
 from unskew.record.logs import DIVERGED, DivergedRow, RunCard, SummaryCard, document, why_diverged
-from unskew.record.reader import Part, client_names, metric_rows, read, rows_of
+from unskew.record.reader import Part, client_names, client_values, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
 from unskew.run.models import Round, load_model
@@ -146,7 +145,7 @@ class History:
 
         Clients go by name, or by number where the data name no clients.
 
-        Of more clients than the run's `client_rows` it is not in `rows`, but in columns of the run's folder.
+        Of more than 10,000 clients it is not in `rows`.
 
         Args:
             method: Label of the method.
@@ -166,10 +165,8 @@ class History:
         rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
         if rows:
             return {self._name(row["client"], seed) or row["client"]: row["value"] for row in rows}
-        for c in client_columns(self.folder):
-            if (c.method, c.seed, c.name) == cell:
-                clients = [self._name(k, seed) or k for k in c.client.tolist()]
-                return dict(zip(clients, c.value.tolist(), strict=True))
+        if values := client_values(self.folder, *cell):
+            return {self._name(k, seed) or k: value for k, value in values.items()}
         raise KeyError(f"{method}, seed {seed}, has no {metric} of single clients")
 
     def _name(self, client: int | None, seed: int) -> str | None:

@@ -1,11 +1,11 @@
 """Info: what a method reports of a round besides accuracy, as types.
 
 A method with `def info(self, state)` returns one of the dataclasses below, or several as a tuple; each becomes a row of
-info.jsonl that names its type.  The same pydantic adapter writes and reads a row, so a report draws exactly what the
+the record that names its type.  The same pydantic adapter writes and reads a row, so a report draws exactly what the
 method reported and refuses damaged rows.  A section of the report draws one type and its subtypes.
 
 Your own method may return these types and gets their sections, or a dataclass or dictionary of its own, which is kept
-in info.jsonl under the name of its class and listed in the report; a section of your own may draw it
+in the record under the name of its class and listed in the report; a section of your own may draw it
 (`unskew.report.section.SectionKind`).  In either case `warnings` are sentences for the
 user, and `ignored` are replies that the method refused.
 """
@@ -57,7 +57,7 @@ class Info:
     """A round with nothing to report but these.
 
     Attributes:
-        type: Name of the class in rows of info.jsonl.
+        type: Name of the class in rows of the record.
         warnings: Sentences for the user, shown once during the run and in the report.
         ignored: Replies that the method refused.
     """
@@ -683,7 +683,7 @@ class RecallByClass(Info):
             raise ValueError(f"found must be at most examples, of each class, got {self.found} and {self.examples}")
 
 
-# ---------------------------------------------------------------- rows of info.jsonl
+# ---------------------------------------------------------------- rows of the record
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
     for kind in (
@@ -718,7 +718,7 @@ def info_type(kind: type) -> str:
 
 
 def row(value: object) -> dict[str, Any]:
-    """Return the type and content of a row of info.jsonl, as plain JSON.
+    """Return the type and content of a row of the record, as plain JSON.
 
     Raises:
         TypeError: If `value` is neither a dataclass nor a dictionary.
@@ -771,7 +771,7 @@ def warnings_of(value: object) -> tuple[str, ...]:
 
 
 def ignored_of(value: object) -> Iterator[dict[str, Any]]:
-    """Return the replies that a method refused, in the form of rows of failures.jsonl."""
+    """Return the replies that a method refused, in the form of rows of the record."""
     for refused in _field(value, "ignored"):
         plain = to_jsonable_python(refused)
         if isinstance(plain, dict):

@@ -30,7 +30,7 @@ local training as in the method's `local`.
 
 A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
 round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
-own; it is kept with the run in info.jsonl.  Each section of the report draws only the types it names.
+own; it is kept in the run's record.  Each section of the report draws only the types it names.
 
 A method, a loss term or a wrapper that does not go with every task has a class attribute `needs`, of the words of
 `unskew.tasks.needs`: "classes" where it looks at labels, "classifier" where at a row of outputs or weights for each
@@ -742,14 +742,6 @@ class Spending:
 Step = Generator[Sgd | Fold | Run, Any, T]
 
 
-@dataclass(frozen=True)
-class Ignored:
-    """A reply that a method refused; kept in the state of methods that can refuse replies."""
-
-    client: int
-    reason: str
-
-
 SERVER_ID: ClientId = -1
 """`Me.id` while the server runs a step on its own device, and the owner of values held there; no client has it."""
 
@@ -1010,25 +1002,23 @@ def step(fn: F) -> F:
     return fn
 
 
-def steps_of(algorithm: object) -> dict[str, Callable[..., Any]]:
+def steps_of(method: object) -> dict[str, Callable[..., Any]]:
     """Return the method's bound steps by name; of a wrapped method those that its wrapper makes of them."""
-    wrapped: dict[str, Callable[..., Any]] | None = getattr(algorithm, "wrapped_steps", None)
+    wrapped: dict[str, Callable[..., Any]] | None = getattr(method, "wrapped_steps", None)
     if wrapped is not None:
         return wrapped
-    cls = type(algorithm)
-    return {n: getattr(algorithm, n) for n in dir(cls) if getattr(getattr(cls, n, None), "__step__", False)}
+    cls = type(method)
+    return {n: getattr(method, n) for n in dir(cls) if getattr(getattr(cls, n, None), "__step__", False)}
 
 
-def personalise_of(algorithm: object) -> Callable[..., Any] | None:
+def personalise_of(method: object) -> Callable[..., Any] | None:
     """Return the method's `personalise`; None if its clients use the models they are served.
 
     A subclass that defines `personalise` alone has not said that it changes nothing.
     """
-    nearest: Mapping[str, Any] = next(
-        (vars(kind) for kind in type(algorithm).__mro__ if "personalise" in vars(kind)), {}
-    )
-    says_so = "personalises" in nearest and not algorithm.personalises  # type: ignore[attr-defined]
-    return None if says_so else hook(algorithm, "personalise")
+    nearest: Mapping[str, Any] = next((vars(kind) for kind in type(method).__mro__ if "personalise" in vars(kind)), {})
+    says_so = "personalises" in nearest and not method.personalises  # type: ignore[attr-defined]
+    return None if says_so else hook(method, "personalise")
 
 
 def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:

@@ -648,15 +648,15 @@ def _form(of: Any) -> str:
     return "tensor" if _is_tensor(of) else named.get(of, "scalar")
 
 
-def signatures(algorithm: object) -> dict[str, Signature]:
+def signatures(method: object) -> dict[str, Signature]:
     """Return the types of every step of a method, by name."""
-    return {name: signature(fn) for name, fn in steps_of(algorithm).items()}
+    return {name: signature(fn) for name, fn in steps_of(method).items()}
 
 
-def held_type(algorithm: object) -> Any:
+def held_type(method: object) -> Any:
     """Return the type of values that stay on a client: everything that replies may hold as a `Keep`."""
     kept_types: list[Any] = []
-    for s in signatures(algorithm).values():
+    for s in signatures(method).values():
         _beside_keep(s.reply, kept_types, set())
     return functools.reduce(operator.or_, kept_types) if kept_types else type(None)
 
@@ -679,32 +679,32 @@ def _beside_keep(of: Any, beside: list[Any], seen: set[Any]) -> None:
         _beside_keep(part, beside, seen)
 
 
-def state_type(algorithm: Any) -> Any:
+def state_type(method: Any) -> Any:
     """Return the type of a method's state, from the annotation of `init`.
 
     Raises:
         ProtocolError: If `init` has no return annotation, or its type cannot be rebuilt from bytes.
     """
-    hints = typing.get_type_hints(algorithm.init, include_extras=True)
+    hints = typing.get_type_hints(method.init, include_extras=True)
     if "return" not in hints:
-        raise ProtocolError(f"{type(algorithm).__name__}.init must be annotated with the type of the state it returns")
-    _check(hints["return"], f"{type(algorithm).__name__}.init", set())
+        raise ProtocolError(f"{type(method).__name__}.init must be annotated with the type of the state it returns")
+    _check(hints["return"], f"{type(method).__name__}.init", set())
     return hints["return"]
 
 
-def memory_type(algorithm: object) -> Any:
+def memory_type(method: object) -> Any:
     """Return the type of the memory that a client keeps between rounds, None included; all steps must agree on it.
 
     Raises:
         ProtocolError: If two steps keep memory of different types.
     """
     kept: list[Any] = []
-    for s in signatures(algorithm).values():
+    for s in signatures(method).values():
         memory = s.memory | None  # a client has no memory before its first round, whatever its steps return
         if s.memory is not type(None) and memory not in kept:
             kept.append(memory)
     if len(kept) > 1:
         raise ProtocolError(
-            f"steps of {type(algorithm).__name__} keep different memories: {', '.join(map(str, kept))}; make them one"
+            f"steps of {type(method).__name__} keep different memories: {', '.join(map(str, kept))}; make them one"
         )
     return kept[0] if kept else type(None)

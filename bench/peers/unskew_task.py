@@ -1,4 +1,4 @@
-"""unskew: the simulator with its workers, every transfer counted and written to the ledger, as in a run."""
+"""unskew: the simulator with its workers, every transfer counted and written to the record, as in a run."""
 
 import secrets
 import tempfile
@@ -16,7 +16,7 @@ from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import WorkerSetup
 from unskew.protocol import SgdConfig
-from unskew.run.folder import RunLogs
+from unskew.record import database
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tasks.task import make_task
 
@@ -40,7 +40,8 @@ def main(job: Job, journal: Journal) -> None:
     size = sum(t.numel() * t.element_size() for t in first.values())
     trained = 0
     with tempfile.TemporaryDirectory() as folder:
-        logs = RunLogs(Path(folder), {})
+        database.new(Path(folder) / database.FILE)
+        record = database.Database(Path(folder), {})
         pool = Pool(lambda _: WorkerSetup(algorithm, LocalTrainer(task, device_data), population.me), job.cores, size)
         try:
             # Every run draws anew, as those of the others do.
@@ -49,13 +50,14 @@ def main(job: Job, journal: Journal) -> None:
             state = sim.start()
             for t in range(1, job.rounds + 1):
                 state, trace = sim.round(state, t)
-                logs.append("ledger", (row._asdict() for row in trace.transfers))
-                logs.flush()
+                cell = {"method": "fedavg", "seed": 0}
+                record.add("transfers", ({**cell, **row._asdict()} for row in trace.transfers))
+                record.show()
                 journal.mark("round", bytes=totals(trace.transfers))
                 # One optimisation is one epoch over n examples, as the row says.
                 trained += sum(-(-n // job.batch) for n, _ in trace.losses)
         finally:
             pool.close()
-            logs.close()
+            record.close()
     final = [t.numpy() for t in state.params.values()]
     journal.end(final, trained, f"{job.cores} workers x 1 thread", "torch", "numpy")

@@ -22,7 +22,6 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves
-from unskew.world.outage import Outage
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +184,6 @@ class Cut:
 def cut() -> Callable[..., Cut]:
     """Loses the given asks and nothing else."""
     return lambda *asks, how="unreachable": Cut(asks, how)
-
-
-@pytest.fixture
-def some_late() -> Outage:
-    """Every second reply is lost after the client has done its work."""
-    return Outage(late=0.5)
 
 
 @pytest.fixture

@@ -25,8 +25,3 @@ def test_it_asks_for_pooled_data_and_refuses_anything_else(classes: Any) -> None
     assert not any(hasattr(a, "pooled") for a in (FedAvg(),))
     with pytest.raises(ConfigError, match="needs one client with all the data, got 4 clients"):
         classes().play(Centralised(SMALL))
-
-
-def test_pooled_is_no_option() -> None:
-    with pytest.raises(TypeError, match="pooled"):
-        Centralised(pooled=False)  # type: ignore[call-arg]

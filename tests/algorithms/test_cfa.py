@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from unskew import wire
 from unskew.algorithms.cfa import CFA, consensus
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.independent import Independent
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Exponential, SgdConfig
 from unskew.reduction import weighted_mean
 from unskew.server.graphs import Complete, Edges, ErdosRenyi, Torus
-from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -94,11 +92,6 @@ def test_full_consensus_with_equal_data_is_uniform_fedavg_in_the_mean(classes: A
         equal(weighted_mean([part.own(c) for c in range(4)], [1.0] * 4), plain.params[3])
 
 
-def test_alone_it_is_training_alone(classes: Any, equal: Any) -> None:
-    world = classes(n=[8])
-    equal(world.play(CFA(local=SMALL)).own(0), world.play(Independent(SMALL)).own(0), atol=0.0)
-
-
 def test_models_travel_along_every_edge_and_nowhere_else(classes: Any) -> None:
     """I-42: 2 e models from device to device, none down or up; a torus of six has 9 edges."""
     world = classes(n=[4] * 6, norm=True)
@@ -114,40 +107,8 @@ def test_models_travel_along_every_edge_and_nowhere_else(classes: Any) -> None:
         assert 0 < sums["down"] + sums["up"] < 6 * 1200
 
 
-def test_absent_devices_keep_their_model(classes: Any) -> None:
-    sim = classes(n=[4] * 6).simulator(CFA(local=SMALL), clients_per_round=3)
-    state, stayed = sim.start(), 0
-    for t in range(1, 6):
-        before = sim.memory.at(sim.memory.round)
-        state, trace = sim.round(state, t)
-        cohort = {w.client for w in trace.work}
-        assert len(cohort) == 3
-        assert all((sim.memory.get(c) is kept) == (c not in cohort) for c, kept in before.items())
-        stayed += len(set(before) - cohort)
-    assert stayed > 0
-
-
 def test_a_neighbour_not_heard_of_leaves_its_share_to_the_others(springs: Any, value: Any, cut: Any) -> None:
     """Round 2 of the first test without device 2: psi_1 = 0 + .5 (3 - 0) = 1.5, W_1 = .75; device 2 trains on alone."""
     world = springs(m=[6.0, 0.0, -12.0], n=[3, 1, 1])
     play = world.play(CFA(PATH, local=STEP), 2, outage=cut((2, "show", 0, 2)))
     assert own(play, value) == pytest.approx([3.75, 0.75, -9])
-
-
-def test_a_device_that_cannot_be_reached_to_train_keeps_its_model(springs: Any, value: Any, cut: Any) -> None:
-    world = springs(m=[6.0, 0.0, -12.0], n=[3, 1, 1])
-    play = world.play(CFA(PATH, local=STEP), 2, outage=cut((2, "train", 0, 1)))
-    assert own(play, value) == pytest.approx([3.75, 0, -7.5])
-
-
-def test_losing_everybody_is_no_failure(classes: Any) -> None:
-    """Nobody waits for anybody: four devices are not heard of when models are shown, nor when they train."""
-    play = classes().play(CFA(local=SMALL), outage=Outage(unreachable=1.0))
-    assert [len(t.failures) for t in play.traces] == [8, 8, 8]
-
-
-def test_there_is_no_global_model(classes: Any, equal: Any) -> None:
-    """Nobody sees all models; before any round a device's own is the initial one."""
-    world = classes()
-    assert world.play(CFA(local=SMALL)).params == [None] * 4
-    equal(world.play(CFA(local=SMALL), 0).own(2), world.population.initial, atol=0.0)

@@ -1,7 +1,6 @@
 """CFL: clusters split where their clients disagree, by the right clients, and only then."""
 
 import itertools
-import math
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from torch import Tensor
 
 from unskew.algorithms import cfl
 from unskew.algorithms.cfl import CFL, Cluster, bipartition, cosines
-from unskew.algorithms.fedavg import FedAvg, ModelReply
+from unskew.algorithms.fedavg import ModelReply
 from unskew.info import Bisection
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
-from unskew.tree import Params, flat
-from unskew.world.outage import Outage
+from unskew.tree import Params
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -93,57 +91,7 @@ def test_whatever_happens_clusters_partition_the_clients(n: int, seed: int, data
         assert all(cluster.members == tuple(sorted(cluster.members)) for cluster in state)
 
 
-def test_two_planted_distributions_are_found_and_not_split_further(classes: Any) -> None:
-    """Odd clients' labels are the others', shifted: updates conflict between the halves, and agree within them.
-
-    eps1 is a fifth of the first mean update's length, eps2 five times that.
-    """
-    world, local = classes(n=[40] * 8), SgdConfig(lr=0.3, local_epochs=2, batch_size=None)
-    x = torch.randn(320, 4, generator=Key(3).generator(), dtype=torch.float64)
-    y = x[:, :3].argmax(1)
-    odd = torch.cat([world.device_data.train[c] for c in (1, 3, 5, 7)])
-    y[odd] = (y[odd] + 1) % 3
-    world.device_data.x.copy_(x)
-    world.device_data.y.copy_(y)
-    early = world.play(CFL(eps1=0.0, local=local), 1).states[1].clusters[0].mean_norm
-    play = world.play(CFL(eps1=0.2 * early, eps2=early, after=5, local=local), 50)
-    (split,) = play.states[-1].splits
-    assert (split.first, split.second) == ((0, 2, 4, 6), (1, 3, 5, 7))
-    assert split.similarity < 0.0
-    assert split.round > 5
-
-
-def test_nothing_is_split_before_its_round_or_below_its_size(springs: Any) -> None:
-    for options, expected in (({"after": 3}, 4), ({"after": 0}, 1), ({"after": 0, "min_size": 9}, None)):
-        play = springs(m=FOUR).play(CFL(eps1=0.2, eps2=1.0, local=STEP, **options), 5)
-        found = [s.round for s in play.states[-1].splits]
-        assert (found[0] if found else None) == expected
-
-
-@pytest.mark.parametrize(("eps1", "eps2"), [(0.2, 4.1), (0.0, 0.0)])
-def test_without_rest_or_without_conflict_nothing_is_split(eps1: float, eps2: float, springs: Any) -> None:
-    """The longest update of the first example is 4."""
-    play = springs(m=FOUR).play(CFL(eps1=eps1, eps2=eps2, after=0, local=STEP), 3)
-    assert [len(s.clusters) for s in play.states] == [1] * 4
-
-
-def test_a_gap_that_is_too_small_keeps_a_cluster_together() -> None:
-    """Two directions at right angles: the gap is sqrt(1/2) = .707; equal directions have none."""
-    apart = [{"a": torch.tensor(v, dtype=torch.float64)} for v in ([1.0, 0.0], [2.0, 0.0], [0.0, 3.0])]
-    found = CFL(gamma_max=0.7).split((4, 7, 9), apart, 1)
-    assert found is not None
-    assert (found.first, found.second, found.similarity) == ((4, 7), (9,), 0.0)
-    assert CFL(gamma_max=0.71).split((4, 7, 9), apart, 1) is None
-    assert CFL().split((4, 7), apart[:2], 1) is None
-
-
 # ---------------------------------------------------------------- limits
-def test_without_rest_it_is_uniform_fedavg(classes: Any, equal: Any) -> None:
-    """I-29."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ours = world.play(CFL(eps1=0.0, local=SMALL), clients_per_round=2)
-    equal(ours.params, world.play(FedAvg(SMALL, "uniform"), clients_per_round=2).params)
-    assert world.play(CFL(local=SMALL)).params == [None] * 4
 
 
 def test_buffers_have_no_part_in_lengths_and_angles(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,23 +117,6 @@ def test_buffers_have_no_part_in_lengths_and_angles(classes: Any, monkeypatch: p
 
 
 # ---------------------------------------------------------------- similarities
-@given(st.integers(1, 7), st.integers(0, 10_000))
-def test_cosines_are_symmetric_with_a_unit_diagonal(n: int, seed: int) -> None:
-    """I-29, and what they are."""
-    updates = vectors(n, 4, seed)
-    s = cosines(updates)
-    assert torch.equal(s, s.T)
-    assert s.diagonal().tolist() == [1.0] * n
-    for i, j in itertools.product(range(n), repeat=2):
-        a, b = flat(updates[i]), flat(updates[j])
-        assert float(s[i, j]) == pytest.approx(float(a @ b) / math.sqrt(float(a @ a) * float(b @ b)), abs=1e-12)
-
-
-def test_an_update_of_length_zero_is_orthogonal_to_all() -> None:
-    s = cosines([*vectors(2, 3, 0), {k: torch.zeros_like(v) for k, v in vectors(1, 3, 0)[0].items()}])
-    assert s[2].tolist() == [0.0, 0.0, 1.0]
-    one, two = bipartition(s)
-    assert sorted(one + two) == [0, 1, 2]
 
 
 @given(st.integers(2, 7), st.integers(0, 10_000))
@@ -207,18 +138,6 @@ def test_single_linkage_makes_the_similarity_across_as_small_as_possible(n: int,
     assert across(tuple(complete)) >= best
 
 
-def test_complete_linkage_can_miss_the_best_split() -> None:
-    """Why `linkage` is an option: directions at 0, 40, 80, 125 degrees, of which 80 is nearer to 40 than to 125.
-
-    Complete linkage joins 0 and 40 first, then 80 and 125, for they span 45 degrees and 0 to 80 spans 80; 40 and 80
-    come to lie apart, 40 degrees from each other.  Cutting before 125 leaves 45.
-    """
-    angles = torch.tensor([0.0, 40.0, 80.0, 125.0], dtype=torch.float64).deg2rad()
-    s = cosines([{"a": torch.stack([a.cos(), a.sin()])} for a in angles])
-    assert bipartition(s, "complete") == ([0, 1], [2, 3])
-    assert bipartition(s, "single") == ([0, 1, 2], [3])
-
-
 # ---------------------------------------------------------------- absence
 def test_a_cluster_is_not_split_while_a_member_is_missing(springs: Any, cut: Any) -> None:
     """Round 1 of the first example without client 1: said, not done; in round 2 all are there."""
@@ -227,15 +146,3 @@ def test_a_cluster_is_not_split_while_a_member_is_missing(springs: Any, cut: Any
     assert [len(s.clusters) for s in play.states] == [1, 1, 2]
     assert [len(algorithm.info(s).warnings) for s in play.states] == [0, 1, 0]
     assert "not all of its members were there to compare" in algorithm.info(play.states[1]).warnings[0]
-
-
-def test_a_cluster_nobody_replied_from_stays_as_it_was(springs: Any, value: Any, cut: Any) -> None:
-    asks = [(2, "train", 0, c) for c in (0, 2, 4, 6)]
-    play = springs(m=FOUR).play(CFL(eps1=0.2, eps2=1.0, after=0, local=STEP), 2, outage=cut(*asks))
-    assert [value(c.params) for c in play.states[2].clusters] == pytest.approx([3.0, -4.5])
-    assert play.states[2].clusters[0].mean_norm is None
-
-
-def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
-    play = classes().play(CFL(local=SMALL), outage=Outage(late=1.0), codec=True)
-    equal(play.own(0), play.sim.population.initial, atol=0.0)

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from unskew.algorithms.cyclic import Cyclic
-from unskew.algorithms.fedavg import FedAvg
-from unskew.errors import QuorumError
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import SgdConfig
 from unskew.runtime import round as round_driver
-from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -37,25 +34,6 @@ def test_the_order_is_drawn_for_each_round_and_decides_the_model(springs: Any, v
         order = torch.randperm(2, generator=(Key(seed) / "server" / 1 / "order").generator()).tolist()
         ends[order[-1]] = value(play.params[1])
     assert ends == pytest.approx({0: 2.0, 1: 1.0})
-
-
-def test_with_one_client_it_is_fedavg(classes: Any, equal: Any) -> None:
-    world = classes(n=[6], norm=True)
-    equal(world.play(Cyclic(local=SMALL)).params, world.play(FedAvg(SMALL)).params)
-
-
-def test_both_routes_lead_to_the_same_model(classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9, 3], norm=True)
-    one, two = (world.play(Cyclic(route=r, local=SMALL), clients_per_round=3, codec=True) for r in ROUTES)  # type: ignore[arg-type]
-    equal(one.params, two.params, atol=0.0)
-
-
-def test_a_cohort_is_visited_once_each_one_at_a_time(classes: Any) -> None:
-    play = classes(n=[4] * 5).play(Cyclic(local=SMALL), 2, clients_per_round=3)
-    for trace in play.traces:
-        visits = [(w.hop, w.client) for w in trace.work]
-        assert [hop for hop, _ in visits] == [0, 1, 2]
-        assert len({client for _, client in visits}) == 3
 
 
 def test_from_device_to_device_a_cycle_costs_one_model_more_than_clients(classes: Any) -> None:
@@ -98,9 +76,3 @@ def test_a_lost_client_is_passed_over(
     play = springs(m=[4.0, 0.0, 8.0]).play(Cyclic("fixed", route, STEP), 1, codec=True)
     assert value(play.params[1]) == pytest.approx(end)
     assert len(play.traces[0].failures) == len(lost)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_round_that_nobody_trains_in_is_fatal(route: Any, classes: Any) -> None:
-    with pytest.raises(QuorumError, match="round 1, step 'train': 0 of 1 clients replied, 1 needed"):
-        classes().play(Cyclic(route=route, local=SMALL), 1, outage=Outage(late=1.0))

@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.fedala import FedALA, mixed
-from unskew.algorithms.fedavg import FedAvg
-from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
 from unskew.tree import map_params
-from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 HALF = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
-HEAD = {"head.weight", "head.bias"}
 NEVER = 1e-30  # settles
 
 
@@ -67,32 +63,6 @@ def test_a_model_is_judged_after_the_mixture_and_before_training(springs: Any, v
     assert value(play.sim.memory.get(1).w) == pytest.approx(0.334375)  # evaluation is forgotten
 
 
-def test_with_eta_zero_it_is_fedavg(classes: Any, equal: Any) -> None:
-    """I-24, to the bit; and what a client uses is the global model itself."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ala = world.play(FedALA(eta=0.0, local=SMALL))
-    equal(ala.params, world.play(FedAvg(SMALL)).params, atol=0.0)
-    assert ala.sim.own_models(ala.states[-1], [1], 3)[1] is ala.states[-1].params
-
-
-def test_round_one_leaves_the_global_model_as_it_is(classes: Any, equal: Any) -> None:
-    """I-24; its draws are FedAvg's, so the round ends with the same bits."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ala, plain = world.play(FedALA(local=SMALL), 2), world.play(FedAvg(SMALL), 2)
-    equal(ala.params[1], plain.params[1], atol=0.0)
-    with pytest.raises(AssertionError):
-        equal(ala.params[2], plain.params[2])
-    assert all(e.examples == 2 * n for e, n in zip(ala.traces[0].work, (4, 7, 9), strict=True))
-
-
-def test_where_both_models_agree_nothing_happens(classes: Any, equal: Any) -> None:
-    """I-24: one client, its own model is the global one; W has no gradient."""
-    world = classes(n=[9], norm=True)
-    ala = world.play(FedALA(local=SMALL), 3)
-    equal(ala.params, world.play(FedAvg(SMALL)).params, atol=0.0)
-    assert all(bool((w == 1.0).all()) for w in ala.sim.memory.get(0).w.values())
-
-
 @pytest.mark.parametrize("eta", [0.5, 50.0])
 def test_the_weights_stay_between_zero_and_one(eta: float, classes: Any) -> None:
     """I-24; at the larger rate they hit the walls."""
@@ -130,45 +100,6 @@ def test_how_much_data_the_weights_are_learned_on(
     play = classes(n=[9, 9]).play(algorithm, 3)
     work = [[e.examples for e in t.work] for t in play.traces]
     assert work == [[18, 18], [18 + 3 * batches * passes] * 2, [18 + 3 * batches] * 2]
-
-
-def test_nothing_of_memory_travels(classes: Any, spy: Any) -> None:
-    """Messages are whole models; none has W or a client's own top of an earlier round."""
-    world = classes(norm=True)
-    with spy() as messages:
-        play = world.play(FedALA(local=SMALL), 3, codec=True)
-    assert all(set(m.params) == set(world.population.initial) for m in messages)
-    for c in range(4):
-        w = play.sim.memory.get(c).w
-        assert not any(torch.equal(m.params[n], w[n]) for m in messages for n in w)
-
-
-def test_absentees_keep_their_memory_and_newcomers_take_the_global_model(classes: Any) -> None:
-    sim = classes(n=[5] * 6).simulator(
-        FedALA(start_epochs=2, local=SMALL), clients_per_round=3, outage=Outage(late=0.3), seed=3
-    )
-    state, stayed, lost, new = sim.start(), 0, 0, 0
-    for t in range(1, 6):
-        before = sim.memory.at(sim.memory.round)
-        state, trace = sim.round(state, t)
-        reached = {x.dst - 1 for x in trace.transfers if x.direction == "down"}
-        for c in range(6):
-            assert (sim.memory.get(c) is before.get(c)) == (c not in reached)
-            if c in reached - set(before):
-                assert sim.memory.get(c).w is None
-                new += t > 1
-            elif c in reached:
-                assert set(sim.memory.get(c).w) == HEAD
-            if sim.memory.get(c) is None:
-                assert sim.own_models(state, [c], t)[c] is state.params
-        stayed += len(set(before) - reached)
-        lost += len(trace.failures)
-    assert min(stayed, lost, new) > 0
-
-
-def test_layers_without_a_parameter_are_refused(classes: Any) -> None:
-    with pytest.raises(ConfigError, match=r"FedALA's layers = \['buffers'\] name no parameter"):
-        classes(norm=True).simulator(FedALA(layers=("buffers",))).start()
 
 
 def test_a_share_of_the_batches_is_not_rounded_up_by_its_last_bit() -> None:

@@ -1,6 +1,5 @@
 """FedAvg, and what holds for every method built like it."""
 
-import functools
 from typing import Any
 
 import pytest
@@ -11,38 +10,13 @@ from hypothesis import strategies as st
 
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, average
-from unskew.algorithms.fednova import FedNova
-from unskew.algorithms.independent import Independent
-from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.errors import QuorumError
-from unskew.protocol import Aux, SgdConfig
-from unskew.reduction import weighted_mean
-from unskew.tree import Params, map_params
-from unskew.world.outage import Outage
+from unskew.protocol import SgdConfig
 
 FULL = SgdConfig(lr=0.1, local_epochs=2, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
 # Methods that refuse momentum.
 OWN_LOCAL = {"perfedavg": SgdConfig(lr=0.1, local_epochs=2, batch_size=3)}
-
-
-def quick(name: str) -> Any:
-    """A method on small local work, whatever of its own lasts long made short."""
-    own = dict(recipe.VARIANTS.get(name, ("", {}))[1])
-    own.pop("groups", None)  # of the recipe's clients, which are more
-    return resolve(name)(**own | {"local": OWN_LOCAL.get(name, SMALL)})
-
-
-# Settings at which one epoch and a plain mean over all, in any order, are what is asked for.
-PLAIN: dict[str, dict[str, Any]] = {
-    "oneshot": {"rounds_worth": 1},
-    "fedswap": {"legs": 1},
-    "tthf": {"cluster_size": 1, "gamma": 0},
-}
-
-# Methods whose server sees models: what their clients do and what the server makes of it has common properties.
-FEDERATED = [n for n, e in TABLE.items() if e.kind == "global"]
 
 
 def test_models_are_averaged_by_examples(springs: Any, value: Any) -> None:
@@ -93,31 +67,6 @@ def test_weights_of_a_mean_sum_to_one(n: list[int], weighting: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in FEDERATED if n not in {"feddif", "cyclic", "feddw", "feduv", "feddistill_plus"}]
-)  # of classes
-def test_the_order_of_clients_does_not_matter(name: str, springs: Any, equal: Any) -> None:
-    """I-4: full batches, so nothing depends on a client's number but its place in sums."""
-    algorithm = resolve(name)(local=FULL, **PLAIN.get(name, {}))
-    one = springs(m=[1.0, -2.0, 5.0], a=[1.0, 2.0, 0.5], n=[2, 1, 3]).play(algorithm)
-    other = springs(m=[5.0, 1.0, -2.0], a=[0.5, 1.0, 2.0], n=[3, 2, 1]).play(algorithm)
-    equal(one.params, other.params, atol=1e-12)
-
-
-def test_with_nothing_personal_it_is_plain(classes: Any, equal: Any) -> None:
-    """I-20."""
-    world = classes()
-    equal(world.play(FedAvg(SMALL, personal=())).params, world.play(FedAvg(SMALL)).params)
-
-
-def test_with_everything_personal_it_is_independent(classes: Any, equal: Any) -> None:
-    """I-20: the same draws, so the same models to the last bit."""
-    world = classes(n=[4, 7, 9])
-    alone, apart = world.play(Independent(SMALL)), world.play(FedAvg(SMALL, personal=("all",)))
-    for client in range(3):
-        equal(apart.own(client), alone.own(client), atol=0.0)
-
-
-@pytest.mark.parametrize(
     ("personal", "stays"), [("head", {"head.weight", "head.bias"}), ("fc", {"fc.weight", "fc.bias"})]
 )
 def test_personal_tensors_do_not_travel(personal: str, stays: set[str], classes: Any, spy: Any) -> None:
@@ -152,93 +101,6 @@ def test_absent_clients_keep_their_memory(classes: Any, equal: Any) -> None:
             assert changed == (client in cohort)
             seen += not changed
     assert seen > 0
-
-
-@pytest.mark.parametrize("name", [n for n, e in TABLE.items() if e.limit is not None])
-@pytest.mark.seconds
-def test_its_limit_is_fedavg(name: str, classes: Any, equal: Any) -> None:
-    """I-5, I-11, I-12: as TABLE declares it; unequal sizes, half of the clients in a round.
-
-    At tau = 1e8 the moments' share of the denominator is of order |D| / tau, about 1e-9.
-    """
-    world = classes(n=[4, 7, 9, 3])
-    algorithm = resolve(name)(local=SMALL, **(TABLE[name].limit or {}))
-    plain = world.play(FedAvg(SMALL), clients_per_round=2)
-    equal(world.play(algorithm, clients_per_round=2).params, plain.params, atol=1e-8)
-    assert not torch.equal(plain.params[0]["fc.weight"], plain.params[3]["fc.weight"])
-
-
-@pytest.mark.parametrize("name", [n for n in FEDERATED if n not in {"feddif", "cyclic"}])  # models meet several clients
-@pytest.mark.seconds
-def test_buffers_take_the_plain_mean(name: str, classes: Any, equal: Any) -> None:
-    """In round 1 every method's clients start alike: the statistics of the first batches do not depend on it.
-
-    With one full-batch step per client nothing has changed yet when BatchNorm sees the batch, so buffers end up the
-    same in all methods; the clients are of equal size, so all weightings agree.
-    """
-    once = SgdConfig(lr=0.1, local_epochs=1, batch_size=None)
-    world = classes(norm=True)
-    options = PLAIN.get(name, {})
-    buffers = world.task.layout.buffers
-    assert len(buffers) == 2
-    own = [
-        classes(norm=True).play(Independent(once), rounds=1).own(client)
-        for client in range(len(world.device_data.train))
-    ]
-    expected = weighted_mean([{n: p[n] for n in buffers} for p in own], [1.0] * 4)
-    got = world.play(resolve(name)(local=once, **options), rounds=1).params[1]
-    equal({n: got[n] for n in buffers}, expected)
-    assert not torch.equal(got["bn.running_var"], world.population.initial["bn.running_var"])
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg, functools.partial(FedNova, mu=0.3), SCAFFOLD, resolve("fedadam")])
-def test_no_penalty_sees_a_buffer(algorithm: Any, classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running means in a proximal term or control variate would be pulled as if they were weights."""
-    seen: set[str] = set()
-
-    def look(params: Params, aux: Aux) -> torch.Tensor:
-        seen.update(params)
-        return params["head.bias"].sum() * 0.0
-
-    if algorithm is FedAvg:
-        made = FedAvg(SMALL, terms=(look,))
-    else:
-        made = algorithm(local=SMALL)
-        for target in ("unskew.algorithms.fedprox.Proximal", "unskew.algorithms.scaffold.Correction"):
-            monkeypatch.setattr(f"{target}.__call__", lambda self, params, aux: look(params, aux))
-            monkeypatch.delattr(f"{target}.gradient", raising=False)  # that of the value it had
-    world = classes(norm=True)
-    play = world.play(made, rounds=1)
-    if hasattr(play.states[-1], "c"):
-        seen.update(play.states[-1].c)
-    if hasattr(play.states[-1], "m"):
-        seen.update(play.states[-1].m)
-    if hasattr(play.states[-1], "moments"):
-        seen.update(play.states[-1].moments.m)
-    assert seen == set(world.task.layout.trainable)
-
-
-@pytest.mark.parametrize("name", FEDERATED)
-@pytest.mark.seconds
-def test_lost_replies_do_not_end_a_round_until_none_is_left(name: str, classes: Any, some_late: Outage) -> None:
-    algorithm = quick(name)
-    play = classes().play(algorithm, rounds=3, outage=some_late, codec=True, seed=2)
-    assert sum(len(t.failures) for t in play.traces) > 0
-    assert all(bool(torch.isfinite(t).all()) for t in play.params[-1].values())
-    together = 1 if name == "cyclic" else 4  # clients asked at once
-    with pytest.raises(QuorumError, match=f"0 of {together} clients replied, 1 needed"):
-        classes().play(algorithm, rounds=1, outage=Outage(late=1.0))
-
-
-@pytest.mark.parametrize("name", [n for n, e in TABLE.items() if e.kind != "bound" and n not in recipe.APART])
-@pytest.mark.seconds
-def test_messages_survive_the_wire(name: str, classes: Any, equal: Any) -> None:
-    world = classes(norm=True)
-    algorithm = quick(name)
-    straight, coded = (world.play(algorithm, rounds=2, clients_per_round=3, codec=codec) for codec in (False, True))
-    assert straight.bytes == coded.bytes
-    for client in range(4):
-        equal(straight.own(client), coded.own(client), atol=0.0)
 
 
 # Floats per round of everybody together, in models P and buffers Q (baselines.md, section 3), for M participants.
@@ -292,15 +154,3 @@ def test_what_travels_is_what_the_papers_say(
     sizes = [floats(m) for m in messages]
     assert sum(sizes) == 2 * 3 * (models * 53 + buffers * 10 - STAYS.get(name, 0))
     assert len({n for n in sizes if n}) <= 1
-
-
-@pytest.mark.seconds
-def test_nothing_the_server_gave_out_is_changed_in_place(classes: Any, equal: Any) -> None:
-    """Aliasing: a client's start and reference must not change when the server goes on."""
-    world = classes()
-    before = map_params(torch.clone, world.population.initial)
-    for name in FEDERATED:
-        play = world.play(quick(name), rounds=2)
-        equal(world.population.initial, before, atol=0.0)
-        again = world.play(quick(name), rounds=2)
-        equal(play.params, again.params, atol=0.0)

@@ -1,16 +1,12 @@
 """FedBABU: the head is one value for ever, the body is FedAvg's, and clients fine-tune on their own."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedbabu import FedBABU
-from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
-from unskew.server.optimise import Moments
 from unskew.tree import Params
 from unskew.world.outage import Outage
 
@@ -60,36 +56,6 @@ def test_one_round_by_hand(classes: Any, equal: Any) -> None:
     equal(play.params[1], expected, atol=1e-12)
 
 
-@dataclass(frozen=True)
-class PartWay:
-    """The guide's rule: it goes through every tensor of the model."""
-
-    share: float
-
-    def start(self, params: Params) -> Moments:
-        return Moments()
-
-    def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        return {n: t + self.share * (mean[n] - t) for n, t in w.items()}, moments
-
-
-def test_a_rule_that_goes_through_all_tensors_finds_the_head_as_it_was(classes: Any, equal: Any) -> None:
-    """Half of the way: (w + mean) / 2, of which the head is what it was."""
-    whole, half = (
-        classes(norm=True).play(FedBABU(local=SMALL, server=PartWay(share)), 1).params[1] for share in (1.0, 0.5)
-    )
-    initial = classes(norm=True).population.initial
-    equal(half, {n: (initial[n] + whole[n]) / 2 for n in whole}, atol=1e-6)
-    assert changed(initial, half) == FC | NORM
-
-
-def test_with_nothing_fixed_it_is_fedavg(classes: Any, equal: Any) -> None:
-    """I-22, to the bit."""
-    world = classes(n=[4, 7, 9], norm=True)
-    babu = FedBABU(local=SMALL, weighting="samples", fixed=())
-    equal(world.play(babu).params, world.play(FedAvg(SMALL)).params, atol=0.0)
-
-
 @pytest.mark.parametrize(
     ("finetune", "moved"), [("none", set()), ("head", HEAD), ("body", FC | NORM), ("all", HEAD | FC | NORM)]
 )
@@ -102,33 +68,3 @@ def test_finetuning_moves_what_it_was_told_and_nothing_is_remembered(
     assert all(changed(play.params[-1], model) == moved for model in own.values())
     assert len({model["head.bias"][0].item() for model in own.values()}) == (4 if "head.bias" in moved else 1)
     assert all(play.sim.memory.get(c) is None for c in range(4))
-
-
-def test_the_initial_accuracys_model_is_one_object_for_all(classes: Any) -> None:
-    """Evaluation grades it once, not once per client."""
-    play = classes().play(FedBABU("none", local=SMALL), 1)
-    models = play.sim.own_models(play.states[-1], range(4), 1)
-    assert {id(m) for m in models.values()} == {id(play.states[-1].params)}
-
-
-def test_finetuning_takes_the_epochs_asked_for(classes: Any, equal: Any) -> None:
-    """Two full-batch epochs on the head from the global model, by autograd."""
-    world = classes(n=[6, 6])
-    play = world.play(FedBABU("head", 2, local=SgdConfig(lr=0.3, local_steps=1, batch_size=None)), 1)
-    module = world.task.build().double()
-    module.load_state_dict(play.params[-1])
-    rows = world.device_data.train[1]
-    for _ in range(2):
-        module.zero_grad()
-        torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
-        with torch.no_grad():
-            for n, p in module.named_parameters():
-                if n in HEAD:
-                    p -= 0.3 * p.grad
-    equal(play.own(1), {n: p.detach() for n, p in module.named_parameters()}, atol=1e-12)
-
-
-def test_everything_fixed_is_refused(springs: Any) -> None:
-    """The springs' only layer is the head."""
-    with pytest.raises(ConfigError, match=r"FedBABU's fixed = \['head'\] leaves no parameter to be learned together"):
-        springs(m=[1.0, 2.0]).play(FedBABU())

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from torch import Tensor
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import (
     EFFICIENCY,
-    PRESETS,
     Bids,
     CallForBids,
     Drift,
@@ -28,12 +26,11 @@ from unskew.algorithms.feddif import (
     SharedDrift,
     Tally,
 )
-from unskew.errors import ConfigError, DataError, QuorumError
-from unskew.experiment import config
+from unskew.errors import QuorumError
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, adapter, row
 from unskew.keys import Key
 from unskew.local.executor import EvalJob, StepJob, StepResult
-from unskew.protocol import ClientId, Exponential, Fitted, Held, Layout, Me, SgdConfig, drive
+from unskew.protocol import ClientId, Fitted, Held, Layout, Me, SgdConfig, drive
 from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
 from unskew.server.distance import iid_distance, shares
@@ -348,12 +345,6 @@ def test_each_move_brings_a_model_nearer_by_its_bid_until_it_is_near_enough(
 
 
 # ---------------------------------------------------------------- stopping, bids, links
-def test_a_client_bids_nothing_for_a_model_that_is_near_enough() -> None:
-    """(6, 4) is .1414 from uniform and (6, 6) at it; (10, 0) at .7071 becomes (10, 2) at .4714."""
-    dols = [[[6.0, 4.0]], [[10.0, 0.0]]]
-    assert bids(FedDif(epsilon=0.14), dols, [0, 2]) == pytest.approx([0.141421, 0.235702], abs=1e-6)
-    assert bids(FedDif(epsilon=0.15), dols, [0, 2]) == pytest.approx([0.0, 0.235702], abs=1e-6)
-    assert bids(FedDif(epsilon=0.15, stop="decrement"), dols, [0, 2]) == pytest.approx([0.141421, 0.235702], abs=1e-6)
 
 
 def test_a_lagged_bid_is_too_high_by_the_last_gain() -> None:
@@ -407,22 +398,6 @@ def test_where_nobody_can_send_it_is_fedavg_to_the_bit_and_says_so(classes: Any,
     assert ours.bytes != theirs.bytes
 
 
-def test_where_every_distance_is_tolerable_it_is_fedavg_to_the_bit(classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9, 5], norm=True)
-    ours, theirs = world.play(FedDif(SMALL, epsilon=1.0)), world.play(FedAvg(SMALL))
-    equal(ours.params, theirs.params, atol=0.0)
-    assert "FedDif is FedAvg" in ours.sim.algorithm.info(ours.states[-1]).warnings[0]
-    moving = world.play(FedDif(SMALL))
-    with pytest.raises(AssertionError):
-        equal(moving.params, theirs.params, atol=1e-3)
-
-
-def test_clients_that_are_alike_leave_their_models_where_they_are() -> None:
-    info = Game(FedDif(epsilon=0.0), [[5, 5], [20, 20], [1, 1]]).play()
-    assert info.iterations == 1
-    assert "the clients' data are alike" in info.warnings[0]
-
-
 def test_the_hop_limit_and_the_budget_hold() -> None:
     """Three models over gamma 2: each costs S / 2 = 96 Hz s (three float64), so 200 has room for two."""
     histograms, gamma = [[10, 0, 0], [0, 10, 0], [0, 0, 10]], torch.full((3, 3), 2.0)
@@ -438,16 +413,6 @@ def test_the_hop_limit_and_the_budget_hold() -> None:
 
 
 # ---------------------------------------------------------------- how many models
-@pytest.mark.seconds
-def test_models_begin_at_clients_drawn_from_all() -> None:
-    """Fewer than the cohort: .3 of 10 clients; every client starts sooner or later, and others may bid."""
-    game = Game(FedDif(model_ratio=0.3), torch.eye(10, dtype=torch.int64) * 5 + 1, clients_per_round=6)
-    starts = set()
-    for _ in range(30):
-        info = game.play()
-        assert info.models == len(info.starts) == 3
-        starts.update(info.starts)
-    assert starts == set(range(10))
 
 
 @pytest.mark.parametrize(("ratio", "n", "models"), [(0.15, 100, 15), (0.07, 100, 7), (0.001, 20, 1), (1.0, 10, 10)])
@@ -456,49 +421,7 @@ def test_the_number_of_models_is_rounded_up(ratio: float, n: int, models: int) -
     assert game.play().models == models
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "cohort", "why"),
-    [
-        (FedDif(model_ratio=1.5), None, "each of the 4 clients, got 6 from model_ratio = 1.5"),
-        (FedDif(), 5, "each of the 4 clients, got 5 from clients_per_round"),
-    ],
-)
-def test_impossible_numbers_of_models_are_refused_before_any_work(
-    algorithm: FedDif, cohort: int | None, why: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"FedDif needs between one model and one for {why}"):
-        Game(algorithm, SKEWED, clients_per_round=cohort)
-
-
 # ---------------------------------------------------------------- what cannot be
-def test_one_class_is_refused() -> None:
-    with pytest.raises(ConfigError, match="got a task of 1 class; use fedavg"):
-        Game(FedDif(), [[3], [4]])
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"target": (0.5, 0.6)}, "target must be class shares >= 0 that sum to 1"),
-        ({"target": (1.5, -0.5)}, "target must be class shares >= 0 that sum to 1"),
-        ({"target": (1.0, 0.0), "metric": "kl"}, "metric 'kl' is infinite for every model trained on a class"),
-        ({"target": "pooled", "metric": "kl", "sigma": 0.1}, "metric 'kl' is infinite where noise"),
-        ({"epsilon": -0.1}, "epsilon must be >= 0, got -0.1"),
-        ({"epsilon": math.nan}, "epsilon must be >= 0, got nan"),
-        ({"model_ratio": -1.0}, "model_ratio must be > 0, got -1"),
-        ({"bits": 0.0}, "bits must be > 0, got 0"),
-        ({"drift": Drift(), "local": SgdConfig(optimizer="adam")}, "got adam; leave drift out"),
-        ({"drift": Drift(), "local": SgdConfig(momentum=0.9, nesterov=True)}, "got nesterov; leave drift out"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        FedDif(**options)
-
-
-def test_a_target_for_other_classes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="target must have a share for each of 7 classes, got 2"):
-        Game(FedDif(target=(0.5, 0.5)), SKEWED)
 
 
 def test_a_client_without_data_trains_nothing_and_wins_nothing() -> None:
@@ -509,11 +432,6 @@ def test_a_client_without_data_trains_nothing_and_wins_nothing() -> None:
     assert all(1 not in path[1:] for path in paths)
     assert game.state.params["w"][1].item() == 0.0
     assert info.sizes[1] == int(game.histograms[paths[1]].sum())
-
-
-def test_clients_of_whom_none_has_data_are_refused() -> None:
-    with pytest.raises(DataError, match="round 1: none of the 2 models met a training example"):
-        Game(FedDif(), [[0, 0], [0, 0]]).play()
 
 
 @pytest.mark.parametrize(
@@ -637,18 +555,6 @@ def _tallied(game: "Game") -> list[int]:
     return [w.me.id for w, _ in game.executor.done if w.step == "tally"]
 
 
-def test_a_client_that_was_not_heard_once_is_asked_again_for_its_part_of_the_sum() -> None:
-    """Client 1 begins; client 3's first answer is lost, and it comes after the others."""
-
-    class Once(Outage):
-        def fate(self, key: Key, step: str, asked: int) -> Any:
-            return "unreachable" if (step, asked, key.path[-1]) == ("tally", 2, 3) else None
-
-    game = Game(FedDif(target="pooled"), SKEWED, outage=Once())
-    assert game.play().warnings == ()
-    torch.testing.assert_close(game.state.target, shares(torch.tensor(SKEWED).sum(0).double()))
-
-
 @pytest.mark.parametrize("metric", ["l2", "kl"])
 def test_a_client_that_is_never_heard_is_left_out_for_good_and_it_is_said(metric: Any) -> None:
     """Asked in a later round, the difference of the two sums would be its counts.  Under kl nothing is unmasked."""
@@ -672,13 +578,6 @@ def test_a_client_that_is_never_heard_is_left_out_for_good_and_it_is_said(metric
     before = _tallied(game)
     assert game.play().warnings == ()
     assert _tallied(game) == before
-
-
-def test_a_pooled_target_leaves_clients_alone_who_have_what_all_have() -> None:
-    """All skewed alike: far from uniform, at zero from the pooled shares."""
-    histograms = [[9, 1], [18, 2], [27, 3]]
-    assert Game(FedDif(target="pooled", epsilon=1e-6), histograms).play().iterations == 1
-    assert Game(FedDif(target=(0.9, 0.1), epsilon=1e-6), histograms).play().iterations == 1
 
 
 # ---------------------------------------------------------------- drift
@@ -780,21 +679,6 @@ def test_the_mean_drift_is_added_to_the_mean_model(classes: Any) -> None:
         torch.testing.assert_close(drifted.params[1][name], start + 2.0 * moved, rtol=0, atol=1e-9)
 
 
-def test_without_drift_nothing_of_it_travels_or_is_remembered() -> None:
-    game = Game(FedDif(), SKEWED)
-    game.play(2)
-    assert game.state.means is None
-    assert game.state.heard == {}
-    assert all(w.message.drift is None for w, _ in game.executor.done if w.step == "train")
-    assert all(game.sim.memory.get(c) is None for c in range(4))
-
-
-def test_buffers_and_frozen_tensors_do_not_drift(classes: Any) -> None:
-    local = SgdConfig(lr=0.1, local_epochs=1, trainable=("body",))
-    play = classes(norm=True).play(FedDif(local, drift=Drift(0.001)), 2, codec=True)
-    assert set(play.states[-1].means.h) == {"fc.weight", "fc.bias", "bn.weight", "bn.bias"}
-
-
 # ---------------------------------------------------------------- learning rate within a round
 def test_the_cosine_within_a_round() -> None:
     """k = 0: 1; k = 10: a half; k = 19: .5 (1 + cos(.95 pi)) = .00616, and no less."""
@@ -806,65 +690,6 @@ def test_the_cosine_within_a_round() -> None:
 
 
 # ---------------------------------------------------------------- presets
-def test_presets_are_what_the_papers_and_their_code_did() -> None:
-    assert FedDif() == FedDif()
-    assert FedDif(preset="paper") == FedDif(gamma_min=1.0)
-    p000, p001 = FedDif(preset="p000"), FedDif(preset="p001")
-    assert (p000.stop, p000.valuation, p000.feasibility) == ("efficiency", "lagged", "none")
-    assert (p000.bits, p000.model_ratio, p000.drift) == (40e6, 0.15, Drift(0.01, 0.1))
-    assert p000.local == SgdConfig(
-        lr=0.1, lr_schedule=Exponential(0.998), batch_size=50, weight_decay=0.001, clip_norm=10.0
-    )
-    assert (p001.stop, p001.valuation, p001.feasibility, p001.gamma_min) == ("iid_distance", "lagged", "qos", 1.0)
-    assert (p001.filtering, p001.bits, p001.model_ratio) == ("after_matching", 40e6, 1.0)
-    assert (p001.lr_within_round, p001.drift) == ("cosine", None)
-    assert p001.local == SgdConfig(lr=0.01, momentum=0.9, batch_size=16, weight_decay=5e-4)
-    fields = {f.name for f in dataclasses.fields(FedDif)}
-    assert all(set(changes) <= fields for changes in PRESETS.values())
-
-
-def test_what_is_given_wins_over_the_preset() -> None:
-    local = SgdConfig(lr=0.3)
-    mine = FedDif(
-        preset="p000", local=local, epsilon=0.08, valuation="current", drift=None, bits=None, model_ratio=None
-    )
-    assert mine == FedDif(local, epsilon=0.08, stop="efficiency", feasibility="none")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"preset": "p000", "epsilon": 0.02},
-        {"preset": "p000", "drift": "none", "bits": "none"},
-        {"preset": "p001", "local": {"lr": 0.2}, "model_ratio": 0.5},
-        {"drift": {"a": 0.02}, "target": [0.25, 0.25, 0.5], "sigma": 0.01, "noise": "every", "budget": 1e6},
-    ],
-)
-def test_a_resolved_configuration_reads_back_to_the_same_algorithm(options: dict[str, Any], tmp_path: Path) -> None:
-    first = config.method("feddif", options)
-    again = config.method("feddif", first.options)
-    assert again == first
-    assert again.algorithm == first.algorithm
-    assert (options.get("preset") is None) == (first.algorithm.valuation == "current")
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"preset": "p002"}, "method.preset must be one of 'paper', 'p000' or 'p001', got \"p002\""),
-        ({"epsilon": -1.0}, "method.epsilon must be >= 0, got -1"),
-        ({"sigma": -0.1}, "method.sigma must be >= 0, got -0.1"),
-        ({"epsilom": 0.1}, "unknown key method.epsilom; did you mean epsilon"),
-        ({"model_ratio": 0.0}, "method.model_ratio must be > 0, got 0"),
-        ({"bits": "many"}, "method.bits must be"),
-        ({"drift": {"a": -1.0}}, "method.drift.a must be >= 0, got -1"),
-    ],
-)
-def test_options_that_are_none_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        config.method("feddif", options)
-    assert why in str(error.value)
 
 
 def test_the_masked_sum_is_added_and_unmasked_by_the_step() -> None:

@@ -2,59 +2,45 @@
 
 import dataclasses
 import functools
-import importlib.util
 import math
 import re
 import sys
-import tomllib
 from typing import Any
 
 import pytest
 import recipe
 import torch
-import toy_prior
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from unskew import wire
 from unskew.algorithms import TABLE, resolve
 from unskew.algorithms import feddw as module
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddistr import EmbeddingNoise as OnEmbeddings
-from unskew.algorithms.feddistr import FedDistr
 from unskew.algorithms.feddw import (
     DW,
     ClassRelation,
     FedDW,
-    FedDWState,
     LabelNoise,
     MuDecay,
     SoftLabels,
     SoftLabelTotals,
     add_soft_labels,
-    class_relations,
     fault,
     noised,
     renewed,
-    through,
-    together,
 )
-from unskew.algorithms.fedpft import FedPFT
 from unskew.algorithms.maxfl import MAXFL
-from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.errors import ConfigError, QuorumError
-from unskew.experiment import config, from_python
-from unskew.info import ClassRelations, DiffusionRound, Privacy, Refused
+from unskew.errors import ConfigError
+from unskew.experiment import config
+from unskew.info import ClassRelations, Refused
 from unskew.keys import Key
 from unskew.ledger import SERVER
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import Sgd, SgdConfig, drive, run, step
+from unskew.protocol import Sgd, SgdConfig
 from unskew.runtime import in_process
 from unskew.runtime.in_process import Population, Simulator
 from unskew.server import privacy
-from unskew.tasks.task import make_task
 from unskew.world.outage import Outage
 from unskew.wrappers.base import wrap
 
@@ -81,12 +67,6 @@ def test_the_term_by_hand() -> None:
     assert value.item() == pytest.approx(10 * 0.07233, rel=1e-4)
 
 
-def test_rows_are_not_normalised_and_there_is_no_relu_before_the_softmax() -> None:
-    """W = (1, -2)^T: W W^T = (1, -2; -2, 4): (.9526, .0474) = softmax(1, -2), (.0025, .9975)."""
-    cr = class_relations(torch.tensor([[1.0], [-2.0]]))
-    assert cr.flatten().tolist() == pytest.approx([0.9526, 0.0474, 0.0025, 0.9975], abs=1e-4)
-
-
 matrices = st.integers(2, 5).flatmap(
     lambda c: st.tuples(
         st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=c, max_size=c),
@@ -102,23 +82,6 @@ def test_the_term_lies_between_zero_and_two_over_c(drawn: Any) -> None:
     sl = (rows + 1e-9) / (rows + 1e-9).sum(1, keepdim=True)
     value = ClassRelation(1.0, "w")({"w": weight}, {"soft_labels": sl}).item()
     assert 0.0 <= value <= 2.0 / len(sl)
-
-
-def test_the_bound_is_reached_by_relations_that_are_all_wrong() -> None:
-    """W = 9 I gives CR = I within 1e-35; SL has the classes exchanged: each row is sqrt(2) off, 4 / 4 = 2 / C."""
-    value = ClassRelation(1.0, "w")({"w": 9 * torch.eye(2)}, {"soft_labels": torch.eye(2).flip(0)})
-    assert value.item() == pytest.approx(1.0)
-
-
-def test_only_the_classifiers_weight_has_a_gradient() -> None:
-    """G8, DW-A4: neither other tensors nor SL."""
-    torch.manual_seed(0)
-    params = {n: torch.randn(3, 3, requires_grad=True) for n in ("body", "w")} | {"b": torch.randn(3)}
-    sl = torch.eye(3, requires_grad=False)
-    ClassRelation(1.0, "w")(params, {"soft_labels": sl}).backward()
-    assert params["w"].grad is not None
-    assert params["w"].grad.abs().max() > 0
-    assert params["body"].grad is None
 
 
 # ---------------------------------------------------------------- eq. 4, 7
@@ -178,16 +141,6 @@ def test_soft_labels_are_those_of_the_model_that_is_sent_whatever_is_trained_aft
         torch.testing.assert_close(reply.soft.sums, sums, rtol=0, atol=1e-12)
 
 
-def test_augmentation_never_reaches_the_soft_labels(classes: Any) -> None:
-    """DW-A7: what is folded are the examples as they are.  At a vanishing rate training changes nothing else."""
-    world = classes()
-    still = SgdConfig(lr=1e-300, batch_size=None)
-    device_data = dataclasses.replace(world.device_data, augment=lambda x, g: x + 100.0)
-    plain = world.play(FedDW(local=still), rounds=1).states[1].sl
-    turned = dataclasses.replace(world, device_data=device_data).play(FedDW(local=still), rounds=1).states[1].sl
-    torch.testing.assert_close(plain, turned, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("options", [{}, {"sl_history": "cumulative", "sl_momentum": 0.5}])
 def test_a_class_nobody_holds_keeps_its_row_and_rows_sum_to_one(options: Any, classes: Any) -> None:
     """G8, DW-A1: class 2 is held by client 3 alone, cohorts of two."""
@@ -216,20 +169,6 @@ def test_cumulative_history_pools_all_uploads(classes: Any) -> None:
     assert [int(s.totals.counts.sum()) for s in current.states] == [0, 10, 10, 10]
 
 
-def test_the_first_matrix_is_one_hot_and_pulls_from_round_one(classes: Any, equal: Any) -> None:
-    world = classes()
-    play = world.play(FedDW(mu=5.0, bias="keep", local=SMALL), rounds=1)
-    assert torch.equal(play.states[0].sl, torch.eye(3, dtype=torch.float64))
-    term = ClassRelation(5.0, "head.weight")
-
-    @dataclasses.dataclass(frozen=True)
-    class Fixed:
-        def __call__(self, params: Any, aux: Any) -> Tensor:
-            return term(params, {"soft_labels": torch.eye(3, dtype=torch.float64)})
-
-    equal(play.params[1], world.play(FedAvg(SMALL, terms=(Fixed(),)), rounds=1).params[1])
-
-
 def test_mu_falls_in_the_rounds_that_every_divides() -> None:
     """Rounds 1-8 have mu, 9-17 a tenth, 18-26 a hundredth, as in the released code."""
     dw = DW(1.0, mu_decay=MuDecay(9, 0.1))
@@ -238,12 +177,6 @@ def test_mu_falls_in_the_rounds_that_every_divides() -> None:
 
 
 # ---------------------------------------------------------------- any method
-QUICK = SgdConfig(0.02, local_steps=3, batch_size=16, optimizer="adam")
-ONE_ROUND: dict[str, Any] = {
-    "feddistr": FedDistr(steps=2, images=4, m=1, classifier=QUICK),
-    "fedpft": FedPFT(images=4, m=1, classifier=QUICK),
-}
-"""Those of recipe.APART, made for the clients of toy_prior."""
 
 METHODS = [n for n in TABLE if n != "feddw" and n not in recipe.APART]
 
@@ -251,51 +184,6 @@ METHODS = [n for n in TABLE if n != "feddw" and n not in recipe.APART]
 def half(first: int) -> list[Any]:
     """The methods, of which every second one waits for `make test-slow`."""
     return [pytest.param(n, marks=pytest.mark.slow if i % 2 != first else ()) for i, n in enumerate(METHODS)]
-
-
-@pytest.mark.parametrize("name", half(0))
-@pytest.mark.seconds
-def test_without_strength_a_method_stays_itself(name: str) -> None:
-    """mu = 0 and the bias kept: state and memory of the method bit for bit, and every transfer, but for soft labels."""
-    one, two = (recipe.make(name) for _ in range(2))
-    added = wrap(two, DW(mu=0.0, bias="keep"))
-    with_, without = (recipe.simulator(name, "normalised", algorithm=a, codec=True) for a in (added, one))
-    for (_, a, here), (_, b, there) in zip(recipe.rounds(with_, 2), recipe.rounds(without, 2), strict=True):
-        assert wire.encode(a.of) == wire.encode(b)
-        for c in with_.population.clients:
-            assert wire.encode(with_.memory.get(c)) == wire.encode(without.memory.get(c))
-        moved = [[(t.src, t.dst, t.bytes) for t in x.transfers if SERVER not in (t.src, t.dst)] for x in (here, there)]
-        assert moved[0] == moved[1]
-        assert here.losses == there.losses
-        assert here.work == there.work
-
-
-@pytest.mark.parametrize("name", recipe.APART)
-def test_without_strength_a_method_of_one_round_stays_itself(name: str) -> None:
-    """The same of those that need images: state and memory, and soft labels of every client beside them."""
-    with toy_prior.toy():
-        one, plain, _ = toy_prior.played(ONE_ROUND[name], rounds=2, codec=True)
-        two, added, _ = toy_prior.played(wrap(ONE_ROUND[name], DW(mu=0.0, bias="keep")), rounds=2, codec=True)
-    for a, b in zip(added, plain, strict=True):
-        assert wire.encode(a.of) == wire.encode(b)
-    for c in one.population.clients:
-        assert wire.encode(two.memory.get(c)) == wire.encode(one.memory.get(c))
-    assert added[1].totals.uploads == len(one.population.clients)
-
-
-@pytest.mark.parametrize("name", recipe.APART)
-def test_a_method_of_one_round_takes_the_term(name: str) -> None:
-    """Classifiers are pulled, and their bias stays zero."""
-    ends = []
-    with toy_prior.toy():
-        for mu in (0.0, 30.0):
-            sim, states, _ = toy_prior.played(wrap(ONE_ROUND[name], DW(mu=mu)))
-            _, info = sim.algorithm.info(states[1])
-            assert (info.ignored, info.warnings) == ((), ())
-            ends.append(sim.own_models(states[1], [0], 1)[0])
-    weight, bias = (next(n for n in ends[0] if n.startswith("3.") and n.endswith(w)) for w in ("weight", "bias"))
-    assert not any(end[bias].any() for end in ends)
-    assert float((ends[0][weight] - ends[1][weight]).abs().max()) > 1e-3
 
 
 class Watching(LocalTrainer):
@@ -341,91 +229,14 @@ def test_every_method_takes_the_term(name: str) -> None:
         assert not sim.own_models(state, [c], 2)[c]["2.bias"].any()
 
 
-def test_a_method_that_leaves_the_layer_alone_says_that_the_term_does_nothing() -> None:
-    """FedBABU trains the body only."""
-    sim = recipe.simulator("fedbabu", "perceptron", algorithm=resolve("fedbabu+dw")(local=recipe.LOCAL))
-    state, _ = sim.round(sim.start(), 1)
-    (warning,) = relations_of(sim.algorithm, state).warnings
-    assert "nor a layer that stays as it is" in warning
-
-
 def algorithm_options(target: Any) -> dict[str, Any]:
     return {"local": recipe.LOCAL} if "local" in config.schema.parameters(target) else {}
-
-
-def test_held_values_pass_through_untouched() -> None:
-    """FedDif: models and degrees of learning hop from client to client as they do without the term."""
-    plain, added = (recipe.simulator(n, "perceptron", algorithm=recipe.make(n, epsilon=0.01)) for n in NAMES)
-    hops = [
-        [[(t.hop, t.src, t.dst, t.bytes) for t in trace.transfers if SERVER not in (t.src, t.dst)] for trace in traces]
-        for traces in ([x for *_, x in recipe.rounds(s)] for s in (plain, added))
-    ]
-    assert hops[0] == hops[1]
-    assert sum(map(len, hops[0])) > 12
-
-
-NAMES = ("feddif", "feddif+dw")
 
 
 def test_a_client_that_trains_twice_in_a_round_counts_once(classes: Any) -> None:
     """FedSwap trains ten legs a round on 4 clients of 8: the soft labels of 32 examples, not of 320."""
     play = classes().play(resolve("fedswap+dw")(local=SMALL), rounds=1)
     assert float(play.states[1].totals.counts.sum()) == 32.0
-
-
-def test_steps_that_train_nothing_are_left_alone(classes: Any, spy: Any) -> None:
-    """FedProx by size asks for sizes first: that message and its reply have nothing of the term's."""
-    algorithm = wrap(resolve("fedprox")(sampling="size", local=SMALL), DW())
-    with spy() as messages:
-        classes(n=[3, 9, 5]).play(algorithm, rounds=1, clients_per_round=2)
-    kinds = [type(m).__name__ for m in messages]
-    assert kinds[:6] == ["NoneType"] * 3 + ["SizeReply"] * 3
-    assert sum(hasattr(m, "soft") for m in messages) == 2
-
-
-def test_feddw_is_fedavg_with_the_term() -> None:
-    assert resolve("fedavg+dw")(dw=DW(mu=0.1)) == FedDW()
-    assert repr(FedDW()).startswith("Wrapped(of=FedAvg(")
-
-
-def test_a_plan_learns_of_a_failure_where_it_waits() -> None:
-    """A quorum that is not met is raised inside the method's own plan, which may go on."""
-
-    def plan() -> Any:
-        try:
-            yield 1
-        except QuorumError as error:
-            said = str(error)
-        return (yield 2), said
-
-    def answer(want: int) -> int:
-        if want == 10:
-            raise QuorumError("nobody")
-        return want
-
-    got = drive(through(plan(), lambda w: 10 * w, lambda w, g: (w, g)), answer)
-    assert got == ((2, 20), "nobody")
-
-
-def test_local_code_of_a_methods_own_is_reported_as_out_of_reach(classes: Any) -> None:
-    world = classes()
-
-    def same(local: Any, params: Any) -> Any:
-        return params
-
-    @dataclasses.dataclass(frozen=True)
-    class Own(FedAvg):
-        def train(self, me: Any, msg: Any, memory: Any) -> Any:
-            from unskew.algorithms.fedavg import ModelReply
-
-            return ModelReply((yield from run(same, msg.params)), me.n), None
-
-        train.__annotations__ = FedAvg.train.__annotations__
-        train = step(train)
-
-    play = world.play(wrap(Own(), DW()), rounds=1)
-    (warning,) = relations_of(play.sim.algorithm, play.states[1]).warnings
-    assert "the class-relation term had no effect" in warning
 
 
 # ---------------------------------------------------------------- the bias
@@ -443,35 +254,6 @@ def test_the_bias_is_held_at_zero(classes: Any, springs: Any) -> None:
             assert not torch.equal(own["fc.bias"], world.population.initial["fc.bias"])
     kept = world.play(FedDW(local=local, bias="keep"), rounds=1)
     assert float(kept.params[1]["head.bias"].abs().max()) > 0.0
-
-
-def test_without_a_bias_there_is_nothing_to_hold(classes: Any) -> None:
-    """The requests are those of the method, so that written-out gradients stay in use."""
-    world = classes()
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3, bias=False))
-
-    task = make_task(build, 3, examples=torch.rand(4, 4))
-    initial = {n: t.double() for n, t in task.init(Key(0)).items()}
-    population = Population(world.population.histograms, task.layout, initial, lambda key: initial)
-    trainer = Watching(task, world.device_data, dtype=torch.float64)
-    trainer.asked = []
-    sim = Simulator(FedDW(local=SMALL), population, Sequential(trainer))
-    sim.round(sim.start(), 1)
-    assert [job.config for _, job in trainer.asked] == [SMALL] * 4
-
-
-# ---------------------------------------------------------------- presets
-def test_presets_are_fields_and_what_is_given_wins() -> None:
-    paper, code = FedDW(preset="paper"), FedDW(preset="code")
-    assert paper.by == DW()
-    assert code.by == DW(0.1, MuDecay(9, 0.1), "cumulative", 0.5, "keep")
-    assert paper.of == code.of
-    assert (paper.of.local.optimizer, paper.of.local.lr, paper.of.local.batch_size) == ("adam", 1e-3, 128)
-    mine = FedDW(preset="code", mu=10.0, mu_decay=None, sl_history="current", bias="zero", local=SMALL)
-    assert mine.by == DW(10.0, None, "current", 0.5, "zero")
-    assert mine.of.local == SMALL
 
 
 # ---------------------------------------------------------------- wire
@@ -512,22 +294,6 @@ def test_an_upload_that_cannot_be_right_is_named(sums: Any, counts: Any, why: st
     assert re.search(why, said), said
 
 
-def test_more_examples_than_a_client_says_it_has_are_refused() -> None:
-    """3 examples of one that says 2; noise of sigma 1 on 2 classes may add 10 sqrt(2) = 14.1."""
-    said = "soft labels of 3 examples, of a client that says it has 2"
-    assert (fault(soft(*GOOD), 2, n=3), fault(soft(*GOOD), 2, n=2)) == (None, said)
-    assert fault(soft([[9.0, 8.0], [0.0, 0.0]], [16.0, 0.0]), 2, 1.0, 2) is None
-    assert "17 examples" in str(fault(soft([[9.0, 8.0], [0.0, 0.0]], [17.0, 0.0]), 2, 1.0, 2))
-
-
-def test_rounding_is_no_fault() -> None:
-    """A million float32 distributions."""
-    g = Key(1).generator()
-    p = torch.rand(1_000_000, 4, generator=g).softmax(1)
-    sums = torch.zeros(4, 4).index_add(0, torch.zeros(len(p), dtype=torch.int64), p)
-    assert fault(SoftLabels(sums, torch.tensor([1e6, 0.0, 0.0, 0.0])), 4) is None
-
-
 def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 1 sends minus its sums: the matrix is the others', its model counts, the round goes on."""
     world = classes()
@@ -555,22 +321,7 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     assert len(relations_of(nobody.sim.algorithm, nobody.states[1]).ignored) == 4
 
 
-def test_lost_replies_leave_the_matrix_to_the_others(classes: Any) -> None:
-    play = classes().play(FedDW(local=SMALL), rounds=5, outage=Outage(late=0.5), codec=True, seed=3)
-    heard = [4 - len(t.failures) for t in play.traces]
-    assert [s.totals.uploads for s in play.states[1:]] == heard
-    assert min(heard) < 4
-
-
 # ---------------------------------------------------------------- bad input
-def last_is(layer: nn.Module, head: str = "last") -> Any:
-    def build() -> nn.Module:
-        made = nn.Sequential()
-        made.add_module("fc", nn.Linear(4, 3))
-        made.add_module("last", layer)
-        return made
-
-    return make_task(build, 3, head=head)
 
 
 def start(task: Any, algorithm: Any, classes: int = 3) -> Any:
@@ -579,149 +330,12 @@ def start(task: Any, algorithm: Any, classes: int = 3) -> Any:
     return Simulator(algorithm, population, Sequential(None)).start()  # type: ignore[arg-type]
 
 
-def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_and_can_be_named() -> None:
-    with pytest.raises(ConfigError, match=r"last.weight has the shape \(3,\); name it by layer = ..., .*'fc.weight'"):
-        start(last_is(nn.BatchNorm1d(3)), FedDW())
-    with pytest.raises(ConfigError, match=r"ends in a layer without a weight of its own \(no tensors\); name it"):
-        start(last_is(nn.ReLU()), FedDW())
-    with pytest.raises(ConfigError, match=r"there is no tensor head.weight; name it"):
-        start(last_is(nn.ReLU()), FedDW(layer="head"))
-    with pytest.raises(ConfigError, match=r"term of SCAFFOLD needs a linear .* end the network in a linear layer"):
-        start(make_task(lambda: nn.Conv2d(1, 3, 2), 3, head=""), resolve("scaffold+dw")())
-    for layer in ("fc", "fc.weight"):
-        assert start(last_is(nn.ReLU()), FedDW(layer=layer)).layer == "fc.weight"
-
-
-def test_a_named_layer_is_the_one_that_is_pulled() -> None:
-    """Its bias is held, too."""
-    task = last_is(nn.Tanh())
-    x, y = torch.randn(8, 4, generator=Key(2).generator()), torch.arange(8) % 3
-    device_data = dataclasses.replace(
-        recipe.world("perceptron")[1].device_data, x=x, y=y, train=(torch.arange(8),), val=(x[:0],)
-    )
-    ends = []
-    for mu in (0.0, 50.0):
-        population = Population(torch.bincount(y)[None], task.layout, task.init(Key(0)), task.init)
-        sim = Simulator(FedDW(mu=mu, layer="fc", local=SMALL), population, Sequential(LocalTrainer(task, device_data)))
-        state, _ = sim.round(sim.start(), 1)
-        ends.append(state.of.params)
-        assert float(state.of.params["fc.bias"].abs().max()) == 0.0
-    assert float((ends[0]["fc.weight"] - ends[1]["fc.weight"]).abs().max()) > 1e-3
-
-
-def test_one_class_in_all_is_refused(springs: Any) -> None:
-    with pytest.raises(ConfigError, match="FedDW is about several classes, got 1"):
-        springs(m=[1.0, 2.0]).play(FedDW(local=SMALL))
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ({"name": "feddw", "mu": -0.1}, r"method.mu must be >= 0, got -0.1"),
-        ({"name": "fedprox+dw", "dw": {"mu": -1.0}}, r"method.dw.mu must be >= 0, got -1.0"),
-        ({"name": "fedprox+dw", "dw": {"layr": "x"}}, r"unknown key method.dw.layr; did you mean layer\?"),
-        ({"name": "fedprox+dw", "nu": 1.0}, r"unknown key method.nu \(fedprox\+dw has: mu, .*, dw\)"),
-        ({"name": "fedprox+bw"}, r"method.name: unknown wrapper 'bw'"),
-        ({"name": "feddw+dw"}, r"has the class-relation term already"),
-        ({"name": "moon+dw+dw"}, r"MOON\+dw has an option dw already"),
-        ({"name": "moon", "with": ["top_k", "top_k"]}, r"MOON\+top_k has .* earlier wrapper's"),
-        ({"name": "fedporx+dw"}, r"unknown method 'fedporx'; did you mean fedprox"),
-        ({"name": "feddw", "dp": {"delta": 0.1}}, r"needs either noise_multiplier or epsilon, got neither"),
-        ({"name": "feddw", "dp": {"epsilon": 1.0}}, r"budget for a number of uploads; set dp.uploads"),
-        ({"name": "feddw", "dp": {"epsilon": 1.0, "noise_multiplier": 1.0}}, r"got both"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(table: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        config.parse({"rounds": 1, "method": table})
-
-
-# ---------------------------------------------------------------- configuration
-def test_the_term_is_configuration() -> None:
-    """Any name, the method's options beside a table of the term's; spelled out it reads back equal."""
-    text = """
-        rounds = 2
-        local = { lr = 0.3 }
-        methods = [
-            { name = "fedprox+dw", mu = 0.7, dw = { mu = 0.2, mu_decay = { every = 3 } } },
-            { name = "scaffold+dw", option = "I" },
-            { name = "ifca+dw" },
-            { name = "feddw", mu = 1.0, preset = "code", mu_decay = "none" },
-        ]"""
-    made = config.parse(tomllib.loads(text))
-    prox, scaffold, _, own = (m.algorithm for m in made.methods)
-    assert prox.of == resolve("fedprox")(mu=0.7, local=SgdConfig(lr=0.3))
-    assert prox.by == DW(0.2, MuDecay(3, 0.1))
-    assert scaffold.of == SCAFFOLD("I", local=SgdConfig(lr=0.3))
-    assert own.by == DW(1.0, None, "cumulative", 0.5, "keep")
-    assert [m.kind for m in made.methods] == ["global", "global", "personal", "global"]
-    assert config.parse(tomllib.loads(config.to_toml(made))) == made
-
-
-def test_a_combination_made_in_python_is_written_as_what_makes_it_again() -> None:
-    made = wrap(resolve("fedprox")(mu=0.3, local=SMALL), DW(0.2, MuDecay(2, 0.5)))
-    method = from_python.method_of(made)
-    assert (method.name, method.algorithm) == ("fedprox+dw", made)
-    assert config.method(method.name, method.options).algorithm == made
-
-
 # ---------------------------------------------------------------- info
 def relations_of(algorithm: Any, state: Any) -> ClassRelations:
     """What the term reports, beside what the method does."""
     *_, relations = algorithm.info(state)
     assert isinstance(relations, ClassRelations)
     return relations
-
-
-def test_facts_show_both_matrices_and_how_far_apart_they_are(classes: Any) -> None:
-    play = classes().play(FedDW(local=SMALL), rounds=1)
-    info = relations_of(play.sim.algorithm, play.states[1])
-    weight = play.params[1]["head.weight"]
-    sl, cr = (torch.tensor(matrix, dtype=torch.float64) for matrix in (info.sl, info.cr))
-    torch.testing.assert_close(cr, torch.softmax(weight @ weight.T, 1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(sl, play.states[1].sl, rtol=0, atol=1e-5)
-    assert info.distance == pytest.approx(float((sl - cr).norm()), abs=1e-4)
-    assert info.class_norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
-    assert info.counts == tuple(play.sim.population.histograms.sum(0).tolist())
-    assert info.privacy.epsilon == "no guarantee"
-    assert "as they are" in info.privacy.server
-
-
-def test_info_of_many_classes_are_the_distance_alone() -> None:
-    state = FedDWState(
-        FedAvg().init({"w": torch.eye(21)}, recipe_fed()),
-        "w",
-        torch.eye(21),
-        module.nothing(torch.eye(21)),
-        {},
-        (),
-        False,
-    )
-    info = relations_of(FedDW(), state)
-    assert (info.sl, info.cr, info.class_norms, info.counts) == (None,) * 4
-    assert info.distance > 0
-
-
-def recipe_fed() -> Any:
-    sim = recipe.simulator("fedavg", "perceptron")
-    return sim.federation(0)
-
-
-def test_info_of_a_method_stay_beside_the_terms() -> None:
-    sim = recipe.simulator("feddif+dw", "perceptron")
-    state, _ = sim.round(sim.start(), 1)
-    diffusion, relations = sim.algorithm.info(state)
-    assert isinstance(diffusion, DiffusionRound)
-    assert isinstance(relations, ClassRelations)
-    assert relations.distance is not None
-
-
-def test_where_there_is_no_global_model_there_is_no_distance() -> None:
-    sim = recipe.simulator("ifca+dw", "perceptron", algorithm=resolve("ifca+dw")(local=recipe.LOCAL))
-    state, _ = sim.round(sim.start(), 1)
-    info = relations_of(sim.algorithm, state)
-    assert info.distance is None
-    assert info.sl is not None
 
 
 # ---------------------------------------------------------------- noise
@@ -742,12 +356,6 @@ def accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", Accountant)
     for cached in (privacy.epsilon, privacy.noise_multiplier):
         monkeypatch.setattr(privacy, cached.__name__, functools.cache(cached.__wrapped__))
-
-
-def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ConfigError, match=r"dp-accounting, which is not installed; pip install 'unskew\[dp\]'"):
-        FedDW(dp=LabelNoise(1.0))
 
 
 def test_an_example_moves_an_upload_by_at_most_the_sensitivity(classes: Any) -> None:
@@ -876,13 +484,6 @@ def test_noise_has_the_stated_spread_and_is_keyed() -> None:
 
 
 @pytest.mark.usefixtures("accountant")
-def test_the_multiplier_is_per_sensitivity() -> None:
-    assert LabelNoise(noise_multiplier=2.0).sigma == pytest.approx(2.0 * math.sqrt(2.0))
-    # Ten over epsilon for one upload by the accountant above; four uploads need twice as much.
-    assert LabelNoise(epsilon=5.0, uploads=4).sigma == pytest.approx(math.sqrt(2.0) * 2.0 * 2.0)
-
-
-@pytest.mark.usefixtures("accountant")
 def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> None:
     """Four uploads of multiplier 2 are one of 2 / sqrt(4) = 1: epsilon 10 by the accountant above."""
     algorithm = FedDW(local=SMALL, dp=LabelNoise(noise_multiplier=2.0))
@@ -920,86 +521,3 @@ def test_noised_soft_labels_are_distributions_and_empty_classes_keep_their_rows(
         assert not torch.equal(state.sl[:2], torch.eye(3, dtype=torch.float64)[:2])
         torch.testing.assert_close(state.sl.sum(1), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-12)
         assert float(state.sl.min()) >= 0.0
-
-
-# ---------------------------------------------------------------- beside a method's own account
-@pytest.mark.parametrize("name", ONE_ROUND)
-def test_what_a_method_says_of_privacy_stays_beside_what_the_term_says(name: str) -> None:
-    """Its sentence first, the soft labels' second; neither has an epsilon.  Later rounds send soft labels no more."""
-    method = ONE_ROUND[name]
-    with toy_prior.toy():
-        plain, states, _ = toy_prior.played(method)
-        added, with_states, _ = toy_prior.played(wrap(method, DW()))
-    own, (mine, info) = plain.algorithm.info(states[1]), added.algorithm.info(with_states[1])
-    for party, soft_labels in (("server", "class counts and its sums of predictions"), ("clients", "mean predictions")):
-        said, alone = getattr(info.privacy, party), getattr(own.privacy, party)
-        assert said.startswith(alone + "; and ")
-        assert soft_labels in said.removeprefix(alone)
-    assert info.privacy.epsilon == "no guarantee"
-    assert (info.privacy.delta, info.privacy.covers) == (None, "")
-    assert info.sl is not None
-    assert info.counts is not None
-    assert mine == dataclasses.replace(own, privacy=info.privacy)
-
-
-@pytest.mark.usefixtures("accountant")
-def test_a_methods_own_guarantee_is_named_and_is_none_for_the_whole() -> None:
-    """m = 1 embedding of a label under sigma .5 is one Gaussian mechanism of multiplier .25: 10 / .25 = 40 here."""
-    method = dataclasses.replace(ONE_ROUND["feddistr"], dp=OnEmbeddings(clip=2.0, sigma=0.5))
-    with toy_prior.toy():
-        sim, states, _ = toy_prior.played(wrap(method, DW()))
-    info = relations_of(sim.algorithm, states[1])
-    assert info.privacy.epsilon == "no guarantee"
-    assert info.privacy.covers.startswith("epsilon 40 at delta 1e-05 for the embeddings of one client")
-    assert info.privacy.covers.endswith(" alone")
-    assert info.privacy.delta is None
-    assert "noised embeddings" in info.privacy.server
-    assert "sums of predictions by class, as they are" in info.privacy.server
-
-
-def test_two_guarantees_add_up() -> None:
-    """Whoever sees both learns at most epsilon_1 + epsilon_2, but for delta_1 + delta_2."""
-    own = Privacy(2.0, "noised models", "theirs", delta=1e-5, covers="models")
-    term = Privacy(0.5, "a", "b", delta=1e-6, uploads=3, covers="soft labels")
-    assert together(own, term) == Privacy(
-        epsilon=2.5,
-        server="noised models; and a",
-        clients="theirs; and b",
-        delta=1.1e-5,
-        uploads=3,
-        covers="all that is sent, as the sum of epsilon 2 at delta 1e-05 for models; and of epsilon 0.5 at delta "
-        "1e-06 for soft labels",
-    )
-
-
-def test_the_terms_guarantee_is_none_beside_a_method_that_says_it_has_none() -> None:
-    term = Privacy(0.5, "a", "b", delta=1e-6, uploads=3, covers="soft labels")
-    own = Privacy("no guarantee", "means", "all means")
-    assert together(own, term) == Privacy(
-        "no guarantee",
-        "means; and a",
-        "all means; and b",
-        covers="epsilon 0.5 at delta 1e-06 for soft labels alone",
-    )
-    models = "a; models, and what else the method sends, as they are"
-    assert together(None, term) == dataclasses.replace(term, server=models)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting: extra [dp]")
-def test_epsilon_is_googles() -> None:
-    """z = 1, delta = 1e-5: 4.3772 (the analytic Gaussian mechanism); 25 uploads at z = 5 are the same."""
-    assert privacy.epsilon(1.0, 1, 1e-5) == pytest.approx(4.37718, abs=1e-4)
-    assert privacy.epsilon(5.0, 25, 1e-5) == pytest.approx(4.37718, abs=1e-4)
-    assert privacy.epsilon(1.0, 0, 1e-5) == 0.0
-    assert privacy.epsilon(privacy.noise_multiplier(8.0, 50, 1e-5), 50, 1e-5) == pytest.approx(8.0, abs=1e-6)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting: extra [dp]")
-@pytest.mark.parametrize(("multiplier", "uploads"), [(1.0, 1), (4.0, 30)])
-def test_epsilon_is_that_of_an_accountant_that_composes_release_by_release(multiplier: float, uploads: int) -> None:
-    """Privacy loss distributions, composed one by one and adaptively, come to what eq. 1 says at once."""
-    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    composed = PLDAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), uploads))
-    assert privacy.epsilon(multiplier, uploads, 1e-5) == pytest.approx(composed.get_epsilon(1e-5), rel=1e-3)

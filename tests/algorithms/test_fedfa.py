@@ -4,18 +4,13 @@ import math
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedfa import FedFA
-from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
-from unskew.tree import weighted_sum
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
-SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 ACCURACIES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
 
 
@@ -50,13 +45,6 @@ def test_weights_are_a_mean_and_fall_with_accuracy(acc: list[float], accuracy: A
             assert acc[i] >= acc[j] or fair[i] >= fair[j] - 1e-12
 
 
-@pytest.mark.parametrize("accuracy", ["share", "itself"])
-@pytest.mark.parametrize("acc", [0.0, 0.3, 1.0])
-def test_equal_accuracies_and_visits_are_uniform(acc: float, accuracy: Any) -> None:
-    """I-31, with all perfect (no information: 0 / 0) and all hopeless (infinite information) among them."""
-    assert FedFA(accuracy=accuracy).weights([acc] * 4, [2] * 4, [1, 9, 9, 9]) == pytest.approx([0.25] * 4)
-
-
 def test_the_edges() -> None:
     """A perfect client weighs nothing; one at 0 counts as at 1e-7; a single one has all the weight."""
     assert FedFA(preset="hcct").weights([1.0, 0.5], [1, 1], [1, 1]) == [0.0, 1.0]
@@ -65,22 +53,6 @@ def test_the_edges() -> None:
     for algorithm in (FedFA(), FedFA(preset="hcct"), FedFA(alpha=0.0, beta=0.0)):
         assert algorithm.weights([0.0], [7], [3]) == [1.0]
         assert algorithm.weights([1.0], [7], [3]) == [1.0]
-
-
-def test_shares_that_sum_to_more_than_one_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"alpha \+ beta must be at most 1, got 0\.7 \+ 0\.5"):
-        FedFA(alpha=0.7, beta=0.5)
-    assert FedFA(alpha=0.7, beta=0.3).weights([0.5, 0.5], [1, 1], [9, 1]) == pytest.approx([0.5, 0.5])
-
-
-def test_a_preset_is_completed_by_what_is_given() -> None:
-    """HCCT's clients have plain SGD, the paper's momentum; a local optimisation that is given is taken as it is."""
-    assert FedFA() == FedFA()
-    assert FedFA(server_lr=0.3, beta=0.1, local=SMALL) == FedFA(beta=0.1, server_lr=0.3, local=SMALL)
-    ours = FedFA(preset="hcct", server_momentum=0.5)
-    assert (ours.alpha, ours.beta, ours.accuracy, ours.server_momentum) == (1.0, 0.0, "itself", 0.5)
-    assert ours.local == SgdConfig() != FedFA().local
-    assert FedFA(preset="hcct", alpha=0.0).weights([0.1, 0.9], [1, 9], [3, 1]) == [0.75, 0.25]
 
 
 # ---------------------------------------------------------------- rounds
@@ -101,61 +73,3 @@ def test_two_rounds_by_hand(
     algorithm = FedFA(server_momentum_sign=sign, server_lr=server_lr, local=STEP)
     play = springs(m=[4.0, -2.0]).play(algorithm, 2)
     assert [value(p) for p in play.params[1:]] == pytest.approx(expected)
-
-
-def test_without_server_momentum_it_is_the_weighted_mean(springs: Any, equal: Any) -> None:
-    """I-31: at gamma = 1 m stays 0; where nobody is accurate and all came as often, this is uniform FedAvg."""
-    world, local = springs(m=[4.0, -2.0, 7.0], n=[1, 5, 2]), SgdConfig(lr=0.3, local_steps=2, momentum=0.5)
-    play = world.play(FedFA(server_momentum=1.0, local=local))
-    equal(play.params, world.play(FedAvg(local, "uniform")).params)
-    assert all(not t.any() for s in play.states for t in s.m.values())
-
-
-def test_the_accuracy_is_that_of_the_received_model_on_training_data(classes: Any, equal: Any) -> None:
-    """HC-A11: before local training, in evaluation mode; replayed for two rounds of HCCT's form with BatchNorm."""
-    world = classes(n=[9, 6, 12], norm=True)
-    play = world.play(FedFA(preset="hcct", local=SMALL), 2)
-    for before, after in zip(play.states, play.states[1:], strict=False):
-        module = world.task.module().double().eval()
-        expected = []
-        for rows in world.device_data.train:
-            logits = torch.func.functional_call(module, before.params, (world.device_data.x[rows],))
-            expected.append(float((logits.argmax(1) == world.device_data.y[rows]).double().mean()))
-        reports = after.reports.values()
-        assert [r.accuracy for r in reports] == pytest.approx(expected)
-        assert [r.weight for r in reports] == pytest.approx(FedFA(preset="hcct").weights(expected, [1] * 3, [9, 6, 12]))
-    assert len({r.weight for r in play.states[-1].reports.values()}) == 3
-
-
-def test_models_are_weighed_by_what_the_facts_say(classes: Any, equal: Any) -> None:
-    """HCCT's form in round 1: w = sum omega_k y_k, with y_k FedAvg's local models."""
-    world = classes(n=[9, 6, 12])
-    play = world.play(FedFA(preset="hcct", local=SMALL), 1)
-    info = play.sim.algorithm.info(play.states[1])
-    own = [world.play(FedAvg(SMALL, personal=("all",)), 1).own(c) for c in range(3)]
-    equal(play.params[1], weighted_sum(own, [info.weights[c] for c in range(3)]))
-    assert sum(info.weights.values()) == pytest.approx(1.0)
-
-
-def test_visits_are_counted_by_each_client(classes: Any) -> None:
-    sim = classes().simulator(FedFA(local=SMALL), clients_per_round=2, codec=True)
-    state, visits = sim.start(), dict.fromkeys(range(4), 0)
-    for t in range(1, 7):
-        state, _ = sim.round(state, t)
-        for c, report in state.reports.items():
-            visits[c] += 1
-            assert report.trained == visits[c]
-    assert len(set(visits.values())) > 1
-    assert {c: sim.memory.get(c) or 0 for c in range(4)} == visits
-
-
-def test_scoring_the_model_changes_no_draw(classes: Any, equal: Any) -> None:
-    """Batches are shuffled: alpha = beta = 0 without momentum is FedAvg to rounding, accuracy pass and all."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ours = world.play(FedFA(alpha=0.0, beta=0.0, server_momentum=1.0, local=SMALL))
-    equal(ours.params, world.play(FedAvg(SMALL)).params)
-
-
-def test_momentum_leaves_buffers_alone(classes: Any) -> None:
-    world = classes(norm=True)
-    assert set(world.play(FedFA(local=SMALL), 1).states[-1].m) == set(world.task.layout.trainable)

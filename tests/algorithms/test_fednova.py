@@ -1,6 +1,5 @@
 """FedNova: the weights of gradients, and what dividing by them does."""
 
-import math
 from typing import Any
 
 import pytest
@@ -10,14 +9,12 @@ from hypothesis import strategies as st
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fednova import FedNova, FedNovaReply, responses, work
-from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.parts import steps_of
-from unskew.errors import ConfigError, WireError
+from unskew.errors import WireError
 from unskew.local.optim import optimiser
 from unskew.protocol import Exponential, Layout, SgdConfig
 from unskew.wrappers.base import wrap
-from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, NormBound, TrimmedMean
+from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, TrimmedMean
 
 MOMENTUM = st.floats(0.0, 0.99)
 
@@ -41,11 +38,6 @@ def test_work_under_a_pull_has_the_published_closed_form(tau: int, pull: float) 
     for _ in range(tau):
         total = total * (1 - pull) + 1.0
     assert work(tau, pull=pull) == pytest.approx(total, rel=1e-9)
-
-
-@given(st.integers(1, 100))
-def test_work_of_plain_sgd_is_its_steps(tau: int) -> None:
-    assert work(tau) == tau
 
 
 @given(st.integers(1, 12), MOMENTUM, st.floats(0.0, 5.0), st.integers(0, 1000))
@@ -107,50 +99,6 @@ def test_where_clients_differ_in_work_alone_a_robust_mean_is_its_own_step(rule: 
             assert value(world.play(played, 1).params[1]) == pytest.approx(w, rel=1e-6)
 
 
-@pytest.mark.parametrize("wrapper", [ClipNorm(0.5), NormBound(bound=0.5)], ids=lambda by: type(by).__name__)
-def test_a_bound_is_one_on_the_displacement_per_unit_of_work(wrapper: Any, springs: Any, value: Any) -> None:
-    """As above with g = -2 at client 0 and -1 at client 1, which take 2 and 4 steps at lr .5: d = 1 and .5.
-
-    Only the first is longer than .5, though D = 2 for both: w = tau_eff (.5 + .5) / 2 = 3 * .5 = 1.5.
-    """
-    world = springs(m=[2e8, 1e8], a=[1e-8] * 2, n=[2, 4])
-    method = FedNova(local=SgdConfig(lr=0.5, local_epochs=1, batch_size=1), weighting="uniform")
-    assert value(world.play(method, 1).params[1]) == pytest.approx(3 * 0.75, rel=1e-6)
-    assert value(world.play(wrap(method, wrapper), 1).params[1]) == pytest.approx(1.5, rel=1e-6)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_with_equal_work_it_is_fedavg(momentum: float, classes: Any, equal: Any) -> None:
-    """I-8: unequal sizes but equal steps."""
-    local = SgdConfig(lr=0.1, local_steps=4, batch_size=3, momentum=momentum, weight_decay=0.01)
-    world = classes(n=[4, 7, 9], norm=True)
-    nova = world.play(FedNova(local=local), clients_per_round=2)
-    equal(nova.params, world.play(FedAvg(local), clients_per_round=2).params)
-
-
-def test_with_equal_work_and_a_pull_it_is_fedprox(classes: Any, equal: Any) -> None:
-    local = SgdConfig(lr=0.1, local_steps=4, batch_size=3, momentum=0.5)
-    world = classes(n=[4, 7, 9])
-    equal(world.play(FedNova(mu=0.7, local=local)).params, world.play(FedProx(mu=0.7, local=local)).params)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.seconds
-def test_its_fixed_point_is_nearer_the_optimum(momentum: float, springs: Any, value: Any) -> None:
-    """I-10: client 0 takes 1 step per round, client 1 takes 10, of F_k = (w - m_k)^2 / 2 with m = 0, 1.
-
-    With p = 1/11, 10/11 the optimum is w* = 10/11; FedAvg's fixed point at small lr weighs by p_k tau_k instead:
-    100 / 101, off by .081.
-    """
-    local = SgdConfig(lr=0.01, local_epochs=1, batch_size=1, momentum=momentum)
-    world = springs(m=[0.0, 1.0], n=[1, 10])
-    nova, plain = (world.play(a, rounds=120) for a in (FedNova(local=local), FedAvg(local)))
-    errors = [abs(value(play.params[-1]) - 10 / 11) for play in (nova, plain)]
-    assert abs(value(nova.params[-1]) - value(nova.params[-2])) < 1e-5
-    assert errors[1] > 0.07
-    assert errors[0] < 0.15 * errors[1]
-
-
 def test_server_momentum_rolls_on(springs: Any, value: Any) -> None:
     """One step of .5 towards m = 1 per round, gmf .5: w1 = .5; D = .25, m = .25 + .25 = .5, w2 = 1."""
     play = springs(m=[1.0]).play(FedNova(gmf=0.5, local=SgdConfig(lr=0.5, local_steps=1, batch_size=None)), 2)
@@ -165,20 +113,6 @@ def test_the_pull_is_counted_at_the_learning_rate_in_force(springs: Any, spy: An
     assert [m.norm for m in messages if hasattr(m, "norm")] == pytest.approx([1.5, 1.75])
 
 
-@pytest.mark.parametrize(
-    ("local", "why"),
-    [
-        (SgdConfig(optimizer="adam"), "which is not defined for adam; set local.optimizer to 'sgd'"),
-        (SgdConfig(optimizer="adamw"), "which is not defined for adamw"),
-        (SgdConfig(momentum=0.9, nesterov=True), "leave local.nesterov out"),
-        (SgdConfig(clip_norm=2.0), "got local.clip_norm = 2; leave it out"),
-    ],
-)
-def test_optimisers_whose_work_cannot_be_counted_are_refused(local: SgdConfig, why: str) -> None:
-    with pytest.raises(ConfigError, match=f"FedNova .*{why}"):
-        FedNova(local=local)
-
-
 @given(st.integers(1, 200), st.integers(1, 3), st.integers(1, 9), st.floats(0.0, 0.95), st.floats(0.0, 1.0))
 def test_work_that_honest_clients_make_is_admitted(n: int, epochs: int, batch: int, rho: float, pull: float) -> None:
     """Up to the strongest pull under which gradient descent settles, eta mu = 2 (1 + rho)."""
@@ -188,12 +122,6 @@ def test_work_that_honest_clients_make_is_admitted(n: int, epochs: int, batch: i
     assert done <= nova.most(n)
     if done >= 1.0:
         nova.validate_reply("train", FedNovaReply({}, done, n), {}, Layout(()))
-
-
-def test_work_is_bounded_up_to_the_strongest_pull_that_settles() -> None:
-    """One step weighs 1 whatever mu is; the bound is lifted where eta mu is more than 2 (1 + .9) = 3.8, not at 3."""
-    bound = {mu: FedNova(mu=mu, local=SgdConfig(lr=1.0, local_steps=1, momentum=0.9)).most(5) for mu in (3.0, 3.9)}
-    assert bound == {3.0: pytest.approx(1.0, rel=1e-5), 3.9: math.inf}
 
 
 @pytest.mark.parametrize(("local_steps", "n", "norm"), [(None, 10, 6.1), (None, 1, 2.1), (4, 10**6, 4.1), (4, 1, 0.9)])

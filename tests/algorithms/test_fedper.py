@@ -15,7 +15,6 @@ from unskew.algorithms.hcct import HCCT, HCCT_E
 from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.algorithms.maxfl import MAXFL_HCCT
-from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
 from unskew.reduction import weighted_mean
 from unskew.runtime.memory import Memory
@@ -28,21 +27,6 @@ NORM = {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"}
 
 def part(params: Params, names: set[str]) -> Params:
     return {n: t for n, t in params.items() if n in names}
-
-
-@pytest.mark.parametrize("make", [FedPer, FedBN])
-def test_with_nothing_personal_it_is_fedavg(make: Any) -> None:
-    """I-20: not near it, the same algorithm."""
-    assert make(SMALL, personal=()) == FedAvg(SMALL)
-
-
-@pytest.mark.parametrize("make", [FedPer, FedBN])
-def test_with_everything_personal_it_is_independent(make: Any, classes: Any, equal: Any) -> None:
-    """I-20."""
-    world = classes(n=[4, 7, 9], norm=True)
-    apart, alone = world.play(make(SMALL, personal=("all",))), world.play(Independent(SMALL))
-    for client in range(3):
-        equal(apart.own(client), alone.own(client), atol=0.0)
 
 
 @pytest.mark.parametrize(("make", "stays"), [(FedPer, HEAD), (FedBN, NORM)])
@@ -79,15 +63,6 @@ def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> Non
     torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
     after = {n: (p - 0.2 * p.grad).detach() for n, p in module.named_parameters() if p.grad is not None}
     equal(part(two.own(1), HEAD), part(after, HEAD), atol=1e-12)
-
-
-def test_a_client_that_never_took_part_has_the_common_initial_layers(classes: Any, equal: Any) -> None:
-    world = classes()
-    play = world.play(FedPer(SMALL), rounds=1, clients_per_round=2)
-    cohort = {x.src - 1 for x in play.traces[0].transfers if x.direction == "up"}
-    for client in set(range(4)) - cohort:
-        equal(part(play.own(client), HEAD), part(world.population.initial, HEAD), atol=0.0)
-        equal(part(play.own(client), {"fc.weight"}), part(play.states[-1].params, {"fc.weight"}), atol=0.0)
 
 
 # ---------------------------------------------------------------- inside groups
@@ -135,20 +110,3 @@ def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, 
         equal(start[c], outside[c].own, atol=0.0)
     again.round(state, 3)
     assert all(set(again.memory.get(c).own) == HEAD and not again.memory.get(c).alone for c in (0, 1))
-
-
-def test_nothing_left_to_compare_is_refused(classes: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"CFL compares trainable tensors that are sent, and personal = \['all'\] leaves none"
-    ):
-        classes().play(CFL(personal=("all",)))
-
-
-@pytest.mark.parametrize("make", [FedPer, FedAvg, Grouped, IFCA, FLSC, MAXFL_HCCT], ids=lambda make: make.__name__)
-def test_a_head_that_is_the_whole_network_is_no_personal_part(make: Any, springs: Any) -> None:
-    """Nothing would be shared, and nobody asked for that; `personal = all` asks for it."""
-    simulator = springs([1.0, 2.0, 3.0]).simulator
-    with pytest.raises(ConfigError, match=r"personal = \['head'\] leaves no parameter to be learned together; name"):
-        simulator(make(personal=("head",))).start()
-    if make not in (IFCA, FLSC):  # whose models differ in what they begin with
-        simulator(make(personal=("all",))).start()

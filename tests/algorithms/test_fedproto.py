@@ -5,16 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from unskew.algorithms.fedproto import FedProto, PrototypePull, Prototypes
-from unskew.algorithms.independent import Independent
-from unskew.errors import ConfigError
-from unskew.keys import Key
-from unskew.local.sequential import Sequential
+from unskew.algorithms.fedproto import FedProto, PrototypePull
 from unskew.protocol import Batch, SgdConfig
-from unskew.runtime.in_process import Population, Simulator
-from unskew.tasks.task import make_task
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
@@ -44,11 +38,6 @@ def test_the_pull_by_hand() -> None:
     assert PrototypePull(3.0)({}, aux, batch).item() == pytest.approx(3.0)
 
 
-def test_only_known_rows_travel() -> None:
-    some = Prototypes(torch.tensor([[1.0, 2.0], [5.0, 6.0]]), torch.tensor([3, 0, 1]))
-    assert some.spread().tolist() == [[1.0, 2.0], [0.0, 0.0], [5.0, 6.0]]
-
-
 def test_a_class_held_by_one_client_has_that_clients_mean(classes: Any) -> None:
     """I-23: class 2 is client 1's; class 0 is shared 1 to 3 and weighed by examples, or alike."""
     world = labelled(classes(n=[4, 4]), [[0, 1, 1, 1], [0, 0, 0, 2]])
@@ -76,24 +65,6 @@ def test_a_class_nobody_reports_keeps_its_prototype_and_an_unseen_one_stays_abse
     assert len(play.states[-1].rows) == 2
 
 
-def test_without_strength_every_client_is_alone(classes: Any, equal: Any) -> None:
-    """I-23."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ours, alone = (world.play(a, 3) for a in (FedProto(lam=0.0, local=SMALL), Independent(SMALL)))
-    pulled = world.play(FedProto(lam=3.0, local=SMALL), 3)
-    for c in range(3):
-        equal(ours.own(c), alone.own(c), atol=0.0)
-        with pytest.raises(AssertionError):
-            equal(pulled.own(c), alone.own(c), atol=1e-3)
-
-
-def test_its_first_round_is_local_training(classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7])
-    ours, alone = (world.play(a, 1) for a in (FedProto(lam=9.0, local=SMALL), Independent(SMALL)))
-    for c in range(2):
-        equal(ours.own(c), alone.own(c), atol=0.0)
-
-
 def test_classes_may_be_numbered_otherwise(classes: Any) -> None:
     """I-23: with the classes and the rows of the head exchanged, prototypes are exchanged and nothing else."""
     labels, turn = [[0, 1, 2, 1], [2, 2, 0, 1]], [2, 0, 1]
@@ -109,34 +80,9 @@ def test_classes_may_be_numbered_otherwise(classes: Any) -> None:
     torch.testing.assert_close(other.states[3].spread()[turn], one.states[3].spread(), rtol=0, atol=1e-12)
 
 
-def test_features_of_a_class_come_together_across_clients(classes: Any) -> None:
-    """What it is for."""
-    world = labelled(classes(n=[12, 12]), [[0, 1, 2] * 4] * 2)
-    apart = {}
-    for lam in (0.0, 20.0):
-        local = SgdConfig(0.1, local_steps=20, batch_size=None)
-        play = world.play(FedProto(lam=lam, local=local), rounds=6)
-        one, two = own_prototypes(play, 0), own_prototypes(play, 1)
-        apart[lam] = float(torch.stack([(one[c] - two[c]).norm() for c in range(3)]).mean())
-    assert apart[20.0] < 0.7 * apart[0.0]
-
-
 def test_prototypes_of_classes_present_travel(classes: Any, spy: Any, floats: Any) -> None:
     """I-42: d = 5.  Up: a row for each class held, and 3 counts; down: a row for each class known, and the same."""
     world = labelled(classes(n=[4, 4]), [[0, 1, 1, 1], [0, 0, 0, 0]])
     with spy() as messages:
         world.play(FedProto(local=SMALL), rounds=2)
     assert [floats(m) for m in messages] == [3, 3, 10 + 3, 5 + 3, 10 + 3, 10 + 3, 10 + 3, 5 + 3]
-
-
-def test_there_is_no_global_model(classes: Any) -> None:
-    assert classes().play(FedProto(local=SMALL), rounds=1).params == [None, None]
-
-
-def test_a_network_without_a_linear_last_layer_is_refused(springs: Any) -> None:
-    task = make_task(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), 3, head="1")
-    population = Population(torch.ones(2, 3, dtype=torch.int64), task.layout, task.init(Key(0)), task.init)
-    with pytest.raises(ConfigError, match=r"FedProto needs a linear classification layer, .* 1.weight has the shape"):
-        Simulator(FedProto(), population, Sequential(None)).start()  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="FedProto is about several classes, got 1"):
-        springs(m=[1.0]).play(FedProto())

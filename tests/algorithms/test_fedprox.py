@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedprox import FedProx, Proximal, SizeSampled
+from unskew.algorithms.fedprox import FedProx, Proximal
 from unskew.algorithms.parts import SizeReply
 from unskew.algorithms.scaffold import Correction
-from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import SgdConfig
 from unskew.world.outage import Outage
 
@@ -37,26 +36,10 @@ def test_two_steps_by_hand(springs: Any, value: Any) -> None:
     assert value(play.params[1]) == pytest.approx(0.5, abs=1e-12)
 
 
-def test_without_pull_it_is_fedavg() -> None:
-    """I-5: not equal to, the same value as."""
-    assert FedProx(mu=0.0, local=SMALL) == FedAvg(SMALL)
-    assert FedProx(mu=0.0, local=SMALL, weighting="uniform", personal=("head",)) == FedAvg(
-        SMALL, "uniform", personal=("head",)
-    )
-
-
 def test_with_one_step_the_pull_does_nothing(classes: Any, equal: Any) -> None:
     """I-6: a client that stands on its anchor is not pulled."""
     world, once = classes(n=[4, 7, 9]), SgdConfig(lr=0.3, local_steps=1, batch_size=3)
     equal(world.play(FedProx(mu=50.0, local=once)).params, world.play(FedAvg(once)).params)
-
-
-def test_a_stronger_pull_keeps_clients_nearer(springs: Any, value: Any) -> None:
-    """I-7: quadratics with eigenvalues up to 2 and lr (a + mu) <= 1; a far anchor would be 4 away."""
-    world, local = springs(m=[4.0], a=[2.0]), SgdConfig(lr=0.1, local_steps=7, batch_size=None)
-    distances = [abs(value(world.play(FedProx(mu=mu, local=local), 1).params[1])) for mu in (0.0, 0.1, 1.0, 3.0, 8.0)]
-    assert distances == sorted(distances, reverse=True)
-    assert distances[0] > 2 * distances[-1] > 0.0
 
 
 def test_sizes_are_asked_for_once_and_weighed(springs: Any, spy: Any) -> None:
@@ -97,25 +80,6 @@ def test_a_client_whose_size_is_unknown_is_asked_again(springs: Any) -> None:
         known.append(len(state.n))
     assert known[0] < 8
     assert known[-1] == 8
-
-
-def test_without_any_size_there_is_no_round(springs: Any) -> None:
-    with pytest.raises(QuorumError, match="0 of 0 clients replied"):
-        springs(m=[1.0, 2.0]).play(FedProx(sampling="size", local=SMALL), 1, outage=Outage(unreachable=1.0))
-
-
-def test_personal_tensors_go_with_either_cohort(classes: Any) -> None:
-    play = classes().play(FedProx(local=SMALL, personal=("head",), sampling="size"), clients_per_round=2, codec=True)
-    assert isinstance(play.sim.algorithm, SizeSampled)
-    assert set(play.states[-1].params) == {"fc.weight", "fc.bias"}
-    assert set(play.own(0)) == {"fc.weight", "fc.bias", "head.weight", "head.bias"}
-    assert play.params[-1] is None
-
-
-def test_counting_size_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="twice; leave weighting out"):
-        FedProx(sampling="size", weighting="samples")
-    assert FedProx(sampling="size", weighting="uniform") == FedProx(sampling="size")
 
 
 def test_the_gradients_that_terms_write_out_are_autograds_bit_by_bit() -> None:

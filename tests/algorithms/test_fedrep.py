@@ -5,17 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedbabu import FedBABU
 from unskew.algorithms.fedrep import FedRep
-from unskew.errors import ConfigError
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import Fitted, Layout, Me, Sgd, SgdConfig
+from unskew.protocol import Fitted, Me, Sgd, SgdConfig
 from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Simulator
 from unskew.tree import Params
-from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.9, weight_decay=0.1)
 PLAIN = SgdConfig(lr=0.1, local_epochs=1, batch_size=None)
@@ -65,22 +61,6 @@ def test_each_phase_leaves_the_others_tensors_as_they_are(personal: tuple[str, .
         assert (head.steps, body.steps) == (3 * 3, 2 * 3)
 
 
-def test_two_rounds_by_hand(classes: Any, equal: Any) -> None:
-    """Full batches of one client, by autograd: theta <- theta - lr g twice at the received phi, then phi once."""
-    world = classes(n=[6])
-    play = world.play(FedRep(head_epochs=2, local=PLAIN), rounds=2)
-    module = world.task.build().double()
-    module.load_state_dict(world.population.initial)
-    named = dict(module.named_parameters())
-    for group in (HEAD, HEAD, set(named) - HEAD) * 2:
-        module.zero_grad()
-        torch.nn.functional.cross_entropy(module(world.device_data.x), world.device_data.y).backward()
-        with torch.no_grad():
-            for n in group:
-                named[n] -= 0.1 * named[n].grad
-    equal(play.own(0), {n: p.detach() for n, p in named.items()}, atol=1e-12)
-
-
 def test_the_head_does_not_travel_and_the_body_does(classes: Any, spy: Any, floats: Any) -> None:
     """I-42: P_phi + Q = 4*5 + 5 + 10 + 10 = 45 floats each way."""
     world = classes(norm=True)
@@ -100,48 +80,6 @@ def test_bodies_have_equal_weights_unless_told(classes: Any, equal: Any) -> None
         equal(got, {n: mean[n] for n in got}, atol=1e-12)
 
 
-def test_without_personal_tensors_and_head_epochs_it_is_fedavg(classes: Any, equal: Any) -> None:
-    """I-21, to the bit: the same optimisation at the same draws."""
-    world = classes(n=[4, 7, 9], norm=True)
-    rep = FedRep(head_epochs=0, local=SMALL, personal=(), weighting="samples")
-    equal(world.play(rep).params, world.play(FedAvg(SMALL)).params, atol=0.0)
-
-
-def test_with_heads_that_never_train_it_is_fedbabu(classes: Any, equal: Any) -> None:
-    """tau = 0: every head stays theta^0."""
-    world = classes(n=[4, 7, 9], norm=True)
-    rep, babu = world.play(FedRep(head_epochs=0, local=SMALL)), world.play(FedBABU(local=SMALL, finetune="none"))
-    for client in range(3):
-        equal(rep.own(client), babu.own(client), atol=0.0)
-
-
-def test_personal_statistics_follow_the_batches(classes: Any, equal: Any) -> None:
-    """Nothing of eq. 1 is left when only buffers are personal; it is FedAvg with buffers of one's own."""
-    world = classes(n=[4, 7, 9], norm=True)
-    rep = world.play(FedRep(5, local=SMALL, weighting="samples", personal=("buffers",)))
-    plain = world.play(FedAvg(SMALL, personal=("buffers",)))
-    for client in range(3):
-        equal(rep.own(client), plain.own(client), atol=0.0)
-
-
-def test_absent_and_lost_clients_keep_a_whole_head(classes: Any) -> None:
-    """I-20: heads of absentees are untouched; a lost reply leaves the head its client made, and the body without it."""
-    sim = classes(n=[5] * 6).simulator(FedRep(2, local=SMALL), clients_per_round=3, outage=Outage(late=0.3), seed=3)
-    state, stayed, lost = sim.start(), 0, 0
-    for t in range(1, 7):
-        before = sim.memory.at(sim.memory.round)
-        state, trace = sim.round(state, t)
-        reached = {x.dst - 1 for x in trace.transfers if x.direction == "down"}
-        for client in sim.population.clients:
-            after = sim.memory.get(client)
-            assert (after is before.get(client)) == (client not in reached)
-            assert after is None or set(after) == HEAD
-        stayed += len(set(before) - reached)
-        lost += len(trace.failures)
-    assert stayed > 3
-    assert lost > 1
-
-
 def test_finetuning_moves_the_head_alone_and_is_forgotten(classes: Any) -> None:
     """As the authors' code does after the last round."""
     world = classes(norm=True)
@@ -150,14 +88,3 @@ def test_finetuning_moves_the_head_alone_and_is_forgotten(classes: Any) -> None:
         assert changed(plain.own(client), tuned.own(client)) == HEAD
     assert torch.equal(tuned.own(0)["head.bias"], tuned.own(0)["head.bias"])
     assert changed(plain.sim.memory.get(0), tuned.sim.memory.get(0)) == set()
-
-
-def test_all_personal_is_refused(classes: Any) -> None:
-    with pytest.raises(ConfigError, match=r"FedRep's personal = \['all'\] leaves no parameter .* take independent"):
-        classes().simulator(FedRep(personal=("all",))).start()
-
-
-def test_a_name_that_begins_as_another_is_another() -> None:
-    layout = Layout(("a.w", "a.w_scale", "b.w"), head=("b.w",))
-    assert FedRep(personal=("a.w_scale",)).body(layout).trainable == ("a.w", "b.w")
-    assert FedRep(personal=("head",)).body(layout).trainable == ("a.w", "a.w_scale")

@@ -3,18 +3,14 @@
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fedswap import FedSwap, permuted
-from unskew.errors import QuorumError
 from unskew.keys import Key
 from unskew.ledger import totals
 from unskew.protocol import Exponential, SgdConfig
 from unskew.runtime import round as round_driver
-from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -63,56 +59,7 @@ def test_all_orders_of_a_kind_are_drawn_alike(kind: Any, count: int) -> None:
     assert all(abs(times - 2400 * share) < slack for times in seen.values())
 
 
-def test_each_leg_and_round_has_an_order_of_its_own() -> None:
-    orders = [tuple(permuted("uniform", 12, Key(0) / "server" / t / "swap" / leg)) for t in (1, 2) for leg in (1, 2)]
-    assert len(set(orders)) == 4
-
-
-@pytest.mark.parametrize("permutation", ["uniform", "derangement", "pairing"])
-def test_every_client_trains_one_model_in_each_leg(permutation: Any, classes: Any) -> None:
-    """I-38: five models, six legs; work is recorded per leg."""
-    play = classes(n=[4] * 5).play(FedSwap(6, permutation, local=SMALL), 2)
-    for trace in play.traces:
-        legs: dict[int, list[int]] = {}
-        for x in trace.transfers:
-            if x.direction == "down":
-                legs.setdefault(x.hop, []).append(x.dst)
-        assert len(legs) == 6
-        assert all(sorted(to) == [1, 2, 3, 4, 5] for to in legs.values())
-
-
 # ---------------------------------------------------------------- limits
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_one_leg_is_fedavg(route: Any, weighting: Any, classes: Any, equal: Any) -> None:
-    """I-38."""
-    world = classes(n=[4, 7, 9, 3], norm=True)
-    ours = world.play(FedSwap(1, weighting=weighting, route=route, local=SMALL), clients_per_round=3)
-    equal(ours.params, world.play(FedAvg(SMALL, weighting), clients_per_round=3).params)
-
-
-@pytest.mark.parametrize("permutation", ["uniform", "derangement", "pairing"])
-def test_alone_it_is_as_many_epochs_as_legs(permutation: Any, classes: Any, equal: Any) -> None:
-    """I-38: full batches, so the epochs' shuffles do not matter; one client has nobody to swap with."""
-    world = classes(n=[6])
-    epoch, epochs = (SgdConfig(lr=0.2, local_epochs=n, batch_size=None) for n in (1, 4))
-    equal(world.play(FedSwap(4, permutation, local=epoch)).params, world.play(FedAvg(epochs)).params)
-
-
-def test_among_identical_clients_it_is_fedavg_with_more_epochs(classes: Any, equal: Any) -> None:
-    """I-38."""
-    world = classes(n=[6, 6, 6], same=True)
-    epoch, epochs = (SgdConfig(lr=0.2, local_epochs=n, batch_size=None) for n in (1, 4))
-    equal(world.play(FedSwap(4, local=epoch)).params, world.play(FedAvg(epochs)).params)
-
-
-@pytest.mark.parametrize("permutation", ["uniform", "derangement", "pairing"])
-def test_both_routes_lead_to_the_same_model(permutation: Any, classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9, 3], norm=True)
-    one, two = (
-        world.play(FedSwap(4, permutation, "seen", route, SMALL), clients_per_round=3, codec=True) for route in ROUTES
-    )
-    equal(one.params, two.params, atol=0.0)
 
 
 def test_the_optimiser_starts_afresh_in_each_leg(springs: Any, value: Any) -> None:
@@ -190,19 +137,3 @@ def test_a_lost_leg_is_not_fatal(
     play = springs(m=[4.0, 0.0]).play(FedSwap(2, "derangement", "uniform", route, STEP), 1, codec=True)
     assert value(play.params[1]) == pytest.approx(end)
     assert len(play.traces[0].failures) == len(lost)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_round_without_any_leg_is_fatal(route: Any, classes: Any) -> None:
-    with pytest.raises(QuorumError, match="round 1, step 'train': 0 of 4 clients replied, 1 needed"):
-        classes().play(FedSwap(3, route=route, local=SMALL), 1, outage=Outage(late=1.0))
-
-
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("weighting", ["uniform", "samples", "seen"])
-@pytest.mark.seconds
-def test_many_losses_are_survived(route: Any, weighting: Any, classes: Any) -> None:
-    algorithm = FedSwap(4, "derangement", weighting, route, SMALL)
-    play = classes(n=[4, 7, 9, 3, 5]).play(algorithm, 4, outage=Outage(0.3, 0.3), codec=True, seed=3)
-    assert sum(len(t.failures) for t in play.traces) > 10
-    assert all(bool(torch.isfinite(t).all()) for t in play.params[-1].values())

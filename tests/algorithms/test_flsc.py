@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.flsc import FLSC, FLSCReply, FLSCState
 from unskew.algorithms.ifca import IFCA
-from unskew.errors import ConfigError
 from unskew.info import Refused
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
-from unskew.reduction import weighted_mean
 from unskew.tree import Params
-from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -92,42 +88,7 @@ def test_one_membership_is_ifca(classes: Any, equal: Any) -> None:
         equal(ours.own(c), theirs.own(c))
 
 
-@pytest.mark.parametrize("ids", ["current", "previous"])
-def test_one_cluster_is_uniform_fedavg(ids: Any, classes: Any, equal: Any) -> None:
-    """I-28."""
-    world = classes(n=[4, 7, 9])
-    ours = world.play(FLSC(clusters=1, memberships=1, ids=ids, local=SMALL), clients_per_round=2)
-    equal(ours.params, world.play(FedAvg(SMALL, "uniform"), clients_per_round=2).params)
-
-
-def test_in_all_clusters_it_is_fedavg_from_the_mean_of_the_starts(classes: Any, equal: Any) -> None:
-    """I-28: all clusters are equal after one round."""
-    world = classes(n=[4, 7, 9])
-    ours = world.play(FLSC(clusters=3, memberships=3, local=SMALL))
-    mean = weighted_mean(ours.states[0].models, [1.0] * 3)
-    plain = beginning(world, [mean]).play(FedAvg(SMALL, "uniform"))
-    for t in range(1, 4):
-        for model in ours.states[t].models:
-            equal(model, plain.params[t])
-
-
-def test_identical_starts_are_said(classes: Any) -> None:
-    """All models are equally good: the first two are trained, the others never tried, as in HCCT's code."""
-    play = classes().play(FLSC(clusters=4, memberships=2, start="identical", local=SMALL), 1)
-    assert set(play.states[-1].ids.values()) == {(0, 1)}
-    (warning,) = play.sim.algorithm.info(play.states[-1]).warnings
-    assert "FLSC's 4 models were started identical" in warning
-
-
 # ---------------------------------------------------------------- bad input, wire, losses
-def test_more_memberships_than_clusters_are_refused() -> None:
-    with pytest.raises(ConfigError, match="memberships must be at most the number of clusters, 2, got 3"):
-        FLSC(clusters=2, memberships=3)
-
-
-def test_a_network_that_begins_from_constants_is_refused(springs: Any) -> None:
-    with pytest.raises(ConfigError, match=r"FLSC needs clusters that start apart.*clusters 0 and 1 are identical"):
-        springs(m=[1.0, 2.0]).play(FLSC(clusters=3, local=STEP))
 
 
 def test_all_models_go_down_and_one_comes_up(classes: Any, spy: Any, floats: Any) -> None:
@@ -136,21 +97,6 @@ def test_all_models_go_down_and_one_comes_up(classes: Any, spy: Any, floats: Any
         classes(norm=True).play(FLSC(clusters=3, memberships=2, local=SMALL), 1, clients_per_round=2)
     assert [floats(m) for m in messages] == [189, 189, 63, 63]
     assert [len(m.ids) for m in messages if isinstance(m, FLSCReply)] == [2, 2]
-
-
-def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
-    play = classes().play(FLSC(clusters=3, local=SMALL), outage=Outage(late=1.0), codec=True)
-    equal(list(play.states[-1].models), list(play.states[0].models), atol=0.0)
-    assert play.states[-1].ids == {}
-
-
-def test_a_client_never_heard_from_is_served_the_clusters_most_are_in(value: Any) -> None:
-    state = FLSCState(tuple(points(0.0, 1.0, 4.0)), {0: (1, 2), 1: (0, 2), 2: (1, 2)})
-    algorithm = FLSC(clusters=3, memberships=2)
-    assert value(algorithm.serve(state, 9) or {}) == 2.5
-    assert value(algorithm.serve(state, 1) or {}) == 2.0
-    assert value(algorithm.serve(dataclasses.replace(state, ids={}), 9) or {}) == 0.5
-    assert algorithm.serve(state, None) is None
 
 
 @pytest.mark.parametrize("ids", [(1,), (1, 1), (0, 3), (-1, 0), (0, 1, 2)])

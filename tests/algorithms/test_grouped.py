@@ -6,10 +6,7 @@ import pytest
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.grouped import Grouped
-from unskew.algorithms.independent import Independent
 from unskew.errors import ConfigError
-from unskew.experiment import config
-from unskew.info import ClientGroups
 from unskew.protocol import SgdConfig
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
@@ -26,41 +23,6 @@ def test_a_group_is_fedavg_among_its_members(springs: Any, value: Any) -> None:
     assert [[value(p.own(c)) for c in range(3)] for p in plays] == [[2.5, -4.0, 2.5], [3.75, -6.0, 3.75]]
 
 
-def test_one_group_of_all_is_fedavg_however_it_is_written(classes: Any, equal: Any) -> None:
-    world = classes(n=(8, 4, 6, 2), norm=True)
-    expected = world.play(FedAvg(SMALL), clients_per_round=2).params
-    for groups in (None, ((0, 1, 2, 3),), ((3, 1, 0, 2),)):
-        equal(world.play(Grouped(groups, SMALL), clients_per_round=2).params, expected, atol=0.0)
-
-
-def test_everybody_in_a_group_of_its_own_trains_alone(classes: Any, equal: Any) -> None:
-    world = classes(n=(8, 4, 6, 2))
-    alone, apart = world.play(Independent(SMALL)), world.play(Grouped(((0,), (1,), (2,), (3,)), SMALL))
-    for c in range(4):
-        equal(apart.own(c), alone.own(c), atol=1e-12)
-    assert apart.params == [None] * 4
-
-
-def test_groups_know_nothing_of_each_other(classes: Any, equal: Any) -> None:
-    """All data of the second group replaced."""
-    one, other = classes(), classes()
-    other.device_data.x[16:] = 7.0
-    a, b = (w.play(Grouped(((0, 1), (2, 3)), SMALL)) for w in (one, other))
-    equal(a.own(0), b.own(0), atol=0.0)
-    assert a.own(2).keys() == b.own(2).keys()
-    with pytest.raises(AssertionError):
-        equal(a.own(2), b.own(2))
-
-
-def test_a_group_of_which_nobody_was_asked_keeps_its_model(classes: Any, equal: Any) -> None:
-    world = classes()
-    play = world.play(Grouped(((0,), (1,), (2,), (3,)), SMALL), rounds=1, clients_per_round=1)
-    (asked,) = (w.client for w in play.traces[0].work)
-    for c in range(4):
-        if c != asked:
-            equal(play.own(c), world.population.initial, atol=0.0)
-
-
 def test_heads_stay_with_clients_and_bodies_with_groups(classes: Any, equal: Any) -> None:
     world = classes()
     play = world.play(Grouped(((0, 1, 2, 3),), SMALL, personal=("head",)))
@@ -68,11 +30,6 @@ def test_heads_stay_with_clients_and_bodies_with_groups(classes: Any, equal: Any
     for c in range(4):
         equal(play.own(c), whole.own(c), atol=0.0)
     assert play.params == [None] * 4
-
-
-def test_facts_say_who_trains_with_whom(classes: Any) -> None:
-    play = classes().play(Grouped(((0, 3), (1, 2)), SMALL), rounds=1)
-    assert play.sim.algorithm.info(play.states[-1]) == ClientGroups(groups=((0, 3), (1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -90,10 +47,3 @@ def test_facts_say_who_trains_with_whom(classes: Any) -> None:
 def test_groups_that_are_no_division_of_the_clients_are_refused(classes: Any, groups: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         classes().play(Grouped(groups, SMALL), rounds=0)
-
-
-def test_a_file_says_groups_as_lists() -> None:
-    found = config.parse({"rounds": 1, "method": {"name": "grouped", "groups": [[0, 1], [2]]}})
-    assert found.methods[0].algorithm == Grouped(((0, 1), (2,)))
-    assert config.parse(config.resolved(found)) == found
-    assert config.method("grouped", {}).algorithm == Grouped()

@@ -1,7 +1,6 @@
 """HCCT: rounds by hand, limits, who goes where when somebody is missing, comes or goes, and what is compared."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,24 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew import schema, wire
-from unskew.algorithms.fedavg import FedAvg, ModelMessage
+from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.hcct import (
     HCCT,
     HCCT_E,
     HCCT_P,
-    PRESETS,
-    SHOWN,
     Arrivals,
     HCCTReply,
     HCCTState,
-    Pilot,
     published_score,
     telling,
 )
 from unskew.algorithms.independent import Independent
-from unskew.errors import ConfigError, DivergedError
-from unskew.info import Apart, GroupMerge, Refused, row
+from unskew.info import Apart, GroupMerge, Refused
 from unskew.keys import Key
 from unskew.protocol import Federation, Layout, SgdConfig, drive
 from unskew.server import cluster
@@ -76,7 +70,6 @@ class Server:
 
 
 RIGHT, UP, LEFT = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
-DIAGONAL = [0.8, 0.6]
 
 
 # ---------------------------------------------------------------- worked
@@ -111,51 +104,7 @@ def test_a_group_weighs_models_by_examples_or_alike(springs: Any, value: Any) ->
         assert [value(m) for m in play.states[-1].models] == pytest.approx([mean])
 
 
-def test_it_converges_to_each_groups_optimum(springs: Any, value: Any) -> None:
-    """Wishes 3, 5 and -3, -5: the groups' optima are 4 and -4, the global one 0.
-
-    By the gradients of round 1, at 0, the pairs have cosine 1 and gain alpha (2 / 10 - 2 / 20) = 1 each; the two groups
-    would gain 1 more and lose four cosines of 1, because their gradients cancel.
-    """
-    play = springs(m=[3.0, 5.0, -3.0, -5.0], n=[10] * 4).play(HCCT(ONE, alpha=10.0, one_shot=True), 30)
-    assert play.states[-1].groups == ((0, 1), (2, 3))
-    assert [value(m) for m in play.states[-1].models] == pytest.approx([4.0, -4.0], abs=1e-6)
-
-
 # ---------------------------------------------------------------- limits
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-@pytest.mark.parametrize("cohort", [None, 2])
-def test_one_forced_group_is_fedavg(weighting: Any, cohort: int | None, classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9, 3], norm=True)
-    ours = world.play(HCCT(SMALL, groups=1, warmup="global", weighting=weighting), 4, clients_per_round=cohort)
-    plain = world.play(FedAvg(SMALL, weighting), 4, clients_per_round=cohort)
-    equal(ours.params, plain.params, atol=0.0)
-
-
-def test_a_huge_alpha_is_fedavg_once_there_are_gradients(classes: Any, equal: Any) -> None:
-    """Round 1 leaves everybody alone, but the mean of all at the start of round 2 is FedAvg's model."""
-    world = classes(n=[4, 7, 9, 3], norm=True)
-    ours, plain = world.play(HCCT(SMALL, alpha=HUGE), 4), world.play(FedAvg(SMALL), 4)
-    assert [s.groups for s in ours.states[2:]] == [((0, 1, 2, 3),)] * 3
-    equal([s.mean for s in ours.states], plain.params, atol=1e-12)
-    for c in range(4):
-        equal(ours.own(c), plain.params[-1], atol=1e-12)
-
-
-@pytest.mark.parametrize("how", [{"alpha": 0.0}, {"groups": 4}])
-def test_without_merges_everybody_trains_alone(how: dict[str, Any], classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9, 3])
-    ours, alone = world.play(HCCT(SMALL, **how), 3), world.play(Independent(SMALL), 3)
-    for c in range(4):
-        equal(ours.own(c), alone.own(c), atol=0.0)
-
-
-def test_heads_that_stay_are_fedper_inside_a_group(classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9, 3], norm=True)
-    ours = world.play(HCCT_P(local=SMALL, groups=1, warmup="global"), 3)
-    fedper = world.play(FedAvg(SMALL, personal=("head",)), 3)
-    for c in range(4):
-        equal(ours.own(c), fedper.own(c), atol=0.0)
 
 
 def test_a_head_that_stays_is_in_no_message(classes: Any, spy: Any, floats: Any) -> None:
@@ -180,12 +129,6 @@ def test_published_heads_are_averaged_and_only_used_as_own(classes: Any, equal: 
         assert not torch.equal(own["head.weight"], plain.params[-1]["head.weight"])
 
 
-def test_one_client_trains_alone(classes: Any, equal: Any) -> None:
-    world = classes(n=[8])
-    for alpha in (0.0, 100.0):
-        equal(world.play(HCCT(SMALL, alpha=alpha), 3).own(0), world.play(Independent(SMALL), 3).own(0), atol=0.0)
-
-
 # ---------------------------------------------------------------- when groups are made
 def test_groups_follow_the_gradients_of_the_round_before() -> None:
     server = Server(HCCT(alpha=1.0), 3)
@@ -193,14 +136,6 @@ def test_groups_follow_the_gradients_of_the_round_before() -> None:
     assert server.round({0: RIGHT, 1: UP, 2: UP}).groups == ((0, 1), (2,))
     assert server.round({0: RIGHT, 1: RIGHT, 2: RIGHT}).groups == ((0,), (1, 2))
     assert server.round({0: RIGHT, 1: UP, 2: LEFT}).groups == ((0, 1, 2),)
-
-
-def test_one_global_group_warms_up() -> None:
-    server = Server(HCCT(alpha=1.0, warmup="global"), 3)
-    state = server.round({0: RIGHT, 1: RIGHT, 2: UP})
-    assert state.groups == ((0, 1, 2),)
-    assert state.models[0]["w"].tolist() == pytest.approx([-2 / 3, -1 / 3])
-    assert server.round({0: RIGHT, 1: RIGHT, 2: UP}).groups == ((0, 1), (2,))
 
 
 @pytest.mark.parametrize(("how", "due"), [({"recluster_every": 2}, [2, 4, 6]), ({"one_shot": True}, [2])])
@@ -218,27 +153,6 @@ def test_partitions_are_made_when_they_are_due(how: dict[str, Any], due: list[in
             assert state.groups == before
         before = state.groups
     assert made == due
-
-
-def test_models_of_groups_that_stay_together_are_not_averaged_again() -> None:
-    server = Server(HCCT(alpha=1.0), 4)
-    gradients = {0: RIGHT, 1: RIGHT, 2: UP, 3: UP}
-    server.round(gradients)
-    state = server.round(gradients)
-    assert server.round(gradients).groups == state.groups
-    assert server.sent[0] is state.models[0]
-    assert server.sent[0] is server.sent[1]
-
-
-def test_between_rounds_there_is_one_model_a_group_and_one_gram_matrix() -> None:
-    server = Server(HCCT(alpha=HUGE), 6)
-    for _ in range(3):
-        state = server.round({c: RIGHT for c in range(6)})
-    assert len(state.models) == 1
-    # The model and the mean, the matrix of this round and of the last.
-    assert sum(t.numel() for t in (*state.models[0].values(), *state.mean.values())) == 4
-    assert state.evidence.gram.shape == state.info.basis.gram.shape == (6, 6)
-    assert len(wire.encode(state)) < 6000
 
 
 # ---------------------------------------------------------------- who is missing
@@ -270,13 +184,6 @@ def test_a_group_trains_on_without_those_it_does_not_hear() -> None:
     assert state.models[0]["w"].tolist() == [-4.0, 0.0]
 
 
-def test_under_partial_participation_groups_come_together_from_round_to_round(classes: Any) -> None:
-    play = classes(n=[6] * 6, same=True).play(HCCT(SMALL, alpha=100.0), 8, clients_per_round=2)
-    assert len(play.states[-1].groups) < len(play.states[-1].n) == 6
-    everybody = [c for g in play.states[-1].groups for c in g]
-    assert sorted(everybody) == list(range(6))
-
-
 # ---------------------------------------------------------------- updates that are none
 def test_an_update_that_is_not_finite_is_not_averaged_and_its_client_stays_alone() -> None:
     server = Server(HCCT(alpha=HUGE), 3)
@@ -306,65 +213,6 @@ def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) 
     assert play.states[2].models[1]["head.weight"].item() == 0.875
     assert [len(t.losses) for t in play.traces] == [2, 2]
     assert not any(t.failures for t in play.traces)
-
-
-def test_training_that_diverges_at_every_client_ends_the_run(springs: Any) -> None:
-    """Nobody's model would move, and the run would end with the accuracy of the initial one."""
-    algorithm = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE)
-    with pytest.raises(DivergedError, match=r"round 1: the training of every client .* learning rate 0\.5; lower lr"):
-        springs([1.0, 1.0], a=[1e200, 1e200]).play(algorithm, 2)
-
-
-def test_between_partitions_one_that_does_not_move_has_no_utility() -> None:
-    server = Server(HCCT(alpha=HUGE, recluster_every=5, warmup="global"), 3)
-    server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
-    server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
-    state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
-    info = server.algorithm.info(state)
-    assert state.groups == ((0, 1, 2),)
-    assert info.utility[2] is None
-    assert info.utility[0] == pytest.approx(1.0 - HUGE / 20)
-    assert info.alone == ()
-
-
-def test_a_client_that_does_not_move_stays_alone() -> None:
-    server = Server(HCCT(alpha=HUGE), 3)
-    server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
-    state = server.round({0: RIGHT, 1: RIGHT, 2: [0.0, 0.0]})
-    assert state.groups == ((0, 1), (2,))
-    info = server.algorithm.info(state)
-    assert info.alone == (Apart(2, "its update is zero"),)
-    assert info.similarity[2] == (None, None, None)
-    json.dumps(row(info), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("reply", "why"),
-    [
-        (HCCTReply({"w": torch.zeros(3)}, 10, 1), r"its w has shape (3,), the model's is (2,)"),
-        (HCCTReply({"v": torch.zeros(2)}, 10, 1), "its model has no tensor w"),
-        (HCCTReply({"w": torch.zeros(2), "v": torch.zeros(2)}, 10, 1), "its model has 2 tensors, not 1"),
-        (HCCTReply({"w": torch.zeros(2)}, 0, 1), "it has no training examples"),
-    ],
-)
-def test_a_newcomer_with_another_model_is_not_let_in(reply: HCCTReply, why: str) -> None:
-    server = Server(HCCT(alpha=HUGE, arrivals=Arrivals(2, 1)), 3)
-    server.round({0: RIGHT, 1: RIGHT})
-    state = server.round({0: RIGHT, 1: RIGHT, 2: reply})
-    assert state.groups == ((0, 1),)
-    assert [r.reason for r in server.algorithm.info(state).ignored] == [why]
-    state = server.round({0: RIGHT, 1: RIGHT, 2: RIGHT})
-    assert state.groups == ((0, 1), (2,))
-    assert server.round({0: RIGHT, 1: RIGHT, 2: RIGHT}).groups == ((0, 1, 2),)
-
-
-def test_a_round_of_bad_replies_changes_nothing() -> None:
-    server = Server(HCCT(alpha=1.0), 2)
-    before = server.round({0: RIGHT, 1: RIGHT})
-    state = server.round({0: [math.inf, 0.0], 1: [math.nan, 0.0]})
-    assert state.groups == ((0, 1),)
-    assert state.models[0]["w"].tolist() == before.mean["w"].tolist()
-    assert server.round({0: RIGHT, 1: RIGHT}).groups == ((0,), (1,))
 
 
 # ---------------------------------------------------------------- newcomers
@@ -403,12 +251,6 @@ def test_groups_that_are_not_made_anew_take_newcomers_in() -> None:
     assert server.round({0: UP, 1: LEFT, 2: UP, 3: UP}).groups == ((0, 1), (2, 3))
 
 
-def test_a_newcomer_may_wait_for_the_next_partition() -> None:
-    server = Server(HCCT(alpha=1.0, recluster_every=3, placement="recluster", arrivals=Arrivals(2, 2)), 3)
-    groups = [server.round({c: RIGHT for c in range(3)}).groups for _ in range(5)]
-    assert groups == [((0,), (1,)), ((0, 1),), ((0, 1), (2,)), ((0, 1), (2,)), ((0, 1, 2),)]
-
-
 def test_placing_leaves_the_others_where_they_would_be_without_the_newcomer() -> None:
     """A newcomer between two groups draws them into one partition by Algorithm 2, but only joins one of them."""
     gradients = {0: RIGHT, 1: UP, 2: [1.0, 1.0]}
@@ -419,14 +261,6 @@ def test_placing_leaves_the_others_where_they_would_be_without_the_newcomer() ->
             state = server.round(gradients)
         ends[placement] = state.groups
     assert ends == {"greedy": ((0, 2), (1,)), "recluster": ((0, 1, 2),)}
-
-
-def test_a_newcomer_can_begin_with_the_initial_model() -> None:
-    server = Server(HCCT(alpha=1.0, newcomer_start="initial", arrivals=Arrivals(1, 1)), 2)
-    server.round({0: RIGHT})
-    state = server.round({0: RIGHT, 1: RIGHT})
-    assert server.sent[1]["w"].tolist() == [0.0, 0.0]
-    assert [m["w"].tolist() for m in state.models] == [[-2.0, 0.0], [-1.0, 0.0]]
 
 
 def test_who_leaves_is_in_no_group_and_no_mean() -> None:
@@ -487,23 +321,10 @@ def test_published_gradients_have_buffers_and_batch_counters_in_them() -> None:
     torch.testing.assert_close(k, inner(moves(), [*TWO.trainable, *TWO.buffers]) + torch.outer(counter, counter))
 
 
-def test_what_stays_with_clients_is_not_compared() -> None:
-    """The server of HCCT-P sees no head.  Here clients send none, as `train` would have it."""
-    body = [{n: t for n, t in m.items() if n != "head.weight"} for m in moves()]
-    _, k = evidence(HCCT_P(), body)
-    torch.testing.assert_close(k, inner(body, ["body.weight", "body.bias"]))
-
-
 def test_a_mean_gradient_is_divided_by_its_steps() -> None:
     _, k = evidence(HCCT(normalize="mean"), moves(), [1, 2, 4])
     scaled = [{n: t / s for n, t in m.items()} for m, s in zip(moves(), [1, 2, 4], strict=True)]
     torch.testing.assert_close(k, inner(scaled, TWO.trainable))
-
-
-@pytest.mark.parametrize(("layer", "names"), [("head", ["head.weight"]), ("body.weight", ["body.weight"])])
-def test_a_layer_can_be_named(layer: str, names: list[str]) -> None:
-    _, k = evidence(HCCT(layer=layer), moves())
-    torch.testing.assert_close(k, inner(moves(), names))
 
 
 @pytest.mark.parametrize(("common", "chosen"), [("head.weight", "body"), ("body.weight", "head")])
@@ -515,14 +336,6 @@ def test_the_telling_layer_is_the_one_in_which_clients_differ(common: str, chose
         assert state.layer == chosen
         names = [n for n in TWO.trainable if n.startswith(chosen)]
         torch.testing.assert_close(k, inner(of, names), rtol=1e-5, atol=0.0)
-
-
-def test_the_telling_layer_stays_what_it_was() -> None:
-    algorithm = HCCT_E(alpha=1.0)
-    server = Server(algorithm, 3, Layout(("w",)))
-    assert server.round({0: RIGHT, 1: UP, 2: RIGHT}).layer == ""
-    assert server.round({0: RIGHT, 1: UP, 2: RIGHT}).groups == ((0, 2), (1,))
-    assert server.algorithm.info(server.state).layer == ""
 
 
 def test_the_score_is_variance_over_squared_mean() -> None:
@@ -544,23 +357,6 @@ def test_the_published_score_is_signed_and_over_all_entries() -> None:
     ]
     assert published_score(starts, ends, ["w", "b"]) == pytest.approx(2 / 3 - 1 / 2)
     assert published_score(starts, starts, ["w", "b"]) == 0.0
-
-
-def test_the_published_score_of_a_last_layer_is_a_rounding_errors() -> None:
-    """Rows of p - y sum to zero, and so do all entries of (p - y) x' together: the mean below the variance is noise."""
-    g = Key(3).generator()
-    x, logits = torch.randn(50, 6, generator=g), torch.randn(50, 4, generator=g)
-    apart = logits.softmax(1) - torch.eye(4)[torch.arange(50) % 4]
-    start, end = {"w": torch.zeros(4, 6)}, {"w": apart.T @ x / 50}
-    assert float(end["w"].abs().mean()) > 0.01
-    assert abs(published_score([start], [end], ["w"])) > 1e5
-
-
-def test_the_published_score_is_not_asked_of_normalisations(classes: Any) -> None:
-    task = classes(norm=True).task
-    layout, model = task.layout, task.init(Key(0))
-    assert list(HCCT_E().candidates(layout, model)) == ["fc", "bn", "head"]
-    assert list(HCCT_E(score="published").candidates(layout, model)) == ["fc", "head"]
 
 
 def test_statistics_of_a_group_are_the_mean_or_the_first_clients(classes: Any, equal: Any) -> None:
@@ -608,142 +404,7 @@ def test_the_first_clients_statistics_are_in_the_gradients_of_all_groups() -> No
             assert float(products.among[i, k]) == pytest.approx(float(h[i] @ h[k]))
 
 
-def test_leaving_one_out_needs_gradients_of_the_groups_own_members() -> None:
-    HCCT(leave_one_out=True, group_buffers="first")
-    with pytest.raises(ConfigError, match="part of the group is another client"):
-        HCCT(leave_one_out=True, include_buffers=True, group_buffers="first")
-
-
 # ---------------------------------------------------------------- facts, options, refusals
-def test_facts_are_plain_json_and_say_what_happened(classes: Any) -> None:
-    play = classes(n=[5, 6, 7, 8]).play(HCCT(SMALL, alpha=5.0), 3, clients_per_round=3)
-    for t, state in enumerate(play.states):
-        info = json.loads(json.dumps(row(play.sim.algorithm.info(state)), allow_nan=False))["info"]
-        assert info["groups"] == [list(g) for g in state.groups]
-        assert len(info["utility"]) == 4
-        assert bool(info["similarity"]) == (t > 1)
-        if t > 1:
-            assert len(info["similarity"]) == len(info["compared"]) == 3
-    assert all(u is None for u in play.sim.algorithm.info(play.states[1]).utility)
-
-
-def test_utilities_in_facts_add_up_to_the_historys_last(springs: Any) -> None:
-    world = springs(m=[1.0, 2.0, -1.0, 3.0, -2.0], n=[3, 4, 5, 6, 7])
-    play = world.play(HCCT(ONE, alpha=2.0), 2)
-    info = play.sim.algorithm.info(play.states[-1])
-    assert sum(info.utility) == pytest.approx(info.history[-1].utility)
-
-
-def test_the_cosines_of_many_clients_are_left_out_of_the_facts() -> None:
-    server = Server(HCCT(alpha=HUGE), SHOWN + 1)
-    for _ in range(2):
-        state = server.round({c: RIGHT for c in range(SHOWN + 1)})
-    info = server.algorithm.info(state)
-    assert info.similarity == ()
-    assert len(info.history) == SHOWN
-    assert info.beyond == ()
-
-
-def test_the_user_is_told_when_alpha_decides_everything() -> None:
-    for alpha, word in ((0.0, "every client trains alone: raise alpha"), (HUGE, "HCCT is FedAvg")):
-        server = Server(HCCT(alpha=alpha), 2)
-        for _ in range(2):
-            state = server.round({0: RIGHT, 1: DIAGONAL})
-        (warning,) = server.algorithm.info(state).warnings
-        assert word in warning
-    server = Server(HCCT(groups=1), 2)
-    for _ in range(2):
-        state = server.round({0: RIGHT, 1: DIAGONAL})
-    assert server.algorithm.info(state).warnings == ()
-
-
-def test_each_client_may_have_its_own_alpha() -> None:
-    """Orthogonal, D = 10: a_i + a_j > 11.7 merges (test_cluster.py)."""
-    server = Server(HCCT(alpha=(0.0, 6.0, 6.0)), 3, wide=3)
-    for _ in range(2):
-        state = server.round({c: torch.eye(3)[c].tolist() for c in range(3)})
-    assert state.groups == ((0,), (1, 2))
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"alpha": -1.0}, 'alpha must be finite and >= 0, got -1.0; the released code\'s -1 is alpha = "size"'),
-        ({"alpha": math.inf}, "alpha must be finite and >= 0, got inf"),
-        ({"alpha": (1.0, math.nan)}, "alpha must be finite and >= 0, got nan"),
-        ({"groups": 0}, "groups must be >= 1, got 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        HCCT(**options)
-    assert why in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"groups": 5}, "groups must be at most the number of clients, 4, got 5"),
-        ({"alpha": (1.0, 2.0)}, "one for each of 4 clients, got 2"),
-        ({"arrivals": Arrivals(5, 1)}, "arrivals.start must be at most the number of clients, 4, got 5"),
-        ({"personal": ("all",)}, "layer = 'all' leaves none, personal keeps all; choose others"),
-        ({"personal": ("head",), "layer": "head"}, "layer = 'head' leaves none, personal keeps head"),
-        ({"layer": "hed"}, "no tensor of the model is called 'hed'"),
-    ],
-)
-def test_settings_that_do_not_fit_the_federation_are_refused(options: dict[str, Any], why: str, classes: Any) -> None:
-    with pytest.raises(ConfigError) as error:
-        classes().simulator(HCCT(**options)).start()
-    assert why in str(error.value)
-
-
-def test_options_can_be_written_in_a_file() -> None:
-    table = {
-        "alpha": [1, 2.5],
-        "groups": 2,
-        "personal": ["head"],
-        "arrivals": {"start": 2, "every": 3, "leaving": 1},
-        "preset": "paper",
-    }
-    made = schema.build(HCCT, table, "methods.0")
-    assert made.alpha == (1.0, 2.5)
-    assert made.arrivals == Arrivals(2, 3, 1, 1)
-    assert schema.build(HCCT, {"alpha": "size"}, "methods.0").alpha == "size"
-    assert schema.build(HCCT, {"pilot": {"shares": [0, 1], "rounds": 3}}, "methods.0").pilot == Pilot((0.0, 1.0), 3)
-    with pytest.raises(ConfigError, match="alpha"):
-        schema.build(HCCT, {"alpha": -1}, "methods.0")
-
-
-def test_presets_name_every_difference_and_what_is_given_wins() -> None:
-    def differences(a: HCCT, b: HCCT) -> set[str]:
-        return {f.name for f in dataclasses.fields(a) if f.compare and getattr(a, f.name) != getattr(b, f.name)}
-
-    assert HCCT() == HCCT()
-    assert HCCT().alpha == "auto"
-    assert differences(HCCT(preset="paper"), HCCT()) == {"local"}
-    assert differences(HCCT(preset="code"), HCCT()) == set(PRESETS["code"])
-    own = SgdConfig(lr=0.2)
-    assert HCCT(own, preset="code", include_buffers=False) == dataclasses.replace(
-        HCCT(preset="code"), local=own, include_buffers=False
-    )
-    assert HCCT(preset="paper").local.lr_at(3) == pytest.approx(0.1 * 0.995**2)
-    assert HCCT_E(preset="code").score == "published"
-    assert HCCT_P(preset="code").averaged_heads
-
-
-def test_resuming_needs_the_state_only(classes: Any) -> None:
-    """What decides the next groups is in the state, through its bytes."""
-    algorithm = HCCT(SMALL, alpha=3.0)
-    play = classes(n=[5, 6, 7, 8]).play(algorithm, 3)
-    state = wire.decode(wire.encode(play.states[2]), wire.state_type(algorithm))
-    again, _ = classes(n=[5, 6, 7, 8]).simulator(algorithm).round(state, 3)
-    assert wire.encode(again) == wire.encode(play.states[3])
-
-
-def test_a_message_is_a_model_and_nothing_else(classes: Any, spy: Any) -> None:
-    with spy() as messages:
-        classes().play(HCCT(SMALL, alpha=1.0), 2)
-    assert {type(m) for m in messages} == {ModelMessage, HCCTReply}
 
 
 def test_the_partition_is_that_of_the_gradients(classes: Any) -> None:

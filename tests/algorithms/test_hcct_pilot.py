@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from tests.algorithms.conftest import World, half_square, line, world
-from unskew.algorithms import hcct
 from unskew.algorithms.fedavg import ModelMessage
-from unskew.algorithms.hcct import HCCT, HCCT_P, Arrivals, Pilot, ScoreReply, TrialMessage, best_trial
-from unskew.errors import ConfigError
+from unskew.algorithms.hcct import HCCT, HCCT_P, Pilot, ScoreReply, TrialMessage, best_trial
 from unskew.info import TriedAlpha
 from unskew.protocol import SgdConfig
 
@@ -66,13 +64,6 @@ def test_nobody_joins_if_training_alone_does_best_and_the_pilot_is_the_evidence(
     )
 
 
-def test_a_gain_within_a_standard_error_is_said_to_be_none_beyond_chance() -> None:
-    said = hcct._no_gain((TriedAlpha(0.0, 4, 0.80, 1.0), TriedAlpha(2.0, 2, 0.84, 0.9)))
-    assert said.startswith(
-        "nobody gains beyond chance: the pilot has, on held-out training examples, accuracy 80.0% alone"
-    )
-
-
 def test_trials_train_on_no_example_that_is_held_out(spy: Any, equal: Any) -> None:
     sent = []
     for held_out in ([3.0, 3.0], [-50.0, 80.0]):
@@ -108,38 +99,6 @@ def test_equal_groups_are_trained_once_and_a_pilot_is_paid_for(classes: Any, spy
     assert play.bytes[0] > 3 * play.bytes[1]
 
 
-def test_alpha_is_chosen_anew_when_others_are_present(classes: Any) -> None:
-    play = classes().play(HCCT(SMALL, pilot=Pilot((0.0, 0.5), rounds=2), arrivals=Arrivals(2, 2)), 4)
-    assert [s.piloted for s in play.states[1:]] == [(0, 1), (0, 1), (0, 1, 2), (0, 1, 2)]
-    first, second, third, fourth = play.bytes
-    assert first > 2 * second
-    assert third > 2 * fourth
-
-
-def test_a_fixed_number_of_groups_needs_no_pilot(classes: Any, spy: Any) -> None:
-    with spy() as messages:
-        play = classes().play(HCCT(SMALL, groups=2), 2)
-    assert not any(isinstance(m, TrialMessage) for m in messages)
-    assert tried(play) == ()
-
-
-def test_clients_with_too_few_examples_to_hold_any_out_train_in_groups_of_middling_size(classes: Any) -> None:
-    play = classes(n=[3, 4, 2, 3]).play(HCCT(SMALL), 2)
-    assert play.states[-1].share is None
-    assert play.sim.algorithm.info(play.states[-1]).alpha == 0.25 * 3
-
-
-def test_own_heads_go_on_from_the_trial_that_a_share_comes_from(classes: Any) -> None:
-    """A share's trial ends in the same models whatever else is tried; whole batches, so that nothing is drawn."""
-    clients = classes(n=[10, 12, 9, 11])
-    whole = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
-    shares = (0.0, 0.2, 0.4, 0.6, 0.8)
-    together = tried(clients.play(HCCT_P(local=whole, pilot=Pilot(shares, rounds=4)), 1))
-    assert len({t.loss for t in together}) >= 3
-    for share, result in zip(shares, together, strict=True):
-        assert tried(clients.play(HCCT_P(local=whole, pilot=Pilot((share,), rounds=4)), 1)) == (result,)
-
-
 # ---------------------------------------------------------------- the rule
 def reply(right: int) -> ScoreReply:
     return ScoreReply(10, right, 1.0)
@@ -153,15 +112,3 @@ def test_a_gain_counts_from_a_standard_error_on() -> None:
     assert best_trial([alone, alone]) == 0
     assert best_trial([alone, {0: reply(7), 1: reply(6)}, {0: reply(8), 1: reply(6)}]) == 2
     assert best_trial([{0: ScoreReply(0, 0, 0.0)}]) is None
-
-
-def test_without_classes_the_loss_decides_and_one_that_is_not_finite_decides_nothing() -> None:
-    trials = [dict.fromkeys((0, 1), ScoreReply(4, None, loss)) for loss in (2.0, 1.0)]
-    assert best_trial(trials) == 1
-    assert best_trial([*trials, dict.fromkeys((0, 1), ScoreReply(4, None, float("nan")))]) is None
-
-
-@pytest.mark.parametrize("shares", [(), (0.5, 0.1), (0.1, 0.1)])
-def test_shares_are_different_and_ascending(shares: tuple[float, ...]) -> None:
-    with pytest.raises(ConfigError, match="ascending order"):
-        Pilot(shares)

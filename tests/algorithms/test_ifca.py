@@ -9,14 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.ifca import IFCA, IFCAReply, IFCAState, most_common, nearest
-from unskew.errors import ConfigError
+from unskew.algorithms.ifca import IFCA, IFCAReply, nearest
 from unskew.info import Refused
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.tree import Params
-from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -35,17 +32,6 @@ def beginning(world: Any, models: Sequence[Params]) -> Any:
 def points(*values: float) -> list[Params]:
     """Models of the springs' world."""
     return [{"head.weight": torch.tensor([[v]], dtype=torch.float64)} for v in values]
-
-
-def planted(classes: Any) -> Any:
-    """Eight clients, inputs alike: the label is the largest of three inputs, for clients 4 to 7 the one after it."""
-    world = classes(n=[40] * 8)
-    x = torch.randn(320, 4, generator=Key(3).generator(), dtype=torch.float64)
-    y = x[:, :3].argmax(1)
-    y[160:] = (y[160:] + 1) % 3
-    world.device_data.x.copy_(x)
-    world.device_data.y.copy_(y)
-    return world
 
 
 # ---------------------------------------------------------------- one round by hand
@@ -76,71 +62,7 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     assert info.warnings == info.ties == info.ignored == ()
 
 
-def test_the_gradient_variant_divides_by_all_who_replied(classes: Any, equal: Any) -> None:
-    """theta_j - lr / M sum_{S_j} grad F_k(theta_j), with gradients taken by autograd at the models as they were."""
-    world, local = classes(n=[8] * 4), SgdConfig(lr=0.3, local_steps=1, batch_size=None)
-    play = world.play(IFCA(clusters=2, averaging="gradient", local=local), 1)
-    before, after = play.states
-    module = world.task.module().double()
-    for j in range(2):
-        expected = dict(before.models[j])
-        for c in (c for c in range(4) if after.chosen[c] == j):
-            rows = world.device_data.train[c]
-            leaves = {n: t.clone().requires_grad_() for n, t in before.models[j].items()}
-            logits = torch.func.functional_call(module, leaves, (world.device_data.x[rows],))
-            loss = torch.nn.functional.cross_entropy(logits, world.device_data.y[rows])
-            gradients = torch.autograd.grad(loss, list(leaves.values()))
-            expected = {n: t - 0.3 / 4 * g for (n, t), g in zip(expected.items(), gradients, strict=True)}
-        equal(after.models[j], expected)
-
-
 # ---------------------------------------------------------------- invariants
-@pytest.mark.parametrize("averaging", ["model", "gradient"])
-def test_one_cluster_is_uniform_fedavg(averaging: Any, classes: Any, equal: Any) -> None:
-    """I-27; there is a model for all then."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ours = world.play(IFCA(clusters=1, averaging=averaging, local=SMALL), clients_per_round=2)
-    equal(ours.params, world.play(FedAvg(SMALL, "uniform"), clients_per_round=2).params)
-
-
-def test_looking_at_other_models_changes_no_draw(classes: Any, equal: Any) -> None:
-    """Beside two models nobody would choose, with batches drawn at random, the first is FedAvg's to the last bit."""
-    world = classes(n=[4, 7, 9], norm=True)
-    first = world.population.initial
-    bad = [{**first, "head.bias": torch.tensor(b, dtype=torch.float64)} for b in ([1e3, 0.0, -1e3], [-1e3, 1e3, 0.0])]
-    ours = beginning(world, [first, *bad]).play(IFCA(clusters=3, local=SMALL))
-    assert set(ours.states[-1].chosen.values()) == {0}
-    equal([s.models[0] for s in ours.states], world.play(FedAvg(SMALL, "uniform")).params, atol=0.0)
-    for j in (1, 2):
-        equal(ours.states[-1].models[j], bad[j - 1], atol=0.0)  # an empty cluster is unchanged
-
-
-def test_permuted_starts_give_permuted_results(classes: Any, equal: Any) -> None:
-    """I-27."""
-    world = classes(n=[8] * 5)
-    models = [world.population.initialise(Key(7) / j) for j in range(3)]
-    ends = []
-    for order in ((0, 1, 2), (2, 0, 1)):
-        play = beginning(world, [models[j] for j in order]).play(IFCA(clusters=3, local=SMALL))
-        end = play.states[-1]
-        ends.append({order[j]: (end.models[j], [c for c in end.chosen if end.chosen[c] == j]) for j in range(3)})
-    assert len({tuple(members) for _, members in ends[0].values()}) > 1
-    for j in range(3):
-        equal(ends[0][j][0], ends[1][j][0], atol=0.0)
-        assert ends[0][j][1] == ends[1][j][1]
-
-
-@pytest.mark.seconds
-def test_two_planted_distributions_are_found(classes: Any) -> None:
-    """I-27: labels of one half are those of the other, shifted; one model cannot fit both, two begun apart can."""
-    world, local = planted(classes), SgdConfig(lr=0.5, local_epochs=2, batch_size=10)
-    found = []
-    for seed in range(5):
-        play = world.play(IFCA(clusters=2, local=local), 12, seed=seed)
-        groups = play.sim.algorithm.info(play.states[-1]).groups
-        found.append(sorted(groups) == [(0, 1, 2, 3), (4, 5, 6, 7)])
-        assert sorted(groups[0] + groups[1]) == list(range(8))  # one cluster each
-    assert sum(found) >= 4
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=1, max_size=6), st.data())
@@ -154,66 +76,6 @@ def test_the_nearest_are_the_best_with_ties_to_the_lowest(losses: list[float], d
             assert (losses[i], i) < (losses[j], j)
 
 
-# ---------------------------------------------------------------- where clusters begin
-def test_a_network_that_begins_from_constants_is_refused(springs: Any) -> None:
-    with pytest.raises(ConfigError, match=r"initial models of clusters 0 and 1 are identical.*set clusters = 1"):
-        springs(m=[1.0, 2.0]).play(IFCA(clusters=2, local=STEP))
-    assert springs(m=[1.0, 2.0]).play(IFCA(clusters=1, local=STEP)).params[-1] is not None
-
-
-def test_what_is_clustered_must_be_drawn_at_random(classes: Any) -> None:
-    """BatchNorm begins from ones and zeros: clusters that differ there only would not differ."""
-    with pytest.raises(ConfigError, match="clusters 0 and 1 are identical"):
-        classes(norm=True).play(IFCA(clusters=2, clustered=("norm",), local=SMALL))
-
-
-def test_the_initial_models_are_drawn_anew_for_each_seed_and_cluster(classes: Any) -> None:
-    world = classes()
-    starts = [world.simulator(IFCA(clusters=3), seed=seed).start().models for seed in (0, 0, 1)]
-    assert [m["fc.bias"].tolist() for m in starts[0]] == [m["fc.bias"].tolist() for m in starts[1]]
-    assert len({tuple(m["fc.bias"].tolist()) for models in starts[::2] for m in models}) == 5  # the first is common
-
-
-def test_identical_starts_collapse_and_say_so(classes: Any) -> None:
-    """HC-B13: everybody ties, model 0 is trained, and from then on it wins as long as it beats an untrained one."""
-    play = classes(same=True).play(IFCA(clusters=3, start="identical", weighting="samples", local=SMALL))
-    info = [play.sim.algorithm.info(s) for s in play.states[1:]]
-    assert [f.ties for f in info] == [(0, 1, 2, 3), (), ()]
-    assert info[-1].groups == ((0, 1, 2, 3), (), ())
-    identical, collapsed = info[-1].warnings
-    assert "IFCA's 3 models were started identical" in identical
-    assert "chose the same of IFCA's 3 models" in collapsed
-    assert all(torch.equal(t, play.states[0].models[2][n]) for n, t in play.states[-1].models[2].items())
-
-
-# ---------------------------------------------------------------- a shared body
-def test_with_clustered_heads_there_is_one_body(classes: Any, equal: Any) -> None:
-    world = classes(n=[8] * 6, norm=True)
-    play = world.play(IFCA(clusters=3, clustered=("head",), local=SMALL))
-    assert len(set(play.states[-1].chosen.values())) > 1
-    for state in play.states:
-        heads = {tuple(m["head.bias"].tolist()) for m in state.models}
-        assert len(heads) == 3
-        for model in state.models[1:]:
-            equal({n: t for n, t in model.items() if "head" not in n}, only_body(state.models[0]), atol=0.0)
-    assert not torch.equal(play.states[1].models[0]["fc.weight"], play.states[0].models[0]["fc.weight"])
-
-
-def only_body(model: Params) -> Params:
-    return {n: t for n, t in model.items() if "head" not in n}
-
-
-def test_the_shared_body_is_the_mean_over_all_who_replied(classes: Any, equal: Any) -> None:
-    """Nothing clustered but a bias that all clients' models have alike in value: the rest is FedAvg's first round."""
-    world = classes(n=[4, 7, 9, 3])
-    first = world.population.initial
-    other = {**first, "head.bias": first["head.bias"] + 50.0}  # a common shift of all logits changes no loss but a tie
-    play = beginning(world, [first, other]).play(IFCA(clusters=2, clustered=("head.bias",), local=SMALL), 1)
-    plain = world.play(FedAvg(SMALL, "uniform"), 1)
-    got, expected = play.states[1].models[1], plain.params[1]
-    equal({n: got[n] for n in got if n != "head.bias"}, {n: expected[n] for n in expected if n != "head.bias"})
-
-
 # ---------------------------------------------------------------- wire, losses, absence
 @pytest.mark.parametrize(("clustered", "down"), [(("all",), 3 * 63), (("head",), 45 + 3 * 18)])
 def test_all_models_go_down_and_one_comes_up(clustered: Any, down: int, classes: Any, spy: Any, floats: Any) -> None:
@@ -221,30 +83,6 @@ def test_all_models_go_down_and_one_comes_up(clustered: Any, down: int, classes:
     with spy() as messages:
         classes(norm=True).play(IFCA(clusters=3, clustered=clustered, local=SMALL), 1, clients_per_round=2)
     assert [floats(m) for m in messages] == [down, down, 63, 63]
-
-
-def test_a_lost_reply_leaves_its_cluster_as_it_was(springs: Any, value: Any, cut: Any) -> None:
-    """The round by hand above without client 2, the only one of cluster 1."""
-    world = beginning(springs(m=[4.0, 6.0, -8.0]), points(0.0, -2.0))
-    play = world.play(IFCA(clusters=2, local=STEP), 1, outage=cut((1, "train", 0, 2), how="late"))
-    assert [value(m) for m in play.states[1].models] == [2.5, -2.0]
-    assert play.states[1].chosen == {0: 0, 1: 0}
-
-
-def test_losing_everybody_is_no_failure(classes: Any, equal: Any) -> None:
-    play = classes().play(IFCA(clusters=2, local=SMALL), outage=Outage(late=1.0), codec=True)
-    equal(list(play.states[-1].models), list(play.states[0].models), atol=0.0)
-    assert play.sim.algorithm.info(play.states[-1]).heard == ()
-
-
-def test_a_client_never_heard_from_is_served_what_most_chose() -> None:
-    models = tuple(points(0.0, 1.0, 2.0))
-    algorithm = IFCA(clusters=3)
-    assert algorithm.serve(IFCAState(models, {0: 1, 1: 2, 2: 2}), 7) is models[2]
-    assert algorithm.serve(IFCAState(models, {0: 1, 1: 2, 2: 2}), 0) is models[1]
-    assert algorithm.serve(IFCAState(models, {}), 7) is models[0]
-    assert algorithm.serve(IFCAState(models, {}), None) is None
-    assert most_common([1, 1, 0, 2, 2], 1) == (1,)
 
 
 def test_a_reply_for_no_cluster_is_ignored_and_said(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

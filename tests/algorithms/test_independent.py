@@ -7,7 +7,6 @@ import torch
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.protocol import SgdConfig
-from unskew.world.outage import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
@@ -42,14 +41,3 @@ def test_a_client_goes_on_from_its_own_model(springs: Any, value: Any) -> None:
     """A step of .5 towards m in each of three rounds, from 0: m (1 - 1/8)."""
     play = springs(m=[8.0, -8.0]).play(Independent(SgdConfig(lr=0.5, local_steps=1, batch_size=None)))
     assert [value(play.own(c)) for c in (0, 1)] == [7.0, -7.0]
-
-
-def test_before_any_training_it_is_the_common_initial_model(classes: Any, equal: Any) -> None:
-    world = classes()
-    equal(world.play(Independent(SMALL), rounds=0).own(3), world.population.initial, atol=0.0)
-
-
-def test_losing_everybody_is_no_failure(classes: Any) -> None:
-    """Nobody waits for anybody."""
-    play = classes().play(Independent(SMALL), outage=Outage(unreachable=1.0))
-    assert [len(t.failures) for t in play.traces] == [4, 4, 4]

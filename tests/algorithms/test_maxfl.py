@@ -1,32 +1,22 @@
 """MAXFL: who counts for the global model, and in HCCT's form who trains it at all."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.independent import Independent
 from unskew.algorithms.maxfl import (
     MAXFL,
     MAXFL_HCCT,
-    MAXFLGroupMemory,
     MAXFLGroupReply,
-    MAXFLGroupState,
-    MAXFLMemory,
-    MAXFLMessage,
-    MAXFLReply,
     slope,
 )
-from unskew.errors import ConfigError
-from unskew.protocol import Me, SgdConfig, Step, step
+from unskew.protocol import SgdConfig
 from unskew.world.outage import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
-SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 
 
 # ---------------------------------------------------------------- the original
@@ -58,57 +48,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert algorithm.info(play.sim.round(play.states[1], 2)[0]).met[0] is True
 
 
-class Silent(MAXFL):
-    """Whose clients 0 and 1 never judge."""
-
-    @step
-    def train(
-        self, me: Me, msg: MAXFLMessage, memory: MAXFLMemory | None
-    ) -> Step[tuple[MAXFLReply, MAXFLMemory | None]]:
-        """As MAXFL, but for the judgement."""
-        reply, memory = yield from super().train(me, msg, memory)
-        return (replace(reply, appeal=None) if me.id < 2 else reply), memory
-
-
-def test_who_was_to_judge_and_did_not_is_ignored(springs: Any, value: Any) -> None:
-    """With nobody left the model stays; with client 2 it is the round of client 2 alone."""
-    algorithm = Silent(rho=2.0, warmup=0, local=STEP)
-    play = springs(m=[2.0, -4.0], n=[1, 9]).play(algorithm, 1)
-    assert value(play.params[1]) == value(play.params[0]) == 0.0
-    info = algorithm.info(play.states[1])
-    assert [i.client for i in info.ignored] == [0, 1]
-    assert info.appeal is None
-    three = springs(m=[2.0, -4.0, 1.0], n=[1, 9, 2]).play(algorithm, 1)
-    alone = springs(m=[1.0], n=[2]).play(MAXFL(rho=2.0, warmup=0, local=STEP), 1)
-    assert value(three.params[1]) == value(alone.params[1]) != 0.0
-
-
-def test_equal_losses_without_epsilon_are_uniform_fedavg(springs: Any, value: Any) -> None:
-    """I-30: at 0 all losses are 4.5, whatever the sizes; server_lr scales the step."""
-    world = springs(m=[3.0, -3.0, 3.0], n=[1, 5, 2])
-    expected = value(world.play(FedAvg(STEP, "uniform"), 1).params[1])
-    for rate in (1.0, 0.5):
-        algorithm = MAXFL(rho=4.0, warmup=0, epsilon=1e-12, server_lr=rate, local=STEP)
-        assert value(world.play(algorithm, 1).params[1]) == pytest.approx(rate * expected, abs=1e-9)
-
-
-@pytest.mark.parametrize("rho", [-1e5, 1e5])
-def test_far_from_all_requirements_nothing_moves_and_it_is_said(rho: float, springs: Any, value: Any) -> None:
-    """I-30."""
-    algorithm = MAXFL(rho=rho, warmup=0, local=STEP)
-    play = springs(m=[3.0, -1.0]).play(algorithm, 2)
-    assert [value(p) for p in play.params] == [0.0, 0.0, 0.0]
-    (warning,) = algorithm.info(play.states[-1]).warnings
-    assert "sum to less than epsilon = 0.01" in warning
-
-
-def test_the_warm_up_is_fedavg_and_judges_nothing(classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 7, 9], norm=True)
-    ours = world.play(MAXFL(warmup=2, local=SMALL), 4)
-    equal(ours.params[:3], world.play(FedAvg(SMALL), 2).params)
-    assert [len(s.appeals) for s in ours.states] == [0, 0, 0, 3, 3]
-
-
 def test_the_requirement_is_the_loss_of_a_model_trained_alone_once(springs: Any) -> None:
     """m = 4, -2: two steps of lr .5 from 0 lead to 3 and -1.5, where the losses are .5 and .125.
 
@@ -133,18 +72,6 @@ def test_a_client_may_prefer_what_it_trained_alone(springs: Any, value: Any) -> 
     assert [value(play.own(c)) for c in range(3)] == pytest.approx([3.5, -1.75, w])
     plain = world.play(MAXFL(warmup=30, solo_rounds=3, local=STEP), 31)
     assert [value(plain.own(c)) for c in range(3)] == [w] * 3
-
-
-def test_preferring_what_nobody_trains_is_refused() -> None:
-    with pytest.raises(ConfigError, match="preferred needs the model each client trains alone, which rho = 2 does not"):
-        MAXFL(rho=2.0, preferred=True)
-
-
-def test_judging_the_model_changes_no_draw(classes: Any, equal: Any) -> None:
-    """Batches are shuffled; with one client and no epsilon to speak of, eq. 2 goes all the way to y, as FedAvg does."""
-    world = classes(n=[9], norm=True)
-    one = world.play(MAXFL(rho=1.0, warmup=0, epsilon=1e-300, local=SMALL), 1)
-    equal(one.params[1], world.play(FedAvg(SMALL), 1).params[1], atol=1e-15)
 
 
 # ---------------------------------------------------------------- HCCT's form
@@ -174,46 +101,6 @@ def test_who_leaves_the_group_goes_on_from_its_model(springs: Any, value: Any) -
     assert [s.joined for s in play.states[1:]] == [{0: True, 1: True}, *[{0: True, 1: False}] * 2]
 
 
-def test_who_comes_back_leaves_its_own_model(springs: Any, value: Any) -> None:
-    """m = 4, -2 and threshold 7.  At 0 losses are 8 and 2: client 0 trains alone, to 2, and the group's w is -1.
-
-    Were w at 1, both losses would be 4.5: both train it, to 2.5 and -.5, and client 0's own model is gone.
-    """
-    sim = springs(m=[4.0, -2.0]).simulator(MAXFL_HCCT(threshold=7.0, warmup=0, local=STEP))
-    state, _ = sim.round(sim.start(), 1)
-    assert state.joined == {0: False, 1: True}  # 8 and 2
-    assert value(sim.memory.get(0).own) == 2.0
-    assert value(state.params) == -1.0
-    nearer = MAXFLGroupState({"head.weight": state.params["head.weight"] + 2.0}, state.joined)
-    state, _ = sim.round(nearer, 2)
-    assert state.joined == {0: True, 1: True}
-    assert value(state.params) == 1.0
-    assert sim.memory.get(0).own is None
-    assert value(sim.own_models(state, [0], 2)[0]) == 1.0
-
-
-@pytest.mark.parametrize("warmup", [0, 2])
-def test_everybody_in_is_fedavg(warmup: int, classes: Any, equal: Any) -> None:
-    """I-30: threshold infinity is Global."""
-    world = classes(n=[4, 7, 9], norm=True)
-    algorithm = MAXFL_HCCT(threshold=math.inf, warmup=warmup, local=SMALL)
-    ours, plain = world.play(algorithm, clients_per_round=2), world.play(FedAvg(SMALL), clients_per_round=2)
-    equal(ours.params, plain.params)
-    equal(ours.own(0), plain.own(0))
-
-
-def test_nobody_in_is_independent_and_it_is_said(classes: Any, equal: Any) -> None:
-    """I-30: threshold minus infinity, to the last bit although all judge the model each round."""
-    world = classes(n=[4, 7, 9], norm=True)
-    algorithm = MAXFL_HCCT(threshold=-math.inf, warmup=0, local=SMALL)
-    ours, alone = world.play(algorithm), world.play(Independent(SMALL))
-    for c in range(3):
-        equal(ours.own(c), alone.own(c), atol=0.0)
-    equal(ours.params[-1], world.population.initial, atol=0.0)
-    (warning,) = algorithm.info(ours.states[-1]).warnings
-    assert "meets nobody's requirement" in warning
-
-
 def test_the_two_published_thresholds(springs: Any) -> None:
     """m = 4, at w = 0, F = 8, what = m (1 - 2^-s) after s steps of lr .5.
 
@@ -229,21 +116,6 @@ def test_the_two_published_thresholds(springs: Any) -> None:
     # w after three rounds of FedAvg is what three steps alone lead to; a fourth makes it better than them.
     play = world.play(MAXFL_HCCT(solo_rounds=3, warmup=4, local=STEP), 5)
     assert play.states[5].joined == {0: True}
-
-
-def test_what_is_trained_alone_first_is_trained_once(springs: Any) -> None:
-    play = springs(m=[4.0, 4.0]).play(MAXFL_HCCT(threshold="sqdist", solo_rounds=3, warmup=1, local=STEP), 3)
-    assert [[w.examples for w in t.work] for t in play.traces] == [[1, 1], [4, 4], [1, 1]]
-
-
-def test_the_squared_distance_is_between_parameters_only(classes: Any) -> None:
-    """Running variances far away do not make the distance long; HCCT's code would have counted them."""
-    world = classes(n=[8], norm=True)
-    algorithm = MAXFL_HCCT(threshold="sqdist", local=SMALL)
-    here = world.population.initial
-    there = {n: t + (1000.0 if n in world.task.layout.buffers else 0.0) for n, t in here.items()}
-    me = world.population.me(0, 1, world.simulator(algorithm).key)
-    assert algorithm.requirement(me, there, MAXFLGroupMemory(None, None, here)) == 0.0
 
 
 def test_the_model_goes_to_all_and_comes_back_from_the_group(springs: Any, spy: Any, floats: Any) -> None:
@@ -263,17 +135,3 @@ def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, va
     assert value(play.own(0)) == -3.0
     lost = springs(m=[2.0, -6.0]).play(algorithm, 2, outage=Outage(unreachable=1.0))
     assert value(lost.params[-1]) == 0.0
-
-
-def test_absent_clients_stay_as_they_decided(classes: Any) -> None:
-    sim = classes(n=[4] * 6).simulator(MAXFL_HCCT(threshold=1.0, warmup=0, local=SMALL), clients_per_round=3)
-    state, stayed = sim.start(), 0
-    for t in range(1, 6):
-        before, memory = state.joined, sim.memory.at(sim.memory.round)
-        state, _ = sim.round(state, t)
-        for c in set(before) - set(state.heard):
-            assert state.joined[c] == before[c]
-            assert sim.memory.get(c) is memory[c]
-            stayed += 1
-    assert stayed > 0
-    assert len(set(state.joined.values())) == 2

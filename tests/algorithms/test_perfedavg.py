@@ -1,29 +1,20 @@
 """Per-FedAvg: the meta-gradient in its three forms, on independent batches, and what it leads to."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.perfedavg import PerFedAvg
-from unskew.data.batches import plan
-from unskew.errors import ConfigError
-from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Exponential, SgdConfig
 from unskew.runtime.in_process import Simulator
-from unskew.tree import Params
 
 ONCE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
-ORDERS: tuple[Any, ...] = ("first", "hessian_free", "exact")
 SECOND: tuple[Any, ...] = ("hessian_free", "exact")
 
 
@@ -46,88 +37,6 @@ def test_on_a_quadratic_differences_are_exact_whatever_their_length(delta: float
     world, local = springs(m=[3.0, -1.0], a=[2.0, 0.5]), SgdConfig(lr=0.2, local_steps=4, batch_size=None)
     exact = world.play(PerFedAvg(0.3, "exact", local=local)).params
     equal(world.play(PerFedAvg(0.3, "hessian_free", delta, local=local)).params, exact, atol=1e-11)
-
-
-@pytest.mark.parametrize(("order", "optimum"), [("first", 0.454545454545), ("hessian_free", 0.28), ("exact", 0.28)])
-@pytest.mark.seconds
-def test_it_converges_to_the_optimum_of_what_it_minimises(order: Any, optimum: float, springs: Any, value: Any) -> None:
-    """Curvatures 4 and 1, m = 1, -1, alpha .1: weights a (1 - alpha a)^2 = 1.44 and .81 give (1.44 - .81) / 2.25 = .28.
-
-    Without the second derivative a (1 - alpha a) = 2.4 and .9 give 1.5 / 3.3; the mean loss itself has 3 / 5.
-    """
-    local = SgdConfig(lr=0.2, local_steps=1, batch_size=None)
-    play = springs(m=[1.0, -1.0], a=[4.0, 1.0]).play(PerFedAvg(0.1, order, local=local), 80)
-    assert value(play.params[-1]) == pytest.approx(optimum, abs=1e-9)
-
-
-def loss_of(world: Any, decay: float) -> Callable[[Params], Tensor]:
-    """Task loss of the only client in training mode, plus decay/2 ||w||^2."""
-    module = world.task.build().double().train()
-    trainable = world.task.layout.trainable
-
-    def loss(w: Params) -> Tensor:
-        kept = {n: t.clone() for n, t in world.population.initial.items() if n not in trainable}
-        logits = functional_call(module, {**kept, **w}, (world.device_data.x,))
-        each = cross_entropy(logits, world.device_data.y, reduction="none")
-        weights = world.device_data.weights
-        mean = (each if weights is None else each * weights).mean()
-        return mean + 0.5 * decay * sum(t.square().sum() for t in w.values())
-
-    return loss
-
-
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("weights", [None, [0.25, 1.0, 3.0]], ids=["equal", "weighted"])
-@pytest.mark.parametrize("order", SECOND)
-def test_on_full_batches_the_second_order_is_the_gradient_of_the_adapted_loss(
-    order: Any, weights: list[float] | None, decay: float, norm: bool, classes: Any
-) -> None:
-    """D = D' = D'': w - beta d/dw F(w - alpha grad F(w)), by differentiating through the inner step."""
-    world, alpha, beta = classes(n=[9], norm=norm), 0.7, 0.4
-    if weights is not None:
-        of_examples = torch.tensor(weights, dtype=torch.float64)[world.device_data.y]
-        world = dataclasses.replace(world, device_data=dataclasses.replace(world.device_data, weights=of_examples))
-    local = SgdConfig(lr=beta, local_steps=1, batch_size=None, weight_decay=decay)
-    got = world.play(PerFedAvg(alpha, order, delta=1e-3, local=local), 1).params[1]
-    loss = loss_of(world, decay)
-    w = {n: world.population.initial[n].clone().requires_grad_() for n in world.task.layout.trainable}
-    inner = torch.autograd.grad(loss(w), list(w.values()), create_graph=True)
-    adapted = {n: t - alpha * g for (n, t), g in zip(w.items(), inner, strict=True)}
-    outer = torch.autograd.grad(loss(adapted), list(w.values()))
-    for (n, t), g in zip(w.items(), outer, strict=True):
-        torch.testing.assert_close(got[n], (t - beta * g).detach(), rtol=0, atol=1e-10 if order == "exact" else 1e-7)
-    first = world.play(PerFedAvg(alpha, "first", local=local), 1).params[1]
-    assert max(float((first[n] - got[n]).abs().max()) for n in w) > 1e-3
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_without_an_inner_step_it_is_sgd_on_the_second_batches(order: Any, classes: Any, equal: Any) -> None:
-    """I-25: alpha = 0, two clients, two meta-steps on D', replayed at their addresses."""
-    world = classes(n=[7, 5])
-    local = SgdConfig(lr=0.3, local_steps=2, batch_size=3)
-    got = world.play(PerFedAvg(0.0, order, local=local), 1, seed=9).params[1]
-    ends = []
-    for client, rows in enumerate(world.device_data.train):
-        w = {n: t.clone() for n, t in world.population.initial.items()}
-        for s in range(2):
-            key = Key(9) / "round" / 1 / "client" / client / 0 / "sgd" / f"{s} D'" / "shuffle"
-            pick = rows[plan(len(rows), batch_size=3, steps=1, key=key).order]
-            leaves = {n: t.clone().requires_grad_() for n, t in w.items()}
-            logits = functional_call(world.task.build().double(), leaves, (world.device_data.x[pick],))
-            gradients = torch.autograd.grad(cross_entropy(logits, world.device_data.y[pick]), list(leaves.values()))
-            w = {n: t - 0.3 * g for (n, t), g in zip(w.items(), gradients, strict=True)}
-        ends.append(w)
-    equal(got, {n: (ends[0][n] + ends[1][n]) / 2 for n in got}, atol=1e-12)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_without_an_inner_step_and_with_full_batches_it_is_fedavg(order: Any, classes: Any, equal: Any) -> None:
-    """I-25, through several epochs, weight decay and a schedule of beta; statistics too."""
-    world = classes(n=[4, 7, 9], norm=True)
-    local = SgdConfig(0.2, local_epochs=3, batch_size=None, weight_decay=0.1, lr_schedule=Exponential(0.5))
-    ours = world.play(PerFedAvg(0.0, order, local=local), clients_per_round=2).params
-    equal(ours, world.play(FedAvg(local, "uniform"), clients_per_round=2).params, atol=1e-12)
 
 
 def test_batches_are_independent_and_both_sides_of_a_difference_see_the_same(classes: Any) -> None:
@@ -186,40 +95,3 @@ def test_the_inner_rate_has_no_schedule(springs: Any, value: Any) -> None:
     play = springs(m=[1.0]).play(PerFedAvg(0.2, local=local), 2)
     assert [1.0 - value(p) for p in play.params] == pytest.approx([1.0, 0.6, 0.6 * 0.8])
     assert 1.0 - value(play.own(0)) == pytest.approx(0.48 * 0.8)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_frozen_parameters_stay(order: Any, classes: Any) -> None:
-    world = classes(norm=True)
-    local = dataclasses.replace(SMALL, trainable=("head",), weight_decay=0.1)
-    after = world.play(PerFedAvg(order=order, local=local), 2).params[-1]
-    moved = {n for n, t in world.population.initial.items() if not torch.equal(t, after[n])}
-    assert moved == {"head.weight", "head.bias"}
-
-
-def test_statistics_of_displaced_models_are_dropped(classes: Any) -> None:
-    """Full batches: the body's first batch statistics are those of D and D', which first order has seen as well."""
-    world = classes(n=[9], norm=True)
-    buffers = world.task.layout.buffers
-    first, free, exact = (world.play(PerFedAvg(0.1, order, local=ONCE), 1).params[1] for order in ORDERS)
-    for n in buffers:
-        assert torch.equal(first[n], free[n])
-        assert torch.equal(first[n], exact[n])
-        assert not torch.equal(first[n], world.population.initial[n])
-
-
-def test_differences_of_gradients_are_not_taken_in_half_precision() -> None:
-    half = SgdConfig(precision="bfloat16")
-    PerFedAvg(order="exact", local=half)
-    with pytest.raises(
-        ConfigError, match="models that lie 2 delta apart, which bfloat16 rounds away; set order = 'exact'"
-    ):
-        PerFedAvg(order="hessian_free", local=half)
-
-
-@pytest.mark.parametrize(
-    ("changes", "got"), [({"momentum": 0.9}, "momentum"), ({"optimizer": "adam"}, "adam"), ({"clip_norm": 1.0}, "clip")]
-)
-def test_anything_but_plain_sgd_is_refused(changes: dict[str, Any], got: str) -> None:
-    with pytest.raises(ConfigError, match=f"plain gradients, got {got}"):
-        PerFedAvg(local=dataclasses.replace(SMALL, **changes))

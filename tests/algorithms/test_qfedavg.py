@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.qfedavg import LEAST_LOSS, QFedAvg, QFedAvgReply, QFedAvgState
-from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
 from unskew.reduction import Reduced
 
@@ -35,28 +33,11 @@ def test_a_power_of_two_by_hand(springs: Any, value: Any) -> None:
     assert value(play.params[1]) == pytest.approx(-1148 / (12 + 9 * 192))
 
 
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_without_a_power_it_is_fedavg(classes: Any, equal: Any, weighting: Any) -> None:
-    """q = 0: all powers are 1, h_k is 1, and no pass is made for a loss."""
-    world = classes(n=[4, 7, 9], norm=True)
-    ours = world.play(QFedAvg(q=0.0, local=SMALL, weighting=weighting), 3)
-    plain = world.play(FedAvg(SMALL, weighting), 3)
-    equal(ours.params, plain.params)
-    assert [[w.examples for w in t.work] for t in ours.traces] == [[w.examples for w in t.work] for t in plain.traces]
-
-
 def test_a_loss_goes_up_beside_the_model(classes: Any, spy: Any, floats: Any) -> None:
     """P + Q = 53 + 10 as of FedAvg, and one number up."""
     with spy() as messages:
         classes(norm=True).play(QFedAvg(local=SMALL), rounds=1, clients_per_round=3)
     assert sorted(map(floats, messages)) == [63, 63, 63, 64, 64, 64]
-
-
-def test_equal_clients_are_led_the_same_way_at_any_power(springs: Any, value: Any) -> None:
-    """m = 3, 3: the step is d F^q / h = d / (q L d^2 / F + 1), with F = 4.5, d = 1.5, L = 2: d / (q + 1)."""
-    for q in (0.5, 1.0, 5.0, 20.0):
-        play = springs(m=[3.0, 3.0]).play(QFedAvg(q=q, local=STEP), 1)
-        assert value(play.params[1]) == pytest.approx(1.5 / (q + 1))
 
 
 @pytest.mark.parametrize("q", [0.0, 1.0, 3.0])
@@ -68,32 +49,6 @@ def test_it_ends_at_the_minimum_of_its_aim(springs: Any, value: Any, q: float) -
     r = 9 ** (1 / (2 * q + 1))
     play = springs(m=[2.0, -4.0], n=[1, 9]).play(QFedAvg(q=q, local=STEP), 60)
     assert value(play.params[-1]) == pytest.approx((2 - 4 * r) / (1 + r), abs=1e-6)
-
-
-def test_small_losses_of_a_large_power_are_no_zeros(springs: Any, value: Any) -> None:
-    """Only ratios count: a thousandth of the distances is a thousandth of the step, though F^20 is 1e-120 of it."""
-    small, large = (
-        value(springs(m=[2.0 * s, -4.0 * s], n=[1, 9]).play(QFedAvg(q=20.0, local=STEP), 1).params[1]) / s
-        for s in (1e-3, 1.0)
-    )
-    assert small == pytest.approx(large, rel=20 * LEAST_LOSS / 2e-6)
-
-
-def test_without_any_loss_the_model_stays(springs: Any, value: Any) -> None:
-    play = springs(m=[0.0, 0.0]).play(QFedAvg(q=2.0, local=STEP), 2)
-    assert value(play.params[-1]) == 0.0
-
-
-def test_a_negative_loss_is_refused(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unskew.algorithms import qfedavg
-
-    def negative(me: Any, params: Any) -> Any:
-        yield from ()
-        return -0.25
-
-    monkeypatch.setattr(qfedavg, "train_loss", negative)
-    with pytest.raises(ConfigError, match=r"q-FedAvg raises losses to the power q, and a client's is negative, -0\.25"):
-        classes().play(QFedAvg(local=SMALL), 1)
 
 
 @pytest.mark.parametrize(("q", "losses"), [(5.0, (0.0, 0.0)), (10.0, (1e-5, 1.2e-5)), (20.0, (0.0044, 0.0044))])

@@ -10,18 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew import wire
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.tthf import TTHF, ExchangeMessage, ExchangeReply, TTHFReply, adaptive, divide, draw
-from unskew.errors import ConfigError
-from unskew.info import Exchanges
+from unskew.algorithms.tthf import TTHF, ExchangeReply, TTHFReply, adaptive, divide
 from unskew.keys import Key
 from unskew.ledger import totals
-from unskew.protocol import Ask, Keep, SgdConfig, drive, map_keep
+from unskew.protocol import Ask, SgdConfig, drive, map_keep
 from unskew.reduction import weighted_mean
-from unskew.server.graphs import Complete, Geometric, Links, Ring, contraction, mixing_matrix
+from unskew.server.graphs import Complete, Geometric, Ring, contraction, mixing_matrix
 
 TWO = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
-SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 PAIRS = TTHF(cluster_size=2, d2d_every=1, local=TWO)
 
 
@@ -49,12 +45,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert value(play.params[1]) == sum(device[c] for c in play.states[1].drawn) / 2
 
 
-def test_a_second_round_begins_at_the_global_model(springs: Any, value: Any) -> None:
-    """All of one kind: every device goes two steps of .5 towards 8, from 0 to 6, then from 6 to 7.5."""
-    play = springs(m=[8.0] * 4).play(PAIRS, 2)
-    assert [value(p) for p in play.params] == [0.0, 6.0, 7.5]
-
-
 def test_clusters_count_by_their_devices(springs: Any, value: Any) -> None:
     """m = 8, 0 | 4: w = 4, 0 | 2; 2, 2 | 2; 5, 1 | 3.  (2 * 5 + 3)/3 or (2 * 1 + 3)/3, mean 3 = (5 + 1 + 3)/3.
 
@@ -65,12 +55,6 @@ def test_clusters_count_by_their_devices(springs: Any, value: Any) -> None:
     assert outcomes(world, replace(PAIRS, weighting="samples"), value) == {3.5, 2.5}
 
 
-def test_averaging_at_the_global_instant_too_is_an_option(springs: Any, value: Any) -> None:
-    """The pairs of the first test end at 3, 3 | 1.5, 1.5: whoever is drawn, 2.25."""
-    world = springs(m=[8.0, 0.0, 0.0, 4.0])
-    assert outcomes(world, replace(PAIRS, d2d_before_global=True), value, seeds=5) == {2.25}
-
-
 def test_full_consensus_after_every_step_is_one_step_on_averaged_gradients(springs: Any, value: Any) -> None:
     """I-37: m = 8, 0, -2, mean 2.  Complete with Metropolis weights averages at once: 4, 0, -1 -> 1; 4.5, .5, -.5 ->
     1.5.  That is gradient descent on the mean, 0 -> 1 -> 1.5.  The third step ends at the global instant, which draws
@@ -79,20 +63,6 @@ def test_full_consensus_after_every_step_is_one_step_on_averaged_gradients(sprin
     three = SgdConfig(lr=0.5, local_steps=3, batch_size=None)
     whole = TTHF(cluster_size=3, d2d_every=1, graph=Complete(), mixing="metropolis", local=three)
     assert outcomes(springs(m=[8.0, 0.0, -2.0]), whole, value) == {4.75, 0.75, -0.25}
-
-
-def test_clusters_of_one_without_d2d_are_uniform_fedavg(classes: Any, equal: Any) -> None:
-    """I-37; by steps, and with half of the clients in a round."""
-    world = classes(n=[4, 7, 9, 3])
-    for local in (SMALL, SgdConfig(lr=0.1, local_steps=5, batch_size=3)):
-        plain = world.play(FedAvg(local, "uniform"), clients_per_round=2)
-        equal(world.play(TTHF(1, gamma=0, local=local), clients_per_round=2).params, plain.params)
-
-
-def test_a_cluster_of_one_has_nobody_to_talk_to(classes: Any) -> None:
-    """D2D that was asked for is then no exchange, and no model travels between devices."""
-    play = classes().play(TTHF(cluster_size=1, gamma=3, local=SMALL))
-    assert {totals(t.transfers)["d2d"] for t in play.traces} == {0}
 
 
 # ---------------------------------------------------------------- the draw
@@ -106,14 +76,6 @@ def test_the_mean_over_the_draw_is_the_mean_over_devices() -> None:
     assert len(draws) == 6
     expected = weighted_mean(w, [1.0] * 6)
     torch.testing.assert_close(weighted_mean(every, [1.0] * 6)["w"], expected["w"])
-
-
-def test_every_device_is_as_likely_to_be_drawn() -> None:
-    """900 draws of a cluster of 3: 300 each, standard deviation 14; the other cluster's draw is another one."""
-    drawn = [draw(((0, 1, 2), (7, 8)), Key(3) / i) for i in range(900)]
-    for device in range(3):
-        assert sum(d[0] == device for d in drawn) == pytest.approx(300, abs=60)
-    assert sum(d[0] == 0 and d[1] == 7 for d in drawn) == pytest.approx(150, abs=45)
 
 
 @given(n=st.integers(1, 60), size=st.integers(1, 12))
@@ -156,15 +118,6 @@ def test_consensus_keeps_every_clusters_mean_and_contracts_its_spread(
         assert float((got[rows] - mean).norm()) <= contraction(v_c) ** rounds * float((z[rows] - mean).norm()) + 1e-12
 
 
-def test_what_an_exchange_makes_stays_on_the_device() -> None:
-    me: Any = None
-    message = ExchangeMessage({"w": torch.zeros(1)}, Links(({"w": torch.ones(1)},), (0.25,)))
-    reply, memory = TTHF().exchange(me, message, None)
-    assert isinstance(reply.model, Keep)
-    assert reply.model.value["w"].tolist() == [0.25]
-    assert memory is None
-
-
 # ---------------------------------------------------------------- adaptive exchanges
 @given(tolerance=st.floats(1e-4, 1.0), size=st.integers(2, 20), gap=st.floats(0.0, 5.0), rate=st.floats(0.01, 0.99))
 def test_the_adaptive_rule_asks_for_as_few_exchanges_as_reach_the_tolerance(
@@ -175,26 +128,6 @@ def test_the_adaptive_rule_asks_for_as_few_exchanges_as_reach_the_tolerance(
     assert size * gap * rate**wanted <= tolerance * (1 + 1e-9)
     if wanted:
         assert size * gap * rate ** (wanted - 1) > tolerance * (1 - 1e-9)
-
-
-def test_where_one_exchange_is_the_mean_the_rule_asks_for_one() -> None:
-    assert adaptive(0.1, 5, 3.0, 0.0) == 1
-    assert adaptive(0.1, 5, 3.0, contraction(mixing_matrix(Complete()(5, Key(0)), "metropolis"))) == 1
-
-
-def test_clusters_that_agree_make_no_exchange(springs: Any) -> None:
-    """After one step: heights 4, 0 | 2, 2.  Cluster 0 has Y = 4, a pair lambda = 0: one exchange; cluster 1 none."""
-    play = springs(m=[8.0, 0.0, 4.0, 4.0]).play(replace(PAIRS, gamma=9, phi=0.1), 1)
-    assert play.states[1].exchanges == ((1, 0),)
-    sent = [(x.src - 1, x.dst - 1) for x in play.traces[0].transfers if x.kind == "model" and x.direction == "d2d"]
-    assert sent == [(1, 0), (0, 1)]
-    assert play.sim.algorithm.info(play.states[1]) == Exchanges(drawn=play.states[1].drawn, exchanges=((1, 0),))
-
-
-def test_the_published_estimate_does_not_see_models_that_differ_in_sign(springs: Any) -> None:
-    """w = 4, -4: both are 4 high, the estimated distance is 0 and no exchange is made; the true distance is 8."""
-    play = springs(m=[8.0, -8.0]).play(replace(PAIRS, gamma=9, phi=0.1), 1)
-    assert play.states[1].exchanges == ((0,),)
 
 
 def test_gamma_bounds_the_rule_and_the_run_says_so(springs: Any) -> None:
@@ -230,29 +163,6 @@ def test_a_round_is_cut_at_its_d2d_instants(options: dict[str, Any], parts: tupl
     assert TTHF(**options).parts() == parts
 
 
-@pytest.mark.parametrize(
-    ("options", "got"),
-    [
-        ({"local": SgdConfig(local_epochs=1)}, "local epochs, .* got 1 and d2d_every = 1; raise local.local_epochs"),
-        ({"local": SgdConfig(local_steps=4), "d2d_every": 4}, "local steps, .* got 4 and d2d_every = 4; raise"),
-    ],
-)
-def test_d2d_that_would_never_happen_is_refused(options: dict[str, Any], got: str) -> None:
-    with pytest.raises(ConfigError, match=got):
-        TTHF(**options)
-
-
-def test_a_round_is_as_much_work_as_its_local_settings_say(classes: Any) -> None:
-    """Two epochs in two parts, or 20 steps in four, of 3 examples: each client sees what FedAvg's would."""
-    world = classes(n=[6, 9, 12, 3])
-    for local in (SMALL, SgdConfig(lr=0.1, local_steps=20, batch_size=3)):
-        seen = []
-        for algorithm in (TTHF(local=local), FedAvg(local)):
-            work = world.play(algorithm, 1).traces[0].work
-            seen.append({c: sum(w.examples for w in work if w.client == c) for c in range(4)})
-        assert seen[0] == seen[1]
-
-
 # ---------------------------------------------------------------- what travels
 @pytest.mark.parametrize(("last", "instants"), [(False, 3), (True, 4)])
 def test_models_go_down_once_up_once_per_cluster_and_along_every_edge(last: bool, instants: int, classes: Any) -> None:
@@ -269,33 +179,3 @@ def test_models_go_down_once_up_once_per_cluster_and_along_every_edge(last: bool
         assert {x.bytes for x in rows if x.direction != "down"} == {model}
         pairs = {(x.src - 1, x.dst - 1) for x in rows if x.direction == "d2d"}
         assert pairs == {p for cluster in divide(range(7), 3) for p in itertools.permutations(cluster, 2)}
-
-
-def test_clusters_and_their_graphs_are_the_same_in_every_round(classes: Any) -> None:
-    play = classes(n=[4] * 10).play(TTHF(5, graph=Geometric(0.4), local=SMALL), 3)
-    pairs = [{(x.src, x.dst) for x in t.transfers if x.direction == "d2d"} for t in play.traces]
-    assert pairs[0] == pairs[1] == pairs[2]
-    assert len(pairs[0]) < 2 * 20
-    other = classes(n=[4] * 10).play(TTHF(5, graph=Geometric(0.4), local=SMALL), 1, seed=1)
-    assert {(x.src, x.dst) for x in other.traces[0].transfers if x.direction == "d2d"} != pairs[0]
-
-
-# ---------------------------------------------------------------- losses
-def test_a_device_lost_at_the_beginning_is_out_of_the_round(springs: Any, value: Any, cut: Any) -> None:
-    """The first test without device 1: 0 goes 4, 6 alone and is a third: (6 + 2 * .5)/3 or (6 + 2 * 2.5)/3."""
-    world = springs(m=[8.0, 0.0, 0.0, 4.0])
-    found = outcomes(world, PAIRS, value, outage=cut((1, "train", 0, 1)))
-    assert found == {round(7 / 3, 9), round(11 / 3, 9)}
-
-
-def test_a_cluster_lost_at_the_beginning_leaves_the_others(springs: Any, value: Any, cut: Any) -> None:
-    world = springs(m=[8.0, 0.0, 0.0, 4.0])
-    found = outcomes(world, PAIRS, value, outage=cut((1, "train", 0, 0), (1, "train", 0, 1)))
-    assert found == {0.5, 2.5}
-
-
-def test_a_device_lost_later_stays_where_it_was(springs: Any, value: Any, cut: Any) -> None:
-    """Device 0 misses the second step: 2, 1 | .5, 2.5.  It misses the exchange: 4, 2 | 1, 1, then 6, 1 | .5, 2.5."""
-    world = springs(m=[8.0, 0.0, 0.0, 4.0])
-    assert outcomes(world, PAIRS, value, outage=cut((1, "train", 1, 0))) == {1.25, 2.25, 0.75, 1.75}
-    assert outcomes(world, PAIRS, value, outage=cut((1, "exchange", 0, 0))) == {3.25, 4.25, 0.75, 1.75}

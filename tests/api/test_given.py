@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew import api
-from unskew.data.own.clients import one_table
-from unskew.errors import ConfigError, DataError, DivergedError, WorkerError
+from unskew.errors import ConfigError, DataError, WorkerError
 from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
@@ -143,20 +142,6 @@ def test_a_model_that_no_file_describes_is_reported_and_compared_and_refused_by_
         loop.resume(tmp_path / "a")
 
 
-def test_data_by_value_and_settings_of_the_task_go_together() -> None:
-    images = RNG.integers(0, 256, (60, 8, 8), dtype=np.uint8)
-    history = us.simulate(
-        us.FedAvg(FAST),
-        data=(images, np.arange(60) % 3),
-        model="cnn_small",
-        task=us.TaskConfig(model="cnn_small", augment="flip"),
-        split=us.IID(num_clients=3),
-        **FEW,
-    )
-    assert history.folder.is_dir()
-    assert 'augment = "flip"' in (history.folder / "config.toml").read_text()
-
-
 def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     method = wrap(us.SCAFFOLD(local=FAST), NormBound())
@@ -182,11 +167,8 @@ class Flat(nn.Module):
     [
         ([nn.Linear(6, 3), nn.Softmax(1)], {}, "softmax"),
         ([nn.Linear(6, 1), nn.Sigmoid(), Flat()], {"task": "binary"}, "sigmoid"),
-        ([nn.Linear(6, 3)], {}, None),
-        ([nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 3)], {}, None),
         ([nn.Linear(6, 3), nn.LogSoftmax(1)], {}, None),  # whose softmax is that of what came before it
         ([nn.Linear(6, 3), nn.Softmax(1)], {"loss": lambda out, y: -(out.gather(1, y[:, None])[:, 0].log())}, None),
-        ([nn.Linear(6, 1), nn.Sigmoid()], {"task": "regression"}, None),
     ],
 )
 def test_a_network_whose_outputs_are_squashed_twice_is_said(
@@ -201,7 +183,7 @@ def test_a_network_whose_outputs_are_squashed_twice_is_said(
     assert [remark.split("ends in ")[1].partition(",")[0] for remark in said] == ([told] if told else [])
 
 
-@pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True), ("0", "1", False)])
+@pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True)])
 def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
     first: str, second: str, told: bool, tmp_path: Path
 ) -> None:
@@ -241,50 +223,11 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
 
 
-@pytest.mark.parametrize("library", [pandas, polars])
-def test_an_order_of_classes_may_be_declared_by_the_test_tables_of_clients_alone(library: Any) -> None:
-    words, order = np.where(np.arange(60) % 3 == 0, "case", "control"), ["control", "case"]
-
-    def tables(y: Any) -> dict[str, Any]:
-        frame = library.DataFrame({"a": X[:60, 0], "b": X[:60, 1], "y": y})
-        return {"Basel": frame[:30], "Bern": frame[30:]}
-
-    declared: Any = pandas.Categorical(words, order, ordered=True)
-    if library is polars:
-        declared = polars.Series(words.tolist(), dtype=polars.Enum(order))
-    given: dict[str, Any] = {"data": tables(words), "target": "y", "task": "binary", **FEW}
-    assert us.simulate(us.FedAvg(FAST), test=tables(declared), **given).model("fedavg").unskew.classes == tuple(order)
-
-
-class Series(nn.Module):
-    def __init__(self, squeezed: bool) -> None:
-        super().__init__()
-        self.squeezed, self.cells, self.last = squeezed, nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.cells(x.squeeze(1) if self.squeezed else x)[0][:, -1])
-
-
-def test_a_network_for_time_series_is_told_of_the_dimension_of_channels() -> None:
-    x, y = np.random.default_rng(0).normal(size=(60, 5, 3)).astype("float32"), np.arange(60) % 2
-    split = us.IID(num_clients=2)
-    with pytest.raises(ConfigError, match=r"x of shape \(N, 5, 3\) is taken for images .* with x = x\.squeeze\(1\)$"):
-        us.simulate(us.FedAvg(FAST), data=(x, y), model=Series(squeezed=False), split=split, **FEW)
-    us.simulate(us.FedAvg(FAST), data=(x, y), model=Series(squeezed=True), split=split, **FEW)
-
-
 def test_a_network_for_volumes_trains_and_predicts() -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 1, 3, 4, 5)).astype("float32"), np.arange(40) % 2
     network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Flatten(), nn.Linear(12, 2))
     history = us.simulate(us.FedAvg(FAST), data=(x, y), model=network, split=us.IID(num_clients=2), **FEW)
     assert len(us.predict(history.model("fedavg"), x[:7])) == 7
-
-
-def test_a_site_that_is_too_small_for_batch_norm_is_named() -> None:
-    sites = {"Bern": (X[:40], Y[:40]), "Chur": (X[40:41], Y[40:41])}
-    network = nn.Sequential(nn.Linear(X.shape[1], 4), nn.BatchNorm1d(4), nn.Linear(4, int(Y.max()) + 1))
-    with pytest.raises(DataError, match=r"client 1 \(Chur\) has . training examples?, .*; leave the client out,"):
-        us.simulate(us.FedAvg(FAST), data=sites, model=network, **FEW)
 
 
 @pytest.fixture
@@ -317,18 +260,16 @@ BALANCED = us.TaskConfig(class_weights="balanced", data_options={"size": 16})
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("task", [BALANCED, {"class_weights": "balanced", "data_options": {"size": 16}}])
 def test_data_and_a_model_that_are_given_are_taken_whatever_else_the_task_says(
-    entry: Any, task: Any, pictures: str, tmp_path: Path
+    entry: Any, pictures: str, tmp_path: Path
 ) -> None:
     """A TaskConfig has "digits" and "mlp" from birth, and its maker said neither."""
-    entry(tmp_path / "out", data=pictures, model="cnn_small", task=task)
+    entry(tmp_path / "out", data=pictures, model="cnn_small", task=BALANCED)
     learned = config.load(tmp_path / "out" / ENTRIES[entry]).task
     assert (learned.data, learned.model, learned.class_weights) == (pictures, "cnn_small", "balanced")
     assert learned.data_options == {"size": 16}
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
     ("said", "given", "says"),
     [
@@ -345,11 +286,9 @@ def test_data_and_a_model_that_are_given_are_taken_whatever_else_the_task_says(
         ),
     ],
 )
-def test_an_argument_and_a_task_that_say_different_things_are_refused(
-    entry: Any, said: Any, given: Any, says: str, tmp_path: Path
-) -> None:
+def test_an_argument_and_a_task_that_say_different_things_are_refused(said: Any, given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        entry(tmp_path / "out", task=us.TaskConfig(**said), **given)
+        api.described("fedavg", {"rounds": 1}, task=us.TaskConfig(**said), **given)
 
 
 def test_what_only_the_task_says_is_taken() -> None:
@@ -367,14 +306,13 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "resnet18"
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_test_rows_that_name_their_clients_are_what_is_tested_with(entry: Any, tmp_path: Path) -> None:
+def test_test_rows_that_name_their_clients_are_what_is_tested_with(tmp_path: Path) -> None:
     site = np.arange(240) % 4
     train, test = (
         {f"s{i}": (X[of & (site == i)], Y[of & (site == i)]) for i in range(4)}
         for of in (np.arange(240) < 180, np.arange(240) >= 180)
     )
-    entry(tmp_path / "out", data=train, test=test)
+    simulated(tmp_path / "out", data=train, test=test)
     data = us.load("run:data.npz", tmp_path / "out")
     assert data.own_test is not None
     assert data.own_test.sum() == len(data.y_test) == sum(len(y) for _, y in test.values())
@@ -460,43 +398,9 @@ def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentenc
         )
 
 
-def test_dates_at_one_client_and_numbers_at_another_are_not_counted_as_days() -> None:
+def test_codes_at_one_client_and_words_at_another_are_doubted() -> None:
     _, parts = tables(polars)
-    parts["Bern"] = parts["Bern"].with_columns(polars.date(2020, 1, 1).alias("age"))
-    with pytest.raises(DataError, match="column 'age' holds dates in Bern, and none in Basel"):
-        us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
-
-
-def test_clients_tables_may_list_their_words_differently() -> None:
-    """Polars' Enum and Categorical carry a list of words each; a site that never filled a column has none."""
-    _, parts = tables(polars)
-    lists = {"Basel": polars.Enum(["f", "m"]), "Bern": polars.Enum(["x", "m", "f"]), "Chur": polars.Categorical}
-    listed = {name: part.with_columns(polars.col("sex").cast(lists[name])) for name, part in parts.items()}
-    joined, client = one_table(listed, None)
-    assert joined.with_columns(polars.col("sex").cast(polars.String)).equals(one_table(parts, None)[0])
-    listed["Bern"] = listed["Bern"].with_columns(polars.lit(None, lists["Bern"]).alias("sex"))
-    assert one_table(listed, None)[0].filter(polars.col(client) == "Bern")["sex"].null_count() == len(parts["Bern"])
-
-
-class Own(pandas.DataFrame):
-    """A table of one's own making, as other libraries make them."""
-
-
-def test_a_subclass_of_a_table_is_a_table() -> None:
-    _, parts = tables(pandas)
-    table, client = one_table({name: Own(part) for name, part in parts.items()}, None)
-    assert client == "client"
-    assert len(table) == sum(map(len, parts.values()))
-
-
-@pytest.mark.parametrize("library", [pandas, polars])
-def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> None:
-    _, parts = tables(library)
-    codes = {"f": 1, "m": 2}
-    if library is pandas:
-        parts["Bern"] = parts["Bern"].assign(sex=parts["Bern"]["sex"].map(codes))
-    else:
-        parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict(codes))
+    parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict({"f": 1, "m": 2}))
     sentence = "column 'sex' holds numbers at Bern and words at Basel, Chur, which count as different"
     assert any(note.startswith(sentence) for note in us.describe(parts, target="diagnosis").notes)
     with warnings.catch_warnings(record=True) as said:
@@ -505,98 +409,11 @@ def test_codes_at_one_client_and_words_at_another_are_doubted(library: Any) -> N
     assert sum(sentence in str(warning.message) for warning in said) == 1
 
 
-@pytest.mark.parametrize("form", ["pandas", "polars", "parquet"])
-def test_numbers_at_one_client_and_numbers_as_words_at_another_are_refused(tmp_path: Path, form: str) -> None:
-    """Each would be a word: a 0/1 column for every age.  Names of patients and declared codes may differ so."""
-    n = 60
-    one = {
-        "age": [20 + i % 15 for i in range(n)],
-        "who": [*range(n)],
-        "x": [i % 7 for i in range(n)],
-        "y": [0, 1] * 30,
-    }
-    words = {name: list(map(str, one[name])) for name in ("age", "who")}
-    columns = {"A": one, "B": one | words}
-    library = pandas if form == "pandas" else polars
-    data: Any = {name: library.DataFrame(of) for name, of in columns.items()}
-    if form == "parquet":
-        for name, frame in data.items():
-            frame.write_parquet(tmp_path / f"{name}.parquet")
-        data = tmp_path
-    sentence = "column 'age' holds numbers as words, such as '20': correct it, or declare"
-    roles: dict[str, Any] = {"target": "y", "patient": "who", "patient_ids": "site"}
-
-    def read(rules: us.Preprocess) -> Any:
-        if form == "parquet":
-            return us.load(f"parquet:{tmp_path}", None, roles, rules)
-        return api.described(us.FedAvg(), {"name": "x", "rounds": 1}, data=data, preprocess=rules, **roles)[1].dataset
-
-    assert any(note.startswith(sentence) for note in us.describe(data, **roles).notes)
-    with pytest.raises(DataError, match=sentence):
-        read(us.Preprocess())
-    inputs = read(us.Preprocess(columns={"age": us.ColumnRule(kind="category")})).inputs
-    assert [(column.name, len(column.values)) for column in inputs.columns] == [("age", 15), ("x", 0)]
-
-
-def test_a_column_that_one_client_never_measured_stays_numbers() -> None:
-    _, parts = tables(polars)
-    parts["Bern"] = parts["Bern"].with_columns(age=polars.lit(None).cast(polars.String))
-    history = us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
-    (age, *_) = history.model("fedavg").unskew.inputs.columns
-    assert (age.name, age.kind) == ("age", "number")
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"target": None}, "target must name the column of the labels, as in target='diagnosis'"),
-        (
-            {"test": pandas.DataFrame({"age": [1]})},
-            "the test part is one table for all: give each client's, as in test=",
-        ),
-        ({"data": "one"}, "'Bern' is the only client; give its table itself"),
-        ({"data": "twice"}, "the table of client Bern has 2 columns 'age'; rename one"),
-        ({"test": "infinite"}, "column 'age' is infinite in row 0 of Bern, test"),
-    ],
-)
-def test_what_is_missing_is_said_in_the_words_of_who_has_a_table_for_each(settings: Any, sentence: str) -> None:
-    _, parts = tables(pandas)
-    twice = pandas.concat([parts["Bern"], parts["Bern"][["age"]]], axis=1)
-    data = {"one": {"Bern": parts["Bern"]}, "twice": {**parts, "Bern": twice}}.get(settings.pop("data", ""), parts)
-    if settings.get("test") is not None and not hasattr(settings["test"], "columns"):
-        settings["test"] = {n: part.assign(age=np.inf if n == "Bern" else part["age"]) for n, part in parts.items()}
-    with pytest.raises(DataError, match=re.escape(sentence)):
-        us.simulate(
-            us.FedAvg(), data=data, rounds=1, progress=False, **{"target": "diagnosis", "preprocess": True, **settings}
-        )
-    if hasattr(settings.get("test"), "columns"):
-        with pytest.raises(DataError, match="the test part is one table for all"):
-            us.describe(data, target="diagnosis", test=settings["test"])
-
-
-def test_softmax_in_evaluation_alone_is_not_said_to_slow_training(tmp_path: Path) -> None:
-    class Later(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.out = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.out(x)
-            return out if self.training else out.softmax(1)
-
-    us.simulate(us.FedAvg(FAST), data=(X, Y), model=Later(), split=us.IID(num_clients=3), out=tmp_path / "r", **FEW)
-    (remark,) = read(tmp_path / "r").remarks
-    assert "ends in softmax in evaluation alone" in remark
-    assert "slowly" not in remark
-
-
 @pytest.mark.parametrize(
     ("middle", "spread", "scale", "said"),
     [
         (14_950.0, 10.0, False, r"of 14,9\d\d \(.*target_scale = \[149[456]0, 10\]\)"),  # not 15000, five spreads off
-        (-1987.0, 5.0, False, r"of 1,98\d \(.*target_scale = \[-198[678], 5\]\)"),
         (14_950.0, 10.0, (0.0, 1.0), r"of 14,9\d\d, by task\.target_scale = \[0, 1\] \(.*scale = \[149[456]0, 10\]\)"),
-        (14_950.0, 10.0, (14_950.0, 10.0), ""),
         (14_950.0, 10.0, "poisson", ""),  # outputs are logarithms of rates
     ],
 )
@@ -609,77 +426,6 @@ def test_a_target_is_measured_by_its_scale_and_the_advised_one_is_as_fine_as_the
     told = [remark for remark in read(tmp_path / "r").remarks if "root mean square" in remark]
     assert len(told) == bool(said)
     assert not said or re.search(said, told[0])
-
-
-def test_a_target_far_from_one_is_named_before_the_run_and_where_training_diverges(tmp_path: Path) -> None:
-    as_is = us.TaskConfig(kind="regression", target_scale=False)
-    x, big = X[:, :2], {"task": as_is, "model": "mlp", "split": us.IID(num_clients=2), **FEW}
-    with pytest.raises(
-        DivergedError, match=r"a root mean square of [45]\d,\d\d\d .* task\.target_scale = \[48000, 1000\]"
-    ):
-        us.simulate(us.FedAvg(FAST), data=(x, 50_000 + 1000 * x[:, 0].astype(float)), **big)
-    age = np.random.default_rng(0).integers(30, 100, len(x)).astype(float)
-    with pytest.raises(DivergedError, match=r"a root mean square of [67]\d .* task\.target_scale = \[[67]\d, 20\]"):
-        us.simulate(us.FedAvg(replace(FAST, lr=50.0)), data=(x, age), **big)
-    for size, told in ((1.0, False), (300.0, True)):
-        y = size * x[:, 0].astype(float)
-        us.simulate(us.FedAvg(replace(FAST, lr=1e-6)), data=(x, y), out=tmp_path / f"{size}", **big)
-        assert (
-            any("the target has a root mean square of" in said for said in read(tmp_path / f"{size}").remarks) == told
-        )
-
-
-def _times(rows: int) -> dict[str, Any]:
-    """Dates and spans of time in the forms that a column may hold them in."""
-    hours = np.arange(rows)
-    when = pandas.Series(pandas.to_datetime("2024-01-01") + pandas.to_timedelta(hours, unit="h"))
-    units = ("s", "ms", "us", "ns")
-    plain = {f"datetime64[{unit}]": when.dt.as_unit(unit) for unit in units}
-    since = {f"timedelta64[{unit}]": (when - when[0]).dt.as_unit(unit) for unit in units}
-    return {
-        **plain,
-        **since,
-        "with gaps": plain["datetime64[ns]"].where(hours % 3 > 0),
-        "of a zone": plain["datetime64[ns]"].dt.tz_localize("Europe/Berlin"),
-        "periods": when.dt.to_period("h"),
-        "a category": plain["datetime64[ns]"].astype("category"),
-        "pandas' among objects": plain["datetime64[ns]"].astype(object),
-        "NumPy's dates among objects": pandas.Series(list(plain["datetime64[ns]"].to_numpy()), dtype=object),
-        "NumPy's spans among objects": pandas.Series([np.timedelta64(i, "ns") for i in hours], dtype=object),
-        "some beside words": plain["datetime64[ns]"].astype(object).where(hours % 2 == 0, "unknown"),
-        "some beside numbers": plain["datetime64[ns]"].astype(object).where(hours % 2 > 0, 7),
-        "Polars' dates": polars.Series(when.dt.as_unit("ns").to_numpy()),
-        "Polars' spans": polars.Series((when - when[0]).to_numpy()),
-    }
-
-
-@pytest.mark.parametrize("form", list(_times(4)))
-def test_dates_and_spans_of_time_are_refused_alike_in_every_form_by_a_run_a_prediction_and_a_description(
-    form: str,
-) -> None:
-    times = _times(40)[form]
-    library: Any = polars if isinstance(times, polars.Series) else pandas
-    rows = {"v": np.arange(40.0), "site": ["a", "b"] * 20, "y": np.arange(40.0) % 7}
-    table = library.DataFrame({**rows, "when": times})
-    roles: dict[str, Any] = {"target": "y", "client": "site"}
-    refused = r"column 'when' holds a (date|span of time) in row \d"
-    for preprocess in (None, True):
-        with pytest.raises(DataError, match=refused):
-            us.simulate("fedavg", data=table, task="regression", preprocess=preprocess, **roles, **FEW)
-        known = library.DataFrame({**rows, "when": np.arange(40.0)})
-        history = us.simulate("fedavg", data=known, task="regression", preprocess=preprocess, **roles, **FEW)
-        with pytest.raises(DataError, match=refused):
-            us.predict(history.model("fedavg"), table)
-    (dates,) = (one for one in us.describe(table, **roles).warnings if "Column 'when' holds dates or spans" in one)
-    assert "test on the latest rows by latest = 'when'" in dates
-    with pytest.raises(
-        DataError, match=r"column 'when'(, the target, holds (dates|spans|words)|: the target of row . is)"
-    ):
-        us.simulate("fedavg", data=table, target="when", client="site", task="regression", **FEW)
-    with pytest.raises(
-        DataError, match=r"column 'when' (must name clients by words or numbers, and holds a|names no client)"
-    ):
-        us.simulate("fedavg", data=table, target="y", client="when", task="regression", **FEW)
 
 
 class Fails(Net):

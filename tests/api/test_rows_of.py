@@ -1,22 +1,16 @@
 """A history says which rows of the data each client trained, validated and tested with."""
 
-import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
-import polars
 import pytest
 
 import unskew as us
-from unskew.api import described
 from unskew.data.images import as_tensor
-from unskew.errors import ConfigError, DataError, DataWarning, RunError
-from unskew.run import loop
-from unskew.run.setup import InProcess
+from unskew.errors import DataError
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -129,54 +123,6 @@ def test_a_number_by_site_is_that_of_the_site_of_this_name() -> None:
         assert frame[frame["client"].isna()]["client_name"].isna().all()
 
 
-def test_gains_call_clients_as_their_values_do() -> None:
-    x, y = TABLE[["age", "weight"]].to_numpy(), TABLE["y"].to_numpy()
-    for data, how in (((x, y), {"split": us.IID(3)}), (TABLE, {"target": "y", "client": "site"})):
-        history = us.simulate(["fedavg", "independent"], data=data, rounds=1, progress=False, **how)
-        mean, _per_row, *clients = history.gains()
-        assert mean["client"] is None
-        assert [row["client"] for row in clients] == list(history.client_values("fedavg"))
-        assert {row["seed"] for row in clients} == {None}
-
-
-def test_newcomers_are_called_by_name_too() -> None:
-    history = run(TABLE, target="y", client="site", unseen=["Basel"])
-    assert set(history.client_values("fedavg", "unseen.accuracy")) == {"Basel"}
-    assert history.client_names == ("Aarau", "Bern")
-
-
-@pytest.mark.parametrize("form", ["arrays", "frames", "Polars", "files"])
-def test_rows_of_clients_with_data_of_their_own_are_counted_there(form: str, tmp_path: Path) -> None:
-    tables = {site: TABLE[TABLE["site"] == site].drop(columns="site") for site in ("Bern", "Aarau", "Basel")}
-    options: dict[str, Any] = {"target": "y"}
-    data: Any = {
-        "arrays": {site: (of[["age", "weight"]].to_numpy(), of["y"].to_numpy()) for site, of in tables.items()},
-        "frames": tables,
-        "Polars": {site: polars.from_pandas(of.reset_index(drop=True)) for site, of in tables.items()},
-        "files": tmp_path,
-    }[form]
-    for site, of in tables.items():
-        of.to_csv(tmp_path / f"{site}.csv", index=False)
-    history = run(data, **({} if form == "arrays" else options))
-    model = history.model("fedavg")
-    for site in history.client_names:
-        rows = [row for part in parts(history)[site] for row in part]
-        assert len(rows) == len(set(rows))
-        assert max(rows) < len(tables[site])
-        tested = tables[site].iloc[history.rows_of("test")[site]]
-        found = us.predict(model, tested[["age", "weight"]].to_numpy() if form == "arrays" else tested)
-        assert np.mean(found == tested["y"]) == pytest.approx(history.client_values("fedavg")[site])
-
-
-def test_test_rows_that_were_given_by_themselves_are_counted_there() -> None:
-    """As whole tables are: the last row of each site's is in its part."""
-    train, test = TABLE.iloc[:80].reset_index(drop=True), TABLE.iloc[80:].reset_index(drop=True)
-    history = run(train, target="y", client="site", test=test, preprocess=True)
-    for name, (rows, _, tested) in parts(history).items():
-        assert rows == np.flatnonzero(train["site"] == name).tolist()
-        assert tested == np.flatnonzero(test["site"] == name).tolist()
-
-
 LATER = TABLE["age"].rank(pct=True) > 0.7
 
 
@@ -207,17 +153,6 @@ def test_test_rows_that_name_their_clients_are_their_own(form: str, preprocess: 
 
 
 @pytest.mark.parametrize("form", ["a table", "tables", "arrays"])
-def test_test_rows_that_name_nobody_are_nobodys_own(form: str) -> None:
-    train = of_sites(TABLE[~LATER], form)
-    test: Any = TABLE[LATER].drop(columns="site")
-    columns = {"a table": {"target": "y", "client": "site"}, "tables": {"target": "y"}, "arrays": {}}[form]
-    if form == "arrays":
-        test = (test[["age", "weight"]].to_numpy(), test["y"].to_numpy())
-    history = run(train, test=test, **columns)
-    assert sum(len(of) for part in parts(history).values() for of in part) == (~LATER).sum()
-
-
-@pytest.mark.parametrize("form", ["a table", "tables", "arrays"])
 @pytest.mark.parametrize("entry", ["simulate", "advise", "tune", "describe"])
 def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, entry: str, tmp_path: Path) -> None:
     if entry == "tune":
@@ -239,26 +174,10 @@ def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, e
             getattr(us, entry)(**given, **more.get(entry, {}))
 
 
-def test_clients_without_test_rows_among_those_that_are_given_are_named() -> None:
-    test = of_sites(TABLE[LATER & (TABLE["site"] != "Bern")], "arrays")
-    with pytest.warns(DataWarning, match="Bern has no test rows: a result there cannot be measured"):
-        described(us.FedAvg(), {"name": "few", "rounds": 1}, data=of_sites(TABLE[~LATER], "arrays"), test=test)
-
-
 def test_clients_that_come_after_training_have_rows_too() -> None:
     history = run(TABLE, target="y", client="site", unseen=["Basel"])
     assert list(parts(history)) == ["Aarau", "Bern", "Basel"]
     assert {TABLE["site"][row] for part in parts(history)["Basel"] for row in part} == {"Basel"}
-
-
-def test_rows_of_many_clients_are_those_of_few(tmp_path: Path) -> None:
-    """Beyond `client_rows` their examples are columns of a file."""
-    few = run(TABLE, target="y", client="site", val_fraction=0.2)
-    settings = {"name": "many", "rounds": 2, "val_fraction": 0.2, "client_rows": 2}
-    experiment, inputs = described(us.FedAvg(), settings, data=TABLE, model="logistic", target="y", client="site")
-    loop.start(experiment, tmp_path / "r", backend=InProcess(inputs))
-    assert (tmp_path / "r" / "partition-seed0.npz").exists()
-    assert parts(us.History([], {}, tmp_path / "r")) == parts(few)
 
 
 def test_a_run_that_is_resumed_from_its_own_data_has_the_rows(tmp_path: Path) -> None:
@@ -269,34 +188,3 @@ def test_a_run_that_is_resumed_from_its_own_data_has_the_rows(tmp_path: Path) ->
     assert np.allclose(
         np.sort(as_tensor(data.x_train).numpy()[np.isin(data.rows.numpy(), rows), 0]), np.sort(TABLE["age"][rows])
     )
-
-
-def test_what_has_no_rows_is_said(tmp_path: Path) -> None:
-    history = run(TABLE, target="y", client="site", out=tmp_path / "r")
-    with pytest.raises(ConfigError, match="part must be one of train, val, test, got 'tests'"):
-        history.rows_of("tests")  # type: ignore[arg-type]
-    with pytest.raises(RunError, match=r"has no seed 7 \(seeds: 0\)"):
-        history.rows_of("test", seed=7)
-    shutil.copytree(tmp_path / "r", tmp_path / "odd")
-    partition = json.loads((tmp_path / "odd" / "partition.json").read_text())
-    partition["seeds"]["0"]["clients"][0]["test"] = [N]
-    (tmp_path / "odd" / "partition.json").write_text(json.dumps(partition))
-    with pytest.raises(RunError, match="have examples that the data have not"):
-        us.History([], {}, tmp_path / "odd").rows_of("test")
-    (tmp_path / "odd" / "rows.npz").unlink()
-    with pytest.raises(RunError, match="no rows of tables or arrays, as images in folders without a table of la"):
-        us.History([], {}, tmp_path / "odd").rows_of("test")
-
-
-def test_a_kept_folder_says_that_it_holds_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All rows, test rows among them; without the file the folder is read as before."""
-    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
-    us.simulate(us.FedAvg(), data=(x, y), split=us.IID(2), model="logistic", rounds=1, out=tmp_path / "kept")
-    assert f"{tmp_path / 'kept' / 'data.npz'} holds all rows of the data" in capsys.readouterr().err
-    with np.load(tmp_path / "kept" / "data.npz") as kept:
-        assert len(kept["x_train"]) + len(kept["x_test"]) == 60
-    (tmp_path / "kept" / "data.npz").unlink()
-    assert us.load_run(tmp_path / "kept").value("fedavg") is not None
-    us.simulate(us.FedAvg(), data="digits", model="logistic", rounds=1, out=tmp_path / "named")
-    assert not (tmp_path / "named" / "data.npz").exists()
-    assert "data.npz" not in capsys.readouterr().err

@@ -82,18 +82,6 @@ def test_words_of_newcomers_and_of_test_rows_alone_are_unknown() -> None:
     assert history.client_values("FedAvg", "unseen.accuracy") == {"Chur": pytest.approx(right)}
 
 
-def test_a_first_look_counts_words() -> None:
-    seen = us.describe({**SITES, "Davos": (TEXTS[:4], LABELS[:4])})
-    assert [(column.name, column.summary) for column in seen.columns] == [("number of words", "8 ± 0")]
-    assert [site.train for site in seen.sites] == [40, 40, 40, 4]
-
-
-def test_a_text_that_is_no_unicode_is_read_as_far_as_it_is() -> None:
-    texts = [*TEXTS[:-1], "gut \ud800 schön"]
-    history = us.simulate(METHOD, data=(texts, LABELS), split=us.IID(num_clients=2), rounds=1, progress=False)
-    assert len(us.predict(history.model("FedAvg"), texts)) == len(texts)
-
-
 @pytest.mark.filterwarnings("ignore:9 of 120 test texts stand in training")
 def test_texts_that_are_cut_are_said() -> None:
     long = [" ".join(["word"] * (LENGTH + 1)), *TEXTS[1:10]]
@@ -123,17 +111,3 @@ def test_texts_that_are_cut_are_said() -> None:
 def test_what_does_not_go_with_texts_is_refused(data: Any, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises((DataError, ConfigError), match=sentence):
         us.simulate(METHOD, data=data, rounds=1, progress=False, **settings)
-
-
-def test_a_network_for_images_is_refused_with_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="cnn_small"):
-        us.simulate(METHOD, data=SITES, model="cnn_small", rounds=1, progress=False)
-    with pytest.raises(ConfigError, match=r"token ids, as of texts, need .* such as bag_of_words or bilstm"):
-        us.simulate(METHOD, data=SITES, task=us.TaskConfig(model="mlp"), rounds=1, progress=False)
-
-
-@pytest.mark.parametrize("given", [{"note": TEXTS}, pandas.DataFrame({"note": TEXTS}), "a text", 5, Path("a.txt")])
-def test_what_is_no_list_of_texts_is_not_predicted(given: Any) -> None:
-    model = us.simulate(METHOD, data=SITES, rounds=1, progress=False).model("FedAvg")
-    with pytest.raises(DataError, match="inputs must be a list"):
-        us.predict(model, given)

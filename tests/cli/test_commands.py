@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import rewrite
 
 from unskew import papers
 from unskew.algorithms import TABLE
@@ -86,40 +87,6 @@ def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -
     assert "(round" not in describe(dataclasses.replace(now, value=None, loss=None, evaluated=0))
 
 
-def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:
-    said = unskew("run", "tiny.toml", "--out", "r", "-q")
-    lines = said.out.splitlines()
-    assert len(lines) <= 25
-    assert len(said.out.split()) <= 120
-    assert lines[0] == "tiny"
-    assert lines[1].split()[:3] == ["method", "global", "accuracy"]
-    assert "no method is clearly better than fedavg" in said.out or "is better than fedavg" in said.out
-
-
-def test_quiet_leaves_the_line_about_the_report_and_no_more(unskew: Unskew) -> None:
-    assert unskew("run", "tiny.toml", "--out", "a", "-q").err == f"page: {Path('a/report.html')}\n"
-    assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").err == ""
-    assert not Path("b/report.html").exists()
-
-
-def test_the_same_seed_twice_has_one_fingerprint_and_another_seed_another(unskew: Unskew) -> None:
-    def fingerprint(out: str, *words: object) -> str:
-        return str(
-            document(unskew("run", "tiny.toml", "--out", out, "--json", "-q", "--no-report", *words).out)["fingerprint"]
-        )
-
-    first = fingerprint("a", "--seed", 3)
-    assert fingerprint("b", "--seed", 3) == first
-    assert fingerprint("c", "--seed", 4) != first
-    assert fingerprint("d", "--seed", 3, "--set", "methods.1.mu=0.2") != first
-
-
-def test_resume_of_a_run_that_is_done_prints_the_same_results(unskew: Unskew) -> None:
-    first = unskew("run", "tiny.toml", "--out", "r", "--json", "--no-report").out
-    again = unskew("resume", "r", "--json", "--no-report")
-    assert (again.code, again.out) == (0, first)
-
-
 def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report")
     assert "More seeds would help: unskew resume r --until 0.5 --out FOLDER" in said.out
@@ -170,20 +137,12 @@ def test_options_reach_the_resolved_configuration(unskew: Unskew, here: Path) ->
     assert config["runtime"]["device"] == "cpu"
 
 
-def test_a_run_without_out_lies_under_runs_whatever_it_is_called(unskew: Unskew, here: Path) -> None:
-    said = unskew("run", "tiny.toml", "-q", "--no-report", "--seed", 0, "--set", 'name="../a b"')
-    assert said.code == 0
-    (folder,) = (here / "runs").iterdir()
-    assert re.fullmatch(r"-a-b-\d{8}-\d{6}", folder.name)
-
-
-@pytest.mark.parametrize("out", [["--out=~/r"], ["--out", "~/r"]])
 def test_a_tilde_that_the_shell_left_is_the_home_folder(
-    out: list[str], unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
+    unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(here / "home"))
-    assert unskew("run", "tiny.toml", "-q", "--no-report", "--seed", 0, *out).code == 0
-    assert unskew("show", "~/r", "--format", "html").code == 0
+    assert unskew("run", "tiny.toml", "-q", "--no-report", "--seed", 0, "--out=~/r").code == 0
+    assert unskew("report", "~/r").code == 0
     assert (here / "home" / "r" / "report.html").is_file()
     assert not (here / "~").exists()
 
@@ -260,35 +219,44 @@ def test_like_runs_are_shown_with_their_differences(unskew: Unskew) -> None:
     assert row["seeds"] == pytest.approx([a - b for a, b in zip(own["seeds"], base["seeds"], strict=True)])
 
 
-def test_damaged_runs_are_refused_or_named(unskew: Unskew) -> None:
-    for place in ("one", "same"):
-        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report")
-    (Path("same") / "metrics.jsonl").write_text("")
-    for command in (("show", "one", "same"), ("resume", "same", "--no-report"), ("show", "same", "--format", "html")):
+def test_a_table_of_several_runs_compares_them_only_if_they_are_comparable(unskew: Unskew) -> None:
+    for place, method in (("one", "fedavg"), ("two", "fedprox")):
+        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
+    unskew("run", "tiny.toml", "--out", "other", "-q", "--no-report", "--set", "split.alpha=5.0")
+    said = unskew("table", "one", "two")
+    head, _, base, row = said.out.splitlines()[:4]
+    assert "| minus one/fedavg, points [95 %] |" in head
+    assert base.startswith("| one/fedavg | 2 | 2 |")
+    assert re.match(r"\| two/fedprox \| 2 \| 2 \|.* \[.*\d\] \|", row)
+    said = unskew("table", "one", "other")
+    assert "“other” differs from “one” in the split" in said.err
+    assert "minus" not in said.out
+    assert "**" not in said.out
+    assert "These runs are not comparable, so that no differences are given and nothing is bold." in said.out
+    assert "| other/fedprox | 2 | 2 |" in said.out
+    of_one, of_two = unskew("table", "one", "two", "--format", "csv").out.splitlines()[1:]
+    assert of_one.startswith("one,one/fedavg,")
+    assert of_two.startswith("two,two/fedprox,")
+
+
+def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> None:
+    unskew("run", "tiny.toml", "--out", "one", "-q", "--no-report")
+    unskew("run", "tiny.toml", "--out", "two", "-q", "--no-report", "--set", "split.alpha=5.0")
+    unskew("run", "tiny.toml", "--out", "same", "-q", "--no-report")
+    assert "split" in unskew("compare", "one", "two", "--json").err
+    assert unskew("compare", "one", "same", "--json").err == "comparison: comparison.html\n"
+    summary = (Path("same") / "summary.json").read_text()
+    rewrite(Path("same"), metrics=())
+    without = (Path("same") / "summary.json").read_text()
+    (Path("same") / "summary.json").write_text(summary)
+    commands = (("compare", "one", "same"), ("resume", "same", "--no-report"))
+    for command in (*commands, ("table", "same"), ("report", "same")):
         said = unskew(*command)
         assert (said.code, said.out) == (2, "")
-        assert "metrics.jsonl: its rows are not those that were written" in said.err
-    (Path("same") / "checksums.json").unlink()
-    says = "but metrics.jsonl has no global accuracy of every seed: rows were removed"
-    assert says in unskew("show", "one", "same", "--format", "md").err
-
-
-@pytest.mark.parametrize(
-    ("words", "begins"),
-    [
-        (("--format", "md"), "tiny\n\n| method |"),
-        (("--format", "csv"), "run,method,"),
-        (("--format", "md", "--columns", "mb, seeds"), "tiny\n\n| method | sent, MB | seeds |"),
-        (("--by-client", "--format", "csv"), "run,method,bound,client,"),
-        (("--by-client", "--columns", "mb"), ""),
-        (("--format", "x"), ""),
-    ],
-)
-def test_show_writes_what_is_asked_for_and_nothing_else(unskew: Unskew, words: tuple[str, ...], begins: str) -> None:
-    unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report", "--set", "rounds=1")
-    said = unskew("show", "r", *words)
-    assert said.out.startswith(begins) if begins else said.out == ""
-    assert (said.code == 0) == bool(begins)
+        assert "run.sqlite cannot be read: its rows are not those that were written" in said.err
+    (Path("same") / "summary.json").write_text(without)
+    for command in commands:
+        assert "but the record has no global accuracy of every seed: rows were removed" in unskew(*command).err
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: Unskew) -> None:
@@ -342,20 +310,14 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_list_names_everything_there_is_and_nothing_else(kind: str, unskew: Unskew) -> None:
-    lines = unskew("list", kind).out.splitlines()
-    assert {line.split()[0] for line in lines} == NAMES[kind]
-    assert len(lines) == len(NAMES[kind])
-    assert all(re.fullmatch(r"  \S+ +\S.*", line) for line in lines), "one line each, and something about it"
-    assert set(document(unskew("list", kind, "--json").out)[kind]) == NAMES[kind]
-
-
 def test_list_alone_shows_every_kind(unskew: Unskew) -> None:
     found = document(unskew("list", "--json").out)
     assert {kind: set(names) for kind, names in found.items()} == NAMES
     out = unskew("list").out
     assert all(f"\n{kind}\n" in out for kind in NAMES)
+    lines = unskew("list", "splits").out.splitlines()
+    assert {line.split()[0] for line in lines} == NAMES["splits"]
+    assert all(re.fullmatch(r"  \S+ +\S.*", line) for line in lines), "one line each, and something about it"
 
 
 # ---------------------------------------------------------------- reproduce
@@ -405,29 +367,6 @@ def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Pat
     assert sorted(p.name for p in kept.iterdir()) == ["README.md", "plot.svg", "result.json"]
     assert json.loads((kept / "result.json").read_text()) == found
     assert said.err.splitlines()[-1] == f"kept: {kept.relative_to(here)}"
-
-
-@pytest.mark.usefixtures("tiny_paper")
-def test_a_reproduction_that_ended_is_read_and_one_that_was_stopped_goes_on(unskew: Unskew, here: Path) -> None:
-    folder = here / "runs" / "here"
-    first = document(unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "-q").out)
-    metrics = (folder / "metrics.jsonl").read_bytes()
-    assert document(unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "-q").out) == first
-    (folder / "summary.json").unlink()  # as a run that was stopped after its last checkpoint
-    again = document(unskew("reproduce", "noniid/digits", "--out", "runs/here", "--json", "-q").out)
-    assert (again["rows"], again["claims"]) == (first["rows"], first["claims"])
-    assert (folder / "metrics.jsonl").read_bytes() == metrics
-
-
-@pytest.mark.usefixtures("tiny_paper")
-def test_a_reproduction_leaves_the_run_of_another_experiment_alone(
-    unskew: Unskew, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert unskew("reproduce", "noniid/digits", "--out", "runs/here", "-q").code == 0
-    shrink(monkeypatch, rounds=3)
-    said = unskew("reproduce", "noniid/digits", "--out", "runs/here", "-q")
-    assert said.code != 0
-    assert "holds a run of another experiment" in said.err
 
 
 def test_how_a_reproduction_is_run_can_be_set_and_nothing_else(

@@ -236,11 +236,11 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     monkeypatch.setattr(sweep.subprocess, "Popen", Forked)
     text = TINY.replace("rounds = 2", "rounds = 100\neval_every = 10").replace("seeds = [0, 1]", "seeds = [0]")
     (here / "s.toml").write_text(text + SWEEP)
-    logs = [here / "out" / "runs" / f"00{i}-mu={mu}" / "metrics.jsonl" for i, mu in ((1, 0.1), (2, 1.0))]
+    logs = [here / "out" / "runs" / f"00{i}-mu={mu}" / "run.sqlite" for i, mu in ((1, 0.1), (2, 1.0))]
 
     def press() -> None:
         until = time.monotonic() + 60
-        while time.monotonic() < until and not all(f.exists() and f.stat().st_size > 2_000 for f in logs):
+        while time.monotonic() < until and not all(f.exists() and f.stat().st_size > 60_000 for f in logs):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -254,7 +254,7 @@ def test_a_sweep_is_stopped_by_ctrl_c_and_finished_by_the_same_command(
     assert set(status.values()) <= {"open", "done"}
     assert "open" in status.values()
     for point, how in status.items():
-        assert how == "done" or any((here / "out" / "runs" / point / "checkpoints").iterdir())
+        assert how == "done" or any((here / "out" / "runs" / point / "checkpoint").iterdir())
 
     said = unskew("sweep", "s.toml", "--out", "out", "--jobs", "2", "--json")
     assert said.code == 0, said.err
@@ -351,13 +351,6 @@ def test_where_the_data_lie_is_a_setting_like_any_other(here: Path) -> None:
     place = here / 'a "b" = 1'
     assert config.override({}, located(["rounds=3"], place)) == {"rounds": 3, "task": {"data_dir": str(place)}}
     assert located(None, None) == []
-
-
-def test_a_benchmark_that_could_not_be_written_is_refused_before_it_is_measured(unskew: Unskew, here: Path) -> None:
-    for out in ("nowhere/x.json", "."):
-        said = unskew("bench", "auction", "--out", out)
-        assert (said.code, said.out) == (2, "")
-        assert "choose another file" in " ".join(said.err.split())
 
 
 def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_nothing(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas
-import polars
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -121,12 +120,6 @@ def test_a_class_of_somebody_s_model_is_no_formula_and_the_own_table_stays_as_it
     assert {row["=own"] for row in read(text)} == {"=2+2"}
 
 
-@pytest.mark.parametrize("answer", [-1.5, -1, "-1", "+"])
-def test_an_answer_that_no_spreadsheet_computes_is_written_as_it_is(answer: object) -> None:
-    assert _as_csv([{"predicted": answer}], "predicted", ",", ".") == f"predicted\n{answer}\n"
-    assert _as_csv([{"predicted": ["=1", answer]}], "predicted", ",", ".") == f"predicted\n'=1; {answer}\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -171,27 +164,6 @@ def test_columns_that_were_not_trained_on_may_be_anything(here: Path, unskew: Un
     assert [row["predicted"] for row in read(said.out)] == us.predict(us.load_model("r", "FedAvg"), table)
 
 
-def test_python_takes_the_file_too(here: Path) -> None:
-    trained()
-    model = us.load_model("r", "FedAvg")
-    assert us.predict(model, HOSPITALS) == us.predict(model, str(HOSPITALS))
-    assert us.predict(model, HOSPITALS) == us.predict(model, pandas.read_csv(HOSPITALS))
-    with pytest.raises(us.errors.DataError, match=r"cases\.txt is no table \(\.csv"):
-        us.predict(model, "cases.txt")
-
-
-def test_rows_that_clients_scaled_need_a_client(here: Path, unskew: Unskew) -> None:
-    trained(preprocess=us.Preprocess(scale="site"))
-    said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg")
-    assert said.code == 2
-    assert "say whose rows these are with --rows-of" in said.err
-    said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--rows-of", "Bern")
-    expected = us.predict(us.load_model("r", "FedAvg"), HOSPITALS, client="Bern")
-    assert [row["predicted"] for row in read(said.out)] == expected
-    own = unskew("predict", "r", HOSPITALS, "--method", "alone", "--client", "Bern")
-    assert [r["predicted"] for r in read(own.out)] == us.predict(us.load_model("r", "alone", client="Bern"), HOSPITALS)
-
-
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
@@ -231,51 +203,6 @@ def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
     assert unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--out", "no/where.csv").code == 2
 
 
-def test_codes_that_look_like_numbers_are_what_they_are_in_a_longer_file(here: Path, unskew: Unskew) -> None:
-    """Polars makes 250.0 of 250.00 and a truth of True where a file holds no other words."""
-    code = np.random.default_rng(0).choice(["250.00", "V27.0", "007", "True"], 240)
-    sick = np.where(code == "250.00", "yes", "no")
-    pandas.DataFrame({"site": np.arange(240) % 3, "code": code, "y": sick}).to_csv("codes.csv", index=False)
-    trained("codes.csv", us.FedAvg(), target="y", client="site", preprocess=True)
-    model = us.load_model("r")
-    whole = us.predict(model, here / "codes.csv", probabilities=True)
-    assert whole == us.predict(model, pandas.DataFrame({"code": code}), probabilities=True)
-    for one in sorted(set(code)):
-        (here / "one.csv").write_text(f"code\n{one}\n", "utf-8")
-        expected = pytest.approx(whole[list(code).index(one)], abs=1e-6)  # some processors round a single row otherwise
-        assert us.predict(model, here / "one.csv", probabilities=True) == [expected]
-        assert us.predict(model, pandas.read_csv(here / "one.csv"), probabilities=True) == [expected]
-        (row,) = json.loads(unskew("predict", "r", "one.csv", "--probabilities", "--json").out)["rows"]
-        assert row["code"] == one
-        assert {"no": 1 - row["probability of yes"], "yes": row["probability of yes"]} == expected
-
-
-def test_how_numbers_are_written_goes_with_the_model(here: Path, unskew: Unskew) -> None:
-    rng = np.random.default_rng(0)
-    cells = rng.integers(4000, 11000, 90)
-    frame = pandas.DataFrame(
-        {"site": np.arange(90) % 3, "cells": [f"{c / 1000:.3f}" for c in cells], "y": cells > 7000}
-    )
-    frame.to_csv("cells.csv", index=False)
-    options = {"target": "y", "client": "site", "thousands": ".", "decimal": ","}
-    task = us.TaskConfig("csv:cells.csv", "logistic", data_options=options, preprocess=us.Preprocess())
-    us.simulate(METHODS, task=task, rounds=5, out="r", progress=False)
-    model = us.load_model("r", "FedAvg")
-    assert us.predict(model, "cells.csv") == us.predict(model, pandas.DataFrame({"cells": cells}))
-    said = unskew("predict", "r", "cells.csv", "--method", "FedAvg")
-    assert [row["predicted"] for row in read(said.out)] == list(map(str, us.predict(model, "cells.csv")))
-    assert [row["cells"] for row in read(said.out)] == list(frame["cells"])
-
-
-def test_what_means_no_value_is_shown_as_it_is_written(here: Path, unskew: Unskew) -> None:
-    trained()
-    (here / "new.csv").write_text("id,age,sex,cholesterol,pressure,smoker\n64,64,f,NA,120,NA\n,64,f,200,120,never\n")
-    rows = read(unskew("predict", "r", "new.csv", "--method", "FedAvg", "--gaps", "64").out)
-    assert [(row["id"], row["age"], row["cholesterol"], row["smoker"]) for row in rows] == [
-        ("64", "64", "NA", "NA"), ("", "64", "200", "never"),
-    ]  # fmt: skip
-
-
 def test_a_file_is_one_model_and_no_other(here: Path, unskew: Unskew) -> None:
     trained()
     assert unskew("show", "r", "--method", "alone", "--client", "Bern", "--model", "m.safetensors").code == 0
@@ -286,18 +213,6 @@ def test_a_file_is_one_model_and_no_other(here: Path, unskew: Unskew) -> None:
     assert unskew("predict", "m.safetensors", HOSPITALS, "--client", "Bern", "--method", "alone").code == 0
     said = unskew("predict", "m.safetensors", HOSPITALS, "--rows-of", "Bern")
     assert "scales all clients' rows alike: leave --rows-of out" in said.err
-
-
-def test_columns_of_any_kind_beside_those_of_the_model_do_no_harm(here: Path, unskew: Unskew) -> None:
-    trained()
-    table = polars.read_csv(HOSPITALS, null_values="NA").with_columns(
-        polars.lit([1, 2]).alias("list"), polars.lit(b"\xff").alias("bytes"), polars.duration(days=1).alias("stay")
-    )
-    table.write_parquet("new.parquet")
-    said = unskew("predict", "r", "new.parquet", "--method", "FedAvg")
-    assert said.code == 0, said.err
-    found = us.predict(us.load_model("r", "FedAvg"), "new.parquet")
-    assert [row["predicted"] for row in read(said.out)] == found
 
 
 # ---------------------------------------------------------------- images, texts, numbers
@@ -358,63 +273,6 @@ def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) 
         assert "bomb.npy is not a readable array" in said.err
     os.mkfifo("pipe.npy")
     assert "there is no such file" in unskew("predict", "r", "pipe.npy").err
-
-
-def test_an_array_is_all_columns_of_a_table_in_order(here: Path, unskew: Unskew) -> None:
-    x = np.random.default_rng(0).normal(size=(60, 2))
-    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": (x[:, 0] > 0).astype(int)})
-    trained(frame, us.FedAvg(), target="y", split=us.IID(num_clients=3))
-    np.save("x.npy", x[:5])
-    found = us.predict(us.load_model("r"), frame[["a", "b"]][:5])
-    assert [row["predicted"] for row in read(unskew("predict", "r", "x.npy").out)] == list(map(str, found))
-    rows = json.loads(unskew("predict", "r", "x.npy", "--json").out)["rows"]
-    assert rows == [{"example": i, "predicted": one} for i, one in enumerate(found)]
-    assert {type(row["predicted"]) for row in rows} == {int}
-
-
-@pytest.mark.parametrize(
-    ("written", "kind"), [(("0", "1"), int), (("0.0", "1.0"), int), (("-3", "7"), int), (("false", "TRUE"), bool)]
-)
-def test_a_column_of_labels_compares_with_predictions_in_json(
-    written: tuple[str, str], kind: type, here: Path, unskew: Unskew
-) -> None:
-    """Others stay as they are written: those that the model takes, and one with a word that is no label."""
-    x = np.random.default_rng(0).normal(size=60)
-    flag = (x > 1).astype(int)
-    frame = pandas.DataFrame({"a": x, "flag": flag, "y": np.where(x > 0, *written[::-1]), "id": range(60)})
-    frame.drop(columns="id").to_csv("t.csv", index=False)
-    frame.to_csv("new.csv", index=False)
-    us.simulate(
-        us.FedAvg(local=us.SgdConfig(lr=1.0)),
-        data="csv:t.csv", target="y", model="logistic", split=us.IID(2), rounds=5, out="r", progress=False,
-    )  # fmt: skip
-    rows = json.loads(unskew("predict", "r", "new.csv", "--json").out)["rows"]
-    assert {(type(row["y"]), type(row["predicted"])) for row in rows} == {(kind, kind)}
-    assert np.mean([row["y"] == row["predicted"] for row in rows]) > 0.8
-    assert [(row["id"], row["flag"]) for row in rows[:2]] == [(str(i), str(flag[i])) for i in range(2)]
-    plain = read(unskew("predict", "r", "new.csv").out)
-    assert [row["y"] for row in plain] == list(frame["y"])
-
-
-def test_numbers_are_summed_up_by_their_range(here: Path, unskew: Unskew) -> None:
-    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-    trained((x, x[:, 0] * 3), us.FedAvg(), split=us.IID(num_clients=3), task="regression")
-    np.save("x.npy", x[:5])
-    found = us.predict(us.load_model("r"), x[:5])
-    said = unskew("predict", "r", "x.npy")
-    assert said.err.startswith(f"5 predictions, from {min(found):.4g} to {max(found):.4g}; ")
-    assert [float(row["predicted"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
-
-
-def test_a_relative_risk_is_called_one(here: Path, unskew: Unskew) -> None:
-    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-    times = np.stack([np.exp(-x[:, 0]), np.arange(60) % 2], 1)
-    trained((x, times), us.FedAvg(), split=us.IID(num_clients=3), task="survival")
-    np.save("x.npy", x[:5])
-    found = us.predict(us.load_model("r"), x[:5])
-    said = unskew("predict", "r", "x.npy")
-    assert " (the log of the relative risk: the higher, the earlier the event); global model of " in said.err
-    assert [float(row["log_relative_risk"]) for row in read(said.out)] == pytest.approx(found, rel=1e-5)
 
 
 def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:

@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -41,25 +40,10 @@ def arrays(path: Path, **changed: Any) -> None:
 SETTINGS = {
     "an unknown key": (["task.modle=mlp"], "ConfigError", "task.modle", "did you mean model?"),
     "another tool's key": (["num_rounds=3"], "ConfigError", "num_rounds", "did you mean rounds?"),
-    "a wrong type": (['rounds="3"'], "ConfigError", "rounds must be an integer", '"3"'),
-    "a wrong type inside": (["local.lr=true"], "ConfigError", "local.lr must be a number", "true"),
-    "out of range": (["rounds=0"], "ConfigError", "rounds must be >= 1", "got 0"),
-    "a fraction above one": (["fraction=1.5"], "ConfigError", "fraction must be <= 1", "1.5"),
-    "not finite": (["local.lr=nan"], "ConfigError", "local.lr must be a finite number"),
-    "two cohort sizes": (["fraction=0.5", "clients_per_round=2"], "ConfigError", "fraction", "clients_per_round"),
-    "too large a cohort": (["clients_per_round=9"], "ConfigError", "at most the 4 clients", "9"),
-    "alpha zero": (["split.alpha=0"], "ConfigError", "split.alpha must be > 0", "got 0"),
-    "alpha negative": (["split.alpha=-0.2"], "ConfigError", "split.alpha must be > 0", "-0.2"),
-    "more clients than examples": (["split.num_clients=5000"], "DataError", "5000", "1438"),
     "an unknown model": (["task.model=lgistic"], "ConfigError", "did you mean logistic?"),
     "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
-    "an unknown method": (["methods.0.name=fedavgg"], "ConfigError", "methods.0.name", "did you mean fedavg?"),
-    "an unknown split": (["split.name=dirichle"], "ConfigError", "split.name", "dirichlet", "did you mean dirichlet?"),
-    "a name of nothing": (['name=""'], "ConfigError", "name must be a line that is not empty, got", '""'),
     "a name of two lines": (['name="a\\nb"'], "ConfigError", "name must be a line"),
-    "an unknown data set": (["task.data=digit"], "DataError", "did you mean digits?"),
     "data that are not here": (["task.data=mnist"], "DataError", "mnist.npz", "--data-dir", "UNSKEW_DATA"),
-    "a file that is not here": (["task.data=npz:no.npz"], "DataError", "no.npz"),
     "no equals sign": (["rounds"], "ConfigError", "--set takes key.path=value", "'rounds'"),
     "no such entry": (["methods.7.mu=3"], "ConfigError", "methods.7.mu", "list of 2"),
     "a prior that is not here": (
@@ -68,23 +52,11 @@ SETTINGS = {
         "feddistr: unknown prior 'nowhere'",
         "built-in, FOLDER",
     ),
-    "a prior that is not here, under a term": (
-        ["methods.0.name=feddistr+dw", "methods.0.prior=folder/nowhere"],
-        "DataError",
-        "feddistr+dw: folder/nowhere",
-        "model_index.json",
-    ),
     "a prior that is a pickle": (
         ["methods.0.name=fedpft", "methods.0.prior=model.ckpt"],
         "ConfigError",
         "fedpft: model.ckpt is a pickle",
     ),
-    "domains that are not there": (
-        ["methods.0.name=feddistr", "methods.0.m=oracle", "task.model=cnn_small"],
-        "ConfigError",
-        'feddistr: m = "oracle" needs data with domains, and digits has none',
-    ),
-    "methods of one name": (["methods.1.label=fedavg"], "ConfigError", "two methods are called 'fedavg'"),
 }
 
 
@@ -106,13 +78,6 @@ def test_options_that_make_no_sense_are_refused_in_one_line(unskew: Unskew, here
     untouched(here)
 
 
-def test_a_missing_data_folder_names_every_place_that_was_looked_at(unskew: Unskew, here: Path) -> None:
-    with TemporaryDirectory() as empty:
-        said = unskew("run", "tiny.toml", "--set", "task.data=mnist", "--data-dir", empty)
-        refused(said, "DataError", str(Path(empty) / "mnist.npz"), "x_train, y_train")
-    untouched(here)
-
-
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_data_folder_that_is_not_there_is_refused_even_if_no_data_of_it_are_asked_for(
     unskew: Unskew, here: Path, command: str
@@ -131,30 +96,6 @@ def test_experiments_that_are_none_are_refused(unskew: Unskew, here: Path) -> No
     refused(unskew("run", "latin.toml"), "ConfigError", "latin.toml is not UTF-8")
     refused(unskew("run", "folder"), "ConfigError", "folder", "Is a directory")
     untouched(here, "broken.toml", "latin.toml", "folder")
-
-
-def test_a_folder_named_like_a_builtin_experiment_does_not_hide_it(unskew: Unskew, here: Path) -> None:
-    (here / "digits").mkdir()
-    refused(unskew("run", "digits", "--set", "rounds=0"), "ConfigError", "rounds must be >= 1", "digits.toml")
-
-
-@pytest.mark.parametrize(
-    ("changed", "parts"),
-    [
-        ({"y_train": np.arange(45) % 3 - 1}, ("y_train[0] is -1", "bad.npz")),
-        ({"classes": np.array(["a", "b"])}, ("y_train[2] is 2", "0..1")),
-        ({"x_train": np.full((45, 5), np.nan, np.float32)}, ("x_train[0]", "NaN")),
-        ({"x_test": np.full((15, 5), np.inf, np.float32)}, ("x_test[0]", "infinite")),
-        ({"y_train": np.arange(44) % 3}, ("44 entries", "45 examples")),
-        ({"y_train": np.zeros(45)}, ("y_train must be integers", "float64")),
-    ],
-)
-def test_data_that_are_wrong_are_refused_with_the_place(
-    changed: dict[str, Any], parts: tuple[str, ...], unskew: Unskew, here: Path
-) -> None:
-    arrays(here / "bad.npz", **changed)
-    refused(unskew("run", "tiny.toml", "--set", "task.data=npz:bad.npz"), "DataError", *parts)
-    untouched(here, "bad.npz")
 
 
 def test_a_command_names_its_options_and_an_experiment_its_settings(unskew: Unskew, here: Path) -> None:
@@ -225,28 +166,17 @@ def test_a_loss_that_becomes_nan_names_client_round_and_step(unskew: Unskew, her
     refused(said, "DivergedError", "fedavg, seed 0", "round ", "client ", "step ", "lower lr")
 
 
-def test_a_damaged_checkpoint_is_refused_with_the_way_out(unskew: Unskew, here: Path) -> None:
+def test_a_damaged_record_is_refused_with_the_way_out(unskew: Unskew, here: Path) -> None:
     assert unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report").code == 0
     (here / "r" / "summary.json").unlink()
-    last = max((here / "r" / "checkpoints").iterdir())
-    manifest = last / "manifest.json"
-    whole = manifest.read_bytes()
-    manifest.write_bytes(whole.replace(b'"cell"', b'"Cell"'))
-    refused(unskew("resume", "r"), "RunError", "manifest.json is damaged", "SHA-256", f"remove {Path('r') / 'chec'}")
-    manifest.unlink()
-    refused(unskew("resume", "r"), "RunError", "lacks manifest.json")
-    manifest.write_bytes(whole)
+    record = here / "r" / "run.sqlite"
+    whole = record.read_bytes()
+    record.write_bytes(whole[: len(whole) // 2])
+    refused(unskew("resume", "r"), "RunError", "run.sqlite cannot be read", "restore it or run again")
+    record.unlink()
+    refused(unskew("resume", "r"), "RunError", "run.sqlite cannot be read", "No such file")
+    record.write_bytes(whole)
     assert unskew("resume", "r", "-q", "--no-report").code == 0
-
-
-def test_what_is_no_run_is_not_resumed_and_not_written_to(unskew: Unskew, here: Path) -> None:
-    (here / "other").mkdir()
-    refused(
-        unskew("resume", "nowhere"), "RunError", "there is no folder nowhere; a run has none until its data are read"
-    )
-    refused(unskew("resume", "other"), "RunError", "other is not a run folder")
-    assert list((here / "other").iterdir()) == []
-    untouched(here, "other")
 
 
 def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) -> None:
@@ -300,14 +230,6 @@ def test_memory_that_runs_out_is_one_line_that_says_what_to_lower(
     assert line.endswith("unskew plan says what each takes; on a machine with more, unskew resume r goes on")
 
 
-def test_memory_that_runs_out_elsewhere_is_one_line_too(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unskew.forecast.plan.plan", lambda *_: bytearray(1 << 62))
-    said = unskew("plan", "tiny.toml")
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("MemoryShortage: memory ran out; lower local.batch_size")
-    assert said.err.count("\n") == 1
-
-
 def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(*_: object) -> None:
         raise RuntimeError("a fault of ours")
@@ -333,25 +255,6 @@ def test_an_option_that_is_a_setting_is_told_how_to_set_it(
     refused(unskew(*words), "UsageError", f"No such option: {option}; ", f"is changed with --set {setting}=VALUE")
 
 
-def test_a_method_cannot_be_added_to_a_run_and_the_refusal_says_how_to_compare_one(unskew: Unskew, here: Path) -> None:
-    unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report", "--seed", 0)
-    refused(unskew("resume", "a", "--set", "rounds=9"), "ConfigError", "settings of runtime alone", "unskew show")
-    same = unskew("run", "tiny.toml", "--out", "a", "--seed", 0)
-    refused(same, "RunError", "a exists already; continue it with unskew resume a, or choose another --out")
-    more = unskew("run", "tiny.toml", "--out", "a", "--seed", 0, "--set", "bounds=true")
-    refused(more, "RunError", "a exists already and is a run with other settings; ", "side by side with unskew show")
-
-
-def test_an_option_that_is_no_setting_is_answered_with_the_nearest_option(unskew: Unskew) -> None:
-    refused(unskew("run", "--quite"), "UsageError", "--quite", "--quiet")
-    refused(unskew("list", "--epochs"), "UsageError", "No such option", "--epochs")
-
-
-def test_list_takes_methods_and_knows_what_else_they_are_called(unskew: Unskew) -> None:
-    assert "fedavg" in json.loads(unskew("list", "methods", "--json").out)["methods"]
-    refused(unskew("list", "algorithms"), "ConfigError", "got 'algorithms'; did you mean methods?")
-
-
 # ---------------------------------------------------------------- a network of one's own, in the working directory
 NETWORKS = """
 from torch import nn
@@ -375,13 +278,7 @@ def headless(input_shape, num_classes):
     ("settings", "begin"),
     [
         ({"model_options.inputs": 64}, None),
-        (
-            {"model_options.outputs": 1},
-            "ConfigError: Net must return floating logits of shape (2, 10) for 2",
-        ),
         ({"model_options.inputs": 32}, "ConfigError: Net cannot take examples of shape (1, 8, 8) and torch.float32: "),
-        ({"head": "last"}, "ConfigError: task.head: Net has no layer 'last'; it has flat, classify"),
-        ({"model": "own_networks:headless"}, None),
         ({"model": "own_networks:headless", "head": '"0"'}, None),
     ],
 )
@@ -401,17 +298,6 @@ def test_a_network_in_the_working_directory_runs_or_is_refused_in_a_sentence(
         assert not (here / "r").exists()
 
 
-def test_a_run_with_code_of_ones_own_is_resumed_when_that_is_allowed(unskew: Unskew, here: Path) -> None:
-    (here / "own_networks.py").write_text(NETWORKS)
-    words = ("--quiet", "--no-report", "--set", "seeds=[0]", "--set", "task.model=own_networks:Net")
-    assert unskew("run", "tiny.toml", "--out", "r", *words).code == 0
-    (here / "r" / "summary.json").unlink()
-    said = unskew("resume", "r", "--quiet", "--no-report")
-    assert said.code == 2
-    assert said.err.startswith("ConfigError: task.model names code (own_networks:Net) in a file that may not be yours")
-    assert unskew("resume", "r", "--quiet", "--no-report", "--allow-code").code == 0
-
-
 @pytest.mark.parametrize("words", ["resume .", "report .", "price .", "compare . .", "export ."])
 def test_a_folder_from_elsewhere_does_not_shadow_packages_that_are_not_installed(
     words: str, unskew: Unskew, here: Path
@@ -419,9 +305,3 @@ def test_a_folder_from_elsewhere_does_not_shadow_packages_that_are_not_installed
     """A tracker, for one, is a package that may be missing, and the working directory may hold a file of its name."""
     unskew(*words.split())
     assert str(here) not in sys.path
-
-
-def test_a_campaign_that_is_not_there_is_named_with_ours(unskew: Unskew) -> None:
-    said = unskew("reproduce", "--campaign", "strenght")
-    assert said.code == 2
-    assert "there is no file strenght; did you mean strength? (ours: papers, small, strength)" in said.err

@@ -26,7 +26,7 @@ def test_the_tables_are_on_stdout_and_remarks_on_stderr(run: Path, unskew: Unske
 
 
 def test_a_target_that_one_seed_reached_says_so_beside_the_cost(run: Path, unskew: Unskew) -> None:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = list(written(run, "metrics"))
     best = {
         seed: max(
             r["value"] for r in rows if (r["method"], r["seed"], r["name"]) == ("fedavg", seed, "global.accuracy")
@@ -53,7 +53,7 @@ def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
     for metric in ("accuracy", "megabytes.up", "hz_s", "subframes", "seconds", "joules.transmit", "joules.compute"):
         assert len(rows["fedprox", metric]["seeds"]) == 2
     assert len(rows["fedavg", "to_target.megabytes"]["seeds"]) == 2
-    sent = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    sent = written(run, "transfers")
     assert rows["fedavg", "megabytes"]["mean"] * 2e6 == pytest.approx(
         sum(r["bytes"] for r in sent if r["method"] == "fedavg")
     )

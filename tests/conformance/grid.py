@@ -1,4 +1,4 @@
-"""The grid of the conformance suite as pytest knows it: every case on every network, or on one."""
+"""The grid of the conformance suite as pytest knows it: every case on every network, or each on one."""
 
 from collections.abc import Sequence
 
@@ -17,18 +17,18 @@ def network_of(case: str) -> str:
 
 
 def one_network_each(
-    cases: Sequence[str], variants: bool = True, turn: tuple[int, int] = (0, 1)
+    cases: Sequence[str], turn: tuple[int, int] = (0, 1), variants: bool = False
 ) -> pytest.MarkDecorator:
-    """Try every case on one network, and by `make test-slow` on the other.
+    """Try methods on one network each, and by `make test-slow` every case on both.
 
-    Without `variants` a method with other settings than its own, "hcct, by size", waits for it on both; so does every
-    case but those of a `turn`: (0, 3) is every third, from the first on.  Where three tests look at what all cases have
-    in common, such as the codec, each case meets one of them here and all there.
+    Of `turn` (0, 3) is every third method, from the first on: where three tests look at what all have in common, such
+    as the codec, each method meets one of them here and all there.  A method with other settings than its own, "hcct,
+    by size", waits for `make test-slow`, but with `variants` for every third of them.
 
     By the module's scope: pytest then runs all tests of a cell one after the other, and its run is made once.
     """
-    first, of = turn
-    now = {c for i, c in enumerate(cases) if i % of == first and (variants or ", " not in c)}
+    methods, others = ([c for c in cases if (", " in c) == of] for of in (False, True))
+    now = {*methods[turn[0] :: turn[1]], *(others[::3] if variants else ())}
     return pytest.mark.parametrize(
         ("case", "network"),
         [

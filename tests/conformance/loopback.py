@@ -1,54 +1,39 @@
-"""A federation in one process over Flower's own types: a Grid that calls the clients' app, with replies out of order.
+"""A federation in one process: a network that calls the clients, with replies out of order.
 
-Every message is cut into Flower's objects and put together again on each way, as its network does.
+Every message is encoded and decoded on each way, as on a real network.
 """
 
 import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-
-# Private to Flower: what its own runner sets before an app is called, and how its network takes messages apart.
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.task_identity import TaskIdentity
 from recipe import make, world
 
 from unskew import wire
+from unskew.deploy import channel
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me
 from unskew.runtime.client import ClientRuntime, ClientSetup, _StoredAnswer
-from unskew.runtime.flower import FlowerTransport, answer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Expected, Membership, layout_hash
-from unskew.runtime.message import ClientInfo, Node
+from unskew.runtime.message import ClientInfo, Delivery, Envelope, Node
 from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.round import Driver, ServerModel
 
-TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-
-Handler = Callable[[Message], Message]
+Handler = Callable[[Envelope], Envelope]
 CLASSES = ("0", "1", "2")
 
 
-def carried(message: Message) -> Message:
+def carried(envelope: Envelope) -> Envelope:
     """The message after its way through the network."""
-    objects = get_all_nested_objects(message)
-    number = message.object_id
-    arrived = inflate_object_from_contents(number, {i: o.deflate() for i, o in objects.items()})
-    assert isinstance(arrived, Message)
-    arrived.metadata.__dict__["_message_id"] = number
-    return arrived
+    return channel.decode(b"".join(channel.encode(envelope)))
 
 
-class Loopback(Grid):
+class Loopback:
     """Nodes by number, and who answers there; replies come one by one, in any order.
 
     Attributes:
@@ -57,57 +42,38 @@ class Loopback(Grid):
 
     def __init__(self, handlers: dict[Node, Handler]) -> None:
         self.handlers = handlers
-        self.pushed: list[Message] = []
-        self.pulled: list[Message] = []
-        self._waiting: dict[str, Message] = {}
+        self.pushed: list[tuple[Node, Envelope]] = []
+        self.pulled: list[tuple[Node, Envelope]] = []
         self._random = random.Random(3)
 
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.handlers)
+    def nodes(self) -> set[Node]:
+        return set(self.handlers)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            if message.metadata.dst_node_id not in self.handlers:
-                ids.append("")
+    def exchange(
+        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[Node, Delivery]]:
+        for node in self._random.sample(sorted(envelopes), len(envelopes)):
+            if node not in self.handlers:
+                yield node, Delivery(None, "client lost: it is not connected", sent=False)
                 continue
-            arrived = carried(message)
-            self.pushed.append(arrived)
-            self._waiting[arrived.metadata.message_id] = arrived
-            ids.append(arrived.metadata.message_id)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        known = [i for i in message_ids if i in self._waiting]
-        if not known:
-            return []
-        message = self._waiting.pop(self._random.choice(sorted(known)))
-        try:
-            reply = self.handlers[message.metadata.dst_node_id](message)
-        except TimeoutError:
-            return []
-        except Exception as error:
-            reply = Message(Error(2, f"{type(error)}:<{error!r}>"), reply_to=message)
-        self.pulled.append(carried(reply))
-        return [self.pulled[-1]]
-
-    def set_run(self, run: Any) -> None:
-        raise AssertionError("not for apps")
-
-    @property
-    def run(self) -> Any:
-        raise AssertionError("not for apps")
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise AssertionError("deprecated")
-
-    def send_and_receive(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
-        raise AssertionError("it polls too slowly and keeps no deadline of ours")
+            asked = carried(envelopes[node])
+            self.pushed.append((node, asked))
+            down = framing(asked)
+            try:
+                reply = carried(self.handlers[node](asked))
+            except TimeoutError:
+                yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
+                continue
+            except ConnectionError:
+                yield node, Delivery(None, "client lost: it no longer answers the network", down=down)
+                continue
+            self.pulled.append((node, reply))
+            yield node, Delivery(reply, down=down, up=framing(reply))
 
 
-def through_app(app: ClientApp, context: Context) -> Handler:
-    """As Flower calls a client's app: by the message's type."""
-    return lambda message: app(message, context)
+def framing(envelope: Envelope) -> int:
+    """Bytes around the payloads."""
+    return channel.size_of(channel.encode(envelope)) - envelope.payload
 
 
 # ---------------------------------------------------------------- the small world, deployed
@@ -174,11 +140,11 @@ class Deployed:
         return client_runtime(self.case, self.network, self.seed, client, self.num_clients, state, self.device)
 
     def fresh(self, client: int) -> Handler:
-        return lambda message: answer(message, self.client_runtime(client))
+        return lambda message: self.client_runtime(client).answer(message)
 
     def greet_clients(self, run: str = "smallworld", at_least: int | None = None) -> Membership:
         expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
-        membership = Membership(FlowerTransport(self.grid, poll_s=0.0), run, expected)
+        membership = Membership(self.grid, run, expected)
         membership.wait(at_least or self.num_clients, wait_s=60.0)
         return membership
 

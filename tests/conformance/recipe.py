@@ -1,4 +1,4 @@
-"""The small world in which every algorithm is tried; both sides of the two-process test build it from here.
+"""The small world in which every method is tried.
 
 Six unequal clients, four inputs, three classes, labels skewed by client; a multilayer perceptron with or without
 BatchNorm.  The pooled bound gets one client with everything.
@@ -55,7 +55,7 @@ CLASSES = 3
 LOCAL = SgdConfig(0.05, batch_size=4, local_epochs=2)
 
 
-# ---------------------------------------------------------------- algorithms
+# ---------------------------------------------------------------- methods
 @dataclass(frozen=True)
 class Parcel:
     model: Carried
@@ -91,7 +91,7 @@ class Relay:
 
 
 APART = ("feddistr", "fedpft")
-"""Methods that need images, which these clients have not; tests/algorithms/test_NAME.py holds them to the same."""
+"""Methods that need images, which these clients have not; test_images.py asks the same of them."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in TABLE if name not in APART},
@@ -177,7 +177,7 @@ factory_of = functools.cache(resolve)
 
 
 def make(case: str, **options: Any) -> Any:
-    """The algorithm of a case, on the small world's local optimisation."""
+    """The method of a case, on the small world's local optimisation."""
     if case == "relay":
         return Relay(**options)
     name, own = VARIANTS[case]

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("case", [*CASES, *PROTECTED])
 def test_every_algorithm_ends_on_a_device_where_it_ends_on_a_cpu(case: str, executor: Any) -> None:
     if "secure_sum" in case:
-        pytest.importorskip("flwr")
+        pytest.importorskip("grpc")
     if case == "hcct_e, published":
         pytest.skip("the released score of the last layer is a rounding error's sign (docs/algorithms/hcct.md)")
     network = network_of(case) if case in CASES else "perceptron"
@@ -42,13 +42,13 @@ def test_every_algorithm_ends_on_a_device_where_it_ends_on_a_cpu(case: str, exec
 @pytest.mark.parametrize("case", [*CASES, *PROTECTED])
 def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str) -> None:
     if "secure_sum" in case:
-        pytest.importorskip("flwr")
+        pytest.importorskip("grpc")
     run_resumed(case, "cuda")
 
 
 @pytest.mark.parametrize("case", [*CASES, *PROTECTED])
 def test_a_client_with_a_device_serves_a_server_without_one(case: str, tmp_path: Path) -> None:
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     serve_from(case, "cuda", tmp_path)
 
 

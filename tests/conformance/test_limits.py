@@ -1,12 +1,11 @@
-"""What an algorithm becomes where it should become FedAvg, and when its clients are numbered otherwise."""
+"""What a method becomes where it should become FedAvg, and when its clients are numbered otherwise."""
 
 import dataclasses
 from typing import Any
 
-import pytest
 import torch
 from grid import one_network_each
-from recipe import CASES, LOCAL, NETWORKS, SEED, VARIANTS, make, recorded, rounds, simulator
+from recipe import CASES, LOCAL, SEED, VARIANTS, make, recorded, rounds, simulator
 
 from unskew.algorithms import TABLE
 from unskew.tree import Params
@@ -31,10 +30,9 @@ NUMBERED = [case for case in CASES if case not in NEIGHBOURS | DRAWN and not get
 ORDER = (3, 0, 5, 1, 4, 2)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", LIMITS)
-def test_at_its_declared_limit_an_algorithm_is_fedavg(name: str, network: str) -> None:
-    one = simulator(name, network, algorithm=make(name, **LIMITS[name]), seed=SEED)
+@one_network_each(list(LIMITS))
+def test_at_its_declared_limit_a_method_is_fedavg(case: str, network: str) -> None:
+    one = simulator(case, network, algorithm=make(case, **LIMITS[case]), seed=SEED)
     two = recorded("fedavg", network)
     for (_, state, here), (moment, there) in zip(rounds(one), two.rounds, strict=True):
         ours, theirs = one.algorithm.serve(state, None), two.simulator.algorithm.serve(moment.state, None)
@@ -42,17 +40,16 @@ def test_at_its_declared_limit_an_algorithm_is_fedavg(name: str, network: str) -
         assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", LIMITS)
-def test_away_from_its_limit_an_algorithm_is_not_fedavg(name: str, network: str) -> None:
-    one, two = recorded(name, network), recorded("fedavg", network)
+@one_network_each(list(LIMITS))
+def test_away_from_its_limit_a_method_is_not_fedavg(case: str, network: str) -> None:
+    one, two = recorded(case, network), recorded("fedavg", network)
     # A client's own model: there need not be one for all.
     ours, theirs = (run.simulator.own_models(run.moments[-1].state, [0], 3)[0] for run in (one, two))
     differs = any(float((ours[n] - theirs[n]).abs().max()) > 1e-4 for n in theirs)
-    assert differs == (network == "normalised" or name not in NEEDS_NORM)
+    assert differs == (network == "normalised" or case not in NEEDS_NORM)
 
 
-@one_network_each(NUMBERED, variants=False, turn=(0, 2))
+@one_network_each(NUMBERED, turn=(0, 5))
 def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
     """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
     own = VARIANTS[case][1].get("local", LOCAL)

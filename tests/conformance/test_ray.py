@@ -15,14 +15,11 @@ from recipe import CASES, make, world
 from two_nodes import LARGE, LARGE_CELL, check_bits, on
 
 import unskew as us
-from unskew import papers
 from unskew.experiment.config import Experiment, to_toml
 from unskew.local.executor import EvalJob
 from unskew.local.ray import RayPool, nodes
 from unskew.local.sequential import Sequential
 from unskew.local.workers.executor import Workers
-from unskew.papers import toolkit
-from unskew.run.callbacks import NoCallback
 from unskew.tree import Params
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
@@ -73,7 +70,7 @@ def aligned(model: Params) -> int:
 
 
 @pytest.mark.slow
-@one_network_each(CASES, variants=False)
+@one_network_each(CASES)
 def test_actors_on_two_nodes_end_with_the_bits_of_the_sequential_executor(
     case: str, network: str, pool: RayPool
 ) -> None:
@@ -132,24 +129,3 @@ def test_the_points_of_a_sweep_take_turns_on_a_cluster(
         assert done.returncode == 0, done.stderr.decode()
         prints.append(json.loads(done.stdout)["fingerprint"])
     assert prints[0] == prints[1]
-
-
-@pytest.mark.slow
-def test_a_reproduction_by_ray_has_the_numbers_of_one_in_sequence(
-    free: Any, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = toolkit.settings
-
-    def shrunk(request: toolkit.ReproductionRequest) -> dict[str, Any]:
-        settings = whole(request)
-        return {**settings, "experiment": {**settings["experiment"], "rounds": 2, "seeds": [0, 1]}}
-
-    monkeypatch.setattr(toolkit, "settings", shrunk)
-    found = [
-        papers.reproduce(
-            "noniid/digits", "small", tmp_path / executor, None, NoCallback(),
-            {"experiment": {"runtime": {"executor": executor}}},
-        )
-        for executor in ("ray", "sequential")
-    ]  # fmt: skip
-    assert found[0].to_json()["rows"] == found[1].to_json()["rows"]

@@ -7,22 +7,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from two_nodes import LARGE, STORE, LargeRelay, check_bits, open_cell
+from two_nodes import STORE, LargeRelay, check_bits, open_cell
 
-from unskew.bench.soak import memory
-from unskew.errors import ConfigError, WorkerError
+from unskew.errors import WorkerError
 from unskew.experiment.config import Experiment, to_toml
 from unskew.local import ray as ray_module
 from unskew.local.executor import PoolParts, Stored
@@ -45,18 +41,6 @@ def started(pool: RayPool, timeout: float = 60.0) -> None:
 
 
 # ---------------------------------------------------------------- actors and nodes
-@pytest.mark.parametrize("actors", [1, 3, 4])
-def test_any_number_of_actors_gives_the_same_bits(actors: int, free: Any) -> None:
-    """On three nodes of one, one and two cores; most tests have two actors."""
-    node = free.add_node(num_cpus=2, object_store_memory=STORE)
-    own = RayPool(PoolParts(open_cell, actors, 1 << 12))
-    try:
-        started(own)
-        for case in ("relay", "scaffold"):
-            check_bits(own, case, "perceptron")
-    finally:
-        own.close()
-        free.remove_node(node)
 
 
 def test_a_pool_waits_for_cores_that_another_has_and_says_so(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,18 +81,6 @@ def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
         own.close()
 
 
-def test_a_node_of_another_kind_is_refused_unless_mixing_is_allowed(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_module, "machine_kind", lambda: {**machine_kind(), "instructions": "AVX1024"})
-    own = RayPool(PoolParts(open_cell, 1, 1 << 12))
-    with pytest.raises(WorkerError, match=r"node .* is not like the one .*instructions .* on it, AVX1024 there.*mixed"):
-        check_bits(own, "fedavg", "perceptron")
-    mixed = RayPool(PoolParts(open_cell, 1, 1 << 12), mixed=True)
-    try:
-        check_bits(mixed, "fedavg", "perceptron")
-    finally:
-        mixed.close()
-
-
 def test_a_node_lost_in_the_middle_of_a_round_and_one_that_joins_change_no_bits(
     free: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,32 +105,6 @@ def test_a_node_lost_in_the_middle_of_a_round_and_one_that_joins_change_no_bits(
         ray.get([w.actor.pid.remote() for w in own.workers], timeout=60)
     finally:
         own.close()
-
-
-class Unknown(ray_module._Actor):
-    """An actor of a module that nodes cannot import, as unskew's is where it is not installed."""
-
-
-def test_a_node_on_which_an_actor_cannot_begin_is_refused(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_module, "_Actor", Unknown)
-    own = RayPool(PoolParts(open_cell, 1, 1 << 12))
-    with pytest.raises(WorkerError, match=r"an actor could not begin: ModuleNotFoundError: No module named .*; see:"):
-        check_bits(own, "fedavg", "perceptron")
-
-
-def test_code_that_cannot_be_handed_over_or_imported_on_a_node_is_named(
-    free: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one sentence and without the run's data, of which Ray's own message consists."""
-    locked = PoolParts(partial(given, threading.Lock()), 1, 1 << 12)
-    with pytest.raises(ConfigError, match=r"'ray' pickles the network.*cannot pickle '_thread.lock' object; make that"):
-        RayPool(locked)
-    hers = types.ModuleType("hers_alone")
-    exec("def opened(cell):\n    pass", vars(hers))
-    monkeypatch.setitem(sys.modules, "hers_alone", hers)
-    own = RayPool(PoolParts(hers.opened, 1, 1 << 12))
-    with pytest.raises(WorkerError, match=r"cannot read what this run hands to it: No module named 'hers_alone'; a "):
-        check_bits(own, "fedavg", "perceptron")
 
 
 def given(lock: Any, cell: int) -> WorkerSetup:
@@ -203,35 +149,6 @@ def test_models_that_were_held_by_a_lost_node_are_made_again(free: Any, monkeypa
     assert by_actors == list(islice(relay.states(), 2))
 
 
-def test_a_node_that_joins_later_is_given_work(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three actors find two cores; the third begins with the node that comes after the first round."""
-    own = RayPool(PoolParts(open_cell, 3, 1 << 12))
-    worked: list[set[int]] = [set()]
-    nodes: list[Any] = []
-    answers = RayPool._answers
-
-    def noted(self: RayPool, reference: Any, sent: Any, where: str) -> Iterator[Any]:
-        worked[-1].add(self.workers.index(sent.worker))
-        yield from answers(self, reference, sent, where)
-
-    def join(t: int) -> None:
-        if not nodes:
-            nodes.append(free.add_node(num_cpus=1, object_store_memory=STORE))
-            started(own)
-        worked.append(set())
-
-    monkeypatch.setattr(RayPool, "_answers", noted)
-    try:
-        check_bits(own, "fedavg", "perceptron", join)
-        assert worked[0] <= {0, 1, 2}
-        assert len(worked[0]) <= 2
-        assert set.union(*worked[1:]) == {0, 1, 2}
-    finally:
-        own.close()
-        for node in nodes:
-            free.remove_node(node)
-
-
 # ---------------------------------------------------------------- memory
 def test_more_kept_models_than_the_object_stores_hold_change_no_bits(free: Any) -> None:
     """Forty models of 14 MB hop twice, 1.7 GB in all, through two stores of 200 MB: Ray writes them to disk."""
@@ -243,27 +160,6 @@ def test_more_kept_models_than_the_object_stores_hold_change_no_bits(free: Any) 
     finally:
         own.close()
     assert by_actors == next(relay.states())
-
-
-def test_five_hundred_rounds_leave_memory_as_it_was(free: Any) -> None:
-    """Driver, each actor and the stores after 100 rounds and after 500, in which 6,000 models lay in the stores.
-
-    PSS, so that pages shared with Ray count once.
-    """
-    own = LARGE.pool()
-    try:
-        started(own)
-        pids = [os.getpid(), *ray.get([w.actor.pid.remote() for w in own.workers])]
-        readings = {}
-        for t, _ in zip(range(1, 501), LARGE.states(own), strict=False):
-            if t in (100, 500):
-                time.sleep(2.0)  # what is freed is told to the stores a moment later
-                readings[t] = [memory([pid])[1] for pid in pids], ray.available_resources()["object_store_memory"]
-        (early, free_early), (late, free_late) = readings[100], readings[500]
-        assert [x < 1.05 * y + 5.0 for x, y in zip(late, early, strict=True)] == [True] * 3, readings
-        assert free_late > free_early - (4 << 20), readings
-    finally:
-        own.close()
 
 
 # ---------------------------------------------------------------- the driver
@@ -405,11 +301,6 @@ def test_actors_share_the_gpus_that_there_are(free: Any) -> None:
             own.close()
     finally:
         free.remove_node(node)
-
-
-def test_gpus_that_no_node_has_are_refused_before_any_work(free: Any) -> None:
-    with pytest.raises(WorkerError, match=r"num_gpus is 0\.5, and the Ray cluster has 0 GPUs; leave it out"):
-        RayPool(PoolParts(open_cell, None, 1 << 12), num_gpus=0.5)
 
 
 def test_without_a_cluster_doctor_says_how_to_begin_one() -> None:

@@ -26,7 +26,7 @@ TASKS = {
     "binary": us.TaskConfig(kind="binary"),
     "survival": us.TaskConfig(kind="survival"),
 }
-SAMPLE = ["scaffold", "hcct", "feddif", "ditto", "moon", "fedrep", "maxfl", "perfedavg"]
+SAMPLE = ["scaffold", "hcct", "feddif", "moon", "maxfl"]
 LOCAL = {"lr": 0.01, "batch_size": 10, "local_epochs": 2}
 NEED_OF = {name: needs_of(algorithms.resolve(name)()) for name in algorithms.TABLE}
 

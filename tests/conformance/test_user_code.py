@@ -201,8 +201,17 @@ def outcome(piece: Callable[[Taken], dict[str, Any]], in_place: bool, executor: 
     return us.simulate(**settings, data=data, rounds=2, progress=False, runtime=runtime)
 
 
-@pytest.mark.parametrize("executor", ["sequential", "workers", "stacked"])
-@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.__name__)
+EXECUTORS = ("sequential", "stacked", "workers")
+
+
+@pytest.mark.parametrize(
+    ("piece", "executor"),
+    [
+        pytest.param(piece, executor, marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
+        for i, piece in enumerate(PIECES)
+        for j, executor in enumerate(EXECUTORS)
+    ],
+)
 @pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
 def test_what_user_code_is_handed_is_its_own(piece: Callable[[Taken], dict[str, Any]], executor: str) -> None:
     x, y = arrays()
@@ -211,22 +220,6 @@ def test_what_user_code_is_handed_is_its_own(piece: Callable[[Taken], dict[str, 
     assert np.array_equal(y, arrays()[1])
     copied = outcome(piece, False, executor, arrays())
     assert history.summary["fingerprint"] == copied.summary["fingerprint"]
-
-
-def test_a_data_set_that_was_loaded_stays_as_it_is() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(64, 10)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.head(x.flatten(1).div_(16.0))
-            return out
-
-    digits, again = us.load("digits"), us.load("digits")
-    us.simulate("fedavg", data=digits, model=Net, split=us.IID(3), rounds=2, progress=False)
-    assert torch.equal(digits.x_train, again.x_train)
-    assert torch.equal(digits.x_test, again.x_test)
 
 
 @pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")

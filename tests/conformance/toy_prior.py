@@ -150,7 +150,7 @@ def played(algorithm: object, rounds: int = 1, **options: Any) -> tuple[Simulato
 
 def same_deployed(name: str, algorithm: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over Flower's messages, every client a fresh process: the bits and the bytes of the simulator, for two rounds."""
-    pytest.importorskip("flwr")
+    pytest.importorskip("grpc")
     import loopback
 
     monkeypatch.setattr(loopback, "make", lambda case: algorithm)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import operate, parity
 from unskew.experiment.config import Experiment
@@ -45,7 +45,7 @@ def test_over_processes_a_method_comes_to_what_it_comes_to_in_the_simulator(
     (found,) = parity.compare(run, simulated)
     assert found.bytes_equal
     assert found.max_abs_diff <= parity.TOLERANCE
-    assert list(rows(run / "failures.jsonl")) == []
+    assert list(rows(run, "failures")) == []
     relayed = on_the_wire(run)
     assert (relayed > 0) == (name == "feddif")
     assert info_of(run) == info_of(simulated)
@@ -61,7 +61,7 @@ def test_over_processes_a_method_comes_to_what_it_comes_to_in_the_simulator(
 
 def info_of(run: Path) -> list[dict[str, Any]]:
     """What the method says of each round; a large share of examples is named in a deployment alone."""
-    of = list(rows(run / "info.jsonl")) if (run / "info.jsonl").exists() else []
+    of = list(rows(run, "info"))
     plain = [r for r in of if r["type"] == "unskew.info"]
     assert all("% of its cohort's" in text for r in plain for text in r["info"]["warnings"])
     return [r for r in of if r not in plain]
@@ -75,13 +75,13 @@ def on_the_wire(run: Path) -> int:
     """
     down, up, said_down, said_up, fetched = (Counter[tuple[int, int, int]]() for _ in range(5))
     between = 0
-    for r in rows(run / "ledger.jsonl"):
+    for r in rows(run, "transfers"):
         if r["dst"] == SERVER:
             up[r["round"], r["hop"], r["src"]] += r["bytes"]
         else:
             down[r["round"], r["hop"], r["dst"]] += r["bytes"]
             between += r["bytes"] if r["src"] != SERVER else 0
-    for r in rows(run / "network.jsonl"):
+    for r in rows(run, "network"):
         place = (r["round"], r["hop"], node(r["client"]))
         if r["what"] == "ask":
             (said_down if r["way"] == "down" else said_up)[place] += r["payload"]

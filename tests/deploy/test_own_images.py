@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import tomli_w
 
-from unskew.data import load
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.server import at_server
 from unskew.deploy.settings import ServerConfig, Site
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import ConfigError, DataWarning
 from unskew.experiment import config
 from unskew.run import setup as run_setup
 from unskew.runtime.client import ClientRuntime
@@ -75,35 +74,6 @@ def test_a_site_that_lacks_a_class_goes_by_the_experiments(tmp_path: Path) -> No
         assert opened(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
 
 
-def test_a_folder_with_sites_in_it_is_not_one_client_s(tmp_path: Path) -> None:
-    for site in ("Basel", "Bern"):
-        pictures(tmp_path / "all" / site, *CLASSES)
-    text = r"Basel is the folder of none of the classes .*Here you can change your data and your command; what"
-    with pytest.raises(DataError, match=text):
-        opened(client(tmp_path, 0, tmp_path / "all", {"classes": list(CLASSES)}))
-
-
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        (
-            ("a.dcm", "b.dcm"),
-            r"client's folder, and none of its 2 files is read \(a\.dcm, b\.dcm\); expected is PATH/CLASS/",
-        ),
-        ((), "has no file; expected is PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"),
-        (("val/x/1.png", "train/x/1.png"), "has the folders train, val; expected is PATH/CLASS/file, or"),
-    ],
-)
-def test_another_layout_is_told_as_a_clients(files: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    for name in files:
-        (own / name).parent.mkdir(parents=True, exist_ok=True)
-        (own / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=says):
-        opened(client(tmp_path, 0, own, {}))
-
-
 def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp_path: Path) -> None:
     """An experiment's size and classes are of folders of images; arrays have neither setting."""
     levels = RNG.integers(0, 255, (20, 12, 12), np.uint8)
@@ -112,26 +82,6 @@ def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp
     info = opened(here).info
     other = client(tmp_path, 1, pictures(tmp_path / "bern", *CLASSES), {"size": 12, "classes": list(CLASSES)})
     assert (info.classes, info.layout) == (CLASSES, opened(other).info.layout)
-
-
-def test_a_client_with_arrays_may_lack_a_class_between_others(tmp_path: Path) -> None:
-    """Others may have it: to number the classes that occur would be wrong."""
-    np.savez(tmp_path / "own.npz", x_train=RNG.integers(0, 255, (20, 12, 12), np.uint8), y_train=np.arange(20) % 2 * 2)
-    data = f"npz:{tmp_path / 'own.npz'}"
-    assert opened(client(tmp_path, 0, tmp_path, {}, data=data)).info.classes == ("0", "1", "2")
-    with pytest.warns(DataWarning, match="there are classes 0 to 2, and 1 never occur"):
-        load(data)
-
-
-def test_images_of_16_bits_are_told_what_an_experiment_of_bytes_takes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "own.npz", x_train=RNG.random((20, 8, 8), np.float32), y_train=np.array(CLASSES * 10))
-    with pytest.raises(DataError, match=r"are floats, .*to 0 to 255, round, and save them in 8 bits\."):
-        opened(client(tmp_path, 0, tmp_path, {}, data=f"npz:{tmp_path / 'own.npz'}"))
-    images = pictures(tmp_path / "deep", *CLASSES)
-    Image.fromarray(RNG.integers(0, 4096, (8, 8), np.uint16)).save(images / "normal" / "0.png")
-    text = r"0\.png: .*save them in 8 bits, or give all images, every client's and the server's, as arrays of floats"
-    with pytest.raises(DataError, match=text):
-        opened(client(tmp_path, 1, images, {}))
 
 
 def test_grey_and_coloured_sites_come_to_one_shape_where_channels_are_said(tmp_path: Path) -> None:
@@ -176,11 +126,6 @@ def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path:
     assert at_server(experiment, split) == on_cpu  # replies arrive there, and only clients train
 
 
-def test_settings_of_csv_files_are_refused_for_images(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--separator say how a CSV file is written, and data is images"):
-        opened(client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {}, separator=";"))
-
-
 def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -> None:
     """DPSGD clips single examples: with its own mean, one image moves the others of its client."""
     here = client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {})
@@ -194,10 +139,3 @@ def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -
     experiment["task"]["data_options"] = {"mean": [0.5], "std": [0.25], "classes": list(CLASSES)}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
     assert opened(here).info.examples == ()  # which it keeps to itself
-
-
-def test_a_client_may_divide_its_images_itself(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        pictures(tmp_path / "own" / part, *CLASSES)
-    data = load(f"images:{tmp_path / 'own'}", None, {"alone": True})
-    assert (len(data.y_train), len(data.y_test), data.owners) == (20, 20, None)

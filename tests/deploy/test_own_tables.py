@@ -1,11 +1,6 @@
 """Sites with tables of their own agree on a preprocessing without showing a row, and then prepare rows alike."""
 
 import json
-import subprocess
-import sys
-import tomllib
-import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +12,7 @@ from typer.testing import CliRunner
 
 from unskew.cli.app import app
 from unskew.data import load, own
-from unskew.data.preprocess import ColumnRule, Preprocess
-from unskew.deploy import resident
+from unskew.data.preprocess import Preprocess
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -115,14 +109,6 @@ def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give
         assert torch.allclose(alone.x_train, together.x_train[mine], atol=1e-5)  # type: ignore[arg-type]
 
 
-def test_a_site_opens_with_its_own_table_and_the_agreed_numbers(tmp_path: Path) -> None:
-    tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    clients = [opened(site(tmp_path, i, {"columns": columns})) for i in (0, 1)]
-    assert clients[0].info.layout == clients[1].info.layout
-    assert "" != clients[0].account != clients[1].account
-
-
 def test_an_experiment_does_not_make_a_site_test_on_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,93 +124,25 @@ def test_an_experiment_does_not_make_a_site_test_on_another_file(
     assert opened(folder).info.own
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (
-            polars.col("age") * 18.0,
-            "column 'age' is about .* here, and the mean .* was agreed on: is it in the same unit",
-        ),
-        (
-            polars.when(polars.int_range(polars.len()) % 6 == 0).then(-9999.0).otherwise("age"),
-            "column 'age' is -9999 in .* rows, and from .* elsewhere: if that stands for no value",
-        ),
-    ],
-)
-def test_a_site_far_from_what_was_agreed_is_asked_about_it(changed: polars.Expr, said: str, tmp_path: Path) -> None:
-    tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    columns["age"]["gaps"] = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        opened(site(tmp_path, 0, {"columns": columns}))
-    bern = polars.read_csv(tmp_path / "bern.csv", infer_schema_length=None)
-    bern.with_columns(changed.alias("age")).write_csv(tmp_path / "bern.csv")
-    with pytest.warns(DataWarning, match=said):
-        opened(site(tmp_path, 1, {"columns": columns}))
-
-
-@pytest.mark.parametrize(("part", "held"), [("train", "'unknown'"), ("test", "words in rows for testing")])
-def test_a_word_where_a_mean_was_agreed_on_is_named(part: str, held: str, tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    row = frames["bern"]["part"].to_list().index(part)
-    ages = [str(age) if i != row else "unknown" for i, age in enumerate(frames["bern"]["age"].to_list())]
-    frames["bern"].with_columns(polars.Series("age", ages)).write_csv(tmp_path / "bern.csv")
-    with pytest.raises(DataError, match=f"column 'age' holds {held}, and a mean was agreed on: correct it, or leave"):
-        opened(site(tmp_path, 1, {"columns": columns}))
-
-
-def test_a_column_that_nobody_agreed_on_is_to_be_taken_out(tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    frames["basel"].with_columns(bmi=polars.col("age") / 2).write_csv(tmp_path / "basel.csv")
-    with pytest.raises(
-        ConfigError, match=r"column 'bmi' is none of those .* agreed on \(age, .*\): take it out of this"
-    ):
-        opened(site(tmp_path, 0, {"columns": columns}))
-
-
-def test_a_column_without_a_value_at_a_site_with_its_own_scale_is_said(tmp_path: Path) -> None:
-    tables(tmp_path)
-    agreed(tmp_path)
-    columns = {"smokes": {"kind": "category", "words": ["no", "yes"]}, "chol": {"gaps": True}}
-    with pytest.warns(DataWarning, match="column 'chol' has no value here, so nothing is learnt"):
-        opened(site(tmp_path, 1, {"scale": "site", "indicator": False, "columns": columns}))
-
-
-def test_a_site_of_one_class_is_told(tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    one = frames["basel"].with_columns(
-        sick=polars.when(polars.col("part") == "train").then(polars.lit("no")).otherwise("sick")
-    )
-    one.write_csv(tmp_path / "basel.csv")
-    with pytest.warns(DataWarning, match="all training rows here are of one class, no"):
-        opened(site(tmp_path, 0, {"columns": columns}))
-
-
 def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path) -> None:
     frames = tables(tmp_path)
     columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
     before = opened(site(tmp_path, 0, {"columns": columns}))
     rows = before.open_setup(0).trainer.device_data.x
     frames["basel"].select(reversed(frames["basel"].columns)).write_csv(tmp_path / "basel.csv")
-    open_client.cache_clear()
     after = opened(tmp_path / "client-0")
     assert after.columns == before.columns == ("age", "chol", "smokes")
     assert after.info.columns == before.info.columns
     assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
 
 
-def test_words_that_were_not_agreed_on_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_were_not_agreed_on_are_named(tmp_path: Path) -> None:
     frames = tables(tmp_path)
     columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
     smokes = polars.when(polars.col("smokes") == "yes").then(polars.lit("ja")).otherwise(polars.col("smokes"))
     frames["basel"].with_columns(smokes=smokes).write_csv(tmp_path / "basel.csv")
-    resident.opened(here := site(tmp_path, 0, {"columns": columns}), OWN[here])
-    said = "client 0: warning: column 'smokes' holds words that were not agreed on: ja"
-    assert f"{said} (agreed: no, yes)" in capsys.readouterr().err
+    with pytest.warns(DataWarning, match=r"words that were not agreed on: ja \(agreed: no, yes\)"):
+        opened(site(tmp_path, 0, {"columns": columns}))
     frames["bern"].with_columns(smokes=polars.lit("nein")).write_csv(tmp_path / "bern.csv")
     text = r"column 'smokes' holds none of the words that were agreed on \(no, yes\) in any training row, but nein"
     with pytest.raises(DataError, match=text):
@@ -246,38 +164,6 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
     (same, order), (permuted, other_order), (other, _) = told
     assert same == permuted != other
     assert order != other_order
-
-
-def test_a_site_without_agreed_numbers_is_told_how_to_get_them(tmp_path: Path) -> None:
-    tables(tmp_path)
-    text = r"task\.preprocess\.columns\.age must have mean and sd and gaps: .*unskew data FILE --target \w+ --test \w+ "
-    with pytest.raises(ConfigError, match=text):
-        opened(site(tmp_path, 0, {}))
-
-
-@pytest.mark.filterwarnings("ignore:column 'chol' has no value at bern")
-def test_a_federation_without_agreed_numbers_is_not_packed(tmp_path: Path) -> None:
-    """Whether the experiment's table lies on the packing machine or not; with the numbers it is packed."""
-    pytest.importorskip("cryptography", reason="a deployment needs the extra [flower]")
-    from unskew.deploy import operate
-
-    polars.concat(tables(tmp_path).values()).write_csv(tmp_path / "all.csv")
-    numbers = tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    site(tmp_path, 0, {"scale": "agreed"})
-    elsewhere = config.load(tmp_path / "client-0" / "experiment.toml")
-    here = replace(elsewhere, task=replace(elsewhere.task, data=f"csv:{tmp_path}/all.csv"))
-    how = r": a site that sees .*unskew data FILE --target COLUMN --test \w+ --sums SITE\.json"
-    for experiment, rules, lacking in (
-        (here, Preprocess(), r"columns\.age must have mean and sd and gaps"),
-        (elsewhere, Preprocess(), r'with scale = "agreed" must have agreed numbers'),
-        (elsewhere, Preprocess("site"), r'with scale = "site" must have agreed numbers'),
-        (elsewhere, Preprocess(columns={"age": ColumnRule(gaps=False)}), r"columns\.age must have mean and sd"),
-    ):
-        with pytest.raises(ConfigError, match=f"{lacking}.*{how}"):
-            operate.check_own_tables(replace(experiment, task=replace(experiment.task, preprocess=rules)))
-    enough = Preprocess(columns={name: ColumnRule(**of) for name, of in numbers.items()})
-    for experiment in (here, elsewhere):
-        operate.check_own_tables(replace(experiment, task=replace(experiment.task, preprocess=enough)))
 
 
 def test_test_rows_have_no_part_in_what_a_site_tells(tmp_path: Path) -> None:
@@ -352,28 +238,6 @@ def test_statistics_that_no_rows_have_are_refused(
         unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
 
 
-def test_a_site_whose_every_measurement_has_gaps_is_none_that_lies(tmp_path: Path) -> None:
-    """Words have n = 0, with gaps or without: they do not say how many rows there are."""
-    tables(tmp_path)
-    frame = polars.read_csv(tmp_path / "basel.csv", infer_schema_length=None)
-    gappy = frame.with_columns(age=polars.when(polars.int_range(polars.len()) % 5 == 0).then(None).otherwise("age"))
-    gappy.write_csv(tmp_path / "basel.csv")
-    agreed(tmp_path)
-    told = json.loads((tmp_path / "basel.json").read_text())
-    assert all(of["gaps"] for of in told.values() if of["words"] is None)
-    assert not told["smokes"]["gaps"]
-
-
-def test_a_file_that_holds_no_statistics_says_where(tmp_path: Path) -> None:
-    tables(tmp_path)
-    agreed(tmp_path)
-    basel = json.loads((tmp_path / "basel.json").read_text())
-    basel["age"]["n"] = 1.5
-    (tmp_path / "basel.json").write_text(json.dumps(basel))
-    with pytest.raises(ConfigError, match=r"basel\.json was not written by --sums: .* \(n of column age\)"):
-        unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
-
-
 def test_a_site_counts_once(tmp_path: Path) -> None:
     tables(tmp_path)
     text = agreed(tmp_path)
@@ -388,15 +252,6 @@ def test_a_site_counts_once(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / f"{name}.json").rename(tmp_path / name / "own.json")
     assert unskew(*(str(tmp_path / name / "own.json") for name in SITES)) == text
-
-
-def test_a_word_that_two_sites_spell_in_two_ways_is_warned_of(tmp_path: Path) -> None:
-    tables(tmp_path)
-    agreed(tmp_path)
-    bern = json.loads((tmp_path / "bern.json").read_text())
-    (tmp_path / "bern.json").write_text(json.dumps({**bern, "smokes": {**bern["smokes"], "words": ["No"]}}))
-    with pytest.warns(DataWarning, match=r"column 'smokes' .*: 'No' \(only bern\), 'no' \(only basel\); write"):
-        unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
 
 
 def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_path: Path) -> None:
@@ -416,55 +271,6 @@ def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_
     assert account_of("digits") == account_of("digits") != account_of("hub:digits") != account_of("csv:/nowhere.csv")
 
 
-def test_a_client_says_how_its_own_file_is_written(tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    folder = site(tmp_path, 0, {"columns": columns})
-    before = opened(folder)
-    rows = before.open_setup(0).trainer.device_data.x
-    frames["basel"].write_csv(tmp_path / "basel.csv", separator=";", decimal_comma=True)
-    open_client.cache_clear()
-    with pytest.raises(
-        DataError, match=r"set separator.* Here you can change your data and your command \(--separator,"
-    ):
-        opened(folder)
-    OWN[folder] = replace(OWN[folder], separator=";", decimal=",", encoding="utf-16")
-    (tmp_path / "basel.csv").write_bytes((tmp_path / "basel.csv").read_text("utf-8").encode("utf-16"))
-    open_client.cache_clear()
-    after = opened(folder)
-    assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
-    assert after.info.config == before.info.config
-
-
-def test_a_folder_in_the_place_of_a_clients_table_is_named(tmp_path: Path) -> None:
-    """It was read as a federation of its files, and said to differ in columns."""
-    frames = tables(tmp_path)
-    files = tmp_path / "files"
-    files.mkdir()
-    frames["basel"].write_csv(files / "basel.csv")
-    frames["bern"].rename({"age": "Age"}).write_csv(files / "bern.csv")
-    with pytest.raises(
-        DataError, match=r"files is a folder, .* one table; name the file in it \(basel\.csv, bern\.csv\)"
-    ):
-        opened(site(tmp_path, 0, None, files))
-
-
-def test_a_client_that_lacks_a_class_is_told_what_the_coordinator_can_do(tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    frames["basel"].filter(polars.col("sick") == "yes").write_csv(tmp_path / "basel.csv")
-    folder = site(tmp_path, 0, {"columns": columns})
-    written = (folder / "experiment.toml").read_text().replace("[task]", '[task]\nkind = "binary"')
-    (folder / "experiment.toml").write_text(written)
-    text = r"got 1 \(yes\); a client may lack a class: name all in task\.data_options\.classes .*coordinator's to"
-    with pytest.raises(ConfigError, match=text):
-        opened(folder)
-    named = written.replace("[task.data_options]", '[task.data_options]\nclasses = ["no", "yes"]')
-    (folder / "experiment.toml").write_text(named)
-    with pytest.warns(DataWarning, match="all training rows here are of one class, yes"):
-        assert opened(folder).info.classes == ("no", "yes")
-
-
 def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Path) -> None:
     """Of one row the mean is that row."""
     rows = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
@@ -479,54 +285,6 @@ def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Pa
         else:
             with pytest.warns(DataWarning, match=says):
                 unskew(str(path), *options)
-
-
-def test_sums_of_a_columns_only_value_are_refused_and_of_few_values_warned_of(tmp_path: Path) -> None:
-    """Rows are many, and the values of a column one or a few."""
-    sums = tmp_path / "x.json"
-    options = ("--target", "sick", "--test", "part", "--sums", str(sums))
-    for n, says in ((1, None), (2, r"fewer than 5 values in its training rows: lab \(2\); sums"), (5, ""), (0, "")):
-        rows = [f"{60 + i},{7.5 + i if i < n else ''},{'ab'[i % 2]},{i % 2},train" for i in range(12)]
-        path = tmp_path / f"{n}.csv"
-        path.write_text("\n".join(["age,lab,ward,sick,part", *rows, "50,1,rare,1,test"]))
-        if says is None:
-            with pytest.raises(DataError, match="one value in its training rows of lab, and its mean is that value"):
-                unskew(str(path), *options)
-            assert not sums.exists()
-        elif says:
-            with pytest.warns(DataWarning, match=says):
-                unskew(str(path), *options)
-        else:
-            unskew(str(path), *options)
-            assert json.loads(sums.read_text())["lab"]["n"] == n
-
-
-def test_sums_of_an_experiments_data_count_its_categories_as_words(tmp_path: Path) -> None:
-    """A number that the experiment declares for a category has no mean to agree on."""
-    rows = [f"{60 + i},{1 + i % 2},{i % 2},train" for i in range(12)]
-    (tmp_path / "own.csv").write_text("\n".join(["age,ward,sick,part", *rows, "50,2,1,test"]))
-    task = {
-        "data": f"csv:{tmp_path / 'own.csv'}",
-        "data_options": {"target": "sick", "test": "part"},
-        "preprocess": {"columns": {"ward": {"kind": "category"}}},
-    }
-    (tmp_path / "experiment.toml").write_text(tomli_w.dumps({"rounds": 1, "method": {"name": "fedavg"}, "task": task}))
-    unskew(str(tmp_path / "experiment.toml"), "--sums", str(tmp_path / "x.json"))
-    by_column = json.loads((tmp_path / "x.json").read_text())
-    assert (by_column["age"]["n"], by_column["ward"]["n"], by_column["ward"]["words"]) == (12, 0, ["1", "2"])
-
-
-def test_words_of_few_rows_are_named_before_they_are_sent(tmp_path: Path) -> None:
-    rows = [f"{60 + i},{'HIV clinic' if i == 3 else 'a'},{i % 2},train" for i in range(12)]
-    (tmp_path / "own.csv").write_text("\n".join(["age,ward,sick,part", *rows, "50,other,1,test"]))
-    with pytest.warns(DataWarning, match=r"fewer than 5 rows each of some words .*: 'HIV clinic' \(ward\); words are"):
-        unskew(str(tmp_path / "own.csv"), "--target", "sick", "--test", "part", "--sums", str(tmp_path / "x.json"))
-
-
-def test_a_site_of_few_rows_is_told_that_it_has_few(tmp_path: Path) -> None:
-    (tmp_path / "own.csv").write_text("age,sick,part\n60,0,train\n50,1,train\n40,0,train\n30,1,test\n")
-    with pytest.warns(DataWarning, match="there are fewer than 5 training rows here: too few to train on alone"):
-        load(f"csv:{tmp_path / 'own.csv'}", None, {"target": "sick", "test": "part", "alone": True})
 
 
 def sums_file(folder: Path, site: str, column: str, **of: object) -> str:
@@ -559,28 +317,6 @@ def test_a_site_that_decides_the_agreed_numbers_is_named(
     assert all(text in str(one.message) for text, one in zip(says, recwarn.list, strict=True))
 
 
-def test_of_a_hundred_sites_and_more_one_in_another_unit_is_named_too(tmp_path: Path) -> None:
-    files = [sums_file(tmp_path, f"site{i}", "age", n=200, mean=60.0 + i / 100, m2=200 * 15.0**2) for i in range(101)]
-    with pytest.warns(DataWarning, match="column 'age' has the mean 4000 at far, and 60.5 "):
-        unskew(*files, sums_file(tmp_path, "far", "age", n=200, mean=4000.0, m2=200 * 15.0**2))
-
-
-def test_what_is_said_of_a_site_that_decides_stands_on_stderr(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "unskew", "data", *three_sites(tmp_path, 10**12, -1e30)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "mean = " in said.stdout
-    size, mean = said.stderr.splitlines()
-    assert size.startswith("Warning: chur says")
-    assert mean.startswith("Warning: column 'age' has the mean -1e+30 at chur")
-
-
-def test_of_two_sites_one_may_well_have_more_rows(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    basel = sums_file(tmp_path, "basel", "age", n=200, mean=60.0, m2=200 * 15.0**2)
-    bern = sums_file(tmp_path, "bern", "age", n=600, mean=61.0, m2=600 * 15.0**2)
-    unskew(basel, bern)
-    assert not recwarn.list
-
-
 @pytest.mark.parametrize("odd", ["no\x9b31m", "no\u202e", "\x1b[31m"])
 def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, tmp_path: Path) -> None:
     """Before, they stood in the experiment's file as they are, and in the terminal."""
@@ -589,12 +325,6 @@ def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, 
         with pytest.raises(DataError, match=r"^bern: a (word of|column).* is .*, with control characters") as refused:
             unskew(basel, sums_file(tmp_path, "bern", column, words=words))
         assert odd not in str(refused.value)
-
-
-def test_words_of_sums_are_no_longer_than_those_of_tables(tmp_path: Path) -> None:
-    basel = sums_file(tmp_path, "basel", "sex", words=["yes"])
-    with pytest.raises(DataError, match=r"^bern: a word of column 'sex' is 'w{40}', of 1,001 characters; correct"):
-        unskew(basel, sums_file(tmp_path, "bern", "sex", words=["w" * 1001]))
 
 
 @pytest.mark.parametrize("named", [True, False])

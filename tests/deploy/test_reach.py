@@ -1,184 +1,79 @@
-"""Which ports are free, and what is taken for this federation's server; here that is a small HTTPS server."""
+"""Which ports are free, and what is taken for this federation's server."""
 
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta, tzinfo
-from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="a deployment needs the extra [flower]")
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import certificates, reach
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 
-
 # ---------------------------------------------------------------- ports
-def test_free_ports_differ_and_can_be_had() -> None:
-    ports = reach.free_ports(20)
-    assert len(set(ports)) == 20
-    for port in ports:
-        reach.check_port(Address("127.0.0.1", port))
-
-
-def test_a_port_in_use_is_refused_with_the_remedy() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        port = s.getsockname()[1]
-        with pytest.raises(DeployError, match=f"port {port} of 127.0.0.1 is in use by another program"):
-            reach.check_port(Address("127.0.0.1", port))
-    reach.check_port(Address("127.0.0.1", port))
-
-
-def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(DeployError, match=r"cannot listen on 192\.0\.2\.1"):
-        reach.check_port(Address("192.0.2.1", 8443))
 
 
 # ---------------------------------------------------------------- looking at a server
 @contextmanager
-def superlink(
-    folder: Path | None,
-    date: datetime | str | None = None,
-    code: int = 200,
-    endless: bool = False,
-    text: bytes = b"",
-) -> Iterator[Address]:
-    """A server that answers as a SuperLink does, over TLS if there is a folder with certificates."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response_only(code if self.path == "/health" else 404)
-            says = date if isinstance(date, str) else format_datetime(date or datetime.now(UTC), usegmt=True)
-            self.send_header("Date", says)
-            if not endless:
-                self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-            with suppress(OSError):  # the client has hung up
-                while endless:
-                    self.wfile.write(bytes(1 << 16))
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Quiet(HTTPServer):
-        def handle_error(self, *args: object) -> None:
-            pass
-
-    server = Quiet(("0.0.0.0", 0), Answer)
+def listening(folder: Path | None) -> Iterator[Address]:
+    """A server that shakes hands by TLS, if there is a folder with certificates."""
+    server = socket.create_server(("0.0.0.0", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if folder is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                line, _ = server.accept()
+                with suppress(OSError), line:
+                    if folder is None:
+                        line.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                    else:
+                        context.wrap_socket(line, server_side=True).close()
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield Address("127.0.0.1", server.server_address[1])
+        yield Address("127.0.0.1", server.getsockname()[1])
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
 
 
 @pytest.fixture
 def pack(tmp_path: Path) -> Path:
-    certificates.issue_server(certificates.authority("test"), [], tmp_path)
+    who = certificates.authority("test")
+    certificates.issue_server(who, [], tmp_path)
+    certificates.issue_client(who, 0, tmp_path)
     return tmp_path
 
 
 def test_a_server_that_is_as_it_should_be_is_seen(pack: Path) -> None:
-    with superlink(pack) as address:
-        assert abs(reach.probe(address, pack / "ca.crt")) < 3
+    with listening(pack) as address:
+        reach.probe(address, pack)
+
+
+def test_what_is_not_this_federations_server_is_refused_in_words(pack: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    certificates.issue_server(certificates.authority("other"), [], other)
+    with listening(other) as address, pytest.raises(DeployError, match="was not signed by this federation's authority"):
+        reach.probe(address, pack)
+    with listening(pack) as address, pytest.raises(DeployError, match=r"is for other names than 127\.0\.0\.2"):
+        reach.probe(Address("127.0.0.2", address.port), pack)
+    with listening(None) as address, pytest.raises(DeployError, match="does not speak TLS"):
+        reach.probe(address, pack)
 
 
 def test_a_server_with_an_expired_certificate_is_refused(pack: Path) -> None:
-    certificates.issue_server(certificates.authority("test"), [], pack, days=0)
-    with superlink(pack) as address, pytest.raises(DeployError, match=r"has expired; .*--renew"):
-        reach.probe(address, pack / "ca.crt")
-
-
-def test_a_server_of_another_authority_is_refused(pack: Path) -> None:
-    other = pack / "other"
-    other.mkdir()
-    certificates.issue_server(certificates.authority("other"), [], other)
-    with superlink(other) as address, pytest.raises(DeployError, match="not signed by this federation's authority"):
-        reach.probe(address, pack / "ca.crt")
-
-
-def test_a_server_under_a_name_that_is_not_in_its_certificate_is_refused(pack: Path) -> None:
-    with superlink(pack) as address, pytest.raises(DeployError, match=r"is for other names than 127\.0\.0\.2"):
-        reach.probe(Address("127.0.0.2", address.port), pack / "ca.crt")
-
-
-def test_what_speaks_no_tls_or_is_no_superlink_is_not_taken_for_one(pack: Path) -> None:
-    with superlink(None) as address, pytest.raises(DeployError, match="is it the right port"):
-        reach.probe(address, pack / "ca.crt")
-    with superlink(pack, code=502) as address, pytest.raises(reach.Unreachable, match="answers 502"):
-        reach.probe(address, pack / "ca.crt")
-
-
-def test_a_server_whose_superlink_is_still_starting_is_not_ready_yet(pack: Path) -> None:
-    """At every start its proxy is there first."""
-    text = f"{reach.SUPERLINK_AWAY} (ConnectError)".encode()
-    with (
-        superlink(pack, code=502, text=text) as address,
-        pytest.raises(reach.Unreachable, match="is not ready yet: its"),
-    ):
-        reach.probe(address, pack / "ca.crt")
-
-
-@pytest.mark.parametrize(
-    "date",
-    ["yesterday", "Thu, 01 Jan 1970 00:00:00", "Thu, 99 Foo 99999999 00:00:00 GMT", "Thu, 01 Jan 2026 25:00:00 GMT"],
-)
-def test_a_server_without_a_time_is_no_superlink(pack: Path, date: str) -> None:
-    with superlink(pack, date) as address, pytest.raises(reach.Unreachable, match="does not answer as a SuperLink"):
-        reach.probe(address, pack / "ca.crt")
-
-
-def test_an_answer_without_an_end_is_not_read_whole(pack: Path) -> None:
-    with superlink(pack, endless=True) as address:
-        assert abs(reach.probe(address, pack / "ca.crt")) < 3
-
-
-def test_nobody_and_nowhere_are_told_apart_from_a_refusal(pack: Path) -> None:
-    with pytest.raises(reach.Unreachable, match=r"nobody answers at 127\.0\.0\.1"):
-        reach.probe(Address("127.0.0.1", reach.free_ports(1)[0]), pack / "ca.crt")
-    with pytest.raises(reach.Unreachable, match=r"nobody answers at no\.such\.host\.invalid"):
-        reach.probe(Address("no.such.host.invalid", 443), pack / "ca.crt")
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """The time this machine's clock shows, however long a test takes."""
-    moment = datetime.now(UTC).replace(microsecond=0)
-
-    class Stopped(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> "datetime":  # type: ignore[override]
-            return moment
-
-    monkeypatch.setattr(reach, "datetime", Stopped)
-    return moment
-
-
-@pytest.mark.parametrize(("ahead_s", "says"), [(30, "30 s ahead of"), (-400, "400 s behind")])
-def test_clocks_that_flower_would_not_forgive_are_refused_in_words(
-    pack: Path, now: datetime, ahead_s: int, says: str
-) -> None:
-    with superlink(pack, now - timedelta(seconds=ahead_s)) as address, pytest.raises(DeployError, match=says):
-        reach.probe(address, pack / "ca.crt")
-
-
-@pytest.mark.parametrize("ahead_s", [4, -200])
-def test_clocks_that_flower_forgives_are_accepted(pack: Path, now: datetime, ahead_s: int) -> None:
-    with superlink(pack, now - timedelta(seconds=ahead_s)) as address:
-        assert reach.probe(address, pack / "ca.crt") == ahead_s
+    who = certificates.authority("test")
+    certificates.issue_client(who, 0, pack)
+    certificates.issue_server(who, [], pack, days=0)
+    with listening(pack) as address, pytest.raises(DeployError, match=r"has expired; the server needs .*--renew"):
+        reach.probe(address, pack)

@@ -9,6 +9,7 @@ import importlib.util
 import posixpath
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -265,3 +266,9 @@ def test_what_is_made_from_the_code_is_of_today(page: str, made_by: str) -> None
 
 def test_every_method_has_its_page() -> None:
     assert [name for name in TABLE if f"docs/algorithms/{name}.md" not in PAGES] == []
+
+
+def test_no_file_names_a_path_of_a_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout.decode()
+    texts = {name: (ROOT / name).read_bytes() for name in listed.split("\0") if (ROOT / name).is_file()}
+    assert [name for name, text in texts.items() if re.search(rb"/(work|root|tmp/bash)[/_]\w", text)] == []

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_prior import Toy, clients, images, simulator, task, toy
+from toy_prior import Toy, clients, images, toy
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data import sources
 from unskew.data.arrays import inputs_of
-from unskew.errors import DataError, ProtocolError
+from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData
@@ -21,7 +21,7 @@ from unskew.local.imagery import TaskImagery
 from unskew.local.sequential import server_device
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import SERVER_ID, Examples, Me, Sgd, SgdConfig, Step, fit, no_device, run
+from unskew.protocol import SERVER_ID, Examples, Me, Sgd, SgdConfig, Step, fit, run
 from unskew.runtime.in_process import Simulator
 
 LOCAL = SgdConfig(0.1, local_epochs=2, batch_size=5)
@@ -54,34 +54,6 @@ def test_images_of_another_size_and_colour_come_back_in_their_own() -> None:
     assert made.sample(torch.zeros(2, 16), 3, Key(0)).shape == (2, 3, 3, 8, 8)
 
 
-def test_levels_that_nobody_knows_are_not_guessed() -> None:
-    made = TaskImagery(Toy(), "toy", (1, 4, 4), None, None)
-    with pytest.raises(DataError, match=r"the inputs lie in \[-1, 1\] and it is not known what black and white are"):
-        made.encode(torch.tensor([-1.0, 1.0]).repeat(8).reshape(1, 1, 4, 4))
-    with pytest.raises(DataError, match=r"images must lie in \[0, 1\]"):
-        dataclasses.replace(made, levels=((0.0, 0.5),)).encode(torch.ones(1, 1, 4, 4))
-    with pytest.raises(DataError, match=r"embeddings must have shape \(K, 16\)"):
-        made.sample(torch.zeros(1, 5), 1, Key(0))
-
-
-def test_equal_images_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    real = Toy.sample
-
-    def counting(self: Toy, v: Tensor, count: int, *rest: object) -> Tensor:
-        made.append(count)
-        return real(self, v, count, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Toy, "sample", counting)
-    one = imagery.of("toy", torch.device("cpu"), (1, 4, 4), None)
-    v = torch.rand(2, 16, generator=Key(3).generator())
-    first, again, other = (one.sample(v, n, Key(0)) for n in (3, 3, 4))
-    assert made == [3, 4]
-    assert torch.equal(first, again)
-    assert first.data_ptr() != again.data_ptr()
-    assert other.shape[1] == 4
-
-
 def test_images_are_kept_as_the_task_has_them_and_no_more_bytes_of_them_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,20 +80,6 @@ def test_images_are_kept_as_the_task_has_them_and_no_more_bytes_of_them_than_all
     assert kept._bytes == 0
 
 
-class OverNetwork(torch.Tensor):
-    """A tensor that says it is on another device."""
-
-    device = torch.device("meta")  # type: ignore[assignment]
-
-
-def test_black_and_white_are_where_the_inputs_are() -> None:
-    x = torch.rand(2, 1, 4, 4).as_subclass(OverNetwork)
-    for levels in (None, ((-0.8, 1.2),)):
-        made = TaskImagery(Toy(), "toy", (1, 4, 4), levels, None)
-        assert {t.device.type for t in made._levels(x)} == {"meta"}
-        assert {t.device.type for t in made._levels(None)} == {"cpu"}
-
-
 def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     """scikit-learn's digits end at 16: what is brightest there is white."""
     data = sources.load("digits")
@@ -133,19 +91,6 @@ def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     assert levels[0] == pytest.approx((-1.0, 1.0))
     assert inputs_of("x", train / 255.0, train / 255.0)[2] is None
     assert inputs_of("x", train * 0, train)[2] is None
-
-
-def test_the_built_in_prior_is_reached_by_its_name() -> None:
-    imagery._loaded.reset_mock()  # type: ignore[attr-defined]
-    imagery.of("built-in", torch.device("cpu"), (1, 4, 4), None)
-    imagery._loaded.assert_called_once_with("built-in", "cpu")  # type: ignore[attr-defined]
-
-
-def test_a_method_that_asks_for_no_prior_loads_none() -> None:
-    imagery._loaded.reset_mock()  # type: ignore[attr-defined]
-    sim = simulator(FedAvg(LOCAL))
-    sim.round(sim.start(), 1)
-    imagery._loaded.assert_not_called()  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- examples that are not the client's own
@@ -224,27 +169,6 @@ def test_rows_say_how_often_an_example_is_met_and_its_augmentation_is_its_own() 
     assert sorted(torch.cat(met)[:, 0, 0, 0].tolist()) == [0.0] * 2 + [2.0] * 6
 
 
-def test_stacked_clients_train_on_handed_examples_as_alone() -> None:
-    population, trainer = clients()
-    given = examples_of(trainer, 3)
-    ends = []
-    for executor in (Stacked(trainer), simulator(FedAvg(LOCAL)).executor):
-        sim = Simulator(FedAvg(LOCAL), population, executor)
-        work = {c: _handed(sim, c, given) for c in population.clients}
-        ends.append({c: done.value for c, done in sim.executor.complete(work)})
-    for c in population.clients:
-        for name, t in ends[0][c].items():
-            assert torch.allclose(t, ends[1][c][name], atol=1e-6)
-
-
-def _handed(sim: Simulator[object], client: int, given: Examples) -> object:
-    def begin(me: Me, message: object, memory: object) -> Step[object]:
-        fitted = yield Sgd(me.initial, LOCAL, examples=given)
-        return fitted.params
-
-    return StepJob("train", begin, sim.population.me(client, 1, Key(0)), None, None)
-
-
 # ---------------------------------------------------------------- the server's own work
 def test_the_server_works_without_data_of_its_own() -> None:
     population, trainer = clients()
@@ -262,10 +186,6 @@ def test_the_server_works_without_data_of_its_own() -> None:
     assert work(begin) == ((0, 0), 46)
     with pytest.raises(ProtocolError, match="the server has no data of its own to train on"):
         work(lambda me: fit(me.initial, LOCAL))
-
-
-def test_a_server_without_a_device_says_so() -> None:
-    assert server_device(None, Key(0), 1, 3, task().layout, {}) is no_device
 
 
 def test_domains_of_a_client_s_examples_reach_its_code() -> None:

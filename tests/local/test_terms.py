@@ -96,12 +96,6 @@ def test_a_gradient_that_is_zero_at_first_is_looked_at_again() -> None:
     assert check_gradient(Shrinks(1.0), params, {})
 
 
-def test_a_written_gradient_is_compared_by_check_method_too() -> None:
-    method = us.FedAvg(local=us.SgdConfig(batch_size=4), terms=(Shrinks(5.0),))
-    with pytest.raises(ProtocolError, match="the gradient of the loss term Shrinks is not that of its value"):
-        us.check_method(method)
-
-
 # ---------------------------------------------------------------- terms that change nothing
 @dataclass(frozen=True)
 class Detached:
@@ -124,11 +118,6 @@ def test_a_term_that_does_not_depend_on_the_parameters_is_refused(executor: str,
     name = getattr(term, "__name__", type(term).__name__)
     with pytest.raises(ProtocolError, match=rf"^mine, seed 0: the value of the loss term {name}, .* does not depend"):
         accuracy(executor, "mlp", (term,))
-
-
-def test_check_method_refuses_a_term_that_does_not_depend_on_the_parameters() -> None:
-    with pytest.raises(ProtocolError, match=r"the value of the loss term Detached, .* does not depend on"):
-        us.check_method(us.FedAvg(terms=(Detached(),)))
 
 
 # ---------------------------------------------------------------- terms that see padding
@@ -162,19 +151,6 @@ class Masked:
 def test_a_term_that_takes_padding_for_examples_is_refused_in_every_executor(executor: str, of: str) -> None:
     with pytest.raises(ProtocolError, match=r"the loss term Unmasked has another value .* weight .* by batch\.mask"):
         accuracy(executor, "mlp", (Unmasked(of),))
-
-
-def test_a_term_of_a_linear_models_features_is_a_constant_by_right() -> None:
-    """They are its inputs; padding is told from examples all the same."""
-    plain = accuracy("sequential", "logistic", ())
-    assert accuracy("sequential", "logistic", (Masked(),)) == pytest.approx(plain, rel=1e-6)
-    with pytest.raises(ProtocolError, match=r"the loss term Unmasked has another value .* weight .* by batch\.mask"):
-        accuracy("sequential", "logistic", (Unmasked(),))
-
-
-def test_check_method_says_that_batches_may_be_padded() -> None:
-    with pytest.raises(ProtocolError, match=r"the loss term Unmasked .* weight the examples by batch\.mask"):
-        us.check_method(us.FedAvg(terms=(Unmasked(),)))
 
 
 def test_a_term_that_weights_by_the_mask_is_the_same_in_every_executor() -> None:
@@ -221,11 +197,6 @@ class InPlace:
 def test_a_term_that_changes_the_parameters_in_place_is_refused(executor: str, data: bool) -> None:
     with pytest.raises(ProtocolError, match="the loss term InPlace changes the parameters that it is given in place"):
         accuracy(executor, "logistic", (InPlace(data),))
-
-
-def test_a_term_that_looks_for_the_round_is_told_who_gives_it() -> None:
-    with pytest.raises(ProtocolError, match=r"looks for 'round', .*\(given: anchor\); the step that trains gives it"):
-        accuracy("sequential", "logistic", (lambda params, aux: aux["round"],))
 
 
 @pytest.mark.parametrize("corrects", [False, True])

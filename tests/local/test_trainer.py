@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unskew.data.batches import num_steps, plan
+from unskew.data.batches import num_steps
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -18,9 +18,9 @@ from unskew.local.executor import StepJob
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
-from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig, fit, fold, run
+from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig, fit, run
 from unskew.tasks.task import Task, make_task
-from unskew.tree import Params, map_params, squared_norm
+from unskew.tree import Params, map_params
 
 CLASSES = 3
 SIZES = (23, 7, 40, 1, 9)
@@ -129,61 +129,6 @@ def assert_bits(one: Params, two: Params) -> None:
         assert torch.equal(one[name], two[name]), name
 
 
-def by_hand(
-    task: Task,
-    data: DeviceData,
-    who: Me,
-    start: Params,
-    config: SgdConfig,
-    key: Key,
-    dtype: torch.dtype,
-    fused: bool | None = None,
-) -> tuple[Params, int, list[float]]:
-    """The same training, as anybody would write it: a module, a torch optimiser, a loop."""
-    with Key(99).ambient():
-        module = task.build().to(dtype)
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    with torch.no_grad():
-        for name, t in start.items():
-            own[name].copy_(t)
-    lr = config.lr_at(who.round)
-    if config.optimizer == "sgd":
-        optimiser: torch.optim.Optimizer = torch.optim.SGD(
-            module.parameters(),
-            lr,
-            config.momentum,
-            weight_decay=config.weight_decay,
-            nesterov=config.nesterov,
-            fused=fused,
-        )
-    else:
-        cls = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        optimiser = cls(module.parameters(), lr, config.betas, config.eps, config.weight_decay, fused=fused)
-    rows = data.train[who.id]
-    batches = plan(
-        len(rows),
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        steps=config.local_steps,
-        key=key / "shuffle",
-        min_batch=2 if task.batch_norm else 1,
-        drop_last=config.drop_last,
-    )
-    module.train()
-    losses = []
-    with key.ambient():
-        for pick in batches.steps():
-            optimiser.zero_grad()
-            loss = task.loss(module(data.x[rows[pick]]), data.y[rows[pick]]).mean()
-            loss.backward()
-            if config.clip_norm is not None:
-                nn.utils.clip_grad_norm_(module.parameters(), config.clip_norm)
-            optimiser.step()
-            losses.append(loss.item())
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {n: own[n].detach() for n in start}, len(losses), losses
-
-
 CONFIGS = {
     "plain": SgdConfig(lr=0.1, batch_size=8, local_epochs=2),
     "everything": SgdConfig(lr=0.05, batch_size=6, local_epochs=3, momentum=0.9, nesterov=True, weight_decay=0.01),
@@ -196,43 +141,6 @@ CONFIGS = {
 
 
 # ---------------------------------------------------------------- Sgd against a plain loop
-@pytest.mark.parametrize(
-    ("network", "config"),
-    [  # half of the grid here, the other half by `make test-slow`
-        pytest.param(n, c, marks=pytest.mark.slow if (i + j) % 2 else ())
-        for i, n in enumerate(("linear", "conv", "batch_norm", "cumulative_norm", "group_norm", "recurrent"))
-        for j, c in enumerate(CONFIGS)
-    ],
-)
-def test_a_fit_equals_a_plain_loop(network: str, config: str, at_once: bool) -> None:
-    """With torch's optimiser in one pass where ours is: a bias before BatchNorm has no gradient but rounding, and Adam
-    makes that 1e-9 of a step, other rounding another.
-    """
-    task, data, start = make(network), device_data(torch.float64), start_of(make(network), dtype=torch.float64)
-    trainer = LocalTrainer(task, data, dtype=torch.float64)
-    for client in (0, 1, 2, 4):  # ragged, through the same workspace
-        who, key = me(task, client, round=2), Key(3) / client
-        fitted = trainer.fit(who, Sgd(start, CONFIGS[config]), key)
-        params, steps, losses = by_hand(task, data, who, start, CONFIGS[config], key, torch.float64, at_once)
-        assert fitted.steps == steps
-        assert fitted.loss == pytest.approx(sum(losses) / steps, rel=1e-12)
-        assert fitted.lr == CONFIGS[config].lr
-        torch.testing.assert_close(fitted.params, params, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("network", ["dropout", "Hidden", "conv", "batch_norm"])
-def test_a_fit_equals_a_plain_loop_in_single_precision_too(network: str) -> None:
-    """Dropout and a forward pass that draws by itself included: both draw from the key."""
-    options = {"head": "head"} if network == "Hidden" else {}
-    task, data = make(network, **options), device_data()
-    trainer, start = LocalTrainer(task, data), start_of(task)
-    for client in (0, 2):
-        who, key = me(task, client), Key(3) / client
-        fitted = trainer.fit(who, Sgd(start, CONFIGS["everything"]), key)
-        params, _, _ = by_hand(task, data, who, start, CONFIGS["everything"], key, torch.float32)
-        torch.testing.assert_close(fitted.params, params, rtol=1e-4, atol=1e-5)
-
-
 def work(who: Me, step: Any) -> StepJob:
     """A step that has begun already, as an executor takes it."""
     return StepJob("step", lambda *_: step, who, None, None)
@@ -267,32 +175,6 @@ def test_bfloat16_rounds_what_goes_through_the_network_and_nothing_else() -> Non
     assert trained["bfloat16"]["0.weight"].dtype is torch.float32
     _, logits = LocalTrainer(task, data).refer(x, trained["bfloat16"])
     assert logits.flatten().tolist() == [0.5 + 2**-10, -0.5 - 2**-10]
-
-
-def lstm_in_bfloat16() -> bool:
-    """True if PyTorch has an LSTM in bfloat16 for this processor, as it has not for all."""
-    try:
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            nn.LSTM(2, 2)(torch.zeros(1, 1, 2))
-    except RuntimeError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("network", ["linear", "conv", "batch_norm", "group_norm", "dropout", "recurrent", "Hidden"])
-def test_every_network_trains_in_bfloat16_near_float32(network: str) -> None:
-    """Within a few of bfloat16's roundings, 2^-8 each, of steps of at most some tenths; and not to the same bits."""
-    if network == "recurrent" and not lstm_in_bfloat16():
-        pytest.skip("PyTorch has no LSTM in bfloat16 for this processor")
-    options = {"head": "head"} if network == "Hidden" else {}
-    task, data, who = make(network, **options), device_data(), me(make(network, **options), 2)
-    start, config = start_of(task), SgdConfig(lr=0.05, batch_size=8, local_epochs=2)
-    exact, rounded = (
-        LocalTrainer(task, data).fit(who, Sgd(start, replace(config, precision=precision)), Key(3)).params
-        for precision in ("float32", "bfloat16")
-    )
-    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.02)
-    assert any(not torch.equal(rounded[n], exact[n]) for n in rounded)
 
 
 def test_a_term_sees_features_and_logits_in_float32() -> None:
@@ -372,26 +254,6 @@ def test_a_fit_does_not_depend_on_what_was_fitted_before(network: str) -> None:
     assert (fresh.loss, fresh.steps) == (again.loss, again.steps)
 
 
-def test_a_fit_after_a_diverged_one_is_as_if_that_had_not_been() -> None:
-    task, data = make("batch_norm"), device_data()
-    trainer, start, config = LocalTrainer(task, data), start_of(task), CONFIGS["everything"]
-    fresh = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
-    with pytest.raises(DivergedError):
-        trainer.fit(me(task), Sgd(start, replace(config, lr=1e30)), Key(1))
-    assert_bits(trainer.fit(me(task), Sgd(start, config), Key(1)).params, fresh.params)
-
-
-@pytest.mark.parametrize("network", ["dropout", "Hidden"])
-def test_dropout_follows_the_key(network: str) -> None:
-    task, data = make(network), device_data()
-    trainer, start = LocalTrainer(task, data), start_of(task)
-    config = SgdConfig(batch_size=None, local_steps=2)  # whole batches: nothing else is drawn
-    one = trainer.fit(me(task), Sgd(start, config), Key(1)).params
-    torch.manual_seed(3)
-    assert_bits(trainer.fit(me(task), Sgd(start, config), Key(1)).params, one)
-    assert not torch.equal(squared_norm(trainer.fit(me(task), Sgd(start, config), Key(2)).params), squared_norm(one))
-
-
 def test_the_requests_of_one_step_draw_differently_and_the_same_when_asked_again() -> None:
     task, data = make("linear"), device_data()
     start, config = start_of(task), SgdConfig(batch_size=4, local_epochs=1)
@@ -425,34 +287,6 @@ def test_training_the_head_leaves_every_bit_of_the_body() -> None:
     )
     for name in start:
         assert torch.equal(fitted.params[name], start[name]) == (name not in task.layout.head), name
-
-
-def test_training_the_body_leaves_every_bit_of_the_head_and_moves_the_statistics() -> None:
-    task, data = make("batch_norm"), device_data()
-    start = start_of(task)
-    config = SgdConfig(0.1, batch_size=8, momentum=0.9, weight_decay=0.1, trainable=("body",))
-    fitted = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
-    for name in start:
-        assert torch.equal(fitted.params[name], start[name]) == (name in task.layout.head), name
-
-
-def test_training_the_head_equals_a_plain_loop_over_the_head() -> None:
-    """With the body in evaluation mode its features are constants: softmax regression on them."""
-    task, data = make("batch_norm"), device_data(torch.float64)
-    start = start_of(task, dtype=torch.float64)
-    config = SgdConfig(0.1, batch_size=8, local_epochs=2, trainable=("head",))
-    who, key = me(task), Key(1)
-    trainer = LocalTrainer(task, data, dtype=torch.float64)
-    fitted = trainer.fit(who, Sgd(start, config), key)
-    rows = data.train[0]
-    features, _ = trainer.answer(who, 0, Run(lambda local: local.forward(start, data.x[rows])))
-    w, b = (start[n].clone().requires_grad_() for n in ("6.weight", "6.bias"))
-    for pick in plan(len(rows), batch_size=8, epochs=2, key=key / "shuffle", min_batch=2).steps():
-        loss = nn.functional.cross_entropy(features[pick] @ w.t() + b, data.y[rows[pick]])
-        for t, g in zip((w, b), torch.autograd.grad(loss, (w, b)), strict=True):
-            t.data -= 0.1 * g
-    torch.testing.assert_close(fitted.params["6.weight"], w.detach(), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(fitted.params["6.bias"], b.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_frozen_buffers_stay_and_normalise() -> None:
@@ -508,12 +342,6 @@ def test_a_network_that_moves_a_parameter_is_refused_as_its_training_would_be_lo
         LocalTrainer(task, device_data()).answer(me(task), 0, Sgd(start_of(task), SgdConfig(0.1)))
 
 
-def test_nothing_to_train_is_refused() -> None:
-    task, data = make("batch_norm"), device_data()
-    with pytest.raises(ConfigError, match=r"local\.trainable selects no parameter"):
-        LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(trainable=("buffers",))), Key(0))
-
-
 # ---------------------------------------------------------------- small clients
 def test_batch_norm_takes_a_last_batch_of_one_into_the_one_before() -> None:
     """17 = 8 + 8 + 1 becomes 8 + 9."""
@@ -532,13 +360,6 @@ def test_a_single_example_trains_a_network_without_batch_norm_and_is_refused_wit
     task = make("batch_norm")
     with pytest.raises(DataError, match="1 training examples, a batch needs at least 2"):
         LocalTrainer(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
-
-
-def test_with_one_epoch_of_whole_batches_order_plays_no_part() -> None:
-    task, data = make("linear"), device_data()
-    config = SgdConfig(batch_size=None)
-    one = LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), config), Key(0)).params
-    assert_bits(LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), config), Key(1)).params, one)
 
 
 # ---------------------------------------------------------------- models of another form
@@ -607,17 +428,6 @@ def test_augmentation_changes_training_batches_and_nothing_else() -> None:
     negated = LocalTrainer(task, replace(plain, x=-x)).fit(who, Sgd(start, config), Key(0)).params
     assert_bits(changed, negated)
     assert not torch.equal(changed["1.weight"], reference.fit(who, Sgd(start, config), Key(0)).params["1.weight"])
-
-
-def test_augmentation_draws_from_the_key() -> None:
-    def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
-        return x + torch.randn(x.shape, generator=generator)
-
-    task, data = make("linear"), device_data(augment=jitter)
-    config, start = SgdConfig(batch_size=None, local_steps=2), start_of(make("linear"))
-    one, again, other = (LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(k)).params for k in (1, 1, 2))
-    assert_bits(one, again)
-    assert not torch.equal(one["1.weight"], other["1.weight"])
 
 
 def test_what_a_request_draws_has_an_address_that_it_can_choose() -> None:
@@ -710,26 +520,6 @@ def test_a_term_sees_the_heads_input_and_reference_models_without_disturbing_any
         assert not features.requires_grad
 
 
-def test_a_term_that_sees_features_is_trained_through() -> None:
-    @dataclass(frozen=True)
-    class Shrink:
-        sees: Literal["features"] = "features"
-
-        def __call__(self, params: Params, aux: Any, batch: Batch) -> Tensor:
-            return (batch.features.square().sum(1) * batch.mask).sum() / batch.mask.sum()
-
-    task, data = make("conv"), device_data()
-    start, config = start_of(task), SgdConfig(0.01, batch_size=8, local_epochs=5)
-
-    def size(params: Params) -> float:
-        features, _ = LocalTrainer(task, data).answer(me(task), 0, Run(lambda local: local.forward(params, local.x)))
-        return float(features.square().mean())
-
-    plain = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1)).params
-    shrunk = LocalTrainer(task, data).fit(me(task), Sgd(start, config, (Shrink(),)), Key(1)).params
-    assert size(shrunk) < 0.8 * size(plain)
-
-
 def test_a_head_that_is_never_called_has_no_features_and_is_asked_for_where_they_are_needed() -> None:
     class Aside(nn.Module):
         def __init__(self) -> None:
@@ -793,16 +583,6 @@ def test_a_fold_passes_over_all_data_once_in_order_and_in_evaluation_mode() -> N
     assert not torch.equal(logits[0], logits[1])
 
 
-def test_a_fold_over_validation_data_that_is_not_there_is_refused() -> None:
-    task, data = make("linear"), device_data()
-
-    def step() -> Any:
-        return (yield from fold(lambda carry, batch: carry, start_of(task), 0, part="val"))
-
-    with pytest.raises(DataError, match="client 0 has no validation data; set val_fraction > 0"):
-        dict(Sequential(LocalTrainer(task, data)).complete({0: work(me(task), step())}))
-
-
 @pytest.mark.parametrize(("network", "n"), [("batch_norm", 23), ("Hidden", 23), ("conv", 2100)])
 def test_the_gradient_is_that_of_the_mean_loss_over_all_data(network: str, n: int) -> None:
     options = {"head": "head"} if network == "Hidden" else {}
@@ -848,13 +628,6 @@ def test_an_overflow_in_the_last_step_is_noticed_and_called_a_parameter() -> Non
         LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(3e38, batch_size=None)), Key(0))
 
 
-def test_data_with_a_nan_is_noticed() -> None:
-    task, data = make("linear"), device_data()
-    data.x[data.train[0][-1]] = float("nan")
-    with pytest.raises(DivergedError, match=r"client 0, step 1 of 1: the loss became nan"):
-        LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(batch_size=None)), Key(0))
-
-
 def test_large_but_finite_parameters_are_no_divergence() -> None:
     """Their sum overflows, they do not."""
     task, data = make("linear"), device_data()
@@ -862,18 +635,3 @@ def test_large_but_finite_parameters_are_no_divergence() -> None:
     start["1.bias"] = torch.full((CLASSES,), 3e38)
     fitted = LocalTrainer(task, data).fit(me(task), Sgd(start, SgdConfig(1e-3, batch_size=None)), Key(0))
     assert math.isfinite(fitted.loss)
-
-
-def test_a_sequential_executor_tells_the_loss_of_every_fit_in_the_order_given() -> None:
-    task, data = make("linear"), device_data()
-    start = start_of(task)
-
-    def train(times: int) -> Any:
-        for _ in range(times):
-            yield from fit(start, SgdConfig())
-        return times
-
-    done = dict(Sequential(LocalTrainer(task, data)).complete({c: work(me(task, c), train(c + 1)) for c in (2, 0, 1)}))
-    assert [(c, d.value, len(d.losses)) for c, d in done.items()] == [(2, 3, 3), (0, 1, 1), (1, 2, 2)]
-    alone = LocalTrainer(task, data).fit(me(task, 0), Sgd(start, SgdConfig()), me(task, 0).key / "sgd" / 0)
-    assert done[0].losses == (alone.loss,)

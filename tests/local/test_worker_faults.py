@@ -9,7 +9,7 @@ import recipe
 import torch
 
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
-from unskew.errors import ConfigError, DivergedError, MemoryShortage, WorkerError, shortage
+from unskew.errors import ConfigError, MemoryShortage, WorkerError, shortage
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
 from unskew.local.workers.recipe import WorkerSetup
@@ -27,10 +27,6 @@ def no_more(local: Any) -> None:
 
 def a_slip(local: Any) -> None:
     {}["lr"]
-
-
-def ours(local: Any) -> None:
-    raise DivergedError("client 3 went astray")
 
 
 @dataclass(frozen=True)
@@ -77,11 +73,6 @@ def test_a_slip_in_a_worker_is_one_line_and_its_trace_a_note() -> None:
     (note,) = caught.value.__notes__
     assert "Traceback" in note
     assert "a_slip" in note
-
-
-def test_an_error_of_ours_is_what_it_was() -> None:
-    with pytest.raises(DivergedError, match=r"^client 3 went astray$"):
-        failing(ours)
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,6 @@ def test_the_cost_formula_is_the_published_one_but_for_an_erratum(tmp_path: Path
     assert [c.holds for c in result.claims] == [True, True]
 
 
-def test_table_3_has_all_entries_that_are_not_n_a() -> None:
-    """Seven methods at three settings but STC, which reaches its target on hard data alone."""
-    assert len(feddif.ENTRIES) == 19
-    assert [s for m, s in feddif.ENTRIES if m == "STC"] == ["hard"]
-    assert feddif.table3("FedDif eps3", "IID") == (146, 146, 13622.0)
-    assert feddif.table3("FedSwap", "soft") == (45, 450, 20993.0)
-
-
 def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
     """1,600 models to and from ten devices are 80 rounds: 175,554 / 80 = 2194.4 sub-frames in each."""
     result = feddif.subframes(request("subframes", tmp_path, rounds=1, seeds=[0]))
@@ -52,10 +44,6 @@ def test_the_carried_distance_is_worked_out_along_the_chain() -> None:
     assert first == pytest.approx([2**-0.5, 2**0.5 / 8])
     assert closed == pytest.approx(first)
     assert stays == pytest.approx([2**0.5 / 4] * 2)
-
-
-def test_a_round_that_has_ended_keeps_its_last_distance() -> None:
-    assert feddif.mean_by_hop([[[4.0, 2.0, 0.0], [2.0]]]) == [[3.0, 2.0, 1.0]]
 
 
 @pytest.mark.parametrize(("values", "verdict"), [((8.9, 9.0), True), ((8.9, 12.0), False)])

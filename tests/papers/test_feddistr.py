@@ -1,6 +1,5 @@
 """FedDistr's reproductions: what is published, what is counted and claimed, and toy runs of all three."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,48 +19,11 @@ from unskew.history import History
 from unskew.papers import ReproductionRequest, feddistr, toolkit
 from unskew.papers.feddistr import Level, nearest, reaching, slower
 from unskew.papers.result import Result, Row
-from unskew.papers.toolkit import Draft, merged, run
+from unskew.papers.toolkit import Draft, merged
 from unskew.run.callbacks import NoCallback
 
-SHARED = Path(__file__).parents[3] / "shared"
 SEEDS = (0, 1)
 SUBCLASSES = config.read_toml(toolkit.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["subclasses"]
-
-
-# ---------------------------------------------------------------- published numbers
-def published() -> str:
-    spec = SHARED / "spec" / "systems.md"
-    if not spec.is_file():
-        pytest.skip(f"{spec} is not here")
-    return spec.read_text("utf-8").split("## F4.")[1].split("## F5.")[0]
-
-
-def test_table_2_is_transcribed() -> None:
-    lines = [[c.strip() for c in line.strip("|").split("|")] for line in published().splitlines() if line[:3] == "| 0"]
-    units = {"M": 1e6, "K": 1e3}
-    printed = {(float(xi), method): (int(n), float(p[:-1]) * units[p[-1]]) for xi, method, n, p in lines}
-    assert printed == {
-        (float(xi), method): (row[f"{method.lower()} rounds"], row[f"{method.lower()} parameters"])
-        for xi, row in feddistr.TABLE2.items()
-        for method in ("FedAvg", "FedDistr")
-    }
-
-
-def test_utility_losses_of_the_text_are_transcribed() -> None:
-    ours, moons, everywhere = (int(n) / 100 for n in re.findall(r"(\d+) %", published()))
-    assert {"feddistr": ours, "moon": moons} == feddistr.UTILITY_LOSS
-    assert everywhere == ours
-
-
-def test_subclasses_are_pairs_of_ten_superclasses() -> None:
-    file = SHARED / "data" / "cifar100" / "cifar100.npz"
-    if not file.is_file():
-        pytest.skip(f"{file} is not here")
-    with np.load(file) as arrays:
-        coarse = dict(zip(arrays["y_train"].tolist(), arrays["c_train"].tolist(), strict=True))
-    pairs = [tuple(coarse[fine] for fine in pair) for pair in SUBCLASSES]
-    assert pairs == [(c, c) for c in range(10)]
-    assert all(a != b for a, b in SUBCLASSES)
 
 
 # ---------------------------------------------------------------- data
@@ -137,11 +99,6 @@ def test_images_that_are_drawn_keep_their_levels(folder: Path, tmp_path: Path) -
     assert sources.load(task["data"]).levels is not None
 
 
-def test_all_images_are_read_where_they_lie(folder: Path, tmp_path: Path) -> None:
-    task = feddistr.ground(draft(tmp_path, folder), "usps")["task"]
-    assert (task["data"], task["data_dir"]) == ("usps", str(folder))
-
-
 def test_the_papers_scale_is_refused_without_the_prior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("tradeoff", "communication", "privacy"):
@@ -176,29 +133,6 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
             assert round(brightness * 99 / 255) == SUBCLASSES[label][domain]
         assert len(drawn["x_test"]) == 20
     assert sources.load(task["data"]).domain_names == ("first", "second")
-
-
-@pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", ["tradeoff", "communication"])
-def test_every_scale_describes_possible_experiments(name: str, scale: str, tmp_path: Path) -> None:
-    plan = Draft.of(ReproductionRequest(f"feddistr/{name}", scale, tmp_path, None, NoCallback()))
-    for at in plan["compare_on"]:
-        own = {k: v for k, v in plan["grounds"][at].items() if k not in ("draw", "subclasses", "per_subclass")}
-        ground = merged(plan["experiment"], own)
-        for part in plan["parts"].values():
-            compared = feddistr.at_xi("x", ground, 0.057, part)
-            assert [m.label for m in compared.methods] == part["compare"]
-            by = {m.label: m.algorithm for m in compared.methods}
-            assert all(by[m].local.lr == ground["local"]["lr"] for m in ("fedavg", "fedprox", "moon") if m in by)
-    levels = {"tradeoff": [0.0, 0.003, 0.057, 0.385], "communication": [0.0, 0.003, 0.057]}
-    assert plan["xi"] == levels[name]
-
-
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_noise_is_in_order_and_needs_no_oracle(scale: str, tmp_path: Path) -> None:
-    plan = Draft.of(ReproductionRequest("feddistr/privacy", scale, tmp_path, None, NoCallback()))
-    assert plan["sigmas"] == sorted(plan["sigmas"])
-    assert plan["grounds"][plan["compare_on"]]["methods"]["feddistr"].get("m") != "oracle"
 
 
 # ---------------------------------------------------------------- what is counted and claimed
@@ -247,20 +181,6 @@ def test_the_papers_claims_hold_where_its_figures_are_so_and_fail_where_they_are
     assert [c.holds for c in unclear] == [None] * 8
 
 
-@pytest.mark.parametrize("who", ["feddistr", "feddistr (server)"])
-def test_cheaper_rivals_are_compared_at_every_level_and_for_both_models(who: str) -> None:
-    """Ahead of each rival at both levels but of one at the second, by which it is beaten clearly."""
-    mine, others, first = [0.2, 0.21], [0.4, 0.42], [0.6, 0.62]
-    rivals = ("fedpft" if who == "feddistr" else "fedpft (server)", "oneshot", "ensemble")
-    for rival in rivals:
-        beaten = level(0.385, mine, others, first)
-        beaten = replace(beaten, errors={**beaten.errors, rival: [0.05, 0.06]})
-        claims = feddistr.tradeoff_claims("usps", [level(0.0, mine, others, first), beaten])
-        (claim,) = (c for c in claims if "one round, Gaussian mixtures" in c.text and f": {who} errs" in c.text)
-        assert claim.holds is False
-        assert f"of 6 differences, 1 of them below zero, the smallest: {rival} at xi 0.385" in claim.evidence
-
-
 def test_noise_is_claimed_to_cost_and_images_not_to_be_copies() -> None:
     rising = {feddistr.PLAIN: [0.1, 0.12, 0.11], "sigma 0.1": [0.2, 0.23, 0.21], "sigma 0.2": [0.3, 0.34, 0.31]}
     falling = dict(zip(rising, reversed(list(rising.values())), strict=True))
@@ -284,11 +204,6 @@ def rows(result: Result) -> dict[tuple[str, str, str], Row]:
     found = {(r.method, r.setting, r.metric): r for r in result.rows}
     assert len(found) == len(result.rows)
     return found
-
-
-def test_all_three_are_in_the_table() -> None:
-    for name in ("tradeoff", "communication", "privacy"):
-        assert papers.TABLE[f"feddistr/{name}"].target == f"unskew.papers.feddistr:{name}"
 
 
 @pytest.mark.slow
@@ -324,21 +239,6 @@ def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
     assert [name for name, _ in result.figures] == ["rounds-usps-xi-0.385.svg", "xi-usps.svg"]
     # Runs that are complete are read again.
     assert feddistr.tradeoff(asked).rows == result.rows
-
-
-def test_members_are_averaged_by_one_shot_averaging_and_vote_here(folder: Path, tmp_path: Path) -> None:
-    """The mean of the members, weighted by their examples, is what one-shot averaging serves of the same clients."""
-    ground, runs = feddistr.ground(draft(tmp_path, folder), "usps"), {}
-    for name, evaluate in (("oneshot", "global"), (f"{feddistr.__name__}:Ensemble", "personal_on_global")):
-        method = {"methods": {"it": {"name": name, "rounds_worth": 2}}, "compare": ["it"]}
-        compared = feddistr.at_xi("x", ground, 0.057, method, {"seeds": [0], "rounds": 2, "evaluate": [evaluate]})
-        runs[name] = run(compared, tmp_path / name.rpartition(":")[2], NoCallback()).path / "models"
-    averaged, members = (safetensors.torch.load((p / "it-seed0.safetensors").read_bytes()) for p in runs.values())
-    partition = feddistr.read_json(tmp_path / "oneshot" / "partition.json")["seeds"]["0"]
-    n = torch.tensor([len(c["train"]) for c in partition["clients"]], dtype=torch.float64)
-    for name, tensor in averaged.items():
-        mean = sum(w * members[f"{c}/{name}"] for c, w in enumerate((n / n.sum()).tolist()))
-        assert torch.allclose(mean, tensor, atol=1e-5), name
 
 
 def test_a_class_wins_with_the_largest_mean_probability(folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
-from unskew.papers.toolkit import Draft, experiment, merged, run
+from unskew.papers.toolkit import Draft, experiment, merged
 from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -76,31 +76,6 @@ def by(result: Result) -> dict[tuple[str, str, str], Any]:
 
 
 # ---------------------------------------------------------------- published numbers
-COLUMNS = [f"{data}, {setting}" for setting in ("practical", "pathological") for data in NAMES]
-
-
-def test_table_1_is_whole_and_two_runs_of_it_crashed() -> None:
-    assert len(feddw.TABLE1) == 12
-    assert list(feddw.TABLE1["fedavg"]) == COLUMNS
-    assert [(m, at) for m, row in feddw.TABLE1.items() for at in COLUMNS if at not in row] == [
-        ("perfedavg", "cifar10, pathological"),
-        ("perfedavg", "cifar100, pathological"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("method", "setting", "data", "value"),
-    [
-        ("fedavg", "practical", "mnist", 99.31),
-        ("feduv", "practical", "imdb", 68.22),
-        ("fedbabu", "pathological", "mnist", 96.78),
-        ("fedproto", "pathological", "cifar100", 16.48),
-        ("local", "pathological", "imdb", 51.11),
-        ("feddw", "pathological", "cifar10", 57.73),
-    ],
-)
-def test_published_accuracies_are_in_their_columns(method: str, setting: str, data: str, value: float) -> None:
-    assert feddw.TABLE1[method][f"{data}, {setting}"] == value
 
 
 def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
@@ -124,12 +99,6 @@ def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
     assert feddw.TABLE3["feddw"]["ms"] / feddw.TABLE3["fedavg"]["ms"] == pytest.approx(1.0037, abs=1e-4)
 
 
-def test_personalised_methods_are_published_with_their_own_models_on_everybodys_test_set() -> None:
-    own = {m for m, kind in feddw.PUBLISHED_AS.items() if kind == "PG"}
-    assert own == {"fedrep", "fedproto", "fedala", "fedper", "local"}
-    assert set(feddw.PUBLISHED_AS.values()) == {"G", "PG"}
-
-
 # ---------------------------------------------------------------- what is run
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) -> None:
@@ -145,27 +114,6 @@ def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) ->
         assert algorithms["feddw"].by.mu == algorithms["moon+dw"].by.mu == strength
         assert (algorithms["perfedavg"].local.optimizer, algorithms["perfedavg"].local.lr) == ("sgd", rate)
         assert compared.cohort(10) == 5
-
-
-@pytest.mark.parametrize("changed", [None, "half the rounds", "more rounds"])
-def test_a_local_epoch_on_the_head_is_one_less_on_the_body(changed: str | None, tmp_path: Path) -> None:
-    """FedRep's epochs at the published size: one on the head, and on the body four of five, nine of ten, one of two."""
-    draft = Draft.of(ReproductionRequest("feddw/scale", "paper", tmp_path, SHARED, NoCallback()))
-    column = {k: v for k, v in draft["columns"][changed].items() if k != "ground"} if changed else {}
-    ground = merged(as_they_lie(draft, "mnist"), draft["settings"]["practical"], column)
-    rep, avg = (m.algorithm for m in experiment("x", ground, methods=["fedrep", "fedavg"]).methods)
-    epochs = {None: 5, "half the rounds": 10, "more rounds": 2}[changed]
-    assert rep.head_epochs + rep.local.epochs == avg.local.epochs == epochs
-
-
-def test_fewer_rounds_of_more_epochs_are_as_much_work(tmp_path: Path) -> None:
-    """Ten clients: 50 rounds of 5, 25 of 10 and 125 of 2 at `paper`; 6 of 2, 3 of 4 and 12 of 1 at `small`."""
-    for scale, work in (("paper", 250), ("small", 12)):
-        draft = Draft.of(ReproductionRequest("feddw/scale", scale, tmp_path, SHARED, NoCallback()))
-        for column in ("standard", "half the rounds", "more rounds"):
-            ground = merged(draft["experiment"], draft["columns"][column])
-            assert ground["rounds"] * ground["local"]["local_epochs"] == work
-            assert ground["eval_every"] == max(1, ground["rounds"] // 3)
 
 
 # ---------------------------------------------------------------- the reproductions at toy size
@@ -185,17 +133,6 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
     # FedDW is published above all eleven on CIFAR-10, but one of them crashed on pathological data.
     assert len(result.claims) == 11 + 10
     assert "feddw (G) ends above fedper (PG) on cifar10, practical" in {c.text for c in result.claims}
-
-
-def test_nothing_is_claimed_where_the_paper_has_feddw_no_higher() -> None:
-    """MNIST: FedUV has the same mean on practical data, FedBABU a higher one on pathological data."""
-    published = feddw.TABLE1["feddw"]
-    above = [
-        {m for m, row in feddw.TABLE1.items() if row[at] < published[at]}
-        for at in ("mnist, practical", "mnist, pathological")
-    ]
-    assert set(feddw.TABLE1) - above[0] == {"feddw", "feduv"}
-    assert set(feddw.TABLE1) - above[1] == {"feddw", "fedbabu"}
 
 
 def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
@@ -281,17 +218,6 @@ def test_class_norms_stand_against_the_shares_of_the_last_cohort(consistency_run
         file = folder / "non-IID" / "models" / f"feddw-seed{seed}.safetensors"
         weight = safetensors.torch.load(file.read_bytes())["head.weight"]
         assert norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
-
-
-def test_fedavg_is_not_changed_by_being_watched(tmp_path: Path) -> None:
-    draft = Draft.of(request("consistency", tmp_path))
-    watched = {**draft["experiment"]["methods"]["fedavg"], "name": "feddw"}
-    layers = (draft.ground("cifar10"), draft["settings"]["practical"])
-    methods = {"plain": {"name": "fedavg"}, "watched": watched}
-    compared = experiment("x", *layers, {"methods": methods}, methods=list(methods))
-    history = run(compared, tmp_path / "run", NoCallback())
-    losses = {m: [r["value"] for r in history.rows if (r["method"], r["name"]) == (m, "global.loss")] for m in methods}
-    assert losses["plain"] == losses["watched"]
 
 
 def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
@@ -380,31 +306,6 @@ def test_an_overhead_is_held_against_its_bar(
     assert rows["feddw", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(16.11 / 16.05)
     assert rows["feddw", "mlp/b128", "cpu_time.ratio"].paper is None
     assert rows["perfedavg", "resnet18/b128", "cpu_time.ratio"].paper == pytest.approx(19.17 / 16.05)
-
-
-@pytest.mark.slow
-def test_what_the_benchmark_measures_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unskew.bench import feddw as bench
-
-    monkeypatch.setattr(bench, "CASES", tuple(c for c in bench.CASES if c.model == "cnn_cifar10"))
-    result = feddw.overhead(request("overhead", tmp_path, turns=2))
-    assert {r.method for r in result.rows} == {*feddw.TABLE3, "fedavg again", "soft-label pass alone"} - {"fedavg"}
-    assert all(r.ours > 0 for r in result.rows)
-    assert len(result.claims) == 1
-
-
-# ---------------------------------------------------------------- real data
-@pytest.mark.slow
-@pytest.mark.parametrize(("data", "rounds"), [("mnist", 1), ("cifar10", 1), ("imdb", 4)])
-def test_every_network_of_table_1_learns_on_the_data_at_hand(data: str, rounds: int, tmp_path: Path) -> None:
-    if not (SHARED / data).is_dir():
-        pytest.skip(f"{SHARED / data} is not here")
-    draft = at_scale("small", tmp_path)
-    one = {"rounds": rounds, "seeds": [0], "local": {"local_epochs": 1}}
-    compared = experiment("x", draft.ground(data), draft["settings"]["even"], one, methods=["feddw"])
-    history = run(compared, tmp_path / "r", NoCallback())
-    losses = [r["value"] for r in history.rows if r["name"] == "global.loss"]
-    assert losses[-1] < losses[0]
 
 
 # ---------------------------------------------------------------- the term's gradient

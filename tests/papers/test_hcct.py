@@ -1,6 +1,5 @@
 """HCCT's reproductions: what is published, who holds what, what is chosen and claimed, and toy runs of all five."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,45 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from unskew import papers
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, hcct, toolkit
-from unskew.papers.hcct import domains, half_normal, held_out, shards, thirds
+from unskew.papers.hcct import domains, half_normal, shards, thirds
 from unskew.papers.result import Result, pivot
 from unskew.papers.toolkit import Draft, experiment
 from unskew.run.callbacks import NoCallback
 
-SPEC = Path(__file__).parents[3] / "shared" / "spec" / "systems.md"
 KEY = Key(7)
 
 
 # ---------------------------------------------------------------- published numbers
-def table(title: str) -> dict[str, list[float]]:
-    """All numbers of each line of a table in the notes on the paper."""
-    if not SPEC.is_file():
-        pytest.skip(f"{SPEC} is not here")
-    text = SPEC.read_text("utf-8").split("## F3.")[1].split("## F4.")[0]
-    lines = text.split(f"**{title}")[1].split("\n\n")[1].splitlines()[2:]
-    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
-    return {head: [float(v) for c in rest for v in re.findall(r"[\d.]+", c)] for head, *rest in cells}
-
-
-def test_table_2_is_transcribed() -> None:
-    assert table("Table II -") == {p: list(row.values()) for p, row in hcct.TABLE2.items()}
-
-
-def test_tables_4_and_5_are_transcribed() -> None:
-    def name(published: str) -> str:
-        return published.lower().replace("-", "_")
-
-    for title, ours in (("Table IV", hcct.TABLE4), ("Table V ", hcct.TABLE5)):
-        assert {name(m): v for m, v in table(title).items()} == {m: list(row.values()) for m, row in ours.items()}
 
 
 def test_table_2_printed_mean_and_deviation_over_the_three_clients() -> None:
@@ -62,12 +37,6 @@ def test_table_2_printed_mean_and_deviation_over_the_three_clients() -> None:
         off[pattern] = (round(float(of.mean()) - mean, 2), round(std - float(of.std()), 2))
     assert off.pop("Global") == (0.49, -0.31)
     assert all(abs(mean) <= 0.01 and 0.0 <= std <= 0.2 for mean, std in off.values())
-
-
-def test_table_5_is_table_4_over_clients() -> None:
-    assert {m: row["mean"] for m, row in hcct.TABLE5.items()} == {
-        m: row["Digit"] for m, row in hcct.TABLE4.items() if m != "hcct_p"
-    }
 
 
 def test_patterns_are_compared_where_the_published_errors_are_apart() -> None:
@@ -117,24 +86,24 @@ def every(clients: hcct.Clients) -> Iterator[torch.Tensor]:
 
 def test_clients_of_a_domain_have_what_they_train_on_and_are_tested_on_the_rest(dataset: Dataset) -> None:
     assert dataset.domains is not None
-    clients = domains(2, 25)(dataset, KEY)
+    clients = domains(dataset, KEY, 2, 25)
     smallest = int(torch.bincount(dataset.domains).min()) // 2
     assert sizes(clients) == ([25] * 6, [smallest - 25] * 6)
     assert [dataset.domains[c.train].unique().tolist() for c in clients] == [[0], [0], [1], [1], [2], [2]]
-    mixed = domains(2, 25, mixed=True)(dataset, KEY)
+    mixed = domains(dataset, KEY, 2, 25, mixed=True)
     assert [dataset.domains[c.train].unique().tolist() for c in mixed] == [[0], [1], [2]] * 2
     assert len(torch.cat(list(every(clients))).unique()) == 6 * smallest
 
 
 def test_too_few_examples_of_a_domain_are_refused(dataset: Dataset) -> None:
     with pytest.raises(DataError, match=r"clients of a domain have .* examples each, more than 500 are needed"):
-        domains(2, 500)(dataset, KEY)
+        domains(dataset, KEY, 2, 500)
     with pytest.raises(DataError, match="has no domains"):
-        domains(2, 5)(sources.load("digits"), KEY)
+        domains(sources.load("digits"), KEY, 2, 5)
 
 
 def test_half_normal_sizes_are_trained_on_in_part(dataset: Dataset) -> None:
-    train, test = sizes(half_normal(6, 0.25)(dataset, KEY))
+    train, test = sizes(half_normal(dataset, KEY, 6, 0.25))
     assert sum(train) + sum(test) == len(dataset.y_train)
     assert sum(train) == pytest.approx(0.25 * len(dataset.y_train), abs=3)
     assert min(train) >= 2
@@ -143,28 +112,21 @@ def test_half_normal_sizes_are_trained_on_in_part(dataset: Dataset) -> None:
 
 def test_shards_have_one_class_each_and_ratios_nest(dataset: Dataset) -> None:
     """Of 20 shards of 24 images a client with one has one class; a larger ratio adds to what is trained on."""
-    small, large = (shards(4, ratio, 0.2, count=20)(dataset, KEY) for ratio in (0.2, 0.6))
+    small, large = (shards(dataset, KEY, 4, ratio, 0.2, count=20) for ratio in (0.2, 0.6))
     for a, b in zip(small, large, strict=True):
         assert torch.equal(a.test, b.test)
         assert set(a.train.tolist()) < set(b.train.tolist())
     held = torch.cat(list(every(large)))
     assert len(held.unique()) == len(held)
-    most = shards(4, 0.8, 0.2, count=20)(dataset, KEY)
+    most = shards(dataset, KEY, 4, 0.8, 0.2, count=20)
     for c in most:
         counts = torch.bincount(dataset.y_train[torch.cat([c.train, c.test])])
         assert all(n % 24 in (0, 1, 2, 23, 22) for n in counts.tolist())
 
 
-@given(st.lists(st.floats(1e-6, 10), min_size=1, max_size=20), st.integers(20, 100))
-def test_everybody_has_a_shard_and_there_are_enough(size: list[float], count: int) -> None:
-    numbers = hcct.shard_counts(np.array(size), count)
-    assert numbers.min() >= 1
-    assert numbers.sum() <= count
-
-
 def test_three_clients_share_two_halves_of_the_classes(dataset: Dataset) -> None:
     """480 images, 240 of each half, a half of them trained on: 24 and 96 of the first, 120 of the second."""
-    clients = thirds(0.5, 30)(dataset, KEY)
+    clients = thirds(dataset, KEY, 0.5, 30)
     low = int((dataset.y_train < 5).sum())
     first = round(0.5 * low)
     assert sizes(clients)[0] == [first // 5, first - first // 5, round(0.5 * (len(dataset.y_train) - low))]
@@ -173,15 +135,7 @@ def test_three_clients_share_two_halves_of_the_classes(dataset: Dataset) -> None
         assert set((dataset.y_train[torch.cat([c.train, c.test])] // 5 * 5).tolist()) == {label}
     assert len(torch.cat(list(every(clients))).unique()) == sum(len(p) for p in every(clients))
     with pytest.raises(DataError, match="300 test examples per client"):
-        thirds(0.5, 300)(dataset, KEY)
-
-
-def test_validation_data_are_training_data_and_test_data_stay(dataset: Dataset) -> None:
-    clients = domains(2, 25)(dataset, KEY)
-    for c, part in zip(clients, held_out(clients, 0.2, KEY), strict=True):
-        assert (len(part.train), len(part.val)) == (20, 5)
-        assert sorted([*part.train.tolist(), *part.val.tolist()]) == c.train.tolist()
-        assert torch.equal(part.test, c.test)
+        thirds(dataset, KEY, 0.5, 300)
 
 
 # ---------------------------------------------------------------- what is chosen and claimed
@@ -244,17 +198,6 @@ def test_the_methods_of_each_column_are_the_papers(scale: str) -> None:
 RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "hcct_p")}
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", ["table2", "table4", "groups", "known_groups", "newcomers", "alpha"])
-def test_every_task_is_a_possible_experiment_on_some_division(name: str, scale: str) -> None:
-    draft = Draft.of(request(name.replace("_", "-"), Path(), scale=scale))
-    for task in draft["tasks"].values():
-        settings = {key: value for key, value in task.items() if key not in ("divide", "groups", "why")}
-        assert callable(hcct.division(**task["divide"]))
-        made = experiment("x", draft["experiment"], settings, {"methods": {"hcct": {}}})
-        assert (made.methods[0].algorithm.local.lr, made.methods[0].algorithm.local.batch_size) == (0.1, 64)
-
-
 # ---------------------------------------------------------------- toy runs
 def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> ReproductionRequest:
     return ReproductionRequest(f"hcct/{name}", scale, folder, None, NoCallback(), changes)
@@ -288,35 +231,6 @@ def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) ->
     return result
 
 
-def test_digit_is_run_apart_with_more_seeds() -> None:
-    others, digit = (Draft.of(request(name, Path())) for name in ("table4", "table4-digit"))
-    assert (others["on"], others["seeds"]) == (["FMNIST", "CIFAR-10"], [0, 1, 2])
-    assert (digit["on"], digit["seeds"]) == (["Digit"], list(range(10)))
-    assert digit["tasks"] == others["tasks"]
-    assert papers.TABLE["hcct/table4-digit"].target == "unskew.papers.hcct:table4"
-
-
-def test_all_six_are_in_the_table() -> None:
-    for name in ("table2", "table4", "groups", "known-groups", "newcomers", "alpha"):
-        assert papers.TABLE[f"hcct/{name}"].target == f"unskew.papers.hcct:{name.replace('-', '_')}"
-
-
-def test_a_client_alone_does_what_it_does_in_independent(toy: Path, tmp_path: Path) -> None:
-    tasks = {"CIFAR-10": shrunk(toy, {"by": "thirds", "train": 0.5, "test": 30})}
-    result = reproduce("table2", tmp_path, tasks)
-    rows = {(r.method, r.setting, r.metric): r for r in result.rows}
-    assert len(rows) == 5 * (3 + 2)
-    for pattern, client in (("Partial (2,3)", 1), ("Partial (1,3)", 2), ("Partial (1,2)", 3)):
-        alone, apart = (rows[p, f"client {client}", "error"] for p in ("Independent", pattern))
-        assert alone.seeds == apart.seeds
-    row = rows["Partial (1,3)", "client 1", "error"]
-    assert (row.paper, row.spread_over, len(row.seeds)) == (pytest.approx(0.9614), "seeds", 2)
-    assert len(result.claims) == 3
-    assert set(result.curves) == set(hcct.TABLE2)
-    # A run that is complete is read again.
-    assert reproduce("table2", tmp_path, tasks).rows == result.rows
-
-
 @pytest.mark.slow
 def test_the_nine_methods_run_with_both_alphas_on_domains(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -342,28 +256,6 @@ def test_the_nine_methods_run_with_both_alphas_on_domains(
     ]
     heads, _ = pivot(result.rows)
     assert {"error, %", "error.seeds_std, %", "alpha"} <= set(heads)
-
-
-@pytest.mark.slow
-def test_the_other_two_tasks_run_with_their_own_claims(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few(monkeypatch)
-    tasks = {
-        "FMNIST": shrunk(toy, {"by": "half_normal", "clients": 4, "train": 0.25}),
-        "CIFAR-10": shrunk(toy, {"by": "shards", "clients": 4, "train": 0.4, "test": 0.6, "count": 20}),
-    }
-    result = reproduce("table4", tmp_path, tasks)
-    for task in tasks:
-        assert {r.method for r in result.rows if (r.setting, r.metric) == (task, "error")} == {
-            *hcct.TABLE4, hcct.BY_RULE, hcct.BY_DOMAIN,  # the toy has domains
-        }  # fmt: skip
-    assert [c.text for c in result.claims if not c.text.startswith("as published")] == [
-        "FMNIST: hcct equals global",
-        "FMNIST: hcct, alpha by rule equals global",
-        "CIFAR-10: hcct equals independent",
-        "CIFAR-10: hcct, alpha by rule equals independent",
-    ]
 
 
 def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) -> None:

@@ -79,23 +79,6 @@ def test_level_and_what_was_published_stand_in_the_table(tmp_path: Path) -> None
     assert "Of 1 published differences our intervals exclude 1." in text
 
 
-@pytest.mark.parametrize(
-    ("evidence", "level"),
-    [
-        ("-0.07 points, 95 % interval [-0.23, +0.10] over 8 seeds", True),
-        ("-0.07 points, 95 % interval [-0.50, +0.10] over 8 seeds", False),
-        ("+0.00 points in each of 5 seeds, no interval", True),
-        ("+0.20 points in each of 2 seeds, no interval", False),
-        ("+0.00 AUROC, 95 % interval [-0.00, +0.01] over 5 seeds", False),
-        ("-0.07 points, 95 % interval [-0.23, +0.10] over 8 seeds, 1 allowed", False),
-    ],
-)
-def test_a_result_that_was_kept_before_is_read_by_today_s_rule(evidence: str, level: bool, tmp_path: Path) -> None:
-    keep(result("mine/one", Claim("x", None, evidence)), tmp_path)
-    (one,) = overview.kept(tmp_path)
-    assert (one.claims[0].level, one.claims[0].verdict) == (level, "does not hold" if level else "undecided")
-
-
 HEADLINES = """
 [[headlines]]
 paper = "Mine"
@@ -122,7 +105,7 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
     with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
         keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
     (tmp_path / "headlines.toml").write_text("[[headlines]]\npaper = 'Mine'\n", "utf-8")
-    with pytest.raises(RunError, match=r"headlines.toml is not a list of headlines: TypeError"):
+    with pytest.raises(RunError, match=r"headlines\.0\.says is required"):
         overview.page(tmp_path)
 
 
@@ -135,7 +118,7 @@ def test_a_headline_is_read_at_the_papers_size_unless_it_names_another(tmp_path:
     assert "| one is above (Table I) | -2 ([mine/one](#mineone-paper), at the paper's size) | does not hold |" in text
     assert "| one is above at small | +1 ([mine/one](#mineone-small)) | holds |" in text
     (tmp_path / "headlines.toml").write_text(small.replace('"small"', '"papr"'), "utf-8")
-    with pytest.raises(RunError, match="ValueError: scale is one of small, paper, got 'papr'"):
+    with pytest.raises(RunError, match=r"headlines\.0\.scale must be"):
         overview.page(tmp_path)
 
 

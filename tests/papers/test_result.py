@@ -85,19 +85,6 @@ def test_figures_beside_the_curves_are_kept_and_shown_and_stale_ones_go(tmp_path
     assert sorted(p.name for p in folder.glob("*.svg")) == ["plot.svg"]
 
 
-def test_a_disk_that_fills_leaves_the_kept_result_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = keep(example(seconds=1.0), tmp_path)
-    before = {p.name: p.read_bytes() for p in folder.iterdir()}
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("unskew.files.os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        keep(example(seconds=2.0), tmp_path)
-    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
-
-
 def test_a_page_says_where_and_when_it_was_made_and_shows_every_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

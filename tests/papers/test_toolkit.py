@@ -2,17 +2,13 @@
 
 import csv
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unskew import papers
-from unskew.data import sources
 from unskew.errors import ConfigError, DataError, DivergedError, RunError
 from unskew.experiment import config
 from unskew.history import History
@@ -49,17 +45,6 @@ def test_tables_are_merged_and_of_all_else_the_last_counts() -> None:
     assert merged(below, above) == {"a": {"x": 1, "y": {"z": 2, "w": 4}}, "b": [5], "c": {"d": 6}}
     assert merged(below, above)["a"]["y"] is not below["a"]["y"]  # type: ignore[index]
     assert below["a"] == {"x": 1, "y": {"z": 2}}
-
-
-TABLES = st.recursive(
-    st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8
-).filter(lambda value: isinstance(value, dict))
-
-
-@given(TABLES, TABLES)
-def test_what_is_laid_over_itself_or_over_nothing_stays(table: dict[str, Any], other: dict[str, Any]) -> None:
-    assert merged({}, table) == merged(table, {}) == merged(table, table) == table
-    assert merged(merged(other, table), table) == merged(other, table)
 
 
 def test_a_reproductions_own_size_counts_most_and_a_request_more(tmp_path: Path) -> None:
@@ -129,14 +114,6 @@ def test_examples_are_drawn_once_and_apart_for_every_paper(tmp_path: Path) -> No
     }
 
 
-def test_all_examples_are_drawn_where_no_number_is_given(tmp_path: Path) -> None:
-    whole = sources.load("digits")
-    task = drawn(request("x/y", "small", tmp_path), "digits", {})
-    part = sources.load(task["data"])
-    assert sorted(part.y_train.tolist()) == sorted(whole.y_train.tolist())
-    assert len(part.y_test) == len(whole.y_test)
-
-
 def usps(folder: Path, train: int, test: int = 2_007) -> Path:
     """A file of so many images of one pixel."""
     folder.mkdir()
@@ -167,7 +144,7 @@ def test_the_papers_size_needs_the_papers_data(tmp_path: Path) -> None:
 def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp_path: Path) -> None:
     quick = {"rounds": 1, "seeds": [4, 2], "methods": {"fedprox": {"mu": 0.25}}, "bounds": False}
     draft = Draft.of(request("noniid/digits", "small", tmp_path, experiment=quick, what="two seeds"))
-    history = draft.run(experiment("x", draft["experiment"], methods=["fedavg"]), "run")
+    history = draft.run("run", draft["experiment"], methods=["fedavg"])
     result = draft.result()
     assert (result.seeds, result.seconds) == ((2, 4), history.summary["seconds"])
     assert result.about.startswith("digits, Dirichlet alpha 0.1 by class, two seeds, 1 rounds. Accuracy is")
@@ -239,23 +216,6 @@ def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch
     assert survivors.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
 
 
-def test_several_methods_may_diverge_and_all_of_them(tmp_path: Path) -> None:
-    experiment = of_three(ugly=1e30)
-    survivors = run_survivors(experiment, tmp_path / "run", NoCallback())
-    assert list(survivors.diverged) == ["bad (lr)", "ugly"]
-    assert survivors.folder.name == "run"
-    assert {r["method"] for r in survivors.history.rows} == {"fedavg"}
-    nothing = run_survivors(replace(experiment, methods=experiment.methods[::2]), tmp_path / "none", NoCallback())
-    assert list(nothing.diverged) == ["bad (lr)", "ugly"]
-    assert nothing.history.rows == []
-
-
-def test_where_nothing_diverges_the_run_lies_where_it_always_did(tmp_path: Path) -> None:
-    survivors = run_survivors(of_three(bad=0.1), tmp_path / "run", NoCallback())
-    assert (survivors.folder, survivors.diverged) == (tmp_path / "run", {})
-    assert [p.name for p in tmp_path.iterdir()] == ["run"]
-
-
 # ---------------------------------------------------------------- from a run
 def history() -> History:
     rows = [
@@ -279,15 +239,6 @@ def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> 
     assert curve.high == pytest.approx((20.0, 70.0))
 
 
-def test_a_curve_ends_where_the_first_seed_does() -> None:
-    """One that was stopped early leaves no mean of the others behind it."""
-    longer = history()
-    longer.rows.append({**longer.rows[0], "seed": 1, "round": 2, "value": 0.9})
-    (curve,) = curves_of(longer).values()
-    assert curve.x == (0.0, 1.0)
-    assert longer.curve("fedavg") == [(0, pytest.approx(0.15)), (1, pytest.approx(0.6))]
-
-
 def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
     (row,) = rows_of(history(), ("global.accuracy",), {("fedavg", "global.accuracy"): 0.65})
     assert row == Row("fedavg", "iid", "global.accuracy", 0.65, 0.6, 0.1, "seeds", (0.5, 0.7))
@@ -295,11 +246,6 @@ def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
 
 
 # ---------------------------------------------------------------- the table of reproductions
-def test_every_reproduction_can_be_found_and_is_described() -> None:
-    for name, entry in papers.TABLE.items():
-        module, _, attribute = entry.target.partition(":")
-        assert callable(getattr(import_module(module), attribute)), name
-        assert entry.about
 
 
 def test_names_scales_and_folders_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -232,24 +232,11 @@ def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algori
         data=f"npz:{tmp_path / 'two.npz'}", split=unskew.IID(num_clients=2), rounds=1, model="logistic",
         out=tmp_path / "run",
     )  # fmt: skip
-    (info, _) = [r["info"] for r in rows(tmp_path / "run" / "info.jsonl")]
+    (info, _) = [r["info"] for r in rows(tmp_path / "run", "info")]
     assert info["warnings"] == [
         "for the prior images of 1 x 8 x 8 are given three equal channels and resized, to 3 x 32 x 32"
     ]
     assert any(r["name"] == "global.accuracy" and r["round"] == 1 for r in history.rows)
-
-
-@needs_diffusers
-def test_a_repository_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection")
-
-    kind = importlib.import_module("diffusers").StableDiffusionPipeline
-    monkeypatch.setattr(kind, "load_config", unreachable)
-    with pytest.raises(DataError, match=r"hub:nobody/nothing cannot be loaded .*no connection"):
-        priors.load("hub:nobody/nothing")
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,24 +66,12 @@ def test_the_public_images_are_digits_garments_without_two_classes_and_glyphs(
     assert 0 <= int(found.kind.min()) <= int(found.kind.max()) < KINDS
 
 
-def test_digits_stay_as_they_are_in_a_border_of_two(folder: Path, data: tuple[Captioned, dict[str, str]]) -> None:
-    with np.load(folder / "mnist.npz") as raw:
-        assert torch.equal(data[0].images[:50, 0, 2:-2, 2:-2], torch.from_numpy(raw["x_train"][:50]))
-
-
 def test_the_same_key_draws_the_same_images(folder: Path, data: tuple[Captioned, dict[str, str]]) -> None:
     again, _ = public(folder, KEY, Sizes(digits=50, digits_again=20, glyphs=30))
     other, _ = public(folder, Key(3), Sizes(digits=50, digits_again=20, glyphs=30))
     for part in ("images", "noun", "styles", "kind"):
         assert torch.equal(getattr(again, part), getattr(data[0], part))
     assert not torch.equal(other.images, again.images)
-
-
-def test_images_of_another_size_are_refused(tmp_path: Path, folder: Path) -> None:
-    x, y = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 10
-    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    with pytest.raises(DataError, match=r"mnist must be grey images of 28 x 28 .* got \(1, 8, 8\)"):
-        public(tmp_path, KEY)
 
 
 def test_a_glyph_has_holes_where_the_letter_has() -> None:
@@ -159,12 +147,6 @@ def test_three_steps_give_the_same_bytes_again_and_others_with_another_seed(
 def test_training_that_diverges_writes_nothing(data: tuple[Captioned, dict[str, str]]) -> None:
     with pytest.raises(DivergedError, match=r"the autoencoder's loss became .* in step"):
         train(*data, 0, PriorTraining(20, 8, 1e6, 3, 8))
-
-
-def test_training_says_how_far_it_is(data: tuple[Captioned, dict[str, str]]) -> None:
-    said: list[str] = []
-    train(*data, 0, TINY, said.append)
-    assert [line.split(":")[0] for line in said] == ["autoencoder 3/3", "denoiser 3/3"]
 
 
 # ---------------------------------------------------------------- commands

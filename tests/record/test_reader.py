@@ -1,18 +1,20 @@
-"""A run folder that was damaged is refused with file and line; one that was cut short is read as far as it goes."""
+"""A run folder that was damaged, or comes from somebody who means harm, is refused by its file."""
 
 import importlib.util
 import json
 import os
+import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from unskew.errors import RunError
-from unskew.record import logs
-from unskew.record.logs import METRICS, RunCard, document
+from unskew.record import database, logs
+from unskew.record.database import FILE
+from unskew.record.logs import document
 from unskew.record.reader import configured, read
 from unskew.report import write_report
 
@@ -32,15 +34,6 @@ pages = _neighbour("report/test_report.py")
 make_run, METHODS = pages.make_run, pages.METHODS
 
 
-def _corrupt_line(name: str, number: int, new: str) -> Callable[[Path], None]:
-    def corrupt(folder: Path) -> None:
-        lines = (folder / name).read_text().splitlines()
-        lines[number - 1] = new
-        (folder / name).write_text("\n".join(lines) + "\n")
-
-    return corrupt
-
-
 def _edit(name: str, edit: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
     def corrupt(folder: Path) -> None:
         value = json.loads((folder / name).read_text())
@@ -50,40 +43,9 @@ def _edit(name: str, edit: Callable[[dict[str, object]], object]) -> Callable[[P
     return corrupt
 
 
-def _repeat_first_metric(folder: Path) -> None:
-    text = (folder / "metrics.jsonl").read_text()
-    (folder / "metrics.jsonl").write_text(text.splitlines()[0] + "\n" + text)
-
-
-_METRIC = '{"method": "FedAvg", "seed": 0, "round": 1, "name": "x", "value": 1, "weight": 1}'
-_TRANSFER = '{"method": "FedAvg", "seed": 0, "round": 1, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 1}'
-_LOST = '{"method": "FedX", "seed": 0, "round": 1, "client": 2, "step": "train", "reason": "late"}'
-
-
 @pytest.mark.parametrize(
     ("corrupt", "message"),
     [
-        (_corrupt_line("metrics.jsonl", 3, '{"method": "FedA'), r"metrics\.jsonl, line 3: not JSON"),
-        (_corrupt_line("metrics.jsonl", 3, "[1]"), r"metrics\.jsonl, line 3: must be a JSON object, got \[1\]"),
-        (
-            _corrupt_line("metrics.jsonl", 4, _METRIC.replace("1,", '"1",')),
-            r"line 4: round must be an integer",
-        ),
-        (
-            _corrupt_line("metrics.jsonl", 4, _METRIC.replace('"value": 1', '"value": null')),
-            r"value must be a number",
-        ),
-        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace('"value"', '"v"')), r"line 4: value is required"),
-        (_corrupt_line("metrics.jsonl", 4, _METRIC.replace("FedAvg", "FedX")), r"no cell for method 'FedX'"),
-        (_repeat_first_metric, r"metrics\.jsonl, line 2: global\.accuracy of FedAvg, seed 0, round 0 is given twice"),
-        (
-            _corrupt_line("ledger.jsonl", 2, _TRANSFER.replace("model", "m")),
-            r"kind must be one of 'model' or 'control'",
-        ),
-        (
-            _corrupt_line("ledger.jsonl", 2, _TRANSFER.replace('"bytes": 1', '"bytes": -1')),
-            r"bytes must be >= 0, got",
-        ),
         (_edit("run.json", lambda v: v.update(schema=2)), r"run\.json: schema must be 1, got 2"),
         (_edit("run.json", lambda v: v.update(cells=[])), r"run\.json: cells must have a length of at least 1, got 0"),
         (_edit("run.json", lambda v: v.update(cells=v["cells"] * 2)), r"cells name FedAvg, seed 0, twice"),
@@ -96,7 +58,6 @@ _LOST = '{"method": "FedX", "seed": 0, "round": 1, "client": 2, "step": "train",
             r"seeds must be named by whole numbers, got 'a'",
         ),
         (_edit("partition.json", lambda v: v["seeds"]["0"]["stats"]["sizes"].pop()), r"a row for each of 19 clients"),
-        (_corrupt_line("failures.jsonl", 1, _LOST), r"failures\.jsonl, line 1: .* no cell for method 'FedX'"),
         (_edit("summary.json", lambda v: v["rows"][0].pop("seeds")), r"summary\.json: rows\.0\.seeds is required"),
         (
             _edit("summary.json", lambda v: v["rows"][0].update(std="much")),
@@ -104,43 +65,63 @@ _LOST = '{"method": "FedX", "seed": 0, "round": 1, "client": 2, "step": "train",
         ),
         (_edit("summary.json", lambda v: v.pop("fingerprint")), r"summary\.json: fingerprint is required"),
         (lambda f: (f / "partition.json").unlink(), r"partition\.json is missing though the run has a summary\.json"),
-        (lambda f: (f / "run.json").write_text('{\n"schema": 1,\n'), r"run\.json, line 3: not JSON"),
+        (lambda f: (f / "run.json").write_text('{\n"schema": 1,\n'), r"run\.json: not JSON in line 3"),
         (lambda f: (f / "run.json").write_bytes(b"\xff"), r"run\.json cannot be read"),
         (lambda f: (f / "run.json").unlink(), r"is not a run folder: it has no run\.json"),
     ],
 )
-def test_a_corrupt_file_is_named_with_its_line(tmp_path: Path, corrupt: Callable[[Path], object], message: str) -> None:
+def test_a_corrupt_file_is_named(tmp_path: Path, corrupt: Callable[[Path], object], message: str) -> None:
     folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
     corrupt(folder)
     with pytest.raises(RunError, match=message):
         read(folder)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "ledger.jsonl", "failures.jsonl"])
-def test_a_torn_last_line_is_left_out_wherever_it_was_cut(tmp_path: Path, name: str) -> None:
+def harmed(folder: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE metrics SET round = -1"],
+        ["UPDATE metrics SET value = 'much'"],
+        ["UPDATE metrics SET value = 9e999"],
+        ["UPDATE transfers SET bytes = -1"],
+        ["UPDATE transfers SET kind = 'gift'"],
+        ["CREATE VIEW more AS SELECT * FROM metrics"],
+        ["DROP TABLE work"],
+        ["DROP TABLE work", "CREATE VIEW work AS SELECT * FROM transfers"],
+        ["UPDATE metrics SET client = x'00', value = x'00', weight = x'00'"],
+        ["UPDATE metrics SET clients = '[1'"],
+        ["INSERT INTO info VALUES (1, 'FedAvg', 0, 1, 't', '[]')"],
+        ["INSERT INTO info VALUES (1, 'FedAvg', 0, 1, 't', '" + "[" * 100_000 + "')"],
+        ["PRAGMA journal_mode = WAL"],
+    ],
+)
+def test_a_record_that_no_run_writes_is_refused(tmp_path: Path, statements: list[str]) -> None:
     folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
-    whole = (folder / name).read_bytes()
-    last = whole.splitlines(keepends=True)[-1]
-    before = len(whole) - len(last)
-    for cut in (1, len(last) // 2, len(last) - 2):
-        (folder / name).write_bytes(whole[: before + cut])
-        assert read(folder).cut_short == (name,)
-    (folder / name).write_bytes(whole[:-1])
-    assert read(folder).cut_short == (), "a row that only lacks its newline is complete"
+    harmed(folder, *statements)
+    with pytest.raises(RunError, match=r"run\.sqlite.*; .*restore it or run again"):
+        read(folder)
 
 
-@pytest.mark.parametrize(("digits", "why"), [(400, r"value must be a finite number, got 1111"), (5000, "not JSON")])
-def test_a_number_that_is_too_long_is_refused_by_its_line(digits: int, why: str, tmp_path: Path) -> None:
-    row = f'{{"method": "a", "seed": 0, "round": 0, "name": "x", "value": {"1" * digits}}}\n'
-    METRICS.file(tmp_path).write_text(row)
-    with pytest.raises(RunError, match=rf"metrics\.jsonl, line 1: {why}"):
-        list(METRICS.rows(tmp_path))
-    (tmp_path / "run.json").write_text(f'{{"parameters": {"1" * digits}}}')
-    with pytest.raises(RunError, match=r"run\.json: (not JSON \(Exceeds|run is required)"):
-        document(tmp_path / "run.json", RunCard)
+def test_a_finished_record_is_the_one_that_was_written(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "record_sha256": database.sha256(folder)}))
+    before = read(folder)
+    harmed(folder, "UPDATE metrics SET value = 0.5 WHERE id = 3")
+    with pytest.raises(RunError, match="its rows are not those that were written"):
+        read(folder)
+    assert before.series
 
 
-@pytest.mark.parametrize("name", ["config.toml", "run.json", "summary.json", "metrics.jsonl", "ledger.jsonl"])
+@pytest.mark.parametrize("name", ["config.toml", "run.json", "summary.json", "run.sqlite"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_file_of_a_run_that_is_a_link_or_a_pipe_is_refused(name: str, kind: str, tmp_path: Path) -> None:
     """The report of a run from elsewhere would show the secret, and a pipe would keep it waiting."""
@@ -162,12 +143,11 @@ def test_a_run_that_is_reached_by_a_link_is_read(tmp_path: Path) -> None:
     assert read(tmp_path / "latest").series == read(folder).series
 
 
-def test_documents_and_rows_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_and_values_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run")
-    monkeypatch.setattr(logs, "LONGEST", 100_000)
-    with (folder / "info.jsonl").open("a") as f:
-        f.write(" " * 100_001)
-    with pytest.raises(RunError, match=r"info\.jsonl, line \d+: it has more than 100,000 bytes"):
+    monkeypatch.setattr(database, "LONGEST", 100_000)
+    harmed(folder, "INSERT INTO info VALUES (1, 'FedAvg', 0, 1, 't', '{\"a\": \"" + "a" * 100_001 + "\"}')")
+    with pytest.raises(RunError, match=r"run\.sqlite cannot be read: string or blob too big"):
         read(folder)
     monkeypatch.setattr(logs, "LARGE", 10)
     with pytest.raises(RunError, match=r"run\.json cannot be read: it has more than 10 bytes; restore it"):

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import rewrite
 
 from unskew.errors import RunError
 from unskew.keys import Key
+from unskew.record.logs import rows
 from unskew.report import page as pages
 from unskew.report import read, results, tables, verdict, write_comparison, write_report
 from unskew.report.together import incomparable, merge
@@ -123,11 +125,9 @@ def make_run(
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text(f'[data]\nsource = "{dataset}"\n\n[split]\nname = "dirichlet"\nalpha = 0.1\n')
     (folder / "partition.json").write_text(json.dumps(partition))
-    _lines(folder / "metrics.jsonl", metrics)
-    _lines(folder / "ledger.jsonl", ledger)
-    if failures:
-        lost = {"method": "FedAvg", "seed": 0, "client": 3, "reason": "late: 9.1 s of 8 s"}
-        _lines(folder / "failures.jsonl", [{**lost, "round": r} for r in (2, 5, 5)])
+    lost = {"method": "FedAvg", "seed": 0, "client": 3, "reason": "late: 9.1 s of 8 s"}
+    failed = [{**lost, "round": r} for r in (2, 5, 5)] if failures else []
+    rewrite(folder, metrics=metrics, transfers=ledger, failures=failed)
     if finished:
         summary = {"run": name, "fingerprint": "f" * 64, "seconds": 61.2, "rows": rows, "stopped": None}
         (folder / "summary.json").write_text(json.dumps(summary))
@@ -145,10 +145,6 @@ def _partition(seed: int, clients: int, labels: int, dataset: str) -> dict[str, 
         "split": {"name": "dirichlet", "alpha": 0.1, "clients": clients}, "sha256": f"{seed}".rjust(64, "a"),
         "clients": [], "stats": stats,
     }  # fmt: skip
-
-
-def _lines(path: Path, rows: Sequence[object]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 class _Balance(HTMLParser):
@@ -222,7 +218,9 @@ def test_the_report_lies_in_the_run_folder_and_is_well_formed(run: Path, page: P
 
 def as_rmse(folder: Path) -> None:
     """Turn a run's accuracies into root mean squared errors."""
-    for file in ("run.json", "metrics.jsonl", "summary.json"):
+    named = [{**row, "name": row["name"].replace(".accuracy", ".rmse")} for row in rows(folder, "metrics")]
+    rewrite(folder, metrics=named)
+    for file in ("run.json", "summary.json"):
         text = (folder / file).read_text().replace(".accuracy", ".rmse")
         (folder / file).write_text(text)
     run = json.loads((folder / "run.json").read_text())
@@ -356,21 +354,19 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_says_so_and_counts_only_the_seeds_that_came_furthest(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", finished=False)
-    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    # FedProx was on its third seed, at round 6, when the power went, in the middle of a line.
-    kept = [x for x in lines if _begun(json.loads(x))]
-    (folder / "metrics.jsonl").write_bytes(b"".join(kept) + b'{"method": "FedProx(mu=0.1)", "seed": 2, "rou')
+    # FedProx was on its third seed, at round 6, when the power went.
+    rewrite(folder, metrics=[row for row in rows(folder, "metrics") if _begun(row)])
     text = said(write_report(folder))
     assert "This run has not finished; rows count the seeds that came furthest." in text
     assert "FedProx(mu=0.1) seed 2 at round 6" in text
-    assert "The last line of metrics.jsonl was cut short" in text
     table = results.headline(read(folder), ["seeds"])
     assert [row.cells[0] for row in table.entries[:3]] == ["3", "2 of 3", "0 of 3"]
 
 
 def test_a_run_that_wrote_nothing_but_its_name_has_a_report(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", finished=False)
-    for name in ("metrics.jsonl", "ledger.jsonl", "partition.json", "config.toml"):
+    rewrite(folder, metrics=(), transfers=())
+    for name in ("partition.json", "config.toml"):
         (folder / name).unlink()
     text = said(write_report(folder))
     assert "has not finished" in text
@@ -390,9 +386,8 @@ def test_contradicting_files_are_reported(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     summary["rows"][0]["mean"] = 0.99
     (folder / "summary.json").write_text(json.dumps(summary))
-    with (folder / "ledger.jsonl").open("a") as f:
-        row = {"method": "FedAvg", "seed": 0, "round": 4, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 7}
-        f.write(json.dumps(row) + "\n")
+    row = {"method": "FedAvg", "seed": 0, "round": 4, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 7}
+    rewrite(folder, transfers=[*rows(folder, "transfers"), row])
     text = " ".join(verdict.serious(read(folder)))
     assert "summary.json gives a last-round accuracy of 0.9900" in text
     # 3 seeds x 4 rounds x 10 clients x 31,400 B = 3,768,000 B.
@@ -541,9 +536,9 @@ def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Pa
 def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round(tmp_path: Path) -> None:
     ended, cut = make_run(tmp_path / "a", METHODS[:1], name="a"), make_run(tmp_path / "b", METHODS[1:2], name="b")
     (cut / "summary.json").unlink()
-    rows = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
-    last = max(json.loads(r)["round"] for r in rows)
-    (cut / "metrics.jsonl").write_text("".join(r for r in rows if json.loads(r)["round"] < last))
+    metrics = list(rows(cut, "metrics"))
+    last = max(row["round"] for row in metrics)
+    rewrite(cut, metrics=[row for row in metrics if row["round"] < last])
     merged = merge([read(ended), read(cut)], ["a", "b"])
     assert not merged.finished
     assert tables.paired(merged) == ()

@@ -46,7 +46,6 @@ def made(
         partitions={},
         failures=(),
         summary=Summary("f", 1.0, {}, None) if finished else None,
-        cut_short=(),
     )
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import polars
 import pytest
+from records import rewrite
 from typer.testing import CliRunner
 
 import unskew as us
 from unskew.api import described
 from unskew.cli.app import app
 from unskew.errors import ConfigError, RunError
+from unskew.record.logs import LOGS, rows
 from unskew.report import read
 from unskew.report.share import share, without_values
 from unskew.run import loop
@@ -44,17 +46,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_copy_has_no_row_of_the_data_and_no_model(run: Path, tmp_path: Path) -> None:
     copy = share(run, tmp_path / "copy")
     names = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
-    logs = {"metrics", "ledger", "failures", "work"}
     assert names == {
-        "run.json", "config.toml", "partition.json", "checksums.json", "info.jsonl", "summary.json", "report.html",
-        *(f"{name}.jsonl" for name in logs),
+        "run.json", "config.toml", "partition.json", "run.sqlite", "summary.json", "report.html",
     }  # fmt: skip
     frame = table()
     secrets = ["RareWard", str(tmp_path.parent), *map(str, frame["los"]), *map(str, frame["age"])]
     secrets += [repr(float(np.float32(v))) for column in ("los", "age") for v in frame[column]]
 
     def leaked(folder: Path) -> set[str]:
-        text = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix in (".json", ".jsonl", ".html"))
+        text = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix in (".json", ".html"))
+        text += "".join(json.dumps(row) for name in LOGS for row in rows(folder, name))
         return {secret for secret in secrets if secret in text}
 
     assert leaked(copy) == set()
@@ -67,7 +68,7 @@ def test_a_copy_is_read_as_the_run_is(run: Path, tmp_path: Path) -> None:
     assert app_run.invoke(app, ["show", str(run), "--share", str(copy)]).stdout.strip() == str(copy)
     ours, theirs = us.load_run(run), us.load_run(copy)
     assert theirs.rows == ours.rows
-    assert theirs.summary == ours.summary
+    assert {**theirs.summary, "record_sha256": ours.summary["record_sha256"]} == ours.summary  # not the same rows
     assert theirs.client_values("fedavg") == ours.client_values("fedavg")
     # Who knows all rows but one value could try it out by a hash of them.
     unhashed = {seed: replace(p, dataset_sha256="") for seed, p in read(run).partitions.items()}
@@ -132,18 +133,17 @@ def test_no_setting_of_a_copy_has_a_folder_and_labels_stay() -> None:
 
 
 def test_a_link_in_a_run_is_not_followed_and_no_reason_names_a_path(run: Path, tmp_path: Path) -> None:
-    """The attack that worked: network.jsonl of somebody's run led to a key of whoever shared it."""
+    """The attack that worked: a log of somebody's run led to a key of whoever shared it."""
     theirs = tmp_path / "theirs"
     shutil.copytree(run, theirs)
     (tmp_path / "key").write_text("secret\n")
-    (theirs / "network.jsonl").symlink_to(tmp_path / "key")
-    with pytest.raises(RunError, match=r"network\.jsonl cannot be copied"):
+    (theirs / "run.sqlite").rename(tmp_path / "record")
+    (theirs / "run.sqlite").symlink_to(tmp_path / "key")
+    with pytest.raises(RunError, match=r"run\.sqlite cannot be read: it is a link"):
         share(theirs, tmp_path / "copy")
-    (theirs / "network.jsonl").unlink()
+    (tmp_path / "record").replace(theirs / "run.sqlite")
     row = {"method": "fedavg", "seed": 0, "round": 1, "client": 0}
-    lines = [json.dumps({**row, "reason": r}) + "\n" for r in ("late", "refused: restore /home/j/state")]
-    (theirs / "failures.jsonl").write_text("".join(lines))
-    (theirs / "checksums.json").unlink()
+    rewrite(theirs, failures=[{**row, "reason": r} for r in ("late", "refused: restore /home/j/state")])
     copy = share(theirs, tmp_path / "copy")
     assert [f.reason for f in read(copy).failures] == ["late", "refused: left out, as it names a path"]
     assert "begun_in" not in json.loads((copy / "run.json").read_text())

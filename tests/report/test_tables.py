@@ -56,7 +56,6 @@ def record(
         partitions={},
         failures=(),
         summary=Summary("f", 1.0, {("FedAvg", "global.accuracy.mean_last_2"): 0.0}, None) if finished else None,
-        cut_short=(),
     )
 
 

@@ -61,7 +61,6 @@ def record(
         partitions=dict.fromkeys(seeds, split),
         failures=(),
         summary=None,
-        cut_short=(),
         baseline="",
         headline=headline,
         tested={at: dict(enumerate(map(float, n))) for at in clients},
@@ -677,9 +676,9 @@ def test_leave_one_out_runs_each_site_once_and_goes_on(
     of = leave_out.runs(experiment)
     assert [each.client for each in of] == [None, "0", "1", "2"]
     leave_out.run(of[:2], tmp_path, NoCallback())
-    before = (tmp_path / "without-0" / "metrics.jsonl").stat().st_mtime_ns
+    before = (tmp_path / "without-0" / "run.sqlite").stat().st_mtime_ns
     leave_out.run(of, tmp_path, NoCallback())
-    assert (tmp_path / "without-0" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert (tmp_path / "without-0" / "run.sqlite").stat().st_mtime_ns == before
     from unskew.report import read
 
     records = {each.client: read(tmp_path / each.folder) for each in of}

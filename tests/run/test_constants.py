@@ -81,10 +81,10 @@ def test_a_constant_buffer_is_as_a_plain_attribute(method: str, executor: str, t
         run(method, masked(buffers), tmp_path / str(buffers), runtime=us.Runtime(executor=executor))
     there, here = tmp_path / "False", tmp_path / "True"
     ours, theirs = (
-        [r for r in rows(folder / "metrics.jsonl") if not r["name"].startswith("seconds")] for folder in (here, there)
+        [r for r in rows(folder, "metrics") if not r["name"].startswith("seconds")] for folder in (here, there)
     )
     assert ours == theirs
-    assert list(rows(here / "ledger.jsonl")) == list(rows(there / "ledger.jsonl"))
+    assert list(rows(here, "transfers")) == list(rows(there, "transfers"))
     for client in (0, 3):
         model = load_model(here, "it", client, network=masked(True))
         other = load_model(there, "it", client, network=masked(False))

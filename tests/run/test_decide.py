@@ -270,7 +270,7 @@ class KillAfter(NoCallback):
 
 def content(folder: Path) -> tuple[list[Any], str, list[int]]:
     summary = json.loads((folder / "summary.json").read_text())
-    metrics = [r for r in rows(folder / "metrics.jsonl") if r["name"] != "seconds"]
+    metrics = [r for r in rows(folder, "metrics") if r["name"] != "seconds"]
     return metrics, summary["fingerprint"], summary["seeds"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import rewrite
 from typer.testing import CliRunner
 
 import unskew
@@ -74,7 +75,7 @@ def test_methods_that_do_not_diverge_have_the_numbers_they_have_alone(
     alone = loop.start(replace(experiment, methods=experiment.methods[:1]), tmp_path / "alone").folder
 
     def numbers(of: Path) -> list[dict[str, Any]]:
-        return [r for r in rows(of / "metrics.jsonl") if r["method"] == "fedavg" and r["name"] != "seconds"]
+        return [r for r in rows(of, "metrics") if r["method"] == "fedavg" and r["name"] != "seconds"]
 
     assert numbers(folder) == numbers(alone)
 
@@ -173,8 +174,7 @@ def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
 def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, tmp_path: Path) -> None:
     other = shutil.copytree(folder, tmp_path / "run")
     lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
-    (other / "failures.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lost))
-    (other / "checksums.json").unlink()
+    rewrite(other, failures=lost)
     assert [(row.method, row.seed) for row in read(other).failures] == [("hot", 0)]
 
 

@@ -54,8 +54,8 @@ def test_a_healthy_machine_has_nothing_broken(pretend: Callable[..., None], tmp_
     assert broken(findings) == ()
     assert {f.what for f in findings} >= {
         *("unskew", "python", "platform", "torch", "numpy", "cores", "memory", "threads", "cuda", "fork"),
-        *("extra [hub]", "extra [track]", "extra [flower]", "extra [diffusion]", "extra [dp]"),
-        *("data folder", "browser", "run folders", "disk"),
+        *("extra [hub]", "extra [track]", "extra [deploy]", "extra [diffusion]", "extra [dp]"),
+        *("data folder", "run folders", "disk"),
     }
     assert list(tmp_path.iterdir()) == []
 
@@ -89,14 +89,14 @@ def test_a_python_that_is_too_old_is_broken(pretend: Callable[..., None], tmp_pa
 def test_a_missing_extra_is_no_problem_and_comes_with_its_pip_line(
     pretend: Callable[..., None], tmp_path: Path
 ) -> None:
-    pretend(datasets=None, flwr=None)
-    hub, flower = line("extra [hub]", tmp_path), line("extra [flower]", tmp_path)
+    pretend(datasets=None, grpcio=None)
+    hub, deploy = line("extra [hub]", tmp_path), line("extra [deploy]", tmp_path)
     assert (hub.status, hub.remedy) == ("missing", "pip install 'unskew[hub]'")
     assert hub.found == "lacks datasets: data sets by name from the Hugging Face hub"
-    # The installed unskew does not declare [flower], so its packages are named.
-    assert (flower.status, flower.remedy) == ("missing", "pip install flwr")
+    # The installed unskew does not declare [deploy], so its packages are named.
+    assert (deploy.status, deploy.remedy) == ("missing", "pip install grpcio")
     assert not hub.core
-    assert not flower.core
+    assert not deploy.core
 
 
 def test_an_extra_that_is_there_in_part_says_what_it_lacks(pretend: Callable[..., None], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from unskew.run import loop
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.folder import read_json
 from unskew.run.models import load_model
-from unskew.run.setup import prepare, remarks
 
 ROWS, FEATURES, CLASSES, CLIENTS = 72, 6, 3, 3
 X, Y = torch.randn(ROWS, FEATURES, generator=Key(1).generator()), torch.arange(ROWS) % CLASSES
@@ -83,11 +81,11 @@ METHODS: dict[str, Callable[[us.SgdConfig], Any]] = {
 
 
 def values(out: Path) -> list[dict[str, Any]]:
-    return [r for r in rows(out / "metrics.jsonl") if not r["name"].startswith(("bytes.", "seconds"))]
+    return [r for r in rows(out, "metrics") if not r["name"].startswith(("bytes.", "seconds"))]
 
 
 def sent(out: Path) -> int:
-    return sum(r["bytes"] for r in rows(out / "ledger.jsonl"))
+    return sum(r["bytes"] for r in rows(out, "transfers"))
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # that bodies travel, which they are to
@@ -115,7 +113,7 @@ def test_a_message_is_smaller_by_the_frozen_tensors(tmp_path: Path) -> None:
     head = {n: t for n, t in net.state_dict().items() if n not in BODY and t.is_floating_point()}
     assert {n: t.numel() for n, t in head.items()} == {"3.weight": 60, "3.bias": 3}
     expected = {"down": wire.nbytes(ModelMessage(head)), "up": wire.nbytes(ModelReply(head, 16))}
-    measured = {(r["name"], r["value"]) for r in rows(tmp_path / "r" / "metrics.jsonl") if r["name"][:6] == "bytes."}
+    measured = {(r["name"], r["value"]) for r in rows(tmp_path / "r", "metrics") if r["name"][:6] == "bytes."}
     assert measured >= {(f"bytes.{way}", float(CLIENTS * size)) for way, size in expected.items()}
 
 
@@ -217,24 +215,8 @@ def test_what_is_forecast_is_what_is_sent(experiment: Experiment, tmp_path: Path
     run = loop.start(experiment, tmp_path / "r").folder
     for cost in forecast.costs:
         assert cost.bytes is not None
-        ledger = sum(r["bytes"] for r in rows(run / "ledger.jsonl") if r["method"] == cost.method)
+        ledger = sum(r["bytes"] for r in rows(run, "transfers") if r["method"] == cost.method)
         assert sum(cost.bytes.values()) == ledger
-
-
-def test_a_pretrained_body_that_travels_for_nothing_is_remarked(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """2,080 of 2,410 parameters of 4 bytes are the body's, 8.32 kB of 9.64 kB.  One that is drawn is its seed's."""
-    assert not list(remarks(experiment, prepare(experiment), 3))
-    monkeypatch.setattr(sys.modules[__name__], "FREE", True)
-    said = list(remarks(experiment, prepare(experiment), 3))
-    assert [one.partition(":")[0] for one in said] == ["fedavg", "scaffold", "coded"]
-    assert "8.32 kB of the 9.64 kB of a model travel and are never changed" in said[0]
-    method = replace(experiment.methods[0], algorithm=us.FedAvg(local(True), personal=("0",)))
-    own = replace(experiment, methods=(method,))
-    assert not list(remarks(own, prepare(own), 3)), "what stays with clients does not travel"
-    drawn = replace(experiment, task=replace(experiment.task, model="mlp", head=None))
-    assert not list(remarks(drawn, prepare(drawn), 3))
 
 
 def test_parts_that_are_frozen_are_said_to_be_so_where_they_are_named(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_client_keeps_the_very_model_that_was_tested(method: str, run: Path, t
     fed = run_setup.divide(experiment, setup.dataset, 0)
     tested = {
         r["client"]: r["value"]
-        for r in rows(run / "metrics.jsonl")
+        for r in rows(run, "metrics")
         if (r["method"], r["round"], r["name"]) == (method, 2, "personal.accuracy") and "client" in r
     }
     assert sorted(tested) == [0, 1, 2, 3]

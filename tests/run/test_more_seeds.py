@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from records import rewrite
 
 import unskew as us
 from unskew.errors import ConfigError, RunError
@@ -136,11 +137,12 @@ def test_what_makes_it_another_run_is_refused(source: Path, tmp_path: Path) -> N
     with pytest.raises(RunError, match="exists already"):
         more_seeds.add(source, tmp_path / "taken", 0.5, 30)
     networked = shutil.copytree(source, tmp_path / "networked")
-    (networked / "network.jsonl").touch()
+    card["command"] = "unskew deploy"
+    (networked / "run.json").write_text(json.dumps(card))
     with pytest.raises(RunError, match="a run over a network"):
         more_seeds.add(networked, tmp_path / "more", 0.5, 30)
     empty = shutil.copytree(source, tmp_path / "empty")
-    shutil.rmtree(empty / "checkpoints")
+    rewrite(empty)
     with pytest.raises(RunError, match="no checkpoint to go on from"):
         more_seeds.add(empty, tmp_path / "more", 0.5, 30)
     linked = shutil.copytree(source, tmp_path / "linked")

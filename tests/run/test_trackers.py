@@ -86,7 +86,7 @@ def test_every_number_of_no_single_client_reaches_the_tracker_once(
     tiny: Make, tmp_path: Path, recorder: Recorder
 ) -> None:
     outcome = loop.start(tracked(tiny, "seeds=[3, 4]"), tmp_path / "run")
-    written = [r for r in rows(outcome.folder / "metrics.jsonl") if "client" not in r]
+    written = [r for r in rows(outcome.folder, "metrics") if "client" not in r]
     told = [(m, s, t, name, value) for m, s, t, values in recorder.told for name, value in values.items()]
     assert told == [(r["method"], r["seed"], r["round"], r["name"], r["value"]) for r in written]
     assert list(dict.fromkeys((m, s) for m, s, _, _ in recorder.told)) == [
@@ -219,7 +219,7 @@ def test_tensorboard_s_files_hold_the_numbers_of_every_cell(tiny: Make, tmp_path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     outcome = loop.start(tracked(tiny), tmp_path / "run")
-    written = list(rows(outcome.folder / "metrics.jsonl"))
+    written = list(rows(outcome.folder, "metrics"))
     for label, place in (("fedavg", "fedavg"), ("a/b", "a%2Fb")):
         found = EventAccumulator(str(tmp_path / "run" / "tensorboard" / place / "0"))
         found.Reload()
@@ -326,7 +326,7 @@ def test_mlflow_has_a_run_for_each_cell_under_one_for_the_experiment(
     accuracy = [(value, step) for name, value, step in cells[0]["metrics"] if name == "global.accuracy"]
     assert accuracy == [
         (r["value"], r["round"])
-        for r in rows(outcome.folder / "metrics.jsonl")
+        for r in rows(outcome.folder, "metrics")
         if (r["method"], r["name"]) == ("fedavg", "global.accuracy")
     ]
     assert cells[1]["params"]["method.mu"] == "0.1"

@@ -24,6 +24,7 @@ from unskew.history import load_run
 from unskew.keys import Key
 from unskew.protocol import Me, Step
 from unskew.record import reader
+from unskew.record.logs import rows
 from unskew.report import results, stats, write_report
 from unskew.report.verdict import what
 from unskew.run import loop
@@ -132,9 +133,9 @@ def test_training_is_the_same_whatever_becomes_of_the_newcomers(
 ) -> None:
     """Other epochs and other rounds of evaluation change no number of the clients that train."""
 
-    def trained(folder: Path) -> list[str]:
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        return [x for x in lines if '"seconds"' not in x and "unseen" not in x and '"gap' not in x]
+    def trained(folder: Path) -> list[dict[str, Any]]:
+        others = ("seconds", "unseen", "gap")
+        return [row for row in rows(folder, "metrics") if not row["name"].startswith(others)]
 
     other = ("rounds=2", "unseen.clients=0.5", "unseen.adapt_epochs=3", "unseen.every=1", "seeds=[0,1]")
     loop.start(tiny(*other, "split.num_clients=6", methods=METHODS), tmp_path / "run")
@@ -155,8 +156,7 @@ def test_every_method_reports_newcomers_after_the_last_round_and_the_gap(ran: Pa
 
 
 def test_only_clients_that_trained_are_in_cohorts_ledger_and_label_counts(ran: Path) -> None:
-    rows = [json.loads(line) for line in (ran / "ledger.jsonl").read_text().splitlines()]
-    assert {row[end] for row in rows for end in ("src", "dst")} == {0, 1, 2, 3}  # 0 is the server
+    assert {row[end] for row in rows(ran, "transfers") for end in ("src", "dst")} == {0, 1, 2, 3}  # 0 is the server
     partition = json.loads((ran / "partition.json").read_text())["seeds"]["0"]
     assert len(partition["stats"]["label_counts"]) == 3
     assert len(partition["unseen"]["clients"]) == 3
@@ -181,7 +181,7 @@ def test_a_report_without_newcomers_says_nothing_of_them(
 ) -> None:
     loop.start(tiny("rounds=1"), tmp_path / "run")
     assert "Unseen clients" not in write_report(tmp_path / "run").read_text()
-    assert "unseen" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert not any("unseen" in row["name"] for row in rows(tmp_path / "run", "metrics"))
 
 
 def test_welch_over_two_seeds_averages_the_differences() -> None:

@@ -18,16 +18,14 @@ from unskew.info import ignored_of, parts, row
 from unskew.protocol import Held
 from unskew.tree import is_record
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 
-from flwr.app import Message
 from loopback import Deployed, built
 
 from unskew.algorithms import TABLE
 from unskew.algorithms.flsc import FLSCReply
 from unskew.algorithms.ifca import IFCAReply
 from unskew.algorithms.maxfl import MAXFLGroupReply
-from unskew.runtime.flower import pack, unpack
 from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
 from unskew.tree import hints_of
 
@@ -166,8 +164,8 @@ class Liar:
         self.told: list[tuple[str, str]] = []
         self.now: tuple[str, str] | None = None
 
-    def __call__(self, message: Message) -> Message:
-        asked, reply = read(unpack(message.content), REQUESTS), unpack((honest := self.honest(message)).content)
+    def __call__(self, message: Envelope) -> Envelope:
+        asked, reply = read(message, REQUESTS), (honest := self.honest(message))
         if self.now is not None or reply.action not in ("ask", "fetch"):
             return honest
         step, of = (
@@ -181,7 +179,7 @@ class Liar:
                         continue
                     self.now = (step, what)
                     parts = (*reply.parts[:i], wire.encode(lie), *reply.parts[i + 1 :])
-                    return Message(pack(Envelope(reply.action, reply.head, parts)), reply_to=message)
+                    return Envelope(reply.action, reply.head, parts)
         return honest
 
     def is_seen_through(self, step: str, data: bytes, of: Any) -> bool:

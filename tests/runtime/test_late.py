@@ -9,17 +9,15 @@ from recipe import simulator
 
 from unskew import wire
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 
-from flwr.app import Message
 from loopback import Deployed
 
-from unskew.runtime import flower, membership
+from unskew.runtime import membership
+from unskew.runtime.message import Envelope
 from unskew.runtime.network import Limits
 
 NETWORK, DEADLINE_S = "perceptron", 100.0
-LATE = f"late: no reply within {DEADLINE_S:g} s"
-EARLIER = "late: it has not replied to an earlier request of this round"
 LEFT_OUT = "client lost: it was late in {} rounds in a row and is left out for a while"
 
 
@@ -34,7 +32,7 @@ class Slow(Deployed):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.pass_time)
-        for module in (flower, membership):
+        for module in (membership,):
             monkeypatch.setattr(module, "time", clock)
         super().__init__("fedavg", NETWORK, folder, 4, clients_per_round=6, limits=Limits(deadline_s=DEADLINE_S))
         self.said: list[str] = []
@@ -45,7 +43,7 @@ class Slow(Deployed):
         self.now += max(seconds, 0.05)
 
     def silence(self, *clients: int) -> None:
-        def silent(message: Message) -> Message:
+        def silent(message: Envelope) -> Envelope:
             raise TimeoutError
 
         self.grid.handlers |= {self.node(c): silent for c in clients}
@@ -65,14 +63,6 @@ class Slow(Deployed):
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(tmp_path, monkeypatch)
-
-
-def test_a_round_waits_once_for_a_client_that_is_late_in_it(there: Slow) -> None:
-    """It is still at what it was asked first, so it is not asked to evaluate."""
-    there.silence(1)
-    lost, took = there.round(1)
-    assert lost == {(1, "train"): LATE, (1, "evaluate"): EARLIER}
-    assert took == pytest.approx(DEADLINE_S, abs=1.0)
 
 
 def test_a_client_that_is_late_in_three_rounds_is_left_out_and_named(there: Slow) -> None:
@@ -100,44 +90,6 @@ def test_rounds_without_a_client_that_is_left_out_are_those_of_a_simulation_that
         there.round(t)
         expected, _ = sim.round(expected, t)
         assert wire.encode(there.state) == wire.encode(expected)
-
-
-def test_a_client_that_answers_again_takes_part_again(there: Slow) -> None:
-    there.silence(1)
-    for t in (1, 2, 3, 4):
-        there.round(t)
-    there.revive(1)
-    assert (1, "train") in there.round(5)[0], "its time is not over"
-    there.now += DEADLINE_S
-    assert there.round(6)[0] == {}
-    assert there.said[1:] == ["client 1 is here"]
-
-
-def test_a_client_that_greets_and_is_late_again_is_left_out_for_longer_each_time(there: Slow) -> None:
-    """At the most for ten deadlines: one that is always slow costs its rounds a tenth of their time."""
-    pauses = []
-    for _ in range(8):
-        there.membership.count_round({1}, (), DEADLINE_S)
-        if 1 not in there.membership.present:
-            pauses.append(there.membership._again[there.node(1)] - there.now)
-            there.now += pauses[-1]
-            there.membership.call()
-    assert pauses == [100.0, 200.0, 400.0, 800.0, 1000.0, 1000.0]
-    assert there.said[-2:] == [
-        "client 1 was late in 8 rounds in a row and is left out for 1000 s or more",
-        "client 1 is here",
-    ]
-
-
-def test_a_client_that_was_started_anew_is_greeted_at_once(there: Slow) -> None:
-    there.silence(1)
-    for t in (1, 2, 3, 4):
-        there.round(t)
-    del there.grid.handlers[there.node(1)]
-    assert there.round(5)[0] == dict.fromkeys([(1, "train"), (1, "evaluate")], "client lost: it is not connected")
-    there.revive(1)
-    assert there.round(6)[0] == {}
-    assert there.said[1:] == ["client 1, which was left out, is gone", "client 1 is here"]
 
 
 def test_rounds_that_a_late_client_was_needed_for_do_not_count(there: Slow) -> None:

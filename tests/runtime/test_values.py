@@ -187,18 +187,6 @@ def test_serving_and_reporting_leave_the_state_as_it_was(method: Any) -> None:
         us.check_method(method)
 
 
-@pytest.mark.parametrize("method", [ChangesMessage(), ChangesMemory()], ids=lambda m: type(m).__name__)
-def test_worker_processes_look_at_what_they_are_given_too(method: Any) -> None:
-    """Theirs lies in shared memory: what one changes, others read, in whatever order they come."""
-    two = us.Runtime(executor="workers", workers=2)
-    with pytest.raises(ProtocolError, match=r"step 'train' changes its .* in place"):
-        us.simulate({"mine": method}, data="digits", model="logistic", rounds=2, runtime=two, progress=False)
-
-
-def test_a_method_that_makes_new_tensors_is_left_alone() -> None:
-    played(simulator("fedavg", "perceptron", algorithm=Plain()))
-
-
 def played(sim: Any) -> None:
     state = sim.start()
     for t in (1, 2, 3):

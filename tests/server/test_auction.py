@@ -19,7 +19,6 @@ from unskew.server.auction import (
     edge_weights,
     feasible,
     match,
-    outage,
     valuations,
 )
 from unskew.server.distance import DistanceMetric, iid_distance, learn, shares
@@ -71,11 +70,6 @@ def test_equal_shares_are_worth_exactly_nothing() -> None:
 
 
 # ---------------------------------------------------------------- links
-def test_outage_by_hand() -> None:
-    """gamma 1 is a mean SNR of 1: the chance of falling below it is 1 - 1/e; no link is always out."""
-    gamma = torch.tensor([0.0, 1.0, math.log2(11.0)])
-    assert outage(gamma, 1.0).tolist() == pytest.approx([1.0, 0.632121, 0.095163], abs=1e-6)
-    assert outage(gamma, 0.0).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_one_bit_per_hertz_needs_12_90_db() -> None:
@@ -135,16 +129,6 @@ def test_a_matching_is_the_best_there_is_and_has_no_worthless_pair(weights: Tens
     assert match(weights) == pairs
 
 
-def test_nobody_is_matched_where_nothing_gains() -> None:
-    assert match(torch.tensor([[0.0, -1.0], [0.0, 0.0]])) == []
-    assert match(torch.zeros(0, 5)) == []
-
-
-def test_the_best_pair_of_each_is_not_the_best_matching() -> None:
-    """Both models want client 0; 3 + 4 beats 5 + 1."""
-    assert match(torch.tensor([[5.0, 4.0], [3.0, 1.0]])) == [(0, 1), (1, 0)]
-
-
 def test_a_budget_admits_the_most_efficient_first_and_nobody_past_one_that_does_not_fit() -> None:
     """Weights 3, 2, 1 cost 4, 5, 1: with 6 the second does not fit, and the third waits behind it."""
     weights, cost = torch.diag(torch.tensor([1.0, 3.0, 2.0])), torch.diag(torch.tensor([1.0, 4.0, 5.0]))
@@ -180,9 +164,3 @@ def test_what_cannot_be_a_bid_is_refused_and_the_others_stand(bid: Tensor, why: 
     assert refused == {1: why}
     assert values[:, 0].tolist() == pytest.approx([0.7, -0.7])
     assert bool(values[:, 1].isnan().all())
-
-
-def test_no_bids_are_a_table_of_nothing() -> None:
-    values, refused = bid_table({}, 2, 3, 1.0)
-    assert refused == {}
-    assert bool(values.isnan().all())

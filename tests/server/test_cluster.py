@@ -11,16 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unskew.bench import partition as bench
 from unskew.bench.partition import naive
-from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.server.cluster import (
     TIE,
     Placed,
     Products,
     alphas,
-    cosines,
     displacements,
     gram,
     insert,
@@ -67,28 +64,6 @@ def test_it_is_the_printed_algorithm_on_vectors(
     groups = None if groups is None else min(groups, clients)
     found = partition(of(g), n, alpha, groups=groups, leave_one_out=leave_one_out, whole=seed % 2 == 0)
     assert found.groups == naive(g.numpy(), n, alphas(alpha, n).tolist(), groups, leave_one_out)
-
-
-@given(seed=st.integers(0, 2**32), clients=st.integers(2, 8), leave_one_out=st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_the_first_merge_is_the_best_of_all_pairs(seed: int, clients: int, leave_one_out: bool) -> None:
-    """(15) for every pair, straight from its definition."""
-    g, n = random_case(seed, clients, 4)
-    unit = g / g.norm(dim=1, keepdim=True)
-
-    def benefit(i: int, j: int) -> float:
-        d = n[i] + n[j]
-        if leave_one_out:
-            cosine = 2.0 * float(unit[i] @ unit[j])
-        else:
-            both = n[i] * g[i] + n[j] * g[j]
-            cosine = float((unit[i] + unit[j]) @ both / both.norm())
-        return cosine - 2 * 50.0 / d - (1.0 - 50.0 / n[i]) - (1.0 - 50.0 / n[j])
-
-    best = max(itertools.combinations(range(clients), 2), key=lambda p: benefit(*p))
-    history = partition(of(g), n, 50.0, groups=1, leave_one_out=leave_one_out).history
-    assert (history[0].first, history[0].second) == best
-    assert history[0].benefit == pytest.approx(benefit(*best), abs=1e-9)
 
 
 @given(seed=st.integers(0, 2**32), alpha=st.sampled_from([1.0, 50.0, 1e3, 1e6]), leave_one_out=st.booleans())
@@ -165,16 +140,6 @@ def test_alpha_of_each_client_counts_for_that_client() -> None:
 
 
 # ---------------------------------------------------------------- invariants
-@given(seed=st.integers(0, 2**32), beta=st.floats(-5, 5))
-@settings(max_examples=50, deadline=None)
-def test_beta_cancels(seed: int, beta: float) -> None:
-    """B from utilities with beta added to each client's is B without: both sides have as many clients."""
-    g, n = random_case(seed, 6, 3)
-    k = of(g)
-    for a, b in (([0], [1]), ([0, 2], [3]), ([0, 1, 2], [3, 4, 5])):
-        whole, parts = total(k, n, 10.0, [*a, *b]), total(k, n, 10.0, a) + total(k, n, 10.0, b)
-        with_beta = (whole + beta * len([*a, *b])) - (parts + beta * len(a) + beta * len(b))
-        assert with_beta == pytest.approx(whole - parts, abs=1e-9)
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
@@ -183,47 +148,6 @@ def test_identical_gradients_are_one_group_for_any_alpha_above_zero(leave_one_ou
     n = [3, 5, 8, 1, 9, 2, 4]
     assert partition(k, n, 1e-6, leave_one_out=leave_one_out).groups == (tuple(range(7)),)
     assert len(partition(k, n, 0.0, leave_one_out=leave_one_out).groups) == 7
-
-
-def test_orthogonal_gradients_stay_alone_as_alpha_vanishes() -> None:
-    for alpha in (0.0, 1e-9, 0.5):
-        assert len(partition(of(torch.eye(6)), [2, 3, 4, 5, 6, 7], alpha).groups) == 6
-    assert len(partition(of(torch.eye(6)), [2, 3, 4, 5, 6, 7], 1e6).groups) == 1
-
-
-@given(seed=st.integers(0, 2**32), alpha=st.sampled_from([1.0, 20.0, 100.0]))
-@settings(max_examples=60, deadline=None)
-def test_no_two_groups_of_the_result_would_gain(seed: int, alpha: float) -> None:
-    g, n = random_case(seed, 10, 5)
-    k = of(g)
-    groups = partition(k, n, alpha).groups
-    for a, b in itertools.combinations(groups, 2):
-        gain = total(k, n, alpha, [*a, *b]) - total(k, n, alpha, a) - total(k, n, alpha, b)
-        assert gain <= TIE + 1e-10
-
-
-@given(seed=st.integers(0, 2**32), leave_one_out=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_other_numbers_for_the_clients_give_the_same_groups(seed: int, leave_one_out: bool) -> None:
-    g, n = random_case(seed, 9, 4)
-    order = torch.randperm(9, generator=(Key(seed) / "order").generator()).tolist()
-    before = partition(of(g), n, 30.0, leave_one_out=leave_one_out).groups
-    after = partition(of(g[order]), [n[i] for i in order], 30.0, leave_one_out=leave_one_out).groups
-    assert sorted(tuple(sorted(order[i] for i in m)) for m in after) == list(before)
-
-
-def test_the_length_of_all_gradients_together_does_not_matter() -> None:
-    g, n = random_case(4, 12, 5)
-    assert partition(of(g), n, 40.0).groups == partition(of(1e-6 * g), n, 40.0).groups
-
-
-def test_planted_groups_are_found() -> None:
-    """300 clients around 30 directions in 1,000 dimensions, cosine about .9 inside and 0 between."""
-    g = Key(5).generator()
-    centre = torch.randn(30, 1000, generator=g, dtype=torch.float64)
-    rows = centre.repeat(10, 1) + 0.3 * torch.randn(300, 1000, generator=g, dtype=torch.float64)
-    found = partition(of(rows), [100] * 300, 10.0)
-    assert found.groups == tuple(tuple(range(i, 300, 30)) for i in range(30))
 
 
 # ---------------------------------------------------------------- ties, fixed groups, the whole tree
@@ -276,44 +200,11 @@ def test_who_cannot_be_compared_stays_alone_and_the_others_do_not_notice() -> No
     assert all((i,) in found.groups for i in alone)
 
 
-def test_a_fixed_number_counts_those_that_cannot_be_compared() -> None:
-    rows = torch.cat([torch.eye(4), torch.zeros(2, 4)])
-    assert len(partition(of(rows), [5] * 6, 1.0, groups=4).groups) == 4
-    assert partition(of(rows), [5] * 6, 1.0, groups=1).groups == ((0, 1, 2, 3), (4,), (5,))
-
-
 def test_without_examples_there_is_no_utility() -> None:
     found = partition(of(torch.ones(3, 2)), [5, 0, 5], 1.0)
     assert found.groups == ((0, 2), (1,))
     assert found.alone == {1: "it has no training examples"}
     assert utilities(of(torch.ones(3, 2)), [5, 0, 5], 1.0, [[1]]) == {1: -math.inf}
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_nobody_and_one_client_are_partitions(count: int) -> None:
-    assert partition(of(torch.ones(count, 2)), [5] * count, 1.0).groups == ((0,),) * count
-    assert partition(of(torch.zeros(count, 2)), [5] * count, 1.0).groups == ((0,),) * count
-
-
-@pytest.mark.parametrize("alpha", [-0.5, math.inf, math.nan, (1.0, -1.0, 1.0)])
-def test_an_alpha_out_of_range_is_refused(alpha: Any) -> None:
-    with pytest.raises(ConfigError, match=r"alpha must be finite and >= 0, got (-0.5|inf|nan|-1.0)"):
-        partition(of(torch.eye(3)), [1] * 3, alpha)
-
-
-def test_the_released_codes_word_for_alpha_is_explained() -> None:
-    with pytest.raises(ConfigError, match='the released code\'s -1 is alpha = "size"'):
-        alphas(-1.0, [1, 2])
-
-
-def test_numbers_that_do_not_fit_are_refused() -> None:
-    k = of(torch.eye(3))
-    with pytest.raises(ConfigError, match="groups must be between 1 and the number of clients, 3, got 4"):
-        partition(k, [1] * 3, 1.0, groups=4)
-    with pytest.raises(ConfigError, match="alpha must be one number, or one for each of 3 clients, got 2"):
-        partition(k, [1] * 3, (1.0, 2.0))
-    with pytest.raises(ValueError, match="of 2 clients must be 2 x 2, got"):
-        partition(k, [1] * 2, 1.0)
 
 
 def by_definition(g: Tensor, h: Tensor, n: Sequence[int], alpha: float, members: Sequence[int]) -> list[float]:
@@ -420,42 +311,3 @@ def test_the_gram_matrix_does_not_depend_on_chunks_or_bands(clients: int, chunk:
     assert k.dtype == torch.float64
     torch.testing.assert_close(k, rows.double() @ rows.double().T, rtol=1e-6, atol=1e-5)
     assert torch.equal(k, k.T)
-
-
-def test_products_are_exact_up_to_a_size_and_single_beyond_with_sums_in_double() -> None:
-    starts, ends = models(4, torch.float32)
-    exact = list(displacements(starts, ends, ["a", "b"]))
-    single = list(displacements(starts, ends, ["a", "b"], exact_up_to=4 * 4 * 38 - 1))
-    assert {x.dtype for x in exact} == {torch.float64}
-    assert {x.dtype for x in single} == {torch.float32}
-    assert gram(single, 4).dtype == torch.float64
-    torch.testing.assert_close(gram(single, 4), gram(exact, 4), rtol=1e-6, atol=1e-5)
-
-
-def test_a_row_that_is_not_finite_spoils_itself_only() -> None:
-    rows = torch.randn(4, 6, generator=Key(2).generator(), dtype=torch.float64)
-    spoilt = rows.clone()
-    spoilt[2, 3] = math.nan
-    keep = torch.tensor([0, 1, 3])
-    torch.testing.assert_close(of(spoilt)[keep][:, keep], of(rows)[keep][:, keep])
-    assert of(spoilt)[2].isnan().all()
-
-
-def test_cosines_are_one_with_oneself_and_nan_without_direction() -> None:
-    found = cosines(of([[3.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
-    assert found[0, 0] == 1
-    assert found[0, 2] == pytest.approx(math.sqrt(0.5))
-    assert found[1].isnan().all()
-    assert found[:, 1].isnan().all()
-
-
-# ---------------------------------------------------------------- the benchmark
-def test_the_benchmark_finds_the_printed_groups_and_gives_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "NAIVE", (6, 50))
-    rows = bench.measure(20, 300, lambda _: None)
-    assert {(r["case"], r["what"]) for r in rows} == {
-        *(("n20/m300", what) for what in ("gram", "partition", "gram_and_partition", "groups", "peak_resident")),
-        ("n6/m50", "gram_and_partition"),
-    }
-    assert all(r["value"] > 0 for r in rows)
-    assert [r["against"] for r in rows if "ratio" in r] == ["naive", "naive"]

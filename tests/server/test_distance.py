@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 
-from unskew.errors import ConfigError
 from unskew.server.distance import (
     DistanceMetric,
     chain_distance,
@@ -63,25 +62,12 @@ def test_w1_is_the_wasserstein_distance_of_ordered_classes(psi: Tensor, target: 
     assert iid_distance(psi, target, "w1").item() == pytest.approx(expected, abs=1e-9)
 
 
-@given(simplex, simplex)
-def test_tv_is_what_cannot_stay_where_it_is(psi: Tensor, target: Tensor) -> None:
-    """Under the 0/1 ground metric only what the two do not share has to be moved: 1 - sum min(psi, t)."""
-    kept = float(torch.minimum(psi, target).sum())
-    assert iid_distance(psi, target, "tv").item() == pytest.approx(1.0 - kept, abs=1e-9)
-
-
 @given(simplex, simplex, st.sampled_from(METRICS))
 def test_no_distribution_is_further_than_the_largest_distance(
     psi: Tensor, target: Tensor, metric: DistanceMetric
 ) -> None:
     distance = float(iid_distance(psi, target, metric))
     assert 0.0 <= distance <= largest_distance(target, metric) + 1e-12
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_distribution_is_at_distance_zero_from_itself_zeros_and_all(metric: DistanceMetric) -> None:
-    psi = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
-    assert iid_distance(psi, psi, metric).item() == pytest.approx(0.0, abs=1e-12)
 
 
 def test_divergences_at_zeros() -> None:
@@ -92,24 +78,12 @@ def test_divergences_at_zeros() -> None:
     assert iid_distance(left, right, "js").item() == pytest.approx(math.log(2))
 
 
-def test_a_metric_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="metric must be one of l2, l1, tv, kl, js, w1, got 'l3'"):
-        iid_distance(UNIFORM, UNIFORM, "l3")  # type: ignore[arg-type]
-
-
 @given(tensors(-2.0, 2.0, (3, 5)))
 def test_projected_noise_is_a_distribution(noisy: Tensor) -> None:
     psi = project(noisy)
     assert bool((psi >= 0).all())
     torch.testing.assert_close(psi.sum(-1), torch.ones(3, dtype=torch.float64))
     torch.testing.assert_close(project(psi), psi)
-
-
-def test_what_has_nothing_positive_left_becomes_uniform() -> None:
-    assert project(torch.tensor([[-1.0, 0.0, -0.5], [3.0, -1.0, 1.0]])).tolist() == [
-        pytest.approx([1 / 3] * 3),
-        [0.75, 0.0, 0.25],
-    ]
 
 
 @given(histograms(6, 4))

@@ -16,7 +16,6 @@ from unskew.server.graphs import (
     ErdosRenyi,
     Geometric,
     Graph,
-    Links,
     Ring,
     Torus,
     contraction,
@@ -98,44 +97,6 @@ def test_a_probability_that_is_too_small_grows_until_nobody_is_cut_off() -> None
     assert max(edges) < 66
 
 
-def test_a_radius_that_suffices_is_left_alone() -> None:
-    a, wider = Geometric(0.6)(15, Key(4)), Geometric(0.9)(15, Key(4))
-    at = torch.rand(15, 2, dtype=torch.float64, generator=(Key(4) / "positions").generator())
-    assert torch.equal(a, (torch.cdist(at, at) <= 0.6).fill_diagonal_(False))
-    assert bool((wider | a).eq(wider).all())
-    assert not torch.equal(a, wider)
-
-
-def test_pairs_of_a_random_graph_are_as_many_as_its_probability_says() -> None:
-    """At n = 60 and p = .3 nobody is cut off; 1770 pairs, standard deviation of the share .011."""
-    share = sum(degrees(ErdosRenyi(0.3), 60)) / (60 * 59)
-    assert share == pytest.approx(0.3, abs=0.045)
-
-
-def test_other_keys_give_other_random_graphs() -> None:
-    for graph in (Geometric(0.3), ErdosRenyi(0.3)):
-        assert not torch.equal(graph(12, Key(1)), graph(12, Key(2)))
-
-
-@pytest.mark.parametrize("make", [laplacian, metropolis, require_connected])
-def test_a_graph_that_falls_apart_is_refused(make: Any) -> None:
-    a = torch.zeros(5, 5, dtype=torch.bool)
-    a[0, 3] = a[3, 0] = a[1, 2] = a[2, 1] = True
-    with pytest.raises(ConfigError, match=r"of 5 nodes must be connected, got one where no path .* node 0 to 1, 2, 4;"):
-        make(a)
-
-
-def test_written_down_edges_that_cut_somebody_off_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no path leads from node 0 to 3; add edges"):
-        PATH(4, Key(0))
-
-
-@pytest.mark.parametrize("edge", [(0, 3), (1, 1)])
-def test_an_edge_to_nowhere_or_to_oneself_is_refused(edge: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match=r"two different nodes out of 0 to 2, got \[\d, \d\]"):
-        Edges(((0, 1), (1, 2), edge))(3, Key(0))
-
-
 # ---------------------------------------------------------------- mixing matrices
 def test_laplacian_weights_of_a_path() -> None:
     """L = [[1, -1, 0], [-1, 2, -1], [0, -1, 1]], D_max = 2, delta = 1/4 in the middle of (0, 1/2)."""
@@ -205,11 +166,6 @@ def test_whoever_is_missing_is_left_out_on_both_sides_and_the_mean_of_the_others
     z = torch.tensor([[3.0], [6.0], [99.0], [0.0]], dtype=torch.float64)
     got = by_links(metropolis(Ring()(4, Key(0))), z, [0, 1, 3])
     assert {i: float(w) for i, w in got.items()} == {0: pytest.approx(3), 1: pytest.approx(5), 3: pytest.approx(1)}
-
-
-def test_without_anybody_near_a_model_stays_as_it_is() -> None:
-    own = {"w": torch.tensor([1.0, 2.0])}
-    assert torch.equal(mixed(own, Links((), ()))["w"], own["w"])
 
 
 @given(n=st.integers(2, 12), seed=st.integers(0, 50), missing=st.sets(st.integers(0, 11)))

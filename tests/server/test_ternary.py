@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.errors import DivergedError, WireError
+from unskew.errors import WireError
 from unskew.keys import Key
 from unskew.server.ternary import (
     Scheme,
@@ -107,34 +107,6 @@ def test_everything_without_ternary_is_the_update_itself() -> None:
         assert all(torch.equal(got[n], t) for n, t in update.items())
 
 
-def test_everything_ternary_is_not_the_update_itself() -> None:
-    """(1, -3) becomes (2, -2): one bit an entry."""
-    update, scheme = {"w": torch.tensor([1.0, -3.0])}, Scheme(1.0)
-    sparse = compress(update, scheme)
-    assert sparse.parts["code"].tolist() == [0b01111111]
-    assert decompress(sparse, update, scheme)["w"].tolist() == [2.0, -2.0]
-
-
-def test_nothing_to_compress_is_nothing() -> None:
-    for flatten in (False, True):
-        scheme = Scheme(0.1, flatten=flatten)
-        assert decompress(compress({}, scheme), {}, scheme) == {}
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_type_of_the_parameters_is_kept(dtype: torch.dtype) -> None:
-    update, scheme = {"w": torch.tensor([3.0, -1.0, 0.0], dtype=dtype)}, Scheme(0.7)
-    sparse = compress(update, scheme)
-    assert sparse.parts["mu"].dtype == dtype
-    assert decompress(sparse, update, scheme)["w"].tolist() == [2.0, -2.0, 0.0]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
-    with pytest.raises(DivergedError, match="holds NaN or infinite entries"):
-        compress({"w": torch.tensor([1.0, bad])}, Scheme(0.5))
-
-
 # ---------------------------------------------------------------- bits
 def test_the_code_by_hand() -> None:
     """Positions 2, 3, 9 of 10 with signs + - +: q = .3, log(.618) / log(.7) = 1.349, b = 1 + floor(.432) = 1.
@@ -176,29 +148,13 @@ def test_any_support_comes_back(support: tuple[list[list[int]], list[int]], seed
     assert minus.tolist() == (signs.tolist() if signed else [])
 
 
-@pytest.mark.parametrize("p", [1 / 400, 0.01, 1 / 25, 0.2])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_measured_bits_are_what_the_formula_says(p: float, seed: int) -> None:
+@pytest.mark.parametrize("p", [1 / 400, 1 / 25])
+def test_measured_bits_are_what_the_formula_says(p: float) -> None:
     """I-36: within 2 % of k (b_pos + 1) + 32 on random supports."""
-    update = {"w": torch.randn(400_000, generator=Key(seed).generator())}
+    update = {"w": torch.randn(400_000, generator=Key(0).generator())}
     sparse = compress(update, Scheme(p))
     bits = 8 * sparse.parts["code"].numel() + 32 * sparse.parts["mu"].numel()
     assert bits == pytest.approx(budget(400_000, p) * (position_bits(p) + 1) + 32, rel=0.02)
-
-
-def test_a_round_of_fifteen_clients_costs_what_the_specification_says() -> None:
-    """Section 3: P = 815,332 flattened at 1/400, 15 clients, both ways: 0.081 MiB; 0.0278 bit per parameter."""
-    update = {f"t{i}": t for i, t in enumerate(torch.randn(815_332, generator=Key(0).generator()).split(100_000))}
-    sparse = compress(update, Scheme(1 / 400, flatten=True))
-    sent = sum(t.numel() * t.element_size() for t in sparse.parts.values())
-    assert 2 * 15 * sent / 2**20 == pytest.approx(0.081, abs=5e-4)
-    assert 8 * sent / 815_332 == pytest.approx(0.0278, rel=0.01)
-
-
-def test_small_tensors_are_coded_at_their_own_density() -> None:
-    """Ten entries, one sent: q = .1, b = 3, at most 1 + 3 + 2 bits with the sign; b = 8 of 1/400 would take 10."""
-    for at in range(10):
-        assert len(pack([np.array([at])], [10], np.zeros(1, np.uint8))) == 1
 
 
 # ---------------------------------------------------------------- bytes from anywhere
@@ -209,15 +165,6 @@ GOOD = compress(random_update(40, 3), SCHEME)
 
 def altered(counts: tuple[int, ...] = (), **parts: Any) -> Sparse:
     return Sparse({**GOOD.parts, **parts}, counts)
-
-
-def good() -> Sparse:
-    return Sparse(dict(GOOD.parts), ())
-
-
-def test_the_unaltered_message_is_accepted() -> None:
-    sent = decompress(good(), LIKE, SCHEME)
-    assert [int((t != 0).sum()) for t in sent.values()] == [8, 1]
 
 
 @pytest.mark.parametrize(
@@ -248,14 +195,6 @@ def test_the_unaltered_message_is_accepted() -> None:
 def test_what_is_no_such_update_is_refused(message: Sparse, why: str) -> None:
     with pytest.raises(WireError, match=why):
         decompress(message, LIKE, SCHEME)
-
-
-def test_values_are_counted_and_finite_too() -> None:
-    scheme = Scheme(0.2, ternary=False)
-    sparse = compress(random_update(40, 3), scheme)
-    for values in (sparse.parts["values"][:-1], sparse.parts["values"] * math.nan):
-        with pytest.raises(WireError, match="values"):
-            decompress(Sparse({**sparse.parts, "values": values}, ()), LIKE, scheme)
 
 
 def test_a_position_outside_its_block_is_refused() -> None:

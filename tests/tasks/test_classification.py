@@ -10,14 +10,10 @@ import pytest
 import torch
 
 import unskew as us
-from unskew.errors import ConfigError
-from unskew.experiment.config import Experiment
-from unskew.record.logs import METRICS
 from unskew.record.reader import read
 from unskew.report import verdict
 from unskew.report.gain import gain, over_rows
-from unskew.run import loop
-from unskew.tasks import binary, kind_of, regression
+from unskew.tasks import binary
 from unskew.tasks.classification import (
     auroc,
     balanced_accuracy,
@@ -28,7 +24,6 @@ from unskew.tasks.classification import (
     only_class_found,
     shares_by_row,
 )
-from unskew.tasks.measure import Measure
 
 LOGITS = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])
 
@@ -85,73 +80,6 @@ def test_of_one_class_no_metric_of_several_is_defined(metric: Callable[[Any, Any
 )
 def test_a_model_that_finds_one_class_only_is_found(right: list[bool], y: list[int], expected: int | None) -> None:
     assert only_class_found(torch.tensor(right), torch.tensor(y)) == expected
-
-
-def test_metrics_that_are_asked_for_stand_beside_the_headline(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    """Whatever the executor; clients of one class have neither AUROC nor macro F1, and are left out of the means."""
-    rows = {}
-    for executor in ("sequential", "stacked"):
-        experiment = tiny(
-            "rounds=1",
-            "evaluate=['global', 'personal', 'macro_f1', 'auroc']",
-            f"runtime.executor={executor}",
-            "split={name='shards', num_clients=10, shards_per_client=1}",
-        )
-        folder = loop.start(experiment, tmp_path / executor).folder
-        rows[executor] = {r["name"]: r for r in METRICS.rows(folder) if r["round"] == 1 and "client" not in r}
-        assert set(rows[executor]) >= {"global.accuracy", "global.macro_f1", "global.auroc", "personal.macro_f1.mean"}
-        for name in ("macro_f1", "auroc"):
-            of, all_rows = (rows[executor][f"personal.{metric}.mean"]["weight"] for metric in (name, "accuracy"))
-            assert 0 < of < all_rows
-    for name in ("global.auroc", "personal.macro_f1.worst_decile"):
-        assert rows["stacked"][name]["value"] == pytest.approx(rows["sequential"][name]["value"], abs=1e-6)
-
-
-def test_a_model_of_one_class_is_a_warning_in_the_first_lines_of_the_report(tmp_path: Path) -> None:
-    """Inputs that are all alike: the model can only learn that one example in five is positive."""
-    x, y = np.ones((200, 4), np.float32), np.arange(200) % 5 == 0
-    two, data = us.IID(num_clients=2), (x, y.astype(int))
-    history = us.simulate("fedavg", data=data, model="logistic", rounds=2, split=two, out=tmp_path / "run")
-    (warned,) = read(tmp_path / "run").warned
-    share = 100 * history.value("fedavg")
-    assert f"is right on test examples of class 0 only: its accuracy of {share:.1f} %" in warned.text
-    page = history.report(tmp_path / "page.html").read_text()
-    assert page.index("is right on test examples of class 0 only") < page.index("<table")
-
-
-@pytest.mark.parametrize(
-    ("given", "helps"),
-    [
-        ({}, "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"),
-        ({"evaluate": ["global", "macro_f1"]}, "says little; set task.class_weights"),
-        (
-            {"task": us.TaskConfig(class_weights=(1.0, 1.0))},
-            "says little; see balanced_accuracy or macro_f1 (evaluate)",
-        ),
-        (
-            {"task": us.TaskConfig(class_weights=(1.0, 1.0)), "evaluate": ["global", "personal", "lowest_recall"]},
-            "says little",
-        ),
-    ],
-)
-def test_the_warning_names_only_what_is_not_set(given: dict[str, Any], helps: str, tmp_path: Path) -> None:
-    data = (np.ones((200, 4), np.float32), (np.arange(200) % 5 == 0).astype(int))
-    split = us.IID(num_clients=2)
-    us.simulate("fedavg", data=data, model="logistic", rounds=1, split=split, out=tmp_path / "run", **given)
-    assert read(tmp_path / "run").warned[0].text.endswith(f" % {helps}")
-
-
-def test_own_models_of_one_class_are_a_warning_that_names_the_sites(tmp_path: Path) -> None:
-    """At two of three sites inputs are all alike, and one example in three is positive."""
-    rng = np.random.default_rng(0)
-    told = rng.normal(size=(100, 4)).astype(np.float32)
-    blind, rare = np.ones((100, 4), np.float32), (np.arange(100) % 3 == 0).astype(int)
-    sites = {"Bern": (blind, rare), "Chur": (told, (told[:, 0] > 0).astype(int)), "Sion": (blind, rare)}
-    us.simulate("independent", data=sites, model="logistic", rounds=2, test=0.4, out=tmp_path / "run")
-    texts = [w.text for w in read(tmp_path / "run").warned]
-    (text,) = [t for t in texts if "own models" in t]
-    assert "are right on test examples of one class only" in text
-    assert "Bern, Sion (2 of 3 clients)" in text
 
 
 def test_a_site_whose_own_model_finds_one_class_is_not_said_to_be_better_off_alone(tmp_path: Path) -> None:
@@ -219,23 +147,6 @@ def test_an_interval_by_rows_misses_about_one_gain_in_twenty(name: str) -> None:
     assert 0.02 < missed / 400 < 0.09
 
 
-def test_the_rows_of_a_root_mean_squared_error_have_it_as_their_mean_and_miss_one_in_twenty() -> None:
-    rng, y, missed = np.random.default_rng(0), np.zeros(40), 0
-    for _ in range(400):
-        a, b = (regression.root_by_row(rng.normal(size=(40, 1)), y) for _ in range(2))
-        assert a is not None
-        assert b is not None
-        of = gain([float(a.mean() - b.mean())], over_rows(a - b, share=False), share=False)
-        assert of.low is not None
-        assert of.high is not None
-        missed += not of.low <= 0 <= of.high
-    assert 0.02 < missed / 400 < 0.09
-    outputs = rng.normal(size=(40, 1))
-    rows = regression.root_by_row(outputs, y)
-    assert rows is not None
-    assert rows.mean() == pytest.approx(math.sqrt((outputs**2).mean()))
-
-
 def _unequal(classes: bool) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
     rng, sites = np.random.default_rng(0), {}
     for site in ("Bern", "Chur"):
@@ -269,12 +180,3 @@ def test_a_run_goes_by_the_headline_that_is_chosen(kind: str, headline: str, tmp
     alone, fedavg = (history.client_values(method)["Bern"] for method in ("alone", "FedAvg"))
     assert rows["Bern"]["gain"] == pytest.approx((fedavg - alone) * (1 if history.headline.higher else -1))
     assert max(row["round"] for row in history.rows if row["method"] == "FedAvg") < 4
-
-
-def test_a_headline_that_a_kind_lacks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"task\.headline of classification must be one of accuracy, .*, got 'mse'"):
-        us.TaskConfig(headline="mse").check()
-    assert us.TaskConfig(headline="macro_f1").check().headline.name == "macro_f1"
-    assert us.TaskConfig(kind="binary", headline="sensitivity_at_80").check().headline.name == "sensitivity_at_80"
-    assert kind_of("classification").led_by(None).headline.name == "accuracy"
-    assert isinstance(kind_of("regression").led_by("mae").headline, Measure)

@@ -1,5 +1,4 @@
 import copy
-import re
 import warnings
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 import unskew as us
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.tasks.classification import correct, cross_entropy, multi_margin
+from unskew.tasks.classification import correct
 from unskew.tasks.task import check_network, make_task, parameter_count
 
 
@@ -71,20 +70,10 @@ def test_group_and_layer_norm_need_no_batch_and_have_no_buffers() -> None:
     assert not task.batch_norm
 
 
-def test_integer_counters_are_not_even_counted() -> None:
-    """They cost an operation per batch, and nothing reads them."""
-    assert all(b.is_floating_point() for b in make_task(batch_net, 3).module().buffers())
-
-
 def test_a_layer_whose_name_begins_like_a_norms_is_none() -> None:
     task = make_task(lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), *(nn.Linear(3, 3) for _ in range(10))), 3)
     assert task.layout.norm == ("1.weight", "1.bias")
     assert {"10.weight", "11.weight"} <= set(task.layout.trainable)
-
-
-def test_rms_norm_is_a_normalisation_too() -> None:
-    task = make_task(lambda: nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 3)), 3)
-    assert task.layout.norm == ("0.weight",)
 
 
 def test_a_custom_module_names_its_head() -> None:
@@ -95,54 +84,6 @@ def test_a_custom_module_names_its_head() -> None:
     assert task.layout.buffers == (), "both are constants"
     assert task.layout.trainable[0] == "scale"
     assert set(make_task(Custom, 3, examples=x).head) == {"classify", "scale"}, "what a run shows, unless told"
-
-
-def test_a_head_that_is_not_known_is_asked_for_where_it_is_needed() -> None:
-    layout = make_task(Custom, 3).layout
-    assert layout.head is None
-    assert layout.select(("all", "norm", "classify")) == {*layout.trainable, *layout.buffers}
-    for group in ("head", "body"):
-        with pytest.raises(ConfigError, match=r"needs the head, .* name it with task\.head"):
-            layout.select((group,))
-
-
-def test_a_parameter_can_be_the_head_and_its_weight() -> None:
-    layout = make_task(lambda: Last(), 3, examples=torch.rand(4, 4)).layout
-    assert (layout.head, layout.classifier) == (("w",), "w")
-    assert make_task(lambda: nn.Linear(4, 3), 3, examples=torch.rand(4, 4)).layout.head == ("weight", "bias")
-
-
-class Last(nn.Module):
-    """Ends in a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w, self.body = nn.Parameter(torch.ones(3, 5)), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) @ self.w.t()
-
-
-def test_a_head_without_a_weight_of_its_own_has_no_classifier() -> None:
-    task = make_task(lambda: nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 3))), 3, head="1")
-    assert task.layout.head == ("1.1.weight", "1.1.bias")
-    assert task.layout.classifier is None
-
-
-@pytest.mark.parametrize(
-    ("build", "options", "text"),
-    [
-        (batch_net, {"head": "fc"}, r"task.head: Sequential has no layer 'fc'; it has 0, 1, 2"),
-        (
-            batch_net,
-            {"loss": "mse"},
-            r"task.loss of classification must be one of cross_entropy, multi_margin, or mod",
-        ),
-    ],
-)
-def test_what_is_not_there_is_refused(build, options, text) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError, match=text):
-        make_task(build, 3, **options)
 
 
 def pretrained() -> nn.Module:
@@ -193,11 +134,6 @@ def test_frozen_parameters_that_are_drawn_anew_are_refused() -> None:
     """Otherwise every seed, and every client of a deployment, might have others."""
     with pytest.raises(ConfigError, match=r"requires_grad=False in 0.weight, 0.bias, with other values each time"):
         make_task(random_body, 3)
-
-
-def test_a_network_that_is_frozen_as_a_whole_is_refused() -> None:
-    with pytest.raises(ConfigError, match="in all its parameters, and there would be nothing to train; leave those"):
-        make_task(lambda: pretrained().requires_grad_(False), 3)
 
 
 class Tied(nn.Module):
@@ -263,14 +199,6 @@ def test_initial_values_are_plain_tensors_of_their_own() -> None:
 
 
 # ---------------------------------------------------------------- losses
-def test_losses_by_hand() -> None:
-    """Logits (0, ln 3) give probabilities (1/4, 3/4); the hinges are max(0, 1 - 2 + 1) / 2 and (1 - 1 + 2) / 2."""
-    logits = torch.tensor([[1.0, 3.0]]).log()
-    torch.testing.assert_close(cross_entropy(logits, torch.tensor([1])), -torch.tensor([0.75]).log())
-    scores = torch.tensor([[2.0, 1.0], [2.0, 1.0]])
-    torch.testing.assert_close(multi_margin(scores, torch.tensor([0, 1])), torch.tensor([0.0, 1.0]))
-
-
 def test_accuracy_and_parameter_count() -> None:
     assert correct(torch.tensor([[0.1, 0.9], [0.9, 0.1]]), torch.tensor([1, 1])).tolist() == [True, False]
     task = make_task(batch_net, 3)
@@ -305,23 +233,6 @@ def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, te
     with pytest.raises(ConfigError, match=text) as caught:
         check_network(make_task(build, 3), torch.zeros(2, 4))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [
-        ((2, 1, 8, 8), "; task.data_options.channels = 3 and task.data_options.size = 224, or another size, may"),
-        ((2, 3, 8, 8), "; task.data_options.size = 224, or another size, may bring the images to what it takes"),
-        ((2, 1, 224, 224), "; task.data_options.channels = 3 may bring the images to what it takes"),
-    ],
-)
-def test_images_that_were_read_from_files_can_be_read_as_the_network_takes_them(
-    shape: tuple[int, ...], text: str
-) -> None:
-    task = make_task(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3)), 3)
-    with pytest.raises(ConfigError, match=re.escape(text)) as caught:
-        check_network(task, torch.zeros(shape), files=True)
-    assert "time series" not in str(caught.value)
 
 
 class Double(nn.Module):
@@ -379,29 +290,6 @@ def test_a_network_that_cannot_be_trained_is_refused_before_data_are_read(
 def test_a_network_is_tried_with_the_buffers_that_training_has() -> None:
     with pytest.raises(ConfigError, match=r"Turned cannot take .* dtype"):
         check_network(make_task(Turned, 3), torch.zeros(2, 4))
-
-
-class Filling(nn.Module):
-    """Writes a layer's output into a buffer of float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = torch.zeros(len(x), 3)
-        out[:, [0, 1, 2]] = self.head(x)
-        return out
-
-
-def test_a_network_that_bfloat16_breaks_is_refused_in_a_sentence() -> None:
-    task, x = make_task(Filling, 3, head="head"), torch.zeros(2, 4)
-    check_network(task, x)
-    with pytest.raises(
-        ConfigError, match=r"^Filling cannot be computed in bfloat16: .*; leave local.precision out"
-    ) as e:
-        check_network(task, x, precision="bfloat16")
-    assert "\n" not in str(e.value)
 
 
 def test_checking_a_network_draws_nothing_and_takes_a_single_example() -> None:

@@ -2,7 +2,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -52,8 +51,3 @@ def one_bad(value: float) -> torch.Tensor:
 def test_a_channel_that_gives_no_efficiencies_is_refused_by_name(gamma: Any, got: str) -> None:
     with pytest.raises(ProtocolError, match=rf"round 2, hop 1: the channel 'given' must .* \(4, 4\), {got}; correct"):
         efficiency(Given(gamma), Key(0), 2, 1, 4)
-
-
-@pytest.mark.parametrize("gamma", [np.ones((4, 4)), torch.ones(4, 4, dtype=torch.int64), [[0.0] * 4] * 4])
-def test_a_channel_may_give_arrays_whole_numbers_and_lists(gamma: Any) -> None:
-    assert torch.equal(efficiency(Given(gamma), Key(0), 1, 0, 4), torch.as_tensor(gamma))

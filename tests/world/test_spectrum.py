@@ -57,11 +57,6 @@ def test_the_lost_last_chunk_takes_blocks_away_but_no_sub_frame() -> None:
         assert lost.rbs < counted.rbs
 
 
-def test_nothing_to_send_takes_no_time() -> None:
-    assert Spectrum().shared(Key(0), np.array([])) == Airtime(0, 0)
-    assert Spectrum().queued(Key(0), np.array([])) == Airtime(0, 0)
-
-
 @pytest.mark.parametrize("spectrum", [PAPER, P001], ids=["paper", "p001"])
 def test_the_free_blocks_are_a_capped_poisson_number(spectrum: Spectrum) -> None:
     """One block more than k sub-frames have had takes more than k: the mean free number is that of the process."""
@@ -75,12 +70,6 @@ def test_who_needs_less_is_never_done_later(needs: list[float], seed: int, more:
     less = np.array(needs)
     for turn in (preset.shared, preset.queued):
         assert turn(Key(seed), less).subframes <= turn(Key(seed), less * more).subframes
-
-
-@given(needs=NEEDS, seed=st.integers(0, 50))
-def test_a_draw_is_the_same_draw(needs: list[float], seed: int) -> None:
-    assert PAPER.shared(Key(seed), np.array(needs)) == PAPER.shared(Key(seed), np.array(needs))
-    assert PAPER.queued(Key(seed), np.array(needs)) == PAPER.queued(Key(seed), np.array(needs))
 
 
 def test_how_many_numbers_are_drawn_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +93,6 @@ def test_beyond_the_numbers_drawn_the_mean_rate_takes_over(preset: Spectrum, mon
     assert preset.shared(Key(0), needs).subframes <= preset.shared(Key(0), 1.001 * needs).subframes
 
 
-def test_almost_no_spectrum_ends_all_the_same() -> None:
-    assert replace(PAPER, free_rbs=1e-9).queued(Key(0), np.array([1.0])).subframes > 1 << 18
-
-
 def test_bounds_of_shares_must_be_in_order() -> None:
     with pytest.raises(ConfigError, match="lowest, highest"):
         Spectrum(share=(1.2, 0.2))
-
-
-def test_presets_differ_in_named_fields_only() -> None:
-    assert Spectrum(rbs=1484, free_rbs=1200.0, whole_rbs=True, last_chunk="lost", min_efficiency=1.0) == P001
-    assert replace(P001, min_efficiency=0.0) == P000
-    assert Spectrum(min_efficiency=1.0) == PAPER

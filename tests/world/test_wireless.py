@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unskew.keys import Key
 from unskew.world.place import Array
-from unskew.world.wireless import P000, P001, PAPER, Radio, outage_probability, required_snr
+from unskew.world.wireless import P001, PAPER, Radio, outage_probability, required_snr
 
 KEY = Key(0) / "channel"
 SEEDS = st.integers(0, 1000)
@@ -29,16 +29,6 @@ def test_path_loss_by_hand() -> None:
     assert db(Radio().gain(np.array([1.0, 10.0, 100.0, 250.0]))) == pytest.approx(
         [-30.0, -67.5, -105.0, -119.9228], abs=1e-4
     )
-
-
-def test_the_reference_distance_moves_the_curve() -> None:
-    """-30 dB at 10 m then, and -67.5 at 100."""
-    assert db(Radio(d0_m=10.0).gain(np.array([10.0, 100.0]))) == pytest.approx([-30.0, -67.5])
-
-
-@pytest.mark.parametrize("distance", [0.0, 0.3, 1.0])
-def test_nodes_in_one_place_have_the_gain_of_the_reference_distance(distance: float) -> None:
-    assert db(Radio().gain(np.array([distance]))) == pytest.approx([-30.0])
 
 
 def test_snr_at_a_hundred_metres_by_hand() -> None:
@@ -61,12 +51,6 @@ def test_height_counts_on_links_of_the_base_station_and_between_devices_only_if_
     slant = np.sqrt(ground**2 + 23.5**2)
     assert Radio().distance(KEY, 3, 0, src, dst) == pytest.approx([slant[0], ground[1]])
     assert P001.distance(KEY, 3, 0, src, dst) == pytest.approx(slant)
-
-
-def test_presets_differ_in_named_fields_only() -> None:
-    assert Radio(d2d_height_offset=23.5) == P001
-    assert P000 == P001
-    assert Radio(fading="rayleigh") == PAPER
 
 
 # ---------------------------------------------------------------- symmetry
@@ -116,10 +100,6 @@ def test_a_link_is_the_same_alone_in_the_matrix_and_in_a_larger_federation(
     assert torch.equal(radio.instantaneous_efficiency(Key(seed), round, hop, nodes), whole[:nodes, :nodes])
     alone = radio.links(Key(seed), round, hop, np.array([nodes - 1]), np.array([0]))
     assert whole[nodes - 1, 0].item() == pytest.approx(float(alone[0]), rel=1e-6)
-
-
-def test_another_seed_is_another_cell() -> None:
-    assert not np.allclose(Radio().positions(Key(0), 1, 0, 5), Radio().positions(Key(1), 1, 0, 5))
 
 
 @given(seed=SEEDS, better=st.sampled_from(["beta0_db", "kappa", "ue_dbm", "bs_height_m", "noise_dbm_hz"]))

@@ -9,8 +9,7 @@ from recipe import LOCAL, bits, rounds, simulator
 
 import unskew as us
 from unskew.algorithms import resolve
-from unskew.errors import ConfigError, ProtocolError
-from unskew.experiment import from_python
+from unskew.errors import ProtocolError
 from unskew.protocol import Aux, Me, Run, Step, step
 from unskew.tree import Params
 
@@ -41,25 +40,6 @@ def test_terms_change_the_training_of_any_method(name: str) -> None:
     assert end(us.wrap(method, us.AddTerms((Pull(),)))) != end(method)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "got", "example"),
-    [
-        (Pull(), "one Pull", r"Pull\(\.\.\.\)"),
-        (Pull, "the class Pull", r"Pull\(\.\.\.\)"),
-        ((Pull,), "the class Pull", r"Pull\(\.\.\.\)"),
-        ((0.1,), "0.1 among them", "my_term"),
-        (None, "None", "my_term"),
-        (len, "one builtin_function_or_method", "my_term"),
-    ],
-)
-def test_terms_that_are_no_tuple_are_refused_with_how_to_write_them(wrong: Any, got: str, example: str) -> None:
-    sentence = rf"terms must be a tuple of terms, got {got}; write terms=\({example},\), with the comma$"
-    with pytest.raises(ConfigError, match=rf"^FedAvg\.{sentence}"):
-        us.FedAvg(terms=wrong)
-    with pytest.raises(ConfigError, match=rf"^AddTerms\.{sentence}"):
-        us.AddTerms(wrong)
-
-
 @dataclass(frozen=True)
 class OwnCode(us.FedAvg):
     """Trains by code of its own."""
@@ -78,8 +58,3 @@ def test_a_step_whose_training_no_term_can_join_is_refused() -> None:
         end(us.wrap(OwnCode(local=LOCAL), us.AddTerms((Pull(),))))
     with pytest.raises(ProtocolError, match="step 'train' of FedAvg with DPSGD has code of its own instead"):
         end(us.wrap(resolve("fedavg+dp_sgd")(local=LOCAL), us.AddTerms((Pull(),))))
-
-
-def test_a_run_names_a_method_with_terms_and_keeps_it() -> None:
-    made = from_python.method_of(us.wrap(us.SCAFFOLD(), us.AddTerms((Pull(),))))
-    assert made.label == "SCAFFOLD+unskew.wrappers.terms:AddTerms"

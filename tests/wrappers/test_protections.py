@@ -16,10 +16,9 @@ REASONS = {
     "by itself": "no: single replies are compared",
     "collects": "no: single models are collected",
     "for each group": "no: a mean for each group",
-    "those of each group": "no: a sum for each group",
     "by a function of each reply": "no: more than sums weighted by whole numbers",
     "in no sum": "no: replies hold more than sums",
-    "sends several or none": "no: clients are sent different models",
+    "sends several": "no: clients are sent different models",
     "3 clients in a round": "no: one client",
 }
 

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -19,8 +18,7 @@ from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddw import FedDWMessage, FedDWReply
-from unskew.errors import ConfigError, DivergedError, WireError
-from unskew.experiment import config, from_python
+from unskew.errors import WireError
 from unskew.keys import Key
 from unskew.ledger import SERVER
 from unskew.protocol import Layout, steps_of
@@ -28,7 +26,7 @@ from unskew.tree import Params, flat, map_params, zeros_like
 from unskew.wrappers.base import Wrapped, Wrapper, wrap
 from unskew.wrappers.clip_norm import ClipNorm
 from unskew.wrappers.quantise import Levels, Quantise, packed, unpacked
-from unskew.wrappers.top_k import Largest, TopK
+from unskew.wrappers.top_k import TopK
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads, uploads_of
 
 M = TypeVar("M")
@@ -240,13 +238,6 @@ def test_numbers_of_some_bits_read_back_equal(numbers: list[int], bits: int) -> 
     assert unpacked(code, bits, len(numbers)).tolist() == small.tolist()
 
 
-def test_an_update_that_is_not_finite_ends_in_words() -> None:
-    me = simulator("fedavg", "perceptron").population.me(0, 1, Key(0))
-    for by in (Quantise(4), TopK(0.5)):
-        with pytest.raises(DivergedError, match="NaN or infinite"):
-            by.encode(me, {"0/w": torch.tensor([1.0, float("nan")])}, None)
-
-
 # ---------------------------------------------------------------- bytes
 def test_what_travels_costs_what_it_is() -> None:
     """4-6-3: 51 parameters.  Up: 4 bits each are 26 bytes and four scales; a fifth of each tensor is 4 + 1 + 3 + 1.
@@ -293,21 +284,6 @@ def test_compressed_updates_can_be_compressed_again(order: tuple[Wrapper, Wrappe
     sim, states, _ = played(wrap(FEDAVG, *order), rounds=2, codec=True)
     assert all(bool(t.isfinite().all()) for t in params_of(sim, states[-1]).values())
     assert norm(map_params(torch.sub, params_of(sim, states[-1]), params_of(sim, states[0]))) > 0.0
-
-
-def test_what_is_left_out_is_remembered_once() -> None:
-    """The second of two would keep remainders by place among the first's largest entries, which change."""
-    for by in ((TopK(0.5), TopK(0.2)), (TopK(0.5), Quantise(4), TopK(0.2))):
-        with pytest.raises(ConfigError, match="TopK around TopK would add what it left out of one round to other ent"):
-            wrap(FEDAVG, *by)
-
-
-def test_the_largest_of_what_is_quantised_travels_in_few_bits() -> None:
-    """A fifth of 51 entries, tensor by tensor, is 9: at 4 bits each 5 bytes, and one scale for all."""
-    reply, _, _ = uploaded(wrap(FEDAVG, TopK(0.2), Quantise(4)))
-    assert len(reply.sent.code) == 5
-    assert [len(t) for t in reply.sent.scales] == [1]
-    assert reply.of.sent.values == ()
 
 
 # ---------------------------------------------------------------- the method does not notice
@@ -360,42 +336,6 @@ def test_hooks_are_handed_the_methods_own_messages_and_replies() -> None:
 
 
 @dataclass(frozen=True)
-class Renamed(FedAvg):
-    """A method that calls its arguments what it likes."""
-
-    def serve(self, s: Any, who: Any) -> Params:
-        params: Params = s.params
-        return params
-
-    def info(self, s: Any) -> dict[str, int]:
-        return {"tensors": len(s.params)}
-
-    def newcomer_models(self, s: Any) -> tuple[Params, ...]:
-        return (s.params,)
-
-
-def test_a_hook_may_call_its_arguments_what_it_likes() -> None:
-    for by in (us.DW(), us.CentralDP(), us.LocalDP(), us.DPSGD()):
-        sim, states, _ = played(wrap(Renamed(local=LOCAL), by, ClipNorm(1.0)), 1)
-        assert set(params_of(sim, states[1])) == set(sim.algorithm.newcomer_models(s=states[1])[0])
-        info = sim.algorithm.info(states[1])
-        assert {"tensors": 4} in (info if isinstance(info, tuple) else (info,))
-
-
-@dataclass(frozen=True)
-class Nosy(Wrapper):
-    """A wrapper with a hook of its own."""
-
-    def heard(self, method: Any, msg: Any) -> str:
-        return type(msg).__name__
-
-
-def test_a_hook_of_a_wrapper_inside_is_handed_what_that_wrapper_knows() -> None:
-    both = wrap(FEDAVG, Nosy(), Telling())
-    assert both.heard(Told(ModelMessage({}), 7)) == "ModelMessage"
-
-
-@dataclass(frozen=True)
 class Quiet(Wrapper):
     """A wrapper that changes nothing."""
 
@@ -415,23 +355,6 @@ def test_a_wrapper_that_changes_nothing_changes_nothing(name: str) -> None:
 
 
 # ---------------------------------------------------------------- what cannot be
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [
-        ("independent", "Independent has no step that sends one"),
-        ("feddif", "FedDif has no step that sends one"),
-        ("ifca", "IFCA has no step that sends one"),
-        ("hcct", "HCCT has no step that sends one"),
-    ],
-)
-def test_a_method_without_one_model_and_an_upload_is_refused(method: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        played(wrap(resolve(method)(local=LOCAL), ClipNorm(1.0)), rounds=1)
-
-
-def test_what_is_no_wrapper_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a wrapper is expected after the method, got FedAvg"):
-        wrap(FEDAVG, FedAvg())  # type: ignore[arg-type]
 
 
 LAYOUT = Layout(("w", "b"))
@@ -467,46 +390,7 @@ def test_forged_statistics_are_refused(beside: Params) -> None:
         )
 
 
-def test_forged_positions_are_refused() -> None:
-    by = wrap(FEDAVG, TopK(0.5))
-    sent = Largest(torch.zeros(0, dtype=torch.uint8), (9, 9), (torch.ones(18),))
-    with pytest.raises(WireError, match="a compressed update of 2 blocks"):
-        by.validate_reply("train", TopK.Reply(ModelReply({}, 3), ((),), sent), MODEL, LAYOUT)
-
-
 # ---------------------------------------------------------------- in a file
-def test_wrappers_stand_in_a_file_in_order_and_read_back_equal() -> None:
-    text = """
-        rounds = 2
-        local = { lr = 0.3 }
-        methods = [
-            { name = "scaffold", with = ["dw", { name = "clip_norm", norm = 0.5 }] },
-            { name = "fedavg+top_k", top_k = { share = 0.1 } },
-        ]"""
-    made = config.parse(tomllib.loads(text))
-    first, second = (m.algorithm for m in made.methods)
-    assert [m.label for m in made.methods] == ["scaffold+dw+clip_norm", "fedavg+top_k"]
-    assert (first.by, first.of.by) == (ClipNorm(0.5), us.DW())
-    assert (second.by, second.of.local.lr) == (TopK(0.1), 0.3)
-    assert config.parse(tomllib.loads(config.to_toml(made))) == made
-    assert from_python.method_of(first).name == "scaffold+dw+clip_norm"
-
-
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        ({"with": "dw"}, r"method.with must be a list of wrappers, as in \['dw'\], got .dw"),
-        ({"with": [3]}, "method.with.0 must be the name of a wrapper or a table with one, got 3"),
-        ({"with": ["topk"]}, r"unknown wrapper 'topk'; did you mean top_k"),
-        ({"with": [{"name": "top_k", "share": 2.0}]}, "method.top_k.share must be <= 1"),
-        ({"with": [{"name": "top_k", "shar": 0.5}]}, "unknown key method.top_k.shar; did you mean share"),
-        ({"with": ["dw", "dw"]}, "FedAvg\\+dw has an option dw already, its own or an earlier wrapper's"),
-        ({"with": [{"name": "dw", "mu": 0.1}, {"name": "dw", "mu": 0.2}]}, "method.with.1: dw is there already"),
-    ],
-)
-def test_wrappers_that_cannot_be_are_refused(entry: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        config.parse({"rounds": 1, "method": {"name": "fedavg", **entry}})
 
 
 def test_uploads_are_found_in_generic_records() -> None:

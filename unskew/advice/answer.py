@@ -29,7 +29,7 @@ from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket, no_verdict, one_class_alone, per_test_row, who_gains
 from unskew.run import constant
 from unskew.run.progress import duration
-from unskew.run.setup import FROM_ONE, large_target, weighted_accuracy
+from unskew.run.remarks import FROM_ONE, large_target, weighted_accuracy
 from unskew.tasks.measure import FEWEST
 from unskew.words import beginning, counted, listed, sentence, separate_classes, spelling_variants
 

@@ -25,7 +25,7 @@ from unskew.errors import ConfigError, DataError, DivergedError
 from unskew.experiment.config import Experiment, Method
 from unskew.keys import Key
 from unskew.ledger import Transfer
-from unskew.local.executor import Columns, EvalJob, columns_of
+from unskew.local.executor import Columns, EvalJob
 from unskew.protocol import ClientId
 from unskew.report.gain import Floats, pooled_variance
 from unskew.run import constant
@@ -396,7 +396,7 @@ class Training:
         task, clients = self.sites.setup.task, [int(c) for c in np.flatnonzero(rows.sizes)]
         models = own_models(self.sim, self.state, self.at, clients)
         jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device)) for c in clients if c in models}
-        measured = dict(zip(jobs, columns_of(self.sim.executor, list(jobs.values())), strict=True))
+        measured = dict(zip(jobs, self.sim.executor.evaluate(list(jobs.values())), strict=True))
         every = {c: task.values(columns) for c, columns in measured.items()}
         values = {c: of[0] for c, of in every.items()}
         headline = self.sites.measure

@@ -13,7 +13,7 @@ Split      s_ij = cos(D_i, D_j); c1, c2 = the last two clusters of an agglomerat
 Server     theta_c <- theta_c + sum_{k in c} omega_k D_k in each cluster, after the split                 (4)
 Numbers    eps1 and eps2 are lengths of updates: they depend on the model, the learning rate and the local work.  The
            defaults are the authors'.  Rule of thumb: eps1 a tenth of the largest `mean_norm` of the first rounds,
-           which info.jsonl of a run has; eps2 a few times eps1.  `eps1 = 0` never splits, which is FedAvg.
+           which the record of a run has; eps2 a few times eps1.  `eps1 = 0` never splits, which is FedAvg.
 Linkage    The paper's split makes the largest similarity across as small as possible.  Complete linkage, which the
            authors' program uses, only tends to; "single" does it exactly.
 Departures The authors' notebook takes the positions that clustering returns for client numbers, which is wrong from the

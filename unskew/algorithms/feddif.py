@@ -60,7 +60,6 @@ from unskew.protocol import (
     Exponential,
     Federation,
     Held,
-    Ignored,
     Keep,
     Layout,
     Me,
@@ -164,41 +163,13 @@ class Tally:
 
 # ---------------------------------------------------------------- state and memory
 @dataclass(frozen=True)
-class Move:
-    """Transfer of model `model` from `src` to `dst`, which had bid `bid`, over a link of `gamma` bit/s/Hz."""
-
-    model: int
-    src: int
-    dst: int
-    bid: float
-    gamma: float
-
-
-@dataclass(frozen=True)
-class Hop:
-    """A diffusion round.
-
-    Attributes:
-        hop: Its number, from 1.
-        efficiency: Diffusion efficiency, the mean over all models in 1/(Hz s).
-        moves: Moves that arrived.
-        exchange: Exchange in which models moved, counted from the round's first training.
-    """
-
-    hop: int
-    efficiency: float
-    moves: tuple[Move, ...]
-    exchange: int
-
-
-@dataclass(frozen=True)
 class FedDifInfo:
     """Record of a round: first client of each model, diffusion rounds, chain sizes, refused bids, warnings."""
 
     starts: tuple[int, ...] = ()
-    hops: tuple[Hop, ...] = ()
+    hops: tuple[DiffusionHop, ...] = ()
     sizes: tuple[int, ...] = ()
-    ignored: tuple[Ignored, ...] = ()
+    ignored: tuple[Refused, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -279,8 +250,8 @@ class ModelsInTransit:
     s: Params | None
     heard: dict[ClientId, int]
     warnings: list[str]
-    ignored: list[Ignored] = field(default_factory=list)
-    hops: list[Hop] = field(default_factory=list)
+    ignored: list[Refused] = field(default_factory=list)
+    hops: list[DiffusionHop] = field(default_factory=list)
     starts: tuple[ClientId, ...] = ()
     chains: list[Chain] = field(default_factory=list)
     changes: list[Held] = field(default_factory=list)
@@ -432,13 +403,6 @@ class FedDif:
     preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "gamma_min", "sigma"):
-            if not getattr(self, name) >= 0.0:
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name):g}")
-        for name in ("model_ratio", "bits", "budget"):
-            value = getattr(self, name)
-            if value is not None and not value > 0.0:
-                raise ConfigError(f"{name} must be > 0, got {value:g}")
         if isinstance(self.target, tuple):
             if not all(0.0 <= p <= 1.0 for p in self.target) or abs(sum(self.target) - 1.0) > 1e-6:
                 raise ConfigError(f"target must be class shares >= 0 that sum to 1, got {list(self.target)}")
@@ -535,9 +499,9 @@ class FedDif:
             largest_distance(self.aim(way.pooled, fed.num_classes), self.metric),
         )
         way.values[offered] = torch.where(table.isnan(), way.values[offered], table)
-        way.ignored += [Ignored(c, f"diffusion round {hop}: {why}") for c, why in refused.items()]
+        way.ignored += [Refused(c, "bid", f"diffusion round {hop}: {why}") for c, why in refused.items()]
 
-    def configure(self, way: ModelsInTransit, hop: int) -> Plan[list[Move]]:
+    def configure(self, way: ModelsInTransit, hop: int) -> Plan[list[DiffusionMove]]:
         """Step 3: assign models to clients; nothing if the diffusion is over."""
         first = not way.hops
         if not bool(((way.values > 0) & ~way.blocked).any()):
@@ -554,9 +518,11 @@ class FedDif:
         way.efficiency = float(sum(weights[p] for p in pairs)) / len(way.chains)
         if self.stop == "efficiency" and EFFICIENCY * way.efficiency <= self.epsilon:
             return []
-        return [Move(m, way.chains[m].holder, c, float(way.values[m, c]), float(links[m, c])) for m, c in pairs]
+        return [
+            DiffusionMove(m, way.chains[m].holder, c, float(way.values[m, c]), float(links[m, c])) for m, c in pairs
+        ]
 
-    def transmit(self, way: ModelsInTransit, hop: int, moves: Sequence[Move]) -> Plan[None]:
+    def transmit(self, way: ModelsInTransit, hop: int, moves: Sequence[DiffusionMove]) -> Plan[None]:
         """Step 4: models go to their winners and are trained there."""
         to = {v.dst: way.offer(v.dst, way.chains[v.model].model, way.chains[v.model].dol, hop) for v in moves}
         done = yield from ask(self.train, to, at_least=0)
@@ -566,7 +532,7 @@ class FedDif:
         for v in arrived:
             way.learned(v.model, v.dst, done[v.dst])
             way.values[v.model], way.blocked[v.model, v.dst] = torch.nan, True
-        way.hops.append(Hop(hop, way.efficiency, arrived, way.exchanges))
+        way.hops.append(DiffusionHop(hop, way.efficiency, arrived, way.exchanges))
 
     def aggregate(self, state: FedDifState, way: ModelsInTransit, fed: Federation) -> Plan[FedDifState]:
         """Average the models, weighted by examples (eq. 2), and the drifts (eq. 5).
@@ -782,14 +748,9 @@ class FedDif:
             models=len(info.starts),
             iterations=1 + len(info.hops),
             starts=info.starts,
-            hops=tuple(
-                DiffusionHop(
-                    h.hop, h.efficiency, tuple(DiffusionMove(**dataclasses.asdict(m)) for m in h.moves), h.exchange
-                )
-                for h in info.hops
-            ),
+            hops=info.hops,
             sizes=info.sizes,
-            ignored=tuple(Refused(i.client, "bid", i.reason) for i in info.ignored),
+            ignored=info.ignored,
             warnings=info.warnings,
         )
 

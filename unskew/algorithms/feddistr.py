@@ -51,7 +51,6 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
-    Ignored,
     Local,
     Me,
     Plan,
@@ -71,7 +70,7 @@ from unskew.tree import Params
 
 T = TypeVar("T")
 
-ClusterCount = Literal["auto", "silhouette", "oracle"] | int
+ClusterCount = Literal["auto", "silhouette", "oracle"] | Annotated[int, Ge(1)]
 MOST = {"auto": 3, "silhouette": 5}
 """Maximum number of clusters of one label."""
 
@@ -145,7 +144,7 @@ class FedDistrInfo:
     tau: float = 0.0
     pairs: tuple[tuple[int, int, float], ...] = ()
     learned: dict[int, ClassifierReport] | None = None
-    ignored: tuple[Ignored, ...] = ()
+    ignored: tuple[Refused, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -395,7 +394,7 @@ def _changes(local: Local, prior: str) -> str | None:
     return local.imagery(prior).changes
 
 
-# ---------------------------------------------------------------- algorithm
+# ---------------------------------------------------------------- method
 @dataclass(frozen=True)
 class FedDistr:
     """One round of prompt embeddings.
@@ -441,8 +440,6 @@ class FedDistr:
     dp: EmbeddingNoise | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.m, int) and self.m < 1:
-            raise ConfigError(f"m must be at least 1, got {self.m}")
         if self.dp is not None:
             if self.m == "oracle":
                 raise ConfigError('dp needs a bound on the clusters of a label, and m = "oracle" has none; give m')
@@ -465,7 +462,7 @@ class FedDistr:
         start = looked_up(fed, _start, self.prior)
         width, length = (None, None) if start is None else (len(start), self.plausible(start))
         refused = faults(parts, fed.num_classes, width, most, length)
-        ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
+        ignored = tuple(Refused(c, "disentangle", why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
             return replace(state, info=FedDistrInfo(ignored=ignored, warnings=("no client sent an embedding of use",)))
@@ -588,9 +585,8 @@ class FedDistr:
     def info(self, state: FedDistrState) -> Info:
         """Report embeddings with labels, counts and owners, matched pairs, threshold, sets, and what each party saw."""
         info = state.info
-        ignored = tuple(Refused(i.client, "disentangle", i.reason) for i in info.ignored)
         if info.uploads is None:
-            return Info(warnings=info.warnings, ignored=ignored)
+            return Info(warnings=info.warnings, ignored=info.ignored)
         v, coordinates = shown(info.uploads.embeddings)
         labels, counts = _lists(info.uploads)
         number = v.shape[0]
@@ -614,7 +610,7 @@ class FedDistr:
             privacy=self.spent(),
             sigma=None if self.dp is None else round(2.0 * self.dp.multiplier(self.releases), 6),
             warnings=info.warnings,
-            ignored=ignored,
+            ignored=info.ignored,
         )
 
     def spent(self) -> Privacy:

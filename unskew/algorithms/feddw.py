@@ -18,7 +18,7 @@ Term       `DW` wraps any method whose clients train by `Sgd` and drives its pla
            the term, messages carry SL beside what the method sends, replies the sums.  Held values, quorums and client
            memory are the method's own business.  A step that is annotated as a plain function trains nothing and is
            left alone.  One matrix serves all of a method's models.
-Bias       The paper's layer has none.  An algorithm cannot rebuild the network, so the bias is held at zero: models
+Bias       The paper's layer has none.  A method cannot rebuild the network, so the bias is held at zero: models
            start with it at zero, and no optimisation may change it.
 Privacy    The uploads tell class counts and how a model sees each class.  With `dp` every one has Gaussian noise, and
            is made by the model that the client was sent.  Whatever that model is, an example then changes one row of

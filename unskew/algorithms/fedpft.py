@@ -40,7 +40,6 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
-    Ignored,
     Local,
     Me,
     Plan,
@@ -95,7 +94,7 @@ class FedPFTState:
 
     params: Params | None
     components: Components | None
-    ignored: tuple[Ignored, ...] = ()
+    ignored: tuple[Refused, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -162,7 +161,7 @@ class Decode:
         return torch.cat(x), torch.cat(y)
 
 
-# ---------------------------------------------------------------- algorithm
+# ---------------------------------------------------------------- method
 @dataclass(frozen=True)
 class FedPFT:
     """One round of Gaussian mixtures.
@@ -197,7 +196,7 @@ class FedPFT:
             return replace(state, ignored=(), warnings=(_OVER,))
         replies = yield from ask(self.summarise, dict.fromkeys(fed.sample(), ComponentsRequest()))
         refused = unusable(replies, fed.num_classes, looked_up(fed, _width, self.prior), self.m)
-        ignored = tuple(Ignored(c, why) for c, why in sorted(refused.items()))
+        ignored = tuple(Refused(c, "summarise", why) for c, why in sorted(refused.items()))
         taken = {c: r for c, r in replies.items() if c not in refused and len(r.labels)}
         if not taken:
             return FedPFTState(state.params, None, ignored, ("no client sent components of use",))
@@ -250,7 +249,7 @@ class FedPFT:
             components={y: labels.count(y) for y in sorted(set(labels))},
             privacy=_PRIVACY,
             warnings=state.warnings,
-            ignored=tuple(Refused(i.client, "summarise", i.reason) for i in state.ignored),
+            ignored=state.ignored,
         )
 
 

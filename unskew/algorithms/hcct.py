@@ -304,7 +304,7 @@ class HCCT:
             Algorithm 1 with the experiment's optimiser.
 
     Raises:
-        ConfigError: If alpha is negative or not finite, `groups` less than one, or a gradient without its client's part
+        ConfigError: If alpha is negative or not finite, or a gradient without its client's part
             is asked for where that part is another client's.
     """
 
@@ -332,8 +332,6 @@ class HCCT:
     def __post_init__(self) -> None:
         if self.alpha != "auto":
             cluster.check_alpha(self.alpha)
-        if self.groups is not None and self.groups < 1:
-            raise ConfigError(f"groups must be >= 1, got {self.groups}")
         if self.leave_one_out and self.copies:
             raise ConfigError(
                 "leave_one_out compares a client with the others of its group, but with include_buffers and "

@@ -12,8 +12,10 @@ its own CPU seconds per client give the upper one.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
 
 import torch
 
@@ -21,7 +23,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.bench.engine import CASES, LR, MOMENTUM, WORKLOADS
 from unskew.bench.toolkit import (
     BenchRow,
-    RandomClients,
+    Rounds,
     Say,
     Workload,
     in_a_process,
@@ -34,13 +36,10 @@ from unskew.bench.toolkit import (
 from unskew.keys import Key
 from unskew.local.executor import PoolParts, untrained
 from unskew.local.ray import Packed, RayPool, connect, imported
-from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.executor import Workers
-from unskew.local.workers.pool import JobPool, Pool
 from unskew.local.workers.recipe import WorkerSetup
 from unskew.machine import cores
 from unskew.protocol import Me, Sgd, SgdConfig
-from unskew.runtime.in_process import Simulator
 from unskew.tree import Params
 
 ROUNDS: dict[str, float] = {"W2/b16/c100": 1.25, "W3/b50/c10": 1.1, "W4/b64/c10": 1.1}
@@ -67,9 +66,9 @@ def measure(
     """
     imported()
     parts: dict[str, Callable[[], list[BenchRow]]] = {
-        **{case: lambda case=case: _rounds(case, repeats) for case in ROUNDS},  # type: ignore[misc]
-        "actors": lambda: [row for n in actors for row in in_a_process(lambda n=n: _sleeping(n, repeats), "actors")],  # type: ignore[misc]
-        "sum": lambda: _sums(repeats),
+        **{case: partial(_rounds, case, repeats) for case in ROUNDS},
+        "actors": lambda: [row for n in actors for row in in_a_process(partial(_sleeping, n, repeats), "actors")],
+        "sum": partial(_sums, repeats),
     }
     require_known(only, list(parts), "bench cluster")
     rows: list[BenchRow] = []
@@ -82,63 +81,41 @@ def measure(
 
 
 # ---------------------------------------------------------------- a round
+@contextmanager
+def _actors(setups: Callable[[int], WorkerSetup], count: int, model_bytes: int) -> Iterator[RayPool]:
+    """So many actors, each of them at work."""
+    pool = RayPool(PoolParts(setups, count, model_bytes), store_mb=STORE_MB)
+    try:
+        imported().get([worker.started for worker in pool.workers])
+        yield pool
+    finally:
+        pool.close()
+
+
 def _rounds(case: str, repeats: int) -> list[BenchRow]:
     name, batch, clients = next((w, b, c) for w, b, c, _ in CASES if f"{w}/b{b}/c{c}" == case)
     world = random_clients(WORKLOADS[name], clients, Key(0) / case)
-    algorithm = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
-
-    def open_setup(_: int) -> WorkerSetup:
-        return WorkerSetup(algorithm, LocalTrainer(world.task, world.data), world.population.me)
-
-    with threads(1):
-        forked = Pool(open_setup, cores(), world.model_bytes)  # before Ray: its threads do not survive a fork
-        try:
-            by_ray = RayPool(PoolParts(open_setup, cores(), world.model_bytes), store_mb=STORE_MB)
-            try:
-                _started(by_ray)
-                ray_round = _Rounds(algorithm, world, by_ray)
-                times = take_turns({"workers": _Rounds(algorithm, world, forked), "ray": ray_round}, repeats)
-                handed = by_ray.driver_bytes / (repeats + 1)
-            finally:
-                by_ray.close()
-        finally:
-            forked.close()
+    method = FedAvg(SgdConfig(LR, batch_size=batch, momentum=MOMENTUM, local_epochs=1))
+    with (
+        threads(1),
+        world.workers(method) as forked,  # before Ray: its threads do not survive a fork
+        _actors(world.setups(method), cores(), world.model_bytes) as by_ray,
+    ):
+        local, ray = (Rounds(method, world.population, Workers(pool, 0, method)) for pool in (forked, by_ray))
+        times = take_turns({"workers": local, "ray": ray}, repeats)
+        handed = by_ray.driver_bytes / (repeats + 1)
     best = {who: min(seconds) for who, seconds in times.items()}
-    driver = min(ray_round.cpu[1:]) / clients
+    row = {"case": case, "contender": "ray"}
+    more = {"ratio": best["ray"] / best["workers"], "against": "workers", "bar": ROUNDS[case]}
+    share = {"ratio": handed / (clients * world.model_bytes), "against": "a model for each client"}
+    apart, driver = (best["ray"] - best["workers"]) / clients, min(ray.cpu[1:]) / clients
     return [
         seconds_row(case, "round", times["workers"], contender="workers"),
-        seconds_row(
-            case, "round", times["ray"], contender="ray", ratio=best["ray"] / best["workers"], against="workers",
-            bar=ROUNDS[case],
-        ),
-        {"case": case, "what": "more_than_workers_per_client", "contender": "ray",
-         "value": (best["ray"] - best["workers"]) / clients, "unit": "s"},
-        {"case": case, "what": "driver_cpu_per_client", "contender": "ray", "value": driver, "unit": "s"},
-        {"case": case, "what": "driver_bytes_per_round", "contender": "ray", "value": handed / 1e6, "unit": "MB",
-         "ratio": handed / (clients * world.model_bytes), "against": "a model for each client"},
-    ]  # fmt: skip
-
-
-class _Rounds:
-    """Rounds of one method, one a call: its seconds; `cpu` has those that this process was busy in each."""
-
-    def __init__(self, algorithm: FedAvg, world: RandomClients, pool: JobPool) -> None:
-        self._sim = Simulator(algorithm, world.population, Workers(pool, 0, algorithm))
-        self._state, self._round = self._sim.start(), 0
-        self.cpu: list[float] = []
-
-    def __call__(self) -> float:
-        self._round += 1
-        busy, began = time.process_time(), time.perf_counter()
-        self._state, _ = self._sim.round(self._state, self._round)
-        seconds = time.perf_counter() - began
-        self.cpu.append(time.process_time() - busy)
-        return seconds
-
-
-def _started(pool: RayPool) -> None:
-    """Wait until every actor is at work."""
-    imported().get([worker.started for worker in pool.workers])
+        seconds_row(case, "round", times["ray"], contender="ray", **more),
+        {**row, "what": "more_than_workers_per_client", "value": apart, "unit": "s"},
+        {**row, "what": "driver_cpu_per_client", "value": driver, "unit": "s"},
+        {**row, "what": "driver_bytes_per_round", "value": handed / 1e6, "unit": "MB", **share},
+    ]
 
 
 # ---------------------------------------------------------------- more actors than cores
@@ -154,30 +131,19 @@ class _Sleeper:
 
 
 def _sleeping(actors: int, repeats: int) -> list[BenchRow]:
-    clients = CLIENTS_EACH * actors
+    clients, sleeper = CLIENTS_EACH * actors, _Sleeper()
     world = random_clients(Workload("fcn", (1, 28, 28), 1), clients, Key(0) / "sleep")
-    algorithm = FedAvg(SgdConfig(LR, batch_size=1, local_epochs=1))
-
-    def open_setup(_: int) -> WorkerSetup:
-        trainer: Any = _Sleeper()
-        return WorkerSetup(algorithm, trainer, world.population.me)
-
-    with threads(1):
-        pool = RayPool(PoolParts(open_setup, actors, world.model_bytes), store_mb=STORE_MB)
-        try:
-            _started(pool)
-            rounds = _Rounds(algorithm, world, pool)
-            seconds = take_turns({"ray": rounds}, repeats)["ray"]
-        finally:
-            pool.close()
-    a_second = clients / min(seconds)
-    case = f"{actors} actors, {SLEEP_S:g} s a client"
+    method, trainer, me = FedAvg(SgdConfig(LR, batch_size=1, local_epochs=1)), cast(Any, sleeper), world.population.me
+    with threads(1), _actors(lambda _: WorkerSetup(method, trainer, me), actors, world.model_bytes) as pool:
+        rounds = Rounds(method, world.population, Workers(pool, 0, method))
+        seconds = take_turns({"ray": rounds}, repeats)["ray"]
+    rate, driver = clients / min(seconds), min(rounds.cpu[1:]) / clients
+    row = {"case": f"{actors} actors, {SLEEP_S:g} s a client", "actors": actors}
+    share = {"ratio": rate * SLEEP_S / actors, "against": "actors that wait for nothing"}
     return [
-        {"case": case, "what": "clients_per_second", "actors": actors, "value": a_second, "unit": "1/s",
-         "ratio": a_second * SLEEP_S / actors, "against": "actors that wait for nothing"},
-        {"case": case, "what": "driver_cpu_per_client", "actors": actors, "value": min(rounds.cpu[1:]) / clients,
-         "unit": "s"},
-    ]  # fmt: skip
+        {**row, "what": "clients_per_second", "value": rate, "unit": "1/s", **share},
+        {**row, "what": "driver_cpu_per_client", "value": driver, "unit": "s"},
+    ]
 
 
 # ---------------------------------------------------------------- sums
@@ -203,43 +169,34 @@ def _sums(repeats: int) -> list[BenchRow]:
     ray = imported()
     world = random_clients(WORKLOADS["W2"], 2, Key(0) / "sum")
     model = Packed.of(world.population.initial)
+    ways = {1: "added by the driver", CHUNK: f"actors add {CHUNK} each first"}
+    cpu: dict[str, list[float]] = {what: [] for what in ways.values()}
     with threads(1):
         connect("local", cores(), STORE_MB)
         try:
             adders = [ray.remote(_Adder).remote() for _ in range(cores())]
-            cpu: dict[str, list[float]] = {"driver": [], "actors": []}
 
-            def replies() -> list[Any]:
-                made = [adders[i % len(adders)].reply.remote(model) for i in range(REPLIES)]
-                ray.wait(made, num_returns=len(made), fetch_local=False)
-                return made
-
-            def by_driver() -> float:
-                made = replies()
+            def added(chunk: int) -> float:
+                replies = [adders[i % len(adders)].reply.remote(model) for i in range(REPLIES)]
+                ray.wait(replies, num_returns=len(replies), fetch_local=False)
                 busy, began = time.process_time(), time.perf_counter()
-                _sum([ray.get(one) for one in made])
-                cpu["driver"].append(time.process_time() - busy)
+                if chunk > 1:
+                    parts = [replies[i : i + chunk] for i in range(0, REPLIES, chunk)]
+                    replies = [adders[i % len(adders)].add.remote(*part) for i, part in enumerate(parts)]
+                _sum([ray.get(one) for one in replies])
+                cpu[ways[chunk]].append(time.process_time() - busy)
                 return time.perf_counter() - began
 
-            def by_actors() -> float:
-                made = replies()
-                busy, began = time.process_time(), time.perf_counter()
-                chunks = [made[i : i + CHUNK] for i in range(0, REPLIES, CHUNK)]
-                added = [adders[i % len(adders)].add.remote(*chunk) for i, chunk in enumerate(chunks)]
-                _sum([ray.get(one) for one in added])
-                cpu["actors"].append(time.process_time() - busy)
-                return time.perf_counter() - began
-
-            times = take_turns({"driver": by_driver, "actors": by_actors}, repeats)
+            times = take_turns({what: partial(added, chunk) for chunk, what in ways.items()}, repeats)
         finally:
             ray.shutdown()
-    case = f"{REPLIES} replies of {world.model_bytes / 1e6:.1f} MB"
+    case, driver = f"{REPLIES} replies of {world.model_bytes / 1e6:.1f} MB", ways[1]
     rows: list[BenchRow] = []
-    for who, what in (("driver", "added by the driver"), ("actors", f"actors add {CHUNK} each first")):
-        least = min(cpu[who][1:])
+    for what, seconds in times.items():
+        least, base = min(cpu[what][1:]), min(cpu[driver][1:])
+        row = {"case": case, "what": "driver_cpu_per_reply", "contender": what, "value": least / REPLIES, "unit": "s"}
         rows += [
-            seconds_row(case, "sum", times[who], contender=what),
-            {"case": case, "what": "driver_cpu_per_reply", "contender": what, "value": least / REPLIES, "unit": "s",
-             "ratio": least / min(cpu["driver"][1:]), "against": "added by the driver"},
-        ]  # fmt: skip
+            seconds_row(case, "sum", seconds, contender=what),
+            {**row, "ratio": least / base, "against": driver},
+        ]
     return rows

@@ -44,27 +44,25 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
         say: Called with a line for each measurement.
 
     Raises:
-        ConfigError: If a size in `only` is not measured.
+        ConfigError: If a size in `only` is not measured, or Flower is not installed.
     """
     require_known(only, list(SIZES), "bench deploy")
     measured: list[BenchRow] = []
-    for case, hidden in SIZES.items():
-        if only and case not in only:
+    for size, hidden in SIZES.items():
+        if only and size not in only:
             continue
-        chosen = experiment(hidden, clients, rounds + 1)
+        chosen, case = experiment(hidden, clients, rounds + 1), f"{size}/{clients}"
         with tempfile.TemporaryDirectory(prefix="unskew-bench-") as place:
             deployed = operate.local(chosen, clients, Path(place) / "deployed", say)
             simulated = parity.simulate(chosen, Path(place) / "simulated")
             (same,) = parity.compare(deployed, simulated)
             if not same.equal:
-                raise AssertionError(
-                    f"{case}: the deployed run differs from the simulated one by {same.max_abs_diff:g}"
-                )
+                raise AssertionError(f"{case}: deployed and simulated differ by {same.max_abs_diff:g}")
             ours, theirs = _seconds(deployed), _seconds(simulated)
+            ratio = min(ours) / min(theirs)
             measured += [
-                seconds_row(case, "round_over_network", ours, ratio=min(ours) / min(theirs), against="simulator"),
-                seconds_row(case, "round_simulated", theirs),
-                {"case": case, "what": "overhead", "value": min(ours) - min(theirs), "unit": "s"},
+                seconds_row(case, "exchange", ours, contender="unskew", ratio=ratio, against="simulator"),
+                seconds_row(case, "exchange", theirs, contender="simulator"),
                 {"case": case, "what": "framing", "value": _framing(deployed), "unit": "of payload"},
             ]
         say(f"{case}: {min(ours):.2f} s a round over the network, {min(theirs):.4f} s simulated")
@@ -73,10 +71,10 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
 
 def _seconds(run: Path) -> list[float]:
     """Seconds of each round after the first."""
-    return [r["value"] for r in rows(run / "metrics.jsonl") if r["name"] == "seconds" and r["round"] > 1]
+    return [r["value"] for r in rows(run, "metrics") if r["name"] == "seconds" and r["round"] > 1]
 
 
 def _framing(run: Path) -> float:
-    """Bytes that Flower's records add around the payloads, relative to the payloads."""
-    sent = list(rows(run / "network.jsonl"))
+    """Bytes around the payloads, relative to the payloads."""
+    sent = list(rows(run, "network"))
     return float(sum(r["framing"] for r in sent) / sum(r["payload"] for r in sent))

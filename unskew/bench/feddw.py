@@ -18,7 +18,7 @@ the cases called "held" there is one, which FedDW holds at zero and FedAvg train
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.feduv import FedUV
 from unskew.algorithms.moon import MOON
 from unskew.algorithms.perfedavg import PerFedAvg
-from unskew.bench.toolkit import BenchRow, Say, require_known, take_turns, threads
+from unskew.bench.toolkit import BenchRow, Say, paired_rows, require_known, take_turns, threads
 from unskew.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -43,7 +43,6 @@ from unskew.tasks.task import make_task
 from unskew.tree import Params
 
 BATCH = 128
-_EPOCH = "cpu_seconds_per_epoch"
 _WHAT = {"soft labels": "soft_label_pass", "term": "term_alone"}
 
 
@@ -100,11 +99,11 @@ CASES = (
 )
 
 
-def measure(turns: int = 60, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
+def measure(repeats: int = 60, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
     """Measure all cases, as rows of the benchmark's JSON.
 
     Args:
-        turns: Number of epochs of each contender; a network whose epoch is one batch takes a sixth of them.
+        repeats: Number of epochs of each contender; a network whose epoch is one batch takes a sixth of them.
         only: Names of the networks that are measured; all by default.
         say: Called with a line for each case.
 
@@ -118,7 +117,7 @@ def measure(turns: int = 60, only: tuple[str, ...] = (), say: Say = print) -> li
             if only and case.model not in only:
                 continue
             contenders = {name: partial(timed, once, time.thread_time) for name, once in _contenders(case).items()}
-            seconds = take_turns(contenders, turns if case.batches > 1 else max(1, turns // 6), shuffled=True)
+            seconds = take_turns(contenders, repeats if case.batches > 1 else max(1, repeats // 6), shuffled=True)
             rows += _rows(case, seconds)
             say("  ".join(f"{name} {statistics.median(s):.4f} s" for name, s in seconds.items()) + f"  ({case.label})")
     return rows
@@ -187,27 +186,11 @@ def _term_alone(term: ClassRelation, params: Params, aux: Aux, steps: int) -> No
         torch.autograd.grad(term({term.layer: weight}, aux), [weight])
 
 
-def _rows(case: Case, measured: dict[str, list[float]]) -> list[BenchRow]:
-    """A row for each contender; `low` and `high` are the quartiles of the turns' ratios, `met` is about the median."""
-    base = measured["fedavg"]
-    rows: list[BenchRow] = []
-    for name, seconds in measured.items():
-        ratios = sorted(s / b for s, b in zip(seconds, base, strict=True))
-        low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-        row: BenchRow = {
-            "case": case.label,
-            "what": _WHAT.get(name, _EPOCH),
-            "contender": name,
-            "value": statistics.median(seconds),
-            "unit": "s",
-            "ratio": statistics.median(ratios),
-            "against": "fedavg",
-            "low": low,
-            "high": high,
-            "ratio_of_minima": min(seconds) / min(base),
-            "turns": len(ratios),
-        }
+def _rows(case: Case, measured: Mapping[str, Sequence[float]]) -> list[BenchRow]:
+    """A row for each contender; whether a bar is `met` is about the median."""
+    by = paired_rows(case.label, measured, "fedavg")
+    for name, row in by.items():
+        row["what"] = _WHAT.get(name, row["what"])
         if name == "feddw" and case.bar is not None:
             row |= {"bar": case.bar, "met": row["ratio"] <= case.bar}
-        rows.append(row)
-    return rows
+    return list(by.values())

@@ -4,22 +4,19 @@ Workloads A (pfl-research's CIFAR-10 cohort) and E (BlazeFL's) have the shapes o
 numbers, so their accuracy is meaningless and their speed is not.
 """
 
-import statistics
-import time
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns
+from unskew.bench.toolkit import BenchRow, Rounds, Say, Workload, random_clients, require_known, speed_row, take_turns
 from unskew.errors import ConfigError
 from unskew.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
-from unskew.runtime.in_process import Simulator
 
 # case: network, input, clients in a round, examples of each, batch, local epochs, momentum
 CASES: dict[str, tuple[str, tuple[int, ...], int, int, int, int, float]] = {
@@ -52,19 +49,7 @@ def measure(device: torch.device, repeats: int = 5, only: tuple[str, ...] = (), 
         loop, stacked, notes = _case(case, device, repeats)
         samples = CASES[case][2] * CASES[case][3] * CASES[case][5]
         for contender, times in (("stacked", stacked), ("loop", loop)):
-            rows.append(
-                {
-                    "case": case,
-                    "what": "samples_per_second",
-                    "contender": contender,
-                    "value": samples / min(times),
-                    "unit": "1/s",
-                    "ratio": min(loop) / min(times),
-                    "against": "loop",
-                    "ratio_of_medians": statistics.median(loop) / statistics.median(times),
-                    "notes": list(notes),
-                }
-            )
+            rows.append({**speed_row(case, contender, samples, times, loop, "loop"), "notes": list(notes)})
         say(f"{case}: stacked {samples / min(stacked):,.0f}/s, {min(loop) / min(stacked):.1f} times the loop {notes}")
     return rows
 
@@ -75,15 +60,8 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
     data, initial = world.data, world.population.initial
     config = SgdConfig(0.01, batch_size=batch, local_epochs=epochs, momentum=momentum)
     stacked = Stacked(LocalTrainer(world.task, data, device))
-    sim = Simulator(FedAvg(config), world.population, stacked)
-    state, t = sim.start(), 0
-
-    def federated() -> None:
-        nonlocal state, t
-        t += 1
-        state, _ = sim.round(state, t)
-
     network = world.task.module().to(device)
+    wait = partial(torch.cuda.synchronize, device)
 
     def loop() -> None:
         for r in data.train:
@@ -96,11 +74,8 @@ def _case(case: str, device: torch.device, repeats: int) -> tuple[list[float], l
                     optimizer.zero_grad()
                     F.cross_entropy(network(data.x[pick]), data.y[pick]).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
+        wait()
 
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    contenders = {"loop": partial(timed, loop, synchronised), "stacked": partial(timed, federated, synchronised)}
-    times = take_turns(contenders, repeats)
+    rounds = Rounds(FedAvg(config), world.population, stacked, wait)
+    times = take_turns({"loop": partial(timed, loop), "stacked": rounds}, repeats)
     return times["loop"], times["stacked"], tuple(stacked.notes)

@@ -1,17 +1,23 @@
 """A client's local epoch in bfloat16 beside the same in float32, in CPU time of one thread.
 
-The two take turns, in another order every time.  A ratio is that of two epochs of one turn; stated are the median over
-turns, their middle half, and the ratio of the minima.  "float32 again" has a ratio of 1 by construction.
+The two take turns, in another order every time.  "float32 again" has a ratio of 1 by construction.
 """
 
-import statistics
 import time
 from functools import partial
 
-from unskew.bench.toolkit import BenchRow, Say, Workload, random_clients, require_known, take_turns, threads
+from unskew.bench.toolkit import (
+    BenchRow,
+    Say,
+    Workload,
+    paired_rows,
+    random_clients,
+    require_known,
+    take_turns,
+    threads,
+)
 from unskew.forecast.measure import timed
 from unskew.keys import Key
-from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Sgd, SgdConfig
 
 # The reproductions' networks, with their batches: what half precision brings depends on how wide they are.
@@ -25,11 +31,11 @@ CASES = {
 }
 
 
-def measure(turns: int = 20, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
+def measure(repeats: int = 20, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
     """Measure all cases, as rows of the benchmark's JSON.
 
     Args:
-        turns: Number of epochs of each contender.
+        repeats: Number of epochs of each contender.
         only: Names of the networks that are measured; all by default.
         say: Called with a line for each case.
 
@@ -42,42 +48,19 @@ def measure(turns: int = 20, only: tuple[str, ...] = (), say: Say = print) -> li
         for name, (workload, batch) in CASES.items():
             if only and workload.model not in only:
                 continue
-            seconds = _seconds(workload, batch, turns)
-            rows += [_row(name, contender, workload.samples, s, seconds["float32"]) for contender, s in seconds.items()]
-            say(
-                "  ".join(f"{c} {workload.samples / statistics.median(s):,.0f}/s" for c, s in seconds.items())
-                + f"  ({name})"
-            )
+            by = paired_rows(name, _seconds(workload, batch, repeats), "float32")
+            rows += [{**row, "samples_per_second": workload.samples / row["value"]} for row in by.values()]
+            say("  ".join(f"{c} {workload.samples / row['value']:,.0f}/s" for c, row in by.items()) + f"  ({name})")
     return rows
 
 
-def _seconds(workload: Workload, batch: int, turns: int) -> dict[str, list[float]]:
+def _seconds(workload: Workload, batch: int, repeats: int) -> dict[str, list[float]]:
     key = Key(0) / workload.model
     clients = random_clients(workload, 1, key)
-    trainer, me = LocalTrainer(clients.task, clients.data), clients.population.me(0, 1, key)
-    config = SgdConfig(0.01, batch_size=batch)
-    jobs = {
-        "float32": Sgd(clients.population.initial, config),
-        "bfloat16": Sgd(clients.population.initial, SgdConfig(0.01, batch_size=batch, precision="bfloat16")),
-        "float32 again": Sgd(clients.population.initial, config),
+    trainer, me = clients.trainer(), clients.population.me(0, 1, key)
+    single, half = SgdConfig(0.01, batch_size=batch), SgdConfig(0.01, batch_size=batch, precision="bfloat16")
+    contenders = {
+        name: partial(timed, partial(trainer.fit, me, Sgd(clients.population.initial, config), key), time.thread_time)
+        for name, config in {"float32": single, "bfloat16": half, "float32 again": single}.items()
     }
-    epochs = {name: partial(trainer.fit, me, job, key) for name, job in jobs.items()}
-    return take_turns({n: partial(timed, once, time.thread_time) for n, once in epochs.items()}, turns, shuffled=True)
-
-
-def _row(case: str, contender: str, samples: int, seconds: list[float], base: list[float]) -> BenchRow:
-    ratios = sorted(s / b for s, b in zip(seconds, base, strict=True))
-    return {
-        "case": case,
-        "what": "cpu_seconds_per_epoch",
-        "contender": contender,
-        "value": statistics.median(seconds),
-        "unit": "s",
-        "samples_per_second": samples / statistics.median(seconds),
-        "ratio": statistics.median(ratios),
-        "against": "float32",
-        "low": ratios[len(ratios) // 4],
-        "high": ratios[-1 - len(ratios) // 4],
-        "ratio_of_minima": min(seconds) / min(base),
-        "turns": len(ratios),
-    }
+    return take_turns(contenders, repeats, shuffled=True)

@@ -17,7 +17,7 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,26 +45,23 @@ TESTED = 10_000
 
 
 def measure(
-    populations: Sequence[int] = POPULATIONS, cohorts: Sequence[int] = COHORTS, quick: bool = False, say: Say = print
+    population: Sequence[int] = POPULATIONS, cohort: Sequence[int] = COHORTS, quick: bool = False, say: Say = print
 ) -> list[BenchRow]:
     """Measure each population, as rows of the benchmark's JSON: seconds and peak memory by stage, then slopes.
 
     Args:
-        populations: Numbers of clients.
-        cohorts: Clients of a round; those above a population are left out.
+        population: Numbers of clients.
+        cohort: Clients of a round; those above a population are left out.
         quick: Measure two tiny populations in this process, in place of these, without the report: its figures take
             seconds.
         say: Is called with a line for each population.
     """
     if quick:
-        populations, cohorts = QUICK
+        population, cohort = QUICK
     rows: list[BenchRow] = []
-    for clients in populations:
-
-        def population(clients: int = clients) -> list[BenchRow]:
-            return list(_population(clients, cohorts, reports=not quick))
-
-        measured = population() if quick else in_a_process(population, f"measuring {clients:,} clients")
+    for clients in population:
+        part = partial(_population, clients, cohort, reports=not quick)
+        measured = part() if quick else in_a_process(part, f"measuring {clients:,} clients")
         say("  ".join(f"{r['case']} {r['what']} {r['value']:.3g} {r['unit']}" for r in measured))
         rows += measured
     return rows + slopes(rows)
@@ -93,21 +90,22 @@ def slopes(rows: Sequence[BenchRow]) -> list[BenchRow]:
     return slope_rows
 
 
-def _population(clients: int, cohorts: Sequence[int], reports: bool) -> Iterator[BenchRow]:
+def _population(clients: int, cohorts: Sequence[int], reports: bool) -> list[BenchRow]:
     """Rows of one population."""
     dataset, cohorts = _data(clients), [c for c in cohorts if c <= clients] or [clients]
     experiment = _experiment(clients, max(cohorts))
     (method,) = experiment.methods
+    rows: list[BenchRow] = []
 
-    def row(what: str, seconds: Sequence[float], cohort: int | None = None) -> BenchRow:
+    def note(what: str, seconds: Sequence[float], cohort: int | None = None) -> None:
         case = f"{clients:,} clients" + (f", {cohort:,} a round" if cohort else "")
         asked = {} if cohort is None else {"cohort": cohort}
-        return seconds_row(case, what, seconds, clients=clients, peak_gb=peak_resident() / 1e9, **asked)
+        rows.append(seconds_row(case, what, seconds, clients=clients, peak_gb=peak_resident() / 1e9, **asked))
 
     with threads(1), tempfile.TemporaryDirectory() as scratch:
         began = time.perf_counter()
         fed = federate(dataset, experiment.split, Key(0) / "data")
-        yield row("split", [time.perf_counter() - began])
+        note("split", [time.perf_counter() - began])
         backend = InProcess(InMemoryInputs(dataset=dataset))
         setup = backend.prepare(experiment)
         for cohort in cohorts:
@@ -117,26 +115,22 @@ def _population(clients: int, cohorts: Sequence[int], reports: bool) -> Iterator
                 began = time.perf_counter()
                 state, _ = sim.round(state, t)
                 seconds.append(time.perf_counter() - began)
-            yield row("round", seconds, cohort)
+            note("round", seconds, cohort)
         examples = eval_set(setup.task, fed, setup.device)
         evaluation = partial(evaluate, sim, state, 3, examples, ("global", "personal"), last=False)
-        times = [timed(evaluation) for _ in range(3)]
-        yield row("evaluation", times)
+        note("evaluation", [timed(evaluation) for _ in range(3)])
         del fed, sim, examples, evaluation
         folder = Path(scratch) / "run"
-        yield row("run", [timed(lambda: loop.start(experiment, folder, backend=backend))], max(cohorts))
+        note("run", [timed(lambda: loop.start(experiment, folder, backend=backend))], max(cohorts))
         if reports:
             from unskew.report import write_report
 
-            yield row("report", [timed(lambda: write_report(folder))])
-        written = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-        yield {
-            "case": f"{clients:,} clients",
-            "what": "folder",
-            "clients": clients,
-            "value": written / 1e6,
-            "unit": "MB",
-        }
+            note("report", [timed(lambda: write_report(folder))])
+        written = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) / 1e6
+        rows.append(
+            {"case": f"{clients:,} clients", "what": "folder", "clients": clients, "value": written, "unit": "MB"}
+        )
+    return rows
 
 
 def _experiment(clients: int, cohort: int) -> config.Experiment:

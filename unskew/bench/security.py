@@ -18,6 +18,7 @@ from unskew.api import simulate
 from unskew.bench.toolkit import BenchRow, Say, require_known
 from unskew.data.split import Dirichlet
 from unskew.experiment.config import Runtime, World
+from unskew.files import write_atomically
 from unskew.protocol import SgdConfig
 from unskew.report import charts
 from unskew.report.stats import curve
@@ -94,6 +95,7 @@ def measure(
     quick: bool = False,
     say: Say = print,
     seeds: int = 1,
+    figures: Path | None = None,
 ) -> list[BenchRow]:
     """Measure, as rows of the benchmark's JSON, balanced accuracy by suite, attack, share of attackers and method.
 
@@ -106,6 +108,7 @@ def measure(
         quick: Two rounds, one share of malicious clients.
         say: Called with a line for each run.
         seeds: Number of seeds.
+        figures: Folder that gets a figure and a table of each suite.
 
     Raises:
         ConfigError: If an attack in `only` is not measured.
@@ -144,6 +147,10 @@ def measure(
             say(f"{name}, {label} {share:g}: " + ", ".join(
                 f"{r['contender']} {r['value']:.3f}" for r in rows if r["case"] == case
             ))  # fmt: skip
+        if figures is not None:
+            figures.mkdir(parents=True, exist_ok=True)
+            write_atomically(figures / f"attacks-{name}.svg", figure(rows, name))
+            write_atomically(figures / f"attacks-{name}.md", table(rows, name))
     return rows
 
 

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,12 @@ from unskew import models
 from unskew.errors import ConfigError, WorkerError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
-from unskew.runtime.in_process import Population
+from unskew.local.executor import Executor
+from unskew.local.trainer import LocalTrainer
+from unskew.local.workers.pool import Pool
+from unskew.local.workers.recipe import WorkerSetup
+from unskew.machine import cores
+from unskew.runtime.in_process import Population, Simulator
 from unskew.tasks.task import Task, make_task
 
 BenchRow = dict[str, Any]
@@ -48,14 +54,28 @@ class RandomClients:
         """Bytes of the initial model."""
         return sum(t.nbytes for t in self.population.initial.values())
 
+    def trainer(self) -> LocalTrainer:
+        """A trainer of its own."""
+        return LocalTrainer(self.task, self.data)
+
+    def setups(self, *methods: Any) -> Callable[[int], WorkerSetup]:
+        """The setup of each method in a worker, by its place among them."""
+        return lambda number: WorkerSetup(methods[number], self.trainer(), self.population.me)
+
+    @contextmanager
+    def workers(self, *methods: Any) -> Iterator[Pool]:
+        """Worker processes for these methods, one on each core."""
+        pool = Pool(self.setups(*methods), cores(), self.model_bytes)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
 
 def random_clients(
     workload: Workload,
     clients: int,
     key: Key,
-    *,
-    held_out: int = 0,
-    tested: int = 0,
     device: torch.device | str = "cpu",
 ) -> RandomClients:
     """Clients of ten classes.
@@ -64,24 +84,45 @@ def random_clients(
         workload: Network and training data.
         clients: Number of clients.
         key: Root of all randomness.
-        held_out: Examples of each client that are kept out of training.
-        tested: Examples of the global test set.
         device: Device of the tensors.
     """
-    per_client = workload.samples + held_out
-    total = per_client * clients
-    x = torch.randn(total + tested, *workload.shape, generator=(key / "x").generator()).to(device)
-    y = torch.randint(10, (len(x),), generator=(key / "y").generator()).to(device)
-    rows = torch.split(torch.arange(total, device=device), per_client)
-    train, val = tuple(r[: workload.samples] for r in rows), tuple(r[workload.samples :] for r in rows)
+    total, nothing = workload.samples * clients, torch.arange(0, device=device)
+    x = torch.randn(total, *workload.shape, generator=(key / "x").generator()).to(device)
+    y = torch.randint(10, (total,), generator=(key / "y").generator()).to(device)
+    rows = torch.split(torch.arange(total, device=device), workload.samples)
     task = make_task(lambda: models.build(workload.model, workload.shape, 10, **dict(workload.options)), 10)
-    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in train]).cpu()
+    histograms = torch.stack([torch.bincount(y[r], minlength=10) for r in rows]).cpu()
     initial = {name: t.to(device) for name, t in task.init(key).items()}
-    data = DeviceData(x[:total], y[:total], train, val, None, x[total:], y[total:])
+    data = DeviceData(x, y, rows, (nothing,) * clients)
     return RandomClients(task, data, Population(histograms, task.layout, initial, task.init))
 
 
-# ---------------------------------------------------------------- time
+class Rounds:
+    """Rounds of one method, one a call, which returns its seconds; `cpu` has those that this process was busy in each.
+
+    A GPU's work is waited for with `wait`.
+    """
+
+    def __init__(
+        self, method: Any, population: Population, executor: Executor, wait: Callable[[], None] = lambda: None
+    ) -> None:
+        self._sim = Simulator(method, population, executor)
+        self._state, self._round, self._wait = self._sim.start(), 0, wait
+        self.cpu: list[float] = []
+
+    def __call__(self) -> float:
+        """Seconds of one more round."""
+        self._round += 1
+        self._wait()
+        busy, began = time.process_time(), time.perf_counter()
+        self._state, _ = self._sim.round(self._state, self._round)
+        self._wait()
+        seconds = time.perf_counter() - began
+        self.cpu.append(time.process_time() - busy)
+        return seconds
+
+
+# ---------------------------------------------------------------- time and memory
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let PyTorch use this many threads; use 1 if workers are forked, before anything has run in parallel."""
@@ -112,7 +153,6 @@ def take_turns(
     return seconds
 
 
-# ---------------------------------------------------------------- a process of its own
 def in_a_process(part: Callable[[], Any], what: str) -> Any:
     """Measure a part of a benchmark in a process that ends with it, so that its memory is its own; as JSON has it.
 
@@ -146,6 +186,50 @@ def seconds_row(case: str, what: str, seconds: Sequence[float], **more: Any) -> 
     """A row for something timed several times: the minimum, with median and maximum beside it."""
     row = {"case": case, "what": what, "value": min(seconds), "unit": "s", **more}
     return {**row, "median": statistics.median(seconds), "slowest": max(seconds)}
+
+
+def speed_row(
+    case: str, contender: str, samples: int, seconds: Sequence[float], base: Sequence[float], against: str
+) -> BenchRow:
+    """Samples per second at the fastest, and times the base's; median and slowest stand beside it."""
+    median = statistics.median(seconds)
+    return {
+        "case": case,
+        "what": "samples_per_second",
+        "contender": contender,
+        "value": samples / min(seconds),
+        "unit": "1/s",
+        "ratio": min(base) / min(seconds),
+        "against": against,
+        "median": samples / median,
+        "ratio_of_medians": statistics.median(base) / median,
+        "slowest": samples / max(seconds),
+    }
+
+
+def paired_rows(case: str, measured: Mapping[str, Sequence[float]], against: str) -> dict[str, BenchRow]:
+    """A row for each contender's epoch in CPU time, by its name; a ratio is that of two epochs of one turn.
+
+    Value and `ratio` are medians over the turns, `low` and `high` the quartiles of the ratio.
+    """
+    base = measured[against]
+    rows = {}
+    for name, seconds in measured.items():
+        ratios = sorted(s / b for s, b in zip(seconds, base, strict=True))
+        rows[name] = {
+            "case": case,
+            "what": "cpu_seconds_per_epoch",
+            "contender": name,
+            "value": statistics.median(seconds),
+            "unit": "s",
+            "ratio": statistics.median(ratios),
+            "against": against,
+            "low": ratios[len(ratios) // 4],
+            "high": ratios[-1 - len(ratios) // 4],
+            "ratio_of_minima": min(seconds) / min(base),
+            "turns": len(ratios),
+        }
+    return rows
 
 
 def require_known(only: Sequence[str], known: Sequence[str], command: str) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from unskew.cli.advise import advise
 from unskew.cli.audit import audit
-from unskew.cli.bench import bench
+from unskew.cli.bench import HELP, bench
 from unskew.cli.catalogue import list_
 from unskew.cli.data import data
 from unskew.cli.deploy import deploy
@@ -72,5 +72,5 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for name, command in COMMANDS.items():
     app.command(name=name)(command)
 app.add_typer(deploy, name="deploy")
-app.add_typer(bench, name="bench")
+app.command(name="bench", help=HELP)(bench)
 app.add_typer(prior, name="prior")

@@ -34,17 +34,6 @@ REGISTRIES = {
 """The registry of each kind."""
 
 KINDS = (*REGISTRIES, "experiments")
-OTHER_NAMES = {
-    "algorithms": "methods",
-    "networks": "models",
-    "data": "datasets",
-    "partitions": "splits",
-    "papers": "reproductions",
-    "radios": "channels",
-    "callbacks": "trackers",
-    "servers": "server_rules",
-    "optimisers": "server_rules",
-}
 
 
 def list_(
@@ -59,9 +48,7 @@ def list_(
     [dim]unskew list methods[/]
     """
     if what not in (*KINDS, "all"):
-        other = OTHER_NAMES.get(what)
-        hint = f"; did you mean {other}?" if other else did_you_mean(what, KINDS)
-        raise ConfigError(f"unskew list knows {', '.join(KINDS)}, got {what!r}{hint}")
+        raise ConfigError(f"unskew list knows {', '.join(KINDS)}, got {what!r}{did_you_mean(what, KINDS)}")
     catalogues = {kind: catalogue(kind) for kind in (KINDS if what == "all" else (what,))}
     if as_json:
         print(json.dumps(catalogues))

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -37,7 +38,7 @@ from unskew.cli.options import (
 )
 from unskew.cli.tables import print_results, results_json
 from unskew.cli.text import escape
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.errors import ConfigError, DataError, DeployError, did_you_mean
 from unskew.words import counted
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class _Experiments(TyperGroup):
 deploy = typer.Typer(
     cls=_Experiments,
     no_args_is_help=True,
-    help="""Run an experiment over a real network, with TLS and a key for each client (Flower).
+    help="""Run an experiment over a real network, with TLS and a key for each client (gRPC).
 
     [dim]unskew deploy my.toml --local 3[/]    a trial: everything on this machine, which has all data
     [dim]unskew deploy pack my.toml --host fed.example.org --clients 3 --own-data --out federation[/]
@@ -83,10 +84,26 @@ Force = Annotated[
 Check = Annotated[bool, typer.Option("--check", help="Report problems that would prevent a start, and start nothing.")]
 
 
-def _say_timed(text: str) -> None:
-    from unskew.runtime.resident import timed
+def _require() -> None:
+    """Refuse to go on without gRPC.
 
-    tell(timed(text))
+    Raises:
+        DeployError: If it is not installed.
+    """
+    try:
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise DeployError(f"a deployment needs {error.name}; pip install 'unskew[deploy]'") from None
+
+
+def _say(quiet: bool) -> Callable[[str], None]:
+    """What writes a line of the log, on stderr unless that is to be quiet."""
+    from unskew.runtime.log import log, to_stderr
+
+    if not quiet:
+        to_stderr()
+    return log
 
 
 @deploy.command()
@@ -118,15 +135,13 @@ def local(
 
     [dim]unskew deploy examples/deploy.toml --local 3 --check-parity[/]
     """
-    from unskew.deploy import versions
-
-    versions.require()
+    _require()
     from unskew.deploy import operate, parity
     from unskew.run.folder import read_json
 
     chosen = _experiment(experiment, settings, data_dir)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-deployed-{datetime.now():%Y%m%d-%H%M%S}"
-    say = silent if quiet else _say_timed
+    say = _say(quiet)
     if check_parity:
         parity.comparable(chosen)
     if not quiet:
@@ -215,9 +230,7 @@ def pack(
     [dim]unskew deploy pack my.toml --host fed.example.org --out trial[/]
     [dim]unskew deploy pack --renew federation[/]
     """
-    from unskew.deploy import versions
-
-    versions.require()
+    _require()
     from unskew import schema
     from unskew.deploy import folders, operate, signing
     from unskew.deploy.reach import listening_for
@@ -295,9 +308,7 @@ def server(
     [dim]unskew deploy server federation/server --check[/]
     [dim]unskew deploy server federation/server[/]
     """
-    from unskew.deploy import versions
-
-    flower_version = versions.require()
+    _require()
     from unskew.deploy import operate
     from unskew.deploy.settings import ServerConfig
     from unskew.run.folder import read_json
@@ -305,9 +316,9 @@ def server(
     if check:
         operate.check_version(folder / "server.toml", ServerConfig)
         listen = operate.check_serving(folder, read_data=True)
-        print(f"ready: would listen at {listen}; Flower {flower_version}", file=sys.stderr if as_json else sys.stdout)
+        print(f"ready: would listen at {listen}", file=sys.stderr if as_json else sys.stdout)
         return
-    run = operate.serve(folder, silent if quiet else _say_timed, force)
+    run = operate.serve(folder, _say(quiet), force)
     summary = read_json(run / "summary.json")
     if as_json:
         print(results_json(summary))
@@ -345,9 +356,7 @@ def client(
     [dim]unskew deploy client client-0 --data csv:/srv/ward-7.csv --check[/]
     [dim]unskew deploy client client-0 --data csv:/srv/ward-7.csv[/]
     """
-    from unskew.deploy import versions
-
-    flower_version = versions.require()
+    _require()
     from unskew.deploy import operate
     from unskew.deploy.settings import ClientConfig, Site, absolute
 
@@ -363,10 +372,7 @@ def client(
         if allow_code:
             find_own_code()
         runtime = open_client(folder.absolute(), site)
-        ahead = operate.check_taking_part(folder)
-        print(
-            f"ready: client {runtime.client} can read its data, the server answers with a good certificate, clocks "
-            f"differ by {abs(ahead):.0f} s; Flower {flower_version}"
-        )
+        operate.check_taking_part(folder)
+        print(f"ready: client {runtime.client} can read its data, the server answers with a good certificate")
         return
-    operate.take_part(folder, silent if quiet else _say_timed, site)
+    operate.take_part(folder, _say(quiet), site)

@@ -1,8 +1,7 @@
-"""Keys and certificates of a federation: an authority of its own, a certificate for the server, a key for each client.
+"""Keys and certificates of a federation: an authority of its own, which signs the server's and each client's.
 
-All keys are ECDSA on the curve P-384.  The authority signs the server's certificate and nothing else; clients know it
-by its certificate and trust no other.  A client is known by its public key, which the server registers.  Whatever is
-private lies in files that only their owner can read.
+All keys are ECDSA on the curve P-384.  Both sides trust this authority and no other.  A client takes part as long as
+its certificate lies in the server's folder, too.  Whatever is private lies in files that only their owner can read.
 """
 
 import ipaddress
@@ -24,7 +23,7 @@ from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Names in every server certificate, for programs that run beside the SuperLink."""
+"""Names in every server certificate, for clients on the same machine."""
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
@@ -79,7 +78,7 @@ def _unsigned(who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey,
 
 def save_authority(who: Authority, folder: Path) -> None:
     """Write `ca.crt` and `ca.key`, which sign further server certificates and are kept away from the server."""
-    write_atomically(folder / "ca.key", _private(who.key, serialization.PrivateFormat.PKCS8), PRIVATE)
+    write_atomically(folder / "ca.key", _private(who.key), PRIVATE)
     (folder / "ca.crt").write_bytes(pem(who.certificate))
 
 
@@ -104,24 +103,32 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int =
     Raises:
         DeployError: If something is neither a host name nor an address.
     """
+    names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))])
+    _issue(who, (*hosts, *LOOPBACK)[0], folder, "server", days, names)
+
+
+def issue_client(who: Authority, client: int, folder: Path, days: int = AUTHORITY_DAYS) -> None:
+    """Write `ca.crt`, `client.crt` and `client.key` for a client."""
+    _issue(who, f"client {client}", folder, "client", days)
+
+
+def _issue(
+    who: Authority, name: str, folder: Path, file: str, days: int, names: x509.SubjectAlternativeName | None = None
+) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
-    names = [_general_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))]
-    signed = (
-        _unsigned(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (*hosts, *LOOPBACK)[0][:64])]),
-            who.certificate.subject,
-            key.public_key(),
-            days,
-        )
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
+    unsigned = (
+        _unsigned(subject, who.certificate.subject, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()), critical=False)
-        .sign(who.key, hashes.SHA384())
     )
-    write_atomically(folder / "server.key", _private(key, serialization.PrivateFormat.PKCS8), PRIVATE)
-    (folder / "server.crt").write_bytes(pem(signed))
-    (folder / "ca.crt").write_bytes(pem(who.certificate))
+    if names is not None:
+        unsigned = unsigned.add_extension(names, critical=False)
+    write_atomically(folder / f"{file}.key", _private(key), PRIVATE)
+    write_atomically(folder / f"{file}.crt", pem(unsigned.sign(who.key, hashes.SHA384())))
+    write_atomically(folder / "ca.crt", pem(who.certificate))
 
 
 def names_of(path: Path) -> tuple[str, ...]:
@@ -156,21 +163,14 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def issue_node(folder: Path, comment: str) -> None:
-    """Write a client's pair of keys, `node.key` and `node.pub`, in OpenSSH's form as Flower wants them."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    write_atomically(folder / "node.key", _private(key, serialization.PrivateFormat.OpenSSH), PRIVATE)
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    (folder / "node.pub").write_bytes(public + b" " + comment.encode("ascii", "replace") + b"\n")
-
-
 def pem(certificate: x509.Certificate) -> bytes:
     """The certificate as text."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, encryption)
 
 
 # ---------------------------------------------------------------- files only their owner can read
@@ -197,77 +197,64 @@ def check_private(path: Path) -> None:
 
 # ---------------------------------------------------------------- checking
 def check_server(folder: Path, now: datetime | None = None) -> None:
-    """Refuse a server certificate that clients would refuse.
-
-    Args:
-        folder: Holds `ca.crt`, `server.crt` and `server.key`.
-        now: Time of the check; by default the present.
+    """Refuse a server's certificate that clients would refuse; the files are `ca.crt`, `server.crt`, `server.key`.
 
     Raises:
         DeployError: If it has expired, is not valid yet, belongs to another key or was signed by another authority.
     """
-    check_private(folder / "server.key")
-    key, certificate, ca = (
-        _key(folder / "server.key"),
-        _certificate(folder / "server.crt"),
-        _certificate(folder / "ca.crt"),
-    )
-    moment = now or datetime.now(UTC)
-    for what, path in ((certificate, folder / "server.crt"), (ca, folder / "ca.crt")):
+    _check(folder, "server", now, "sign another one where the federation was packed: unskew deploy pack --renew")
+
+
+def check_client(folder: Path, now: datetime | None = None) -> None:
+    """Refuse a client's certificate that the server would refuse; the files are `ca.crt`, `client.crt`, `client.key`.
+
+    Raises:
+        DeployError: As `check_server`.
+    """
+    _check(folder, "client", now, "ask the coordinator for a new folder")
+
+
+def _check(folder: Path, name: str, now: datetime | None, remedy: str) -> None:
+    check_private(folder / f"{name}.key")
+    key, certificate = _key(folder / f"{name}.key"), _certificate(folder / f"{name}.crt")
+    ca, moment = _certificate(folder / "ca.crt"), now or datetime.now(UTC)
+    for what, path in ((certificate, folder / f"{name}.crt"), (ca, folder / "ca.crt")):
         if moment > what.not_valid_after_utc:
-            raise DeployError(
-                f"{path} expired on {what.not_valid_after_utc:%Y-%m-%d}; "
-                "sign another one where the federation was packed: unskew deploy pack --renew"
-            )
+            raise DeployError(f"{path} expired on {what.not_valid_after_utc:%Y-%m-%d}; {remedy}")
         if moment < what.not_valid_before_utc:
             raise DeployError(
                 f"{path} is not valid before {what.not_valid_before_utc:%Y-%m-%d %H:%M} UTC and the clock here says "
                 f"{moment:%Y-%m-%d %H:%M}; set the clock"
             )
     if key.public_key() != certificate.public_key():
-        raise DeployError(f"{folder / 'server.key'} is not the key of {folder / 'server.crt'}; copy both from one pack")
+        raise DeployError(f"{folder / f'{name}.key'} is not the key of {name}.crt; copy both from one pack")
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):
-        raise DeployError(
-            f"{folder / 'server.crt'} was not signed by {folder / 'ca.crt'}; copy both from one pack"
-        ) from None
+        raise DeployError(f"{folder / f'{name}.crt'} was not signed by ca.crt; copy both from one pack") from None
 
 
-def check_node(folder: Path) -> None:
-    """Refuse a client's key that is missing, readable by others, or not the one of `node.pub`.
+def days_left(path: Path) -> int:
+    """Whole days until a certificate expires.
 
     Raises:
-        DeployError: If so.
+        DeployError: If it cannot be read.
     """
-    check_private(folder / "node.key")
-    try:
-        key = serialization.load_ssh_private_key((folder / "node.key").read_bytes(), None)
-        public = serialization.load_ssh_public_key((folder / "node.pub").read_bytes())
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise DeployError(f"{folder} holds no pair of OpenSSH keys node.key and node.pub: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != public:
-        raise DeployError(f"{folder / 'node.key'} is not the key of {folder / 'node.pub'}; copy both from one pack")
+    return (_certificate(path).not_valid_after_utc - datetime.now(UTC)).days
 
 
-def identity(path: Path) -> str:
-    """Return a public key without its comment, which may differ between files of the same key.
+def public_key(certificate: bytes) -> bytes:
+    """The public key of a PEM certificate, as bytes by which a client is known.
 
     Raises:
-        DeployError: If it is not a public key on a curve that Flower accepts.
+        DeployError: If it is none.
     """
     try:
-        key = serialization.load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise DeployError(f"{path} is not a public key in OpenSSH's form: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise DeployError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
-    return openssh(key)
-
-
-def openssh(key: ec.EllipticCurvePublicKey) -> str:
-    """Return a public key in OpenSSH's form, without a comment."""
-    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+        key = x509.load_pem_x509_certificate(certificate).public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DeployError(f"not a certificate: {error}") from None
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_bytes(serialization.Encoding.DER, form)
 
 
 def _certificate(path: Path) -> x509.Certificate:

@@ -1,4 +1,4 @@
-"""Opens a client from its folder; `unskew.runtime.flower` calls it for every message."""
+"""Opens a client from its folder."""
 
 import functools
 import hashlib
@@ -43,8 +43,6 @@ from unskew.wire import tensors_hash
 from unskew.words import counted
 
 
-# One of Flower's processes answers one message; the resident process must not read its data twice.
-@functools.lru_cache(maxsize=16)
 def open_client(folder: Path, site: Site = Site()) -> ClientRuntime:
     """Open the client whose folder this is.
 

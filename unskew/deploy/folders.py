@@ -1,17 +1,17 @@
 """Folder layout of a deployment, and functions that write it.
 
     FEDERATION/              made by `unskew deploy pack`, or by `--local` inside the run folder
-        authority/           ca.crt, ca.key: signs another server certificate; goes to no other machine
+        authority/           ca.crt, ca.key: signs certificates; goes to no other machine
                              coordinator.key: signs the clients' folders
         server/              goes to the server's machine
             experiment.toml  server.toml  network.toml  README.md
             ca.crt  server.crt  server.key
-            clients/0.pub    the keys that may take part, by the client's number
-            made when it runs: app/  flower/  superexec.secret  nodes.json  logs/  failures.jsonl  run/
+            clients/0.crt    the certificates of the clients that may take part, by number
+            made when it runs: deployment.json  failures.jsonl  run/
         client-0/            goes to that client's machine
             experiment.toml  client.toml  network.toml  README.md
-            ca.crt  node.key  node.pub  manifest.json  manifest.sig  coordinator.pub
-            made when it runs: flower/  node.toml  superexec.secret  resident.json  logs/  state/
+            ca.crt  client.crt  client.key  manifest.json  manifest.sig  coordinator.pub
+            made when it runs: logs/  state/  models/  audit.jsonl
 
 No folder holds code.  `unskew.deploy.settings` says what is in `server.toml` and `client.toml`; `network.toml` says
 where the server listens, and in a client's folder where it is reached.  Folders with something private in them can be
@@ -19,8 +19,7 @@ entered by their owner only.
 """
 
 import json
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -32,17 +31,11 @@ from unskew.deploy.certificates import make_private
 from unskew.deploy.settings import EXPERIMENT, Address, ClientConfig, ServerConfig, own_data_example, read_settings
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment.config import Experiment, own_modules, to_toml
-from unskew.files import PRIVATE, rename_folder, temporary_folder, write_atomically
+from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.protocol import hook
-from unskew.runtime import resident
 from unskew.version import __version__
 from unskew.words import counted
 
-SERVER_APP = "unskew.runtime.flower:server_app"
-CLIENT_APP = "unskew.runtime.flower:client_app"
-CONNECTION = "federation"
-NOTES = Path("logs") / "notes.log"
-"""What a server says of its clients, in its folder, for whoever watches it."""
 REFUSED = "failures.jsonl"
 """Clients that a server refused, in its folder: a run, with such a log of its own, may never begin."""
 
@@ -89,8 +82,8 @@ def pack(
             coordinator = signing.new_key()
             if portable:
                 signing.save_key(coordinator, new / "authority")
-            keys = [_pack_client(new, signer, experiment, c, config, reached) for c in range(num_clients)]
-            _pack_server(new / "server", signer, experiment, keys, listen, reached, names, config)
+            issued = [_pack_client(new, signer, experiment, c, config, reached) for c in range(num_clients)]
+            _pack_server(new / "server", signer, experiment, issued, listen, reached, names, config)
             for client in range(num_clients):
                 signing.sign(coordinator, client_folder(new, client))
             if folder.exists():
@@ -105,7 +98,7 @@ def _pack_server(
     server: Path,
     signer: certificates.Authority,
     experiment: Experiment,
-    keys: Sequence[bytes],
+    issued: Sequence[bytes],
     listen: Address,
     reached: Address,
     names: Sequence[str],
@@ -113,12 +106,12 @@ def _pack_server(
 ) -> None:
     certificates.issue_server(signer, [reached.host, *names], make_private(server))
     (server / "clients").mkdir()
-    for client, key in enumerate(keys):
-        write_atomically(server / "clients" / f"{client}.pub", key)
+    for client, certificate in enumerate(issued):
+        write_atomically(server / "clients" / f"{client}.crt", certificate)
     write_atomically(server / EXPERIMENT, to_toml(experiment))
     write_atomically(server / "server.toml", tomli_w.dumps(asdict(config)))
     write_address(server, listen)
-    write_atomically(server / "README.md", _server_readme(experiment, len(keys), reached, config.own_data))
+    write_atomically(server / "README.md", _server_readme(experiment, len(issued), reached, config.own_data))
 
 
 def _pack_client(
@@ -129,16 +122,15 @@ def _pack_client(
     config: ServerConfig,
     reached: Address,
 ) -> bytes:
-    """Make a client's folder; return its public key."""
+    """Make a client's folder; return its certificate."""
     own = make_private(client_folder(federation, client))
-    certificates.issue_node(own, f"client-{client}")
-    write_atomically(own / "ca.crt", certificates.pem(signer.certificate))
+    certificates.issue_client(signer, client, own)
     write_atomically(own / EXPERIMENT, to_toml(experiment))
     settings = ClientConfig(client, config.num_clients or client + 1, config.own_data)
     write_atomically(own / "client.toml", tomli_w.dumps(asdict(settings)))
     write_address(own, reached)
     write_atomically(own / "README.md", _client_readme(experiment, client, config.own_data))
-    return (own / "node.pub").read_bytes()
+    return (own / "client.crt").read_bytes()
 
 
 def _install(experiment: Experiment) -> str:
@@ -146,7 +138,7 @@ def _install(experiment: Experiment) -> str:
     by_kind = {"csv": "tables", "parquet": "tables", "hub": "hub"}
     kind, _, _ = experiment.task.data.partition(":")
     noised = any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods)
-    extras = ",".join(["flower", *([by_kind[kind]] if kind in by_kind else []), *(["dp"] if noised else [])])
+    extras = ",".join(["deploy", *([by_kind[kind]] if kind in by_kind else []), *(["dp"] if noised else [])])
     # Nothing has been released: a name that pip looked up could be anybody's.  And `python -m pip` would first look
     # for code in the folder it is called in.
     return f"pip install '/path/to/your/own/copy/of/unskew[{extras}]'  # version {__version__}"
@@ -207,107 +199,35 @@ def write_address(folder: Path, where: Address) -> None:
     write_atomically(folder / "network.toml", tomli_w.dumps(asdict(where)))
 
 
-def keys(server: Path) -> dict[int, Path]:
-    """Read the public keys that may take part, by the client's number.
+def clients(server: Path) -> dict[int, Path]:
+    """The certificates of the clients that may take part, by number.
 
     Raises:
-        DeployError: If there is none, a file is called otherwise or holds no key, or two clients have the same key.
+        DeployError: If there is none, or a file is called otherwise.
     """
-    key_files: dict[int, Path] = {}
-    for path in sorted((server / "clients").glob("*.pub")):
+    paths = sorted((server / "clients").glob("*.crt"))
+    for path in paths:
         if not path.stem.isdecimal() or str(int(path.stem)) != path.stem:
-            raise DeployError(f"{path} must be called after its client's number, as in 0.pub")
-        key_files[int(path.stem)] = path
-    if not key_files:
-        raise DeployError(f"{server / 'clients'} has no client's key; copy the folder again as it was packed")
-    owners: dict[str, int] = {}
-    for client, path in sorted(key_files.items()):
-        other = owners.setdefault(certificates.identity(path), client)
+            raise DeployError(f"{path} must be called after its client's number, as in 0.crt")
+    if not paths:
+        raise DeployError(f"{server / 'clients'} has no client's certificate; copy the folder again as it was packed")
+    return dict(sorted((int(path.stem), path) for path in paths))
+
+
+def keys(server: Path) -> dict[bytes, int]:
+    """The number of each client that may take part, by its public key.
+
+    Raises:
+        DeployError: As `clients`; or if a file is no certificate, or two clients have the same key.
+    """
+    owners: dict[bytes, int] = {}
+    for client, path in clients(server).items():
+        other = owners.setdefault(certificates.public_key(path.read_bytes()), client)
         if other != client:
             raise DeployError(
-                f"clients {other} and {client} have the same key in {server / 'clients'}; "
-                "each client needs a pair of its own"
+                f"clients {other} and {client} have the same key in {server / 'clients'}; each needs one of its own"
             )
-    return dict(sorted(key_files.items()))
-
-
-def fresh_lines(path: Path, start: int) -> tuple[list[str], int]:
-    """Complete lines of a file from byte `start` on, none if there is no file, and the byte where the next begins."""
-    try:
-        with path.open("rb") as f:
-            f.seek(start)
-            complete = f.read().rpartition(b"\n")[0]
-    except OSError:
-        return [], start
-    return complete.decode("utf-8", "replace").splitlines(), start + len(complete) + 1 if complete else start
-
-
-# ---------------------------------------------------------------- files for Flower
-def write_app(server: Path, force: bool = False) -> Path:
-    """Write the folder of a Flower app that holds no code: its two components are names in the installed library.
-
-    Args:
-        server: The server's folder.
-        force: Go on with its run though versions or machine have changed.
-    """
-    folder = server / "app"
-    table = {
-        "project": {
-            "name": "unskew-federation",
-            "version": "1.0.0",
-            "description": "One experiment of unskew.",
-            "license": "Apache-2.0",
-            # Nothing is installed at run time: both sides have the library already, or the first exchange says so.
-            "dependencies": [],
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "unskew",
-                    "components": {"serverapp": SERVER_APP, "clientapp": CLIENT_APP},
-                    "config": {"folder": str(server.absolute()), "force": force},
-                }
-            }
-        },
-    }
-    folder.mkdir(exist_ok=True)
-    write_atomically(folder / "pyproject.toml", tomli_w.dumps(table))
-    return folder
-
-
-def write_home(folder: Path, reached: Address | None = None) -> Path:
-    """Write a home for Flower inside `folder`, with a connection to the SuperLink at `reached` if that is given."""
-    home = make_private(folder / "flower")
-    if reached is not None:
-        connection = {"address": str(reached), "root-certificates": str((folder / "ca.crt").absolute())}
-        table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        write_atomically(home / "config.toml", tomli_w.dumps(table))
-    return home
-
-
-def write_node_config(client: Path) -> Path:
-    """Write the folder's path for the client's app, to a file because a path may hold quotes and spaces."""
-    path = client / "node.toml"
-    write_atomically(path, tomli_w.dumps({"folder": str(client.absolute())}))
-    return path
-
-
-def write_secret(folder: Path) -> Path:
-    """Write a new secret between a SuperLink or SuperNode and the SuperExec beside it."""
-    path = folder / "superexec.secret"
-    write_atomically(path, secrets.token_bytes(32), PRIVATE)
-    return path
-
-
-def write_resident(client: Path, socket: Path) -> Path:
-    """Write resident.json, which says where the client's resident process listens; return the socket's path."""
-    write_atomically(client / resident.FILE, json.dumps({"socket": str(socket)}))
-    return socket
-
-
-def write_nodes(server: Path, nodes: Mapping[int, int]) -> None:
-    """Write nodes.json: the Flower node of each client, by its registered key."""
-    write_atomically(server / "nodes.json", json.dumps({str(client): str(node) for client, node in nodes.items()}))
+    return owners
 
 
 # ---------------------------------------------------------------- files for people
@@ -365,8 +285,8 @@ unskew deploy server .
 The second one says what would stop the third.  The run begins when `min_clients` of `server.toml` have appeared; given
 again after a crash or Ctrl-C, the third command goes on where the run stood.  Results and `report.html` are in `run/`.
 {_code(experiment)}{place}
-`server.key` is secret: whoever has it can pose as this server.  The port serves clients with a registered key and
-nobody else; use a machine on which nobody but you has an account.
+`server.key` is secret: whoever has it can pose as this server.  The port serves clients whose certificate is in
+`clients/` and nobody else; use a machine on which nobody but you has an account.
 """
 
 
@@ -404,6 +324,6 @@ you by telephone.  It says what would stop the third, which runs until it is sto
 firewall: this machine connects to the server, never the other way round.  Keep `state/` over restarts.
 When training is over, this client's own model is in `models/`: `unskew show . --model FILE` makes one file of it.
 
-`node.key` is secret: whoever has it can pose as this client.  So is `state/draws.secret`, made when it runs: whoever
+`client.key` is secret: whoever has it can pose as this client.  So is `state/draws.secret`, made when it runs: whoever
 has it can take the noise off what this client sends.
 """

@@ -1,58 +1,65 @@
 """Runs a federation: a server until its run is done, a client until it is stopped, or everything on one machine."""
 
 import math
-import re
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tomli_w
 
 from unskew.data.preprocess import check_agreed, check_agreed_unseen
 from unskew.data.split import SPLITS
-from unskew.deploy import folders, launch, processes, reach, signing
-from unskew.deploy.certificates import check_node, check_server, make_private
-from unskew.deploy.launch import ClientProcesses, Say, ServerProcesses
-from unskew.deploy.processes import ProcessGroup
+from unskew.deploy import folders, reach, server, signing
+from unskew.deploy.certificates import check_client, check_server, days_left, make_private
+from unskew.deploy.channel import Connection, GrpcServer, credentials, stay_connected
+from unskew.deploy.client import open_client
 from unskew.deploy.reach import Unreachable
-from unskew.deploy.server import append_line, at_server, check_evaluated, on_cpu
+from unskew.deploy.server import at_server, check_evaluated, on_cpu
 from unskew.deploy.settings import (
+    CODE_PATH,
     EXPERIMENT,
     Address,
     ClientConfig,
     ServerConfig,
     Site,
+    code_path,
+    find_own_code,
     own_state,
     packed_clients,
     read_rules,
     read_settings,
 )
-from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
+from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError, noted, shown
 from unskew.experiment.config import Experiment, TaskConfig, is_written_in, load, read_toml
 from unskew.files import rename_folder, write_atomically
 from unskew.protocol import hook
-from unskew.record.logs import LOGS
 from unskew.run import setup as run_setup
-from unskew.run.folder import locked, read_json
+from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
+from unskew.runtime.log import log, to_stderr
 from unskew.runtime.membership import printable
-from unskew.runtime.resident import timed, untimed
-from unskew.tasks.measure import ACCURACY, Measure
+from unskew.signals import handled
 from unskew.version import __version__
 
-ASK_EVERY_S = 20.0
-"""Interval between two requests for the run's status, seconds: each takes a program that starts slowly."""
-LOOK_EVERY_S = 0.25
-FORGOTTEN_ROUNDS = 10
-"""Rounds after which a client that is lost as it was before is told of anew."""
-SHOWN = ("metrics", "failures")
-"""Logs of a run whose rows are shown while it goes on."""
-ASK_SERVER_EVERY_S = 30.0
-"""Interval between two looks of a client whether the server is still there, seconds."""
+Say = Callable[[str], None]
+WARN_DAYS = 60
+"""Days before its end from which on a certificate is warned of."""
+TOLD_AGAIN_S = 60.0
+"""Time for which a connection must have held for its loss to be told again, seconds."""
+GRACE_S = 8.0
+"""Time between SIGTERM and SIGKILL, seconds."""
+LONGEST_PAUSE_S = 60.0
+"""Longest pause before a client's process is started again, seconds."""
+UNUSABLE = 2
+"""Exit code of a client whose settings or data cannot be used: starting it again would not help."""
 
 
 # ---------------------------------------------------------------- experiments that can be deployed
@@ -167,11 +174,11 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
         DeployError, ConfigError, DataError: Naming what is wrong with it.
     """
     listen = folders.address(folder)
-    experiment = load(folder / "experiment.toml", allow_code=True)  # the coordinator's own
+    experiment = load(folder / EXPERIMENT, allow_code=True)  # the coordinator's own
     refuse_undeployable(experiment)
     path = folder / "server.toml"
     config = read_settings(path, ServerConfig)
-    clients = packed_clients(path, config, folders.keys(folder))
+    clients = packed_clients(path, config, folders.clients(folder))
     if read_data or folders.not_here(experiment.task.data) is not None:
         check_methods(experiment, config, clients)
     check_server(folder)
@@ -179,208 +186,55 @@ def check_serving(folder: Path, read_data: bool = False) -> Address:
     return listen
 
 
-def serve(folder: Path, say: Say, force: bool = False) -> Path:
+def serve(folder: Path, say: Say, force: bool = False, watch: Callable[[], None] = lambda: None) -> Path:
     """Run the server of a federation until its run is done; the run's folder.
 
-    A run that was stopped is continued, with `force` though versions or machine have changed.
+    A run that was stopped is continued, with `force` though versions or machine have changed.  `watch` is called
+    several times a second while it waits.
 
     Raises:
-        DeployError, ConfigError: If the folder cannot be used, or a program ends.
-        RunError: If the run failed, with the reason.
+        DeployError, ConfigError, DataError: If the folder cannot be used.
+        QuorumError, RunError: If the run failed, with the reason.
     """
-    if is_done(folder):
+    run = folder / "run"
+    if (run / "summary.json").exists():
         say(
             f"the run is over, and no client is served any more: one that was away at its end gets what is in "
-            f"{folder / 'run' / 'models'} from you"
+            f"{run / 'models'} from you"
         )
-        return folder / "run"
+        return run
     folders.address(folder)  # before anything is written into a folder that may be something else
-    with locked(folder), resumable(folder), processes.stoppable(), ProcessGroup() as group:
+    with locked(folder), resumable(folder):
         listen = check_serving(folder)
         check_version(folder / "server.toml", ServerConfig, say)
-        server = launch.start_server(group, folder, listen)
-        say(f"server: listening at {listen}, {len(folders.keys(folder))} keys registered")
-        since = told(folder)
-        wait_for_end(server, launch_run(server, force), say, since=since)
-    return folder / "run"
+        known = folders.clients(folder)
+        with GrpcServer(
+            str(listen), credentials(folder, "server"), lambda: folders.keys(folder), say, watch
+        ) as network:
+            say(f"server: listening at {listen}, {len(known)} clients may take part")
+            if (days := days_left(folder / "server.crt")) < WARN_DAYS:
+                say(f"the server's certificate expires in {days} days: sign another one, unskew deploy pack --renew")
+            server.serve(network, folder, server.LogCallback(say), force)
+    return run
+
+
+def stoppable() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
+
+    def heard(number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    return handled((signal.SIGTERM, signal.SIGHUP), heard)
 
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
     """Tell the user how a run that was stopped is continued."""
     try:
-        yield
+        with stoppable():
+            yield
     except KeyboardInterrupt:
         raise Interrupted(f"stopped by request; give the same command again to continue the run in {folder}") from None
-
-
-def is_done(folder: Path) -> bool:
-    """True if the run of a server's folder is done."""
-    return (folder / "run" / "summary.json").exists()
-
-
-def launch_run(server: ServerProcesses, force: bool = False) -> int:
-    """Start or continue the run, if `force` under other versions, too; Flower's number of it."""
-    (server.folder / "outcome.json").unlink(missing_ok=True)  # that of a server before this one
-    return launch.start_run(server, force)
-
-
-def told(folder: Path) -> dict[str, int]:
-    """Bytes of a server's notes and logs that servers before this one have written, and told."""
-    files = {"notes": folder / folders.NOTES, **{name: LOGS[name].file(folder / "run") for name in SHOWN}}
-    return {name: path.stat().st_size for name, path in files.items() if path.exists()}
-
-
-class Supervised(Protocol):
-    """Processes to be restarted during a run."""
-
-    def supervise(self) -> None:
-        """Restart what has ended; called several times a second."""
-        ...
-
-
-def wait_for_end(
-    server: ServerProcesses,
-    run: int,
-    say: Say,
-    nodes: Sequence[Supervised] = (),
-    since: Mapping[str, int] | None = None,
-) -> None:
-    """Wait for the end of a run, reporting its progress and restarting clients.
-
-    Args:
-        server: The server.
-        run: Flower's number of the run.
-        say: Writes a line.
-        nodes: Processes to restart.
-        since: What was `told` before it was launched; by default nothing.
-
-    Raises:
-        DeployError: If a program of the server ends.
-        RunError: If the run failed.
-    """
-    experiment = load(server.folder / "experiment.toml", allow_code=True)
-    headline = experiment.task.check().headline
-    notes = server.folder / folders.NOTES
-    progress = ProgressDisplay(server.folder / "run", experiment.rounds, headline, notes, dict(since or {}))
-    shared = launch.SharedKeys(server.children[0], folders.keys(server.folder))
-    asked, status, details = time.monotonic(), "", ""
-    while True:
-        for node in nodes:
-            node.supervise()
-        # A run writes its last lines before its end: were the end checked after the lines, some would be missed.
-        known = status.startswith("finished")
-        over = known or is_done(server.folder) or (server.folder / "outcome.json").exists()
-        for line in shared.new_lines():
-            append_line(notes, timed(line))  # which are told next
-        for line in progress.new_lines():
-            say(line)
-        if over:
-            conclude(server, run, *((status, details) if known else ("failed", "")))
-            return
-        server.check()
-        if time.monotonic() - asked > ASK_EVERY_S:
-            status, details = launch.run_status(server, run)
-            asked = time.monotonic()
-        time.sleep(LOOK_EVERY_S)
-
-
-def conclude(server: ServerProcesses, run: int, status: str, details: str = "") -> None:
-    """Return if the run is done; otherwise keep the output of the server's program.
-
-    Raises:
-        RunError: If the run failed, with the reason.
-    """
-    if is_done(server.folder):
-        return
-    log = server.folder / "logs" / "serverapp.log"
-    with suppress(DeployError, OSError):
-        write_atomically(log, launch.printed(server, run))
-    text = ""
-    with suppress(RunError):
-        outcome = read_json(server.folder / "outcome.json")
-        text = f"{outcome.get('error', 'Error')}: {outcome.get('text', '')}"
-    text = text or last_error(log) or details or status
-    run_folder = server.folder / "run"
-    where = f"; run folder: {run_folder}" if run_folder.exists() else ""
-    raise RunError(f"the deployed run failed: {text} (log: {log}{where})")
-
-
-def last_error(log: Path) -> str:
-    """Last line of a log that names an error, as at the end of a traceback."""
-    with suppress(OSError):
-        errors = re.findall(r"^(?:[\w.]+\.)?(\w*(?:Error|Interrupted)): (.+)$", log.read_text("utf-8", "replace"), re.M)
-        if errors:
-            return f"{errors[-1][0]}: {errors[-1][1]}"
-    return ""
-
-
-@dataclass
-class ProgressDisplay:
-    """Progress of a run in words, from the logs in its folder.
-
-    Attributes:
-        folder: Folder of the run.
-        rounds: Rounds of each method and seed.
-        headline: The metric that is shown.
-        notes: File of lines that are shown as they are.
-        read: Bytes of each log that have been read.
-        losses: By client and reason, method, seed and round of the last loss, and in how many rounds there was one.
-    """
-
-    folder: Path
-    rounds: int
-    headline: Measure = ACCURACY
-    notes: Path | None = None
-    read: dict[str, int] = field(default_factory=dict)
-    losses: dict[tuple[int, str], tuple[tuple[str, int, int], int]] = field(default_factory=dict)
-
-    def new_lines(self) -> Iterator[str]:
-        """Yield a line for everything that is new since the last call.
-
-        That a client is lost for one reason is told once, and again in its 10th, 100th, ... such round.
-        """
-        if self.notes is not None:
-            lines, self.read["notes"] = folders.fresh_lines(self.notes, self.read.get("notes", 0))
-            yield from map(untimed, lines)
-        for row in self.rows("metrics"):
-            if row["name"] == "seconds":
-                where = f"{row['method']}, seed {row['seed']}: round {row['round']} of {self.rounds}"
-                yield f"{where}, {row['value']:.1f} s"
-            elif row["name"] == self.headline.shared and row["round"]:
-                value = f"{self.headline.label} {row['value']:.4f}"
-                yield f"{row['method']}, seed {row['seed']}: {value} after round {row['round']}"
-        for row in self.rows("failures"):
-            rounds = self.count_loss(row)
-            if rounds and math.log10(rounds).is_integer():
-                where = f"{row['method']}, seed {row['seed']}, round {row['round']}"
-                so_far = f" ({rounds} rounds by now)" if rounds > 1 else ""
-                yield f"{where}: client {row['client']}, step {row['step']!r}: {row['reason']}{so_far}"
-
-    def count_loss(self, row: Mapping[str, Any]) -> int:
-        """Return in how many rounds this client has been lost for this reason; 0 if this one is counted already.
-
-        A reason that has not been given for `FORGOTTEN_ROUNDS` rounds is a new one.
-        """
-        now: tuple[str, int, int] = row["method"], row["seed"], row["round"]
-        key: tuple[int, str] = row["client"], row["reason"]
-        last, rounds = self.losses.get(key, (now, 0))
-        if rounds and last == now:
-            return 0
-        if last[:2] == now[:2] and now[2] - last[2] > FORGOTTEN_ROUNDS:
-            rounds = 0
-        self.losses[key] = now, rounds + 1
-        return rounds + 1
-
-    def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the new rows of a log; one that was cut to a checkpoint is read from there on."""
-        log = LOGS[name]
-        try:
-            size = log.file(self.folder).stat().st_size
-        except OSError:
-            return
-        rows, self.read[name] = log.fresh(self.folder, min(self.read.get(name, 0), size))
-        yield from rows
 
 
 # ---------------------------------------------------------------- client
@@ -415,83 +269,56 @@ def after_the_run(folder: Path) -> str:
     )
 
 
-def check_taking_part(folder: Path) -> float:
-    """Refuse a client that could not take part; the time its clock is ahead of the server's, seconds.
+def check_taking_part(folder: Path) -> None:
+    """Refuse a client that could not take part.
 
     Raises:
         Unreachable: If there is no answer yet.
-        DeployError, ConfigError: Naming what is wrong with its folder, the server or the clocks.
+        DeployError, ConfigError: Naming what is wrong with its folder or the server.
     """
-    check_node(folder)
-    processes.place_for_sockets()
-    return reach.probe(folders.address(folder), folder / "ca.crt")
+    check_client(folder)
+    reach.probe(folders.address(folder), folder)
 
 
 def take_part(folder: Path, say: Say, site: Site = Site()) -> None:
-    """Run a client until it is stopped: wait for the server, and restart what ends.
+    """Run a client until it is stopped; a connection that breaks is made anew.
 
     Raises:
-        DeployError, ConfigError: If it could never take part: its key, the server's certificate, the clocks.
+        DeployError, ConfigError, DataError: If it could never take part: its folder, its data, its key, the server's
+            certificate.
         KeyboardInterrupt: When it is stopped.
     """
     check_signature(folder, say, site)
-    folders.address(folder)
+    reached = folders.address(folder)
     check_version(folder / "client.toml", ClientConfig, say)  # which the server may have, too
-    with locked(folder), processes.stoppable(), ProcessGroup() as group:
+    check_client(folder)
+    if site.allow_code:
+        find_own_code()
+    with locked(folder), stoppable():
         for kept in ("state", "models"):  # whoever may enter the folder above, after a copy
             make_private(folder / kept)
+        with noted() as notes:
+            runtime = open_client(folder.absolute(), site)
+        for note in notes:
+            say(f"client {runtime.client}: warning: {' '.join(shown(note).splitlines())}")
+        connection = Connection(str(reached), credentials(folder, "client"), runtime.answer)
+        say(f"client {runtime.client}: taking part at {reached}; Ctrl-C ends it")
         last = ""
-        while True:
+
+        def lost(error: DeployError, held_s: float) -> None:
+            nonlocal last
+            text = str(error)
             try:
                 check_taking_part(folder)
-                break
-            except Unreachable as error:
-                if str(error) != last:
-                    say(f"{error}; waiting for it, Ctrl-C ends this client ({after_the_run(folder)})")
-                    last = str(error)
-                time.sleep(2.0)
-        node = ClientProcesses(group, folder, say, site=site)
-        say(f"client: taking part at {node.reached}; Ctrl-C ends it")
-        watch = ServerWatch(folder, say)
-        while True:
-            node.supervise()
-            watch.look()
-            time.sleep(LOOK_EVERY_S)
+            except Unreachable as why:
+                text = f"{why}: the run has ended, or the server was stopped"
+            except DeployError as why:
+                text = str(why)
+            if text != last or held_s > TOLD_AGAIN_S:
+                say(f"{text}; waiting for it, Ctrl-C ends this client ({after_the_run(folder)})")
+                last = text
 
-
-@dataclass
-class ServerWatch:
-    """Looks now and then whether a client's server is there, and tells when it has gone or is back.
-
-    Attributes:
-        folder: The client's folder.
-        say: Called with a line when that changes.
-        trouble: What was wrong at the last look; empty if nothing was.
-        due: Time of the next look.
-    """
-
-    folder: Path
-    say: Say
-    trouble: str = ""
-    due: float = field(default_factory=lambda: time.monotonic() + ASK_SERVER_EVERY_S)
-
-    def look(self) -> None:
-        """Look if it is time; to be called often."""
-        if time.monotonic() < self.due:
-            return
-        before, self.trouble = self.trouble, ""
-        try:
-            check_taking_part(self.folder)
-        except Unreachable as error:
-            self.trouble = (
-                f"{error}: the run has ended, or the server was stopped; waiting for it, Ctrl-C ends this client "
-                f"({after_the_run(self.folder)})"
-            )
-        except UnskewError as error:
-            self.trouble = str(error)
-        if bool(before) != bool(self.trouble):
-            self.say(self.trouble or "the server is back")
-        self.due = time.monotonic() + ASK_SERVER_EVERY_S
+        stay_connected(connection, lost)
 
 
 # ---------------------------------------------------------------- everything on this machine
@@ -527,29 +354,110 @@ def local(
             f"them may be asked; use --local {have}{_resized(experiment, num_clients)}"
         )
     deployment = prepare(experiment, num_clients, out)
-    server_folder = deployment / "server"
-    if not is_done(server_folder):
-        with locked(deployment), resumable(out), processes.stoppable(), ProcessGroup() as group:
-            group.variables["UNSKEW_POLICY"] = str((deployment / "policy.toml").absolute())
-            server = launch.start_server(group, server_folder, folders.address(server_folder))
-            say(f"server: listening at {folders.address(server_folder)}")
-            nodes = [
-                ClientProcesses(
-                    group,
-                    folders.client_folder(deployment, c),
-                    say,
-                    f"client {c}",
-                    restart,
-                    site=Site(allow_code=True),
-                    progress=False,
-                )
-                for c in range(num_clients)
-            ]
-            for node in nodes:
-                node.supervise()
-            since = told(server.folder)
-            wait_for_end(server, launch_run(server, force), say, nodes, since)
-    return collect(server_folder / "run", out)
+    with locked(deployment), resumable(out), ExitStack() as ended:
+        clients = [
+            ended.enter_context(ClientProcess(folders.client_folder(deployment, c), deployment / "policy.toml", say))
+            for c in range(num_clients)
+        ]
+
+        def look() -> None:
+            for client in clients:
+                client.look(restart)
+
+        def terminate() -> None:
+            for client in clients:
+                client.terminate()
+
+        ended.callback(terminate)  # all at once; each is waited for then
+        run = serve(deployment / "server", say, force, look)
+    return collect(run, out)
+
+
+class ClientProcess:
+    """A client as a process of its own, ended with the `with` block, or with the process that started it.
+
+    Args:
+        folder: The client's folder; `logs/` beside it has what the process says.
+        policy: The participant's policy.
+        say: Called with a line when it is started again.
+    """
+
+    def __init__(self, folder: Path, policy: Path, say: Say) -> None:
+        self.folder, self.say, self.log = folder, say, folder.parent / "logs" / f"{folder.name}.log"
+        self.environment = {**os.environ, "UNSKEW_POLICY": str(policy.absolute()), CODE_PATH: code_path()}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.due = self.pause = 0.0
+
+    def __enter__(self) -> "ClientProcess":
+        self.log.parent.mkdir(exist_ok=True)
+        return self
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def __exit__(self, *of_error: object) -> None:
+        self.terminate()
+        if self.process is not None:
+            try:
+                self.process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def look(self, restart: bool = True) -> None:
+        """Start it, or start it again after a pause when it has ended; to be called often.
+
+        Raises:
+            DeployError: If its settings or data cannot be used.
+        """
+        if self.process is not None and self.process.poll() is None:
+            return
+        if self.process is not None and self.process.returncode == UNUSABLE:
+            last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+            raise DeployError(f"{self.folder.name} ended: {last} (log: {self.log})")
+        now = time.monotonic()
+        if self.process is not None and not self.due:
+            self.pause = min(2 * self.pause + 1.0, LONGEST_PAUSE_S)
+            self.due = now + self.pause if restart else math.inf
+            again = f"; restarting in {self.pause:.0f} s" if restart else ""
+            self.say(f"{self.folder.name} ended with code {self.process.returncode}{again} (log: {self.log})")
+        if now < self.due:
+            return
+        self.due = 0.0
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CHILD, str(self.folder)],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+
+CHILD = "import sys; from unskew.deploy.operate import child; child(sys.argv[1])"
+
+
+def child(folder: str) -> None:
+    """Take part as a process that ends with the one that started it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)  # nothing is lost that its folder does not have
+
+    threading.Thread(target=watch, daemon=True).start()
+    to_stderr()
+    try:
+        take_part(Path(folder), log, Site(allow_code=True))
+    except KeyboardInterrupt:
+        os._exit(0)  # Python's own end takes seconds
+    except UnskewError as error:
+        print(" ".join(str(error).splitlines()), file=sys.stderr)
+        sys.exit(UNUSABLE)
 
 
 def prepare(experiment: Experiment, num_clients: int, out: Path, config: ServerConfig | None = None) -> Path:

@@ -14,7 +14,7 @@ from unskew.experiment.config import Experiment
 from unskew.protocol import hook
 from unskew.record.logs import require_none_diverged, rows
 from unskew.run import callbacks, loop, models
-from unskew.run.folder import LOGS, read_json, require_done
+from unskew.run.folder import read_json, require_done
 
 TOLERANCE = 1e-5
 """Largest difference of a parameter or a metric that counts as equal; on one machine there is none at all."""
@@ -129,10 +129,10 @@ def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
 def _ledger(run: Path, method: str) -> Counter[tuple[Any, ...]]:
     """Every transfer; the order of the messages within an exchange does not matter."""
     return Counter(
-        (r["seed"], r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"]) for r in _of(run, "ledger", method)
+        (r["seed"], r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"])
+        for r in _of(run, "transfers", method)
     )
 
 
 def _of(run: Path, name: str, method: str) -> Iterator[dict[str, Any]]:
-    assert name in LOGS
-    return (r for r in rows(run / f"{name}.jsonl") if r["method"] == method)
+    return (r for r in rows(run, name) if r["method"] == method)

@@ -1,25 +1,14 @@
 """Addresses: which are free here, and whether this federation's server answers at one."""
 
-import http.client
 import ipaddress
 import secrets
 import socket
 import ssl
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
-
-AHEAD_S, BEHIND_S = 6.0, 300.0
-"""Allowed difference between a client's clock and the server's: Flower allows 5 s and 305 s, in whole seconds."""
-LONGEST_ANSWER = 1 << 16
-"""Bytes read of an answer; a SuperLink's is shorter, and another server's may have no end."""
-
-SUPERLINK_AWAY = "the SuperLink does not answer"
-"""Beginning of the answer, of code 502, that a server's proxy gives in place of a SuperLink that is away."""
 
 
 # ---------------------------------------------------------------- here
@@ -89,47 +78,28 @@ class Unreachable(DeployError):
     """No server answers at an address; it may do so later."""
 
 
-def probe(reached: Address, root: Path, timeout_s: float = 10.0) -> float:
-    """Connect to a SuperLink as a client would; the time this clock is ahead of the server's, seconds.
+def probe(reached: Address, folder: Path, timeout_s: float = 10.0) -> None:
+    """Make a TLS connection to a server as a client would, with the certificate in its folder, and end it.
 
     Raises:
-        Unreachable: If there is no answer.
-        DeployError: If the answer is not from this federation's server, its certificate has expired, or clocks differ
-            by more than Flower allows.
+        Unreachable: If nobody answers.
+        DeployError: If the answer is not from this federation's server, or its certificate has expired.
     """
-    context = ssl.create_default_context(cafile=root)
-    connection = http.client.HTTPSConnection(reached.host, reached.port, timeout=timeout_s, context=context)
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.load_cert_chain(folder / "client.crt", folder / "client.key")
     try:
-        connection.request("GET", "/health")
-        answer = connection.getresponse()
-        now = datetime.now(UTC)
-        date = answer.getheader("Date")
-        body = answer.read(LONGEST_ANSWER)
+        with (
+            socket.create_connection((reached.host, reached.port), timeout_s) as line,
+            context.wrap_socket(line, server_hostname=reached.host),
+        ):
+            return
     except ssl.SSLCertVerificationError as error:
         raise DeployError(_distrust(error, reached)) from None
     except ssl.SSLError as error:
-        raise DeployError(
-            f"{reached} does not speak TLS as a SuperLink does ({error.reason}); is it the right port?"
-        ) from None
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        raise DeployError(f"{reached} does not speak TLS ({error.reason}); is it the right port?") from None
+    except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise Unreachable(f"nobody answers at {reached}: {why}") from None
-    finally:
-        connection.close()
-    if answer.status == 502 and body.startswith(SUPERLINK_AWAY.encode()):
-        raise Unreachable(f"the server at {reached} is not ready yet: its SuperLink is starting, or has ended")
-    if answer.status != 200:
-        raise Unreachable(f"{reached} answers {answer.status}, not as a SuperLink does")
-    try:
-        ahead = (now - parsedate_to_datetime(date)).total_seconds() if date else 0.0
-    except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
-        raise Unreachable(f"{reached} gives no time that can be read: it does not answer as a SuperLink") from None
-    if ahead > AHEAD_S or ahead < -BEHIND_S:
-        raise DeployError(
-            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; Flower "
-            f"accepts 5 s ahead and 300 s behind; set the clock, for example with NTP"
-        )
-    return ahead
 
 
 def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:

@@ -1,4 +1,4 @@
-"""The server of a deployment: runs the experiment of its folder; `unskew.runtime.flower` calls it inside Flower."""
+"""The server of a deployment: runs the experiment of its folder on the clients that a transport reaches."""
 
 import json
 import secrets
@@ -23,15 +23,15 @@ from unskew.run import callbacks, loop, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
+from unskew.runtime.log import log
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
-from unskew.runtime.message import Node, Transport
+from unskew.runtime.message import Transport
 from unskew.runtime.network import Limits, RemoteClients
-from unskew.runtime.resident import log, timed
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 from unskew.wire import tensors_hash
 
-EXECUTOR = "flower"
+EXECUTOR = "network"
 
 OWN_CONSTANTS = (
     "each client standardises its images with its own mean and deviation, and the server, in its tests and model "
@@ -46,7 +46,6 @@ def serve(
 ) -> loop.RunResult:
     """Run the experiment of a server's folder on the clients that `transport` reaches, or continue its run.
 
-    outcome.json in the folder records the end: {"status": "finished"}, or "failed" with the name and text of the error.
     `force` is that of `loop.resume`.
 
     Raises:
@@ -54,16 +53,7 @@ def serve(
         QuorumError: If too few clients are connected, or reply.
         RunError: If the run cannot be continued.
     """
-    try:
-        outcome = _serve(transport, folder, callback or LogCallback(folder / folders.NOTES), force)
-    except BaseException as error:
-        _outcome(folder, {"status": "failed", "error": type(error).__name__, "text": str(error)})
-        raise
-    _outcome(folder, {"status": "finished"})
-    return outcome
-
-
-def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, force: bool) -> loop.RunResult:
+    callback = callback or LogCallback(log)
     find_own_code()
     path = folder / "server.toml"
     config = read_settings(path, ServerConfig)
@@ -79,7 +69,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, for
     if (run / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
         unchanged.require_same_environment(run, experiment, setup, force)
         unchanged.require_same_network(run, experiment, setup)
-    registered = _registered(folder)
+    registered = folders.clients(folder) if (folder / "clients").is_dir() else {}
     number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
@@ -103,7 +93,7 @@ def _serve(transport: Transport, folder: Path, callback: callbacks.Callback, for
         () if spends else (fingerprint(experiment, portable=True), fingerprint(experiment)),
     )
     deployment.check_data(setup.dataset.sha256)
-    nodes = {node: client for client, node in registered.items()} if registered else None
+    nodes = {client: client for client in registered} if registered else None
 
     def keep(client: ClientId, reason: str) -> None:
         append_line(folder / folders.REFUSED, json.dumps({"client": client, "step": "hello", "reason": reason}))
@@ -182,27 +172,12 @@ def _num_clients(experiment: Experiment, setup: Setup) -> int:
     return experiment.split.num_clients or run_setup.divide(experiment, setup.dataset, experiment.seeds[0]).num_clients
 
 
-def _registered(folder: Path) -> dict[ClientId, Node]:
-    """Flower's node for each client's key; empty if no keys are in use."""
-    path = folder / "nodes.json"
-    if not path.exists():
-        return {}
-    try:
-        return {int(client): int(node) for client, node in read_json(path).items()}
-    except (TypeError, ValueError):
-        raise RunError(f"{path} must name a node for each client; start the server anew with unskew deploy") from None
-
-
 def append_line(path: Path, line: str) -> None:
     """Append a line to the log; a full disk loses it and no run fails."""
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         with path.open("a", encoding="utf-8") as f:
             f.write(f"{line}\n")
-
-
-def _outcome(folder: Path, outcome: Mapping[str, str]) -> None:
-    write_atomically(folder / "outcome.json", json.dumps(outcome))
 
 
 # ---------------------------------------------------------------- state that outlives a server
@@ -413,29 +388,21 @@ class OverNetwork:
 
 
 class LogCallback:
-    """Writes progress to stderr, for the server's log, and notes besides to a file that is watched.
+    """Says how a run goes on, for the server's log."""
 
-    Args:
-        notes: The file.
-    """
-
-    def __init__(self, notes: Path) -> None:
-        self.notes = notes
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Write the experiment, its methods and seeds."""
+        """Say the experiment, its methods and seeds."""
         labels = ", ".join(m.label for m in experiment.methods)
-        self._print(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
+        self.say(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
 
     def progress(self, progress: callbacks.Progress) -> None:
-        """Write how far a run is."""
+        """Say how far a run is."""
         value = "" if progress.value is None else f", {progress.headline.label} {progress.value:.4f}"
-        self._print(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
+        self.say(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
 
     def note(self, text: str) -> None:
-        """Write a line, to the file too."""
-        self._print(text)
-        append_line(self.notes, timed(text))
-
-    def _print(self, text: str) -> None:
-        log(text)
+        """Say it."""
+        self.say(text)

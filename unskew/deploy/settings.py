@@ -28,7 +28,7 @@ class Address:
 
     Attributes:
         host: Host name or IP address.
-        port: The one port of the SuperLink.
+        port: The one port of the server.
     """
 
     host: str
@@ -57,8 +57,7 @@ class ServerConfig:
         max_examples: Largest number of training examples that a client may say it has.
         warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
         own_data: Every client has data of its own: the images of the experiment's own data are all for testing.
-        num_clients: Number of clients that were packed, whether their keys are still in clients/ or not.  None, in
-            folders of older versions, takes the highest number in clients/ for the last client's.
+        num_clients: Number of clients that were packed, whether their certificates are still in clients/ or not.
         library: Version of unskew that packed the folder.
     """
 
@@ -70,7 +69,7 @@ class ServerConfig:
     max_examples: Annotated[int, Ge(1)] = 10_000_000
     warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
     own_data: bool = False
-    num_clients: Annotated[int, Ge(1)] | None = None
+    num_clients: Annotated[int, Ge(1)] = 1
     library: str = __version__
 
 
@@ -140,20 +139,20 @@ def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]
     Args:
         path: server.toml.
         config: Settings in it.
-        registered: Numbers of the clients whose keys are in clients/; there is at least one.
+        registered: Numbers of the clients whose certificates are in clients/; there is at least one.
 
     Raises:
         ConfigError: If such a number is too high, or more clients are waited for than may connect.
     """
-    number = config.num_clients or max(registered) + 1
+    number = config.num_clients
     if max(registered) >= number:
         raise ConfigError(
-            f"num_clients must be above {max(registered)}, whose key is in clients/, got {number} ({path})"
+            f"num_clients must be above {max(registered)}, whose certificate is in clients/, got {number} ({path})"
         )
     if config.min_clients > len(registered):
         raise ConfigError(
-            f"min_clients must be at most {len(registered)}, the number of keys in clients/, got {config.min_clients} "
-            f"({path})"
+            f"min_clients must be at most {len(registered)}, the number of certificates in clients/, got "
+            f"{config.min_clients} ({path})"
         )
     return number
 

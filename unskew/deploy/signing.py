@@ -32,11 +32,9 @@ from unskew.files import PRIVATE, read_bytes, unlinked, write_atomically
 from unskew.runtime.client import SECRET, own_secret
 
 MANIFEST, SIGNATURE, KEY = "manifest.json", "manifest.sig", "coordinator.pub"
-OWN = frozenset({"network.toml", "node.key", "node.pub"})
-"""Files that a participant may change: where the server is, and a pair of keys of its own."""
-MADE = frozenset(
-    {"flower", "node.toml", "superexec.secret", "resident.json", "logs", "state", "models", ".lock", "audit.jsonl"}
-)
+OWN = frozenset({"network.toml"})
+"""Files that a participant may change: where the server is."""
+MADE = frozenset({"logs", "state", "models", ".lock", "audit.jsonl"})
 """Files and folders that a client makes when it runs."""
 MOST = 1 << 26
 """Most bytes of a packed file."""

@@ -341,9 +341,8 @@ class Experiment:
             set; and further metrics of the task by name, as balanced_accuracy, or module:attribute.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
-        client_rows: The most clients that have a row each in metrics.jsonl after the last round, and a list each in
-            partition.json; the numbers of more are columns of compressed files.  So are the examples in partition.json
-            if those of all seeds are more than 20 million.
+        client_rows: The most clients that have a list each in partition.json; of more, or of more than 20 million
+            examples of all seeds, there are columns in files beside it.
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
         unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
             list of names, or a table.
@@ -995,19 +994,10 @@ def written_fingerprint(path: Path, portable: bool = False) -> str:
 def is_written_in(path: Path, experiment: Experiment) -> bool:
     """True if a file that `to_toml` wrote describes an experiment.
 
-    A setting that the file's version of unskew did not have yet counts as its default, by which nothing changes.  Code
-    that the file names is not imported.
-
     Raises:
         ConfigError: If the file is missing or is not TOML.
     """
-    wanted = fingerprint(experiment)
-    if written_fingerprint(path) == wanted:
-        return True
-    try:
-        return fingerprint(load(path)) == wanted
-    except ConfigError:
-        return False
+    return written_fingerprint(path) == fingerprint(experiment)
 
 
 def _fingerprint(table: Mapping[str, Any], portable: bool) -> str:
@@ -1020,16 +1010,7 @@ def _fingerprint(table: Mapping[str, Any], portable: bool) -> str:
     task = kept.get("task")
     if portable and isinstance(task, Mapping) and (kind := str(task.get("data")).partition(":")[0]) in FILES:
         kept["task"] = {**task, "data": f"{kind}:"}
-    if "methods" in kept:  # settings that are younger than some runs count from where they say something
-        kept["methods"] = [
-            {key: _without(value, ("precision",)) if _in_float32(key, value) else value for key, value in m.items()}
-            for m in kept["methods"]
-        ]
     return hashlib.sha256(tomli_w.dumps(kept).encode()).hexdigest()
-
-
-def _in_float32(key: str, value: Any) -> bool:
-    return key == "local" and isinstance(value, Mapping) and value.get("precision") == "float32"
 
 
 def _without(table: Any, keys: Sequence[str]) -> Any:

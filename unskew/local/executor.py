@@ -164,56 +164,6 @@ class Executor(Protocol):
         ...
 
 
-def completed(executor: Executor, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
-    """Run every step by an executor, which may be somebody's own.
-
-    Raises:
-        ProtocolError: If it does not give one result for each client.
-    """
-    left = set(jobs)
-    what = f"the executor {executor.name!r} must give one result for each client that it is given a job of"
-    for c, result in executor.complete(jobs):
-        if c not in left:
-            again = "a second one for" if c in jobs else "one for another,"
-            raise ProtocolError(f"{what}, got {again} client {c}; correct its `complete`")
-        left.discard(c)
-        yield c, result
-        del result
-    if left:
-        raise ProtocolError(f"{what}, got none for client {min(left)}; correct its `complete`")
-
-
-def columns_of(executor: Executor, jobs: Sequence[EvalJob]) -> list[Columns]:
-    """Evaluate models by an executor, which may be somebody's own.
-
-    Raises:
-        ProtocolError: If it does not give the columns of each job.
-    """
-    columns = executor.evaluate(jobs)
-    if not isinstance(columns, list) or len(columns) != len(jobs):
-        got = f"{len(columns)}" if isinstance(columns, list) else type(columns).__name__
-        raise ProtocolError(
-            f"the executor {executor.name!r} must give a list with the columns of each job, {len(jobs)} here, got "
-            f"{got}; correct its `evaluate`"
-        )
-    return columns
-
-
-def window_of(executor: Executor, model_bytes: int) -> int:
-    """Ask an executor, which may be somebody's own, how many results should be alive at a time.
-
-    Raises:
-        ProtocolError: If that is no positive integer.
-    """
-    window = executor.window(model_bytes)
-    if not isinstance(window, int) or window < 1:
-        raise ProtocolError(
-            f"the executor {executor.name!r} must say how many clients it takes at a time, an integer >= 1, got "
-            f"{window!r}; correct its `window`"
-        )
-    return window
-
-
 @dataclass(frozen=True, eq=False)
 class CellParts:
     """The parts that an executor of one method under one seed is made from.

@@ -200,37 +200,25 @@ class LocalTrainer:
         return self.device_data.x[rows], self.device_data.y[rows]
 
     def _check_rows(self, me: Me, job: Sgd) -> None:
-        """Refuse examples that are not as the task's, and rows that there are not; the server may read why.
+        """Refuse classes and rows that there are not: some losses take any number, and indexing counts from the end.
 
         Labels may be shares of the classes, which the loss takes, too, and -100, which it leaves out.
         """
-        if (given := job.examples) is not None:
-            shape = self.device_data.x.shape[1:]
-            if given.x.shape[1:] != shape:
-                raise ProtocolError(
-                    f"Examples.x must have the shape (n{''.join(f', {d}' for d in shape)}), as the task's data, got "
-                    f"{tuple(given.x.shape)}"
-                )
-            if len(given.x) != len(given.y):
-                raise ProtocolError(
-                    f"Examples must have a label for each example, got {len(given.x)} of x and {len(given.y)} of y"
-                )
-            classes = self.task.num_classes
-            if self.task.kind.targets.classes and not given.y.is_floating_point():
-                odd = given.y[((given.y < 0) | (given.y >= classes)) & (given.y != IGNORED)]
-                if len(odd):
-                    raise ProtocolError(f"Examples.y must be classes 0 to {classes - 1}, got {int(odd[0])}")
+        given, classes = job.examples, self.task.num_classes
+        if given is not None and self.task.kind.targets.classes and not given.y.is_floating_point():
+            odd = given.y[((given.y < 0) | (given.y >= classes)) & (given.y != IGNORED)]
+            if len(odd):
+                raise ProtocolError(f"Examples.y must be classes 0 to {classes - 1}, got {int(odd[0])}")
         own = len(self.device_data.train[me.id]) if given is None else len(given.x)
         for name, rows in (("Sgd.rows", job.rows), ("Examples.rows", None if given is None else given.rows)):
             if rows is None:
                 continue
-            if rows.dim() != 1 or rows.dtype != torch.int64:
+            known = rows.dim() == 1 and rows.dtype == torch.int64
+            if not known or (len(rows) and not 0 <= rows.min() <= rows.max() < own):
                 raise ProtocolError(
-                    f"{name} must be positions among the examples, int64 (m,), got {form_of(rows)}; those of a mask "
-                    "are mask.nonzero()[:, 0]"
+                    f"{name} must be positions among the examples, int64 (m,), from 0 to one below their number, got "
+                    f"{form_of(rows)}; those of a mask are mask.nonzero()[:, 0]"
                 )
-            if len(rows) and not 0 <= rows.min() <= rows.max() < own:
-                raise ProtocolError(f"{name} must be positions among the examples, from 0 to one below their number")
 
     def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
         config = job.config

@@ -6,11 +6,10 @@ A point is a hundredth of an accuracy, or of the larger of two AUROCs or squared
 """
 
 import dataclasses
-import json
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,9 @@ from unskew.advice.training import Scores, Sites, Training, sites_of
 from unskew.algorithms.fedavg import FedAvg
 from unskew.experiment import config
 from unskew.experiment.config import Method
-from unskew.files import write_atomically
 from unskew.papers.claims import LEVEL, Claim, interval
 from unskew.papers.result import Result, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, merged
+from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, merged, once
 from unskew.protocol import SgdConfig
 from unskew.report.worth import bracket
 
@@ -207,14 +205,8 @@ def situations(request: ReproductionRequest) -> Result:
     by_recipe: dict[str, list[Situation]] = {recipe.__name__: [] for recipe in RECIPES}
     for seed in draft["seeds"]:
         for recipe in RECIPES:
-            name, began = recipe.__name__, time.monotonic()
-            file = request.folder / f"{name}-{seed}.json"
-            kept = json.loads(file.read_text()) if file.is_file() else {}
-            if kept.get("size") != size:
-                outcome = dataclasses.asdict(ask(recipe, seed, **size))
-                kept = {"size": size, "seconds": time.monotonic() - began, "outcome": outcome}
-                request.folder.mkdir(parents=True, exist_ok=True)
-                write_atomically(file, json.dumps(kept))
+            name = recipe.__name__
+            kept = once(request.folder / f"{name}-{seed}.json", size, partial(_outcome, recipe, seed, size))
             by_recipe[name].append(Situation(**kept["outcome"]))
             draft.seconds += kept["seconds"]
             request.callback.note(f"{name} {seed}: {by_recipe[name][-1]}")
@@ -252,6 +244,10 @@ def situations(request: ReproductionRequest) -> Result:
     return draft.result(n=n)
 
 
+def _outcome(recipe: Callable[[Draw], list[Place]], seed: int, size: Mapping[str, int]) -> dict[str, Any]:
+    return {"outcome": dataclasses.asdict(ask(recipe, seed, **size))}
+
+
 def under_seeds(sites: Sites, method: Method, seeds: Sequence[int]) -> tuple[Scores, ...]:
     """A method's scores on test rows under each seed.
 
@@ -273,17 +269,14 @@ def natural(request: ReproductionRequest) -> Result:
     Each suite's outcome is kept in a file of the request's folder, so that a reproduction that was stopped goes on.
     """
     draft = Draft.of(request)
-    request.folder.mkdir(parents=True, exist_ok=True)
     for name, suite in draft["suites"].items():
         methods = {label: of for label, of in draft["methods"].items() if label not in suite.get("without", ())}
         settings = merged(draft["experiment"], {"methods": methods}, suite)
         settings.pop("without", None)
         settings["task"] |= drawn(request, settings["task"]["data"], None)
-        file, key = request.folder / f"{name}.json", repr((settings, draft["folds"], draft["final_seeds"]))
-        outcome = json.loads(file.read_text()) if file.is_file() else {}
-        if outcome.get("key") != key:
-            outcome = {"key": key, **_suite(name, settings, draft, request.callback.note)}
-            write_atomically(file, json.dumps(outcome))
+        key = {"run": repr((settings, draft["folds"], draft["final_seeds"]))}
+        suite_of = partial(_suite, name, settings, draft, request.callback.note)
+        outcome = once(request.folder / f"{name}.json", key, suite_of)
         draft.rows += [over_seeds(m, name, outcome["metric"], of) for m, of in outcome["values"].items()]
         draft.claims.append(Claim(**outcome["claim"]))
         draft.seeds |= set(outcome["seeds"])
@@ -297,7 +290,6 @@ def natural(request: ReproductionRequest) -> Result:
 
 def _suite(name: str, settings: Mapping[str, Any], draft: Draft, note: Callable[[str], None]) -> dict[str, Any]:
     """The outcome for one suite: the value of each method and seed, and the claim."""
-    began = time.monotonic()
     compared = [{"name": label, **table, "label": label} for label, table in settings["methods"].items()]
     experiment = config.parse({**settings, "methods": compared, "name": name}, name)
     # Advice gets FedAvg alone: what races is its own choice.
@@ -335,7 +327,6 @@ def _suite(name: str, settings: Mapping[str, Any], draft: Draft, note: Callable[
         "values": values,
         "claim": {"text": claim.text, "holds": claim.holds, "evidence": claim.evidence},
         "seeds": list(seeds),
-        "seconds": time.monotonic() - began,
     }
 
 

@@ -25,7 +25,7 @@ from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, experiment, published, rows_of
+from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, published, rows_of
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.presets import PRESETS
 from unskew.report.stats import curve
@@ -93,7 +93,7 @@ def iterations(request: ReproductionRequest) -> Result:
                 count = rounds if printed is not None else rounds // 5
                 info = [f for f, _ in untrained_rounds(algorithm, counts, count, seed=seed, channel=channel)]
                 values.append(float(np.mean([f.iterations or 0 for f in info])))
-            draft.rows.append(over_seeds(label, setting, "iterations_per_round", values, printed))
+            draft.add(label, setting, "iterations_per_round", values, printed)
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     draft.claims += iteration_claims(draft.rows)
     return _ended(draft, paper_rounds=rounds // 5)
@@ -130,7 +130,7 @@ def table3_formula(request: ReproductionRequest) -> Result:
         rounds, passes, cost = table3(method, setting)
         ours = radio.table3_mb(rounds, passes)
         off[method, setting] = abs(ours - cost)
-        draft.rows.append(over_seeds(method, setting, "cost_mb", [ours], cost))
+        draft.add(method, setting, "cost_mb", [ours], cost)
     printed = [at for at in off if at != ERRATUM]
     worst = max(off[at] for at in printed)
     _, passes, cost = table3(*ERRATUM)
@@ -181,7 +181,7 @@ def subframes(request: ReproductionRequest) -> Result:
                 hops[name].append(float(np.mean([(f.iterations or 1) - 1 for f in info.values()])))
         request.callback.note(f"seed {seed}: {values['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")
     setting = "P001, alpha 1, epsilon .04"
-    draft.rows.append(over_seeds("FedAvg", "P001", "subframes_per_round", values["FedAvg"], per_round))
+    draft.add("FedAvg", "P001", "subframes_per_round", values["FedAvg"], per_round)
     for name, rounds_of in hops.items():
         printed = paper.get(name, {}).get("diffusion rounds")
         draft.rows += [
@@ -278,9 +278,8 @@ def accuracy(request: ReproductionRequest) -> Result:
         for setting in settings:
             split = {"split": {"alpha": draft["alphas"][setting]}}
             layers = (ground, split, {"methods": thresholds})
-            compared = experiment(f"feddif-{name}-{setting}", *layers, methods=draft["compared"])
             folder, where = f"{name}-{setting}", f"{name}, {setting}"
-            history = draft.run(compared, folder)
+            history = draft.run(folder, *layers, methods=draft["compared"])
             paper = {m: row[setting] for m, row in TABLE2.items()} if name == "cifar10" else {}
             draft.rows += _accuracy_rows(history, traffic.read(request.folder / folder), paper, where)
             names = same_runs(draft.rows, where)
@@ -384,7 +383,7 @@ def p001_table1(request: ReproductionRequest) -> Result:
         ground = draft.ground(name)
         where = f"{ground['task']['model']} @ {name}"
         sizes.append(f"{where} ({draft.size(name)} images, {ground['rounds']} rounds)")
-        history = draft.run(experiment(f"feddif-p001-table1-{name}", ground), name)
+        history = draft.run(name, ground)
         printed = {m: row[name] / 100 for m, row in P001_TABLE1.items()}
         rows = rows_of(
             history,

@@ -44,7 +44,6 @@ from unskew.papers.toolkit import (
     Settings,
     by_round,
     drawn,
-    experiment,
     final,
     merged,
     percent,
@@ -197,24 +196,23 @@ def voted(task: Mapping[str, Any], data: Dataset, file: Path) -> float:
 GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accuracy.mean"
 
 
-def at_xi(name: str, ground: Mapping[str, Any], xi: float, *layers: Mapping[str, Any]) -> Experiment:
-    """An experiment on a ground at one xi, with the methods named in the layers' `compare`."""
+def at_xi(
+    draft: Draft, folder: str, ground: Mapping[str, Any], xi: float, *layers: Mapping[str, Any]
+) -> tuple[Experiment, History]:
+    """An experiment on a ground at one xi, with the methods named in the layers' `compare`, and its run."""
     table = merged(ground, {"split": {"xi": xi}}, *layers)
     methods = table.pop("compare")
     # Worker processes would each make the images that all clients have in common, and those are most of the work.
     imagines = any(table["methods"][m].get("name", m) in ("feddistr", "fedpft") for m in methods)
     if imagines and not torch.cuda.is_available():
         table["runtime"] = {"executor": "sequential"}
-    return experiment(name, table, methods=methods)
+    compared = draft.experiment(folder, table, methods=methods)
+    return compared, draft.complete(compared, folder)
 
 
 def run_parts(draft: Draft, ground: Mapping[str, Any], where: str, xi: float) -> dict[str, History]:
     """The reproduction's parts at one xi, each in a run of its own."""
-    title = draft.request.name.replace("/", "-")
-    return {
-        part: draft.run(at_xi(f"{title}-{where}-{part}", ground, xi, layer), f"{where}-{part}")
-        for part, layer in draft["parts"].items()
-    }
+    return {part: at_xi(draft, f"{where}-{part}", ground, xi, layer)[1] for part, layer in draft["parts"].items()}
 
 
 def ends(history: History, method: str, metric: str) -> tuple[float, ...]:
@@ -253,7 +251,7 @@ def realised(history: History, where: str) -> Row:
 
 def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The info FedDistr reported in its round, by label and seed."""
-    every = log(_path(history) / "info.jsonl")
+    every = log(_path(history), "info")
     return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.type}
 
 
@@ -431,12 +429,12 @@ def flat(request: ReproductionRequest) -> Result:
                 mine, servers = client_errors(once, method), global_errors(once, method)
                 errors.setdefault(method, {})[xi] = mine
                 errors.setdefault(f"{method} (server)", {})[xi] = servers
-                draft.rows.append(over_seeds(method, where, "error", mine, UTILITY_LOSS["feddistr"]))
-                draft.rows.append(over_seeds(method, where, "error.server", servers))
+                draft.add(method, where, "error", mine, UTILITY_LOSS["feddistr"])
+                draft.add(method, where, "error.server", servers)
             kept = [(m, float(len(info["kept"])) / info["sent"]) for (m, _), info in shown(once).items()]
             for method in once.methods:
                 shares = [share for m, share in kept if m == method]
-                draft.rows.append(over_seeds(method, where, "embeddings.kept_share", shares))
+                draft.add(method, where, "embeddings.kept_share", shares)
             draft.rows.append(realised(once, where))
         draft.claims += [flat_claim(name, who, by_xi) for who, by_xi in errors.items()]
         draft.claims += [flat_claim(name, who, errors[who], LEVEL) for who in once.methods]
@@ -613,8 +611,8 @@ def privacy(request: ReproductionRequest) -> Result:
         PLAIN: options,
         **{f"sigma {s:g}": {**options, "dp": {"clip": clip, "sigma": s}} for s in draft["sigmas"]},
     }
-    compared = at_xi("feddistr-privacy", table, xi, {"methods": methods, "compare": list(methods)})
-    history, where = draft.run(compared, "runs"), f"{name}, xi {xi:g}"
+    compared, history = at_xi(draft, "runs", table, xi, {"methods": methods, "compare": list(methods)})
+    where = f"{name}, xi {xi:g}"
     errors = {label: client_errors(history, label) for label in methods}
     servers = {label: global_errors(history, label) for label in methods}
     copies, real = _copies(draft, history, table)
@@ -625,13 +623,13 @@ def privacy(request: ReproductionRequest) -> Result:
             over_seeds(m.label, where, "error.server", servers[m.label]),
         ]
         if m.label in copies:
-            draft.rows.append(over_seeds(m.label, where, "closest", copies[m.label]))
+            draft.add(m.label, where, "closest", copies[m.label])
         epsilon = m.algorithm.spent().epsilon
         if not isinstance(epsilon, str):
             spent[m.label] = epsilon
-            draft.rows.append(over_seeds(m.label, where, "epsilon", [epsilon] * len(compared.seeds)))
+            draft.add(m.label, where, "epsilon", [epsilon] * len(compared.seeds))
     if real:
-        draft.rows.append(over_seeds("real images", where, "closest", real))
+        draft.add("real images", where, "closest", real)
     draft.rows.append(realised(history, where))
     draft.claims += privacy_claims(errors, servers, copies, real)
     both = {"clients": errors, "server": servers}

@@ -41,7 +41,6 @@ from unskew.papers.toolkit import (
     ReproductionRequest,
     Survivors,
     curves_of,
-    experiment,
     final,
     merged,
     published,
@@ -50,7 +49,7 @@ from unskew.papers.toolkit import (
 from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.sections import class_relations as report
-from unskew.report.stats import curve
+from unskew.report.stats import Curve, curve
 from unskew.run.models import file_name, load_model
 from unskew.tree import Params
 
@@ -168,23 +167,36 @@ def _column(table: Mapping[str, Mapping[str, float]], name: str) -> dict[str, fl
     return {method: cells[name] for method, cells in table.items() if name in cells}
 
 
+def compared(
+    draft: Draft,
+    folder: str,
+    where: str,
+    *layers: Mapping[str, Any],
+    methods: Sequence[str],
+    printed: Mapping[str, float] | None = None,
+) -> Survivors:
+    """The run of these methods; their accuracies become rows beside the printed percentages, the first run's curves."""
+    runs = draft.run_survivors(folder, *layers, methods=methods)
+    for label in methods:
+        draft.rows += accuracy_rows(runs, label, where, (printed or {}).get(label))
+    draft.curves = draft.curves or curves_of(runs.history)
+    return runs
+
+
 # ---------------------------------------------------------------- Table I
 def table1(request: ReproductionRequest) -> Result:
     """All twelve methods on each data set, practical and pathological."""
     draft = Draft.of(request)
-    compare, grounds = draft["compare"], {name: draft.ground(name) for name in draft["compare_on"]}
-    for name, ground in grounds.items():
-        for setting in ("practical", "pathological"):
-            title, where = f"feddw-table1-{name}-{setting}", f"{name}, {setting}"
-            runs = draft.run_survivors(
-                experiment(title, ground, draft["settings"][setting], methods=compare), f"{name}-{setting}"
-            )
-            column = _column(TABLE1, where)
-            for method in compare:
-                draft.rows += accuracy_rows(runs, method, where, column.get(method))
-            draft.claims += published_claims(runs, compare, column, f"on {where}")
-            if where == "cifar10, pathological":
-                draft.curves = curves_of(runs.history)
+    methods, grounds = draft["compare"], {name: draft.ground(name) for name in draft["compare_on"]}
+    curves: Mapping[str, Curve] = {}
+    for name, setting in itertools.product(grounds, ("practical", "pathological")):
+        where = f"{name}, {setting}"
+        column, layers = _column(TABLE1, where), (grounds[name], draft["settings"][setting])
+        runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods, printed=column)
+        draft.claims += published_claims(runs, methods, column, f"on {where}")
+        if where == "cifar10, pathological":
+            curves = curves_of(runs.history)
+    draft.curves = curves
     sizes = (
         f"{name}: {draft.size(name)} examples, {g['task']['model']}, {g['rounds']} rounds of "
         f"{g['local']['local_epochs']} epochs, batch {g['local']['batch_size']}, Adam {g['local']['lr']:g}"
@@ -200,14 +212,13 @@ def compatibility(request: ReproductionRequest) -> Result:
     """Methods with and without the class-relation term, pathological."""
     draft, sizes = Draft.of(request), []
     for name in draft["compare_on"]:
-        ground = draft.ground(name)
+        ground, where = draft.ground(name), f"{name}, pathological"
         terms = {f"{label}+dw": with_term(ground, label) for label in TABLE4}
         labels = [label for base in TABLE4 for label in (base, f"{base}+dw")]
         layers = (ground, draft["settings"]["pathological"], {"methods": terms})
-        compared = experiment(f"feddw-compatibility-{name}", *layers, methods=labels)
-        mu = ground["methods"]["feddw"]["mu"]
-        sizes.append(f"{name}: {compared.rounds} rounds, {len(compared.seeds)} seeds, mu {mu:g}")
-        runs, where = draft.run_survivors(compared, name), f"{name}, pathological"
+        mu, seeds = ground["methods"]["feddw"]["mu"], len(ground["seeds"])
+        sizes.append(f"{name}: {ground['rounds']} rounds, {seeds} seeds, mu {mu:g}")
+        runs = draft.run_survivors(name, *layers, methods=labels)
         gains: dict[str, list[float]] = {}
         for base, printed in TABLE4.items():
             paper: Mapping[str, float] = printed if name == "cifar100" else {}
@@ -237,25 +248,20 @@ def gain(request: ReproductionRequest) -> Result:
     ground = merged(draft.ground(name), {"methods": draft["methods"]})
     variants, later = draft["compare"], draft["compare_later"]
     for setting in draft["compare_in"]:
-        layers = (ground, draft["settings"][setting])
-        compared = experiment(f"feddw-gain-{setting}", *layers, methods=["fedavg", *variants])
-        runs, where = draft.run_survivors(compared, setting), f"{name}, {setting}"
-        at_end = {m: ends(runs, m) for m in ("fedavg", *variants)}
-        counts[setting] = len(compared.seeds)
+        where, layers = f"{name}, {setting}", (ground, draft["settings"][setting])
         printed = {m: TABLE1[m][where] for m in ("fedavg", "feddw")}
-        for method in at_end:
-            draft.rows += accuracy_rows(runs, method, where, printed.get(method))
+        together = ["fedavg", *variants]
+        runs = compared(draft, setting, where, *layers, methods=together, printed=printed)
+        at_end = {m: ends(runs, m) for m in together}
+        counts[setting] = len(merged(*layers)["seeds"])
         for method in later:
             apart = f"{setting}-{file_name(method)}"
-            runs_later = draft.run_survivors(experiment(f"feddw-gain-{apart}", *layers, methods=[method]), apart)
-            at_end[method] = ends(runs_later, method)
-            draft.rows += accuracy_rows(runs_later, method, where)
+            at_end[method] = ends(compared(draft, apart, where, *layers, methods=[method]), method)
         theirs, difference = at_end["fedavg"], share(printed["feddw"] - printed["fedavg"])
         for method in (*variants, *later):
             ours = at_end[method]
             draft.rows.append(row(method, where, "global.accuracy.minus_fedavg (G)", minus(ours, theirs), difference))
             draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, published=difference))
-        draft.curves = draft.curves or curves_of(runs.history)
     return draft.result(size=draft.size(name), **counts, **_work(ground))
 
 
@@ -268,33 +274,23 @@ def mu(request: ReproductionRequest) -> Result:
     term = {"methods": {label: {"name": "feddw", "mu": m} for m, label in labels.items()}}
     lines: dict[str, Mapping[float, Sequence[float]]] = {}
     for name, setting in itertools.product(draft["compare_on"], draft["compare_in"]):
-        ground = draft.ground(name)
+        ground, where = draft.ground(name), f"{name}, {setting}"
         sizes.append(f"{name}: {draft.size(name)} images, {ground['rounds']} rounds")
         published_for = labels.get(ground["methods"]["feddw"]["mu"])
         chosen = published_for or labels[max(strengths)]
-        layers = (ground, draft["settings"][setting], term)
-        compared = experiment(f"feddw-mu-{name}-{setting}", *layers, methods=["fedavg", *labels.values()])
-        runs, where = draft.run_survivors(compared, f"{name}-{setting}"), f"{name}, {setting}"
-        last = {m.label: ends(runs, m.label) for m in compared.methods}
-        draft.curves = draft.curves or curves_of(runs.history)
-        for label in last:
-            draft.rows += accuracy_rows(runs, label, where)
+        methods, layers = ["fedavg", *labels.values()], (ground, draft["settings"][setting], term)
+        runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods)
+        last = {label: ends(runs, label) for label in methods}
         line = {m: values for m, label in labels.items() if not isinstance(values := last[label], str)}
         lines |= {where: line} if line else {}
-        draft.claims += [
-            above(
-                f"{label} ends above fedavg ({where})",
-                last[label],
-                last["fedavg"],
-                published=share(TABLE1["feddw"][where] - TABLE1["fedavg"][where]) if label == published_for else None,
-            )
-            for label in labels.values()
-        ]
-        draft.claims += [
-            above(f"{chosen} ends above {label} ({where})", last[chosen], last[label])
-            for label in labels.values()
-            if label != chosen
-        ]
+        gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
+        for label in labels.values():
+            published = gain if label == published_for else None
+            text = f"{label} ends above fedavg ({where})"
+            draft.claims.append(above(text, last[label], last["fedavg"], published=published))
+        for label in labels.values():
+            if label != chosen:
+                draft.claims.append(above(f"{chosen} ends above {label} ({where})", last[chosen], last[label]))
     if lines:
         draft.figures.append(("mu.svg", drawing.file(report.mu_chart(lines))))
     return draft.result(sizes="; ".join(dict.fromkeys(sizes)), **_work(ground))
@@ -321,18 +317,17 @@ def consistency(request: ReproductionRequest) -> Result:
     panels: dict[str, tuple[Path, str]] = {}
     curves = {}
     for setting, (layer, labels) in arms.items():
-        compared = experiment(f"feddw-consistency-{setting}", ground, layer, methods=labels)
-        runs, where = draft.run_survivors(compared, setting), f"cifar10, {setting}"
+        runs, where = draft.run_survivors(setting, ground, layer, methods=labels), f"cifar10, {setting}"
         distances = _distances(runs.folder) if runs.history.rows else {}
         for method in labels:
             if method in runs.diverged:
                 last[method, setting] = ends(runs, method)
             else:
-                by_seed = [distances[method, seed] for seed in compared.seeds]
+                by_seed = [distances[method, seed] for seed in merged(ground, layer)["seeds"]]
                 last[method, setting] = [by[-1] for by in by_seed]
                 panels[f"{method}, {setting}"] = (runs.folder, method)
                 first = [by[0] for by in by_seed]
-                draft.rows.append(over_seeds(method, where, "sl_cr_distance.first", first))
+                draft.add(method, where, "sl_cr_distance.first", first)
                 draft.rows.append(row(method, where, "sl_cr_distance.last", last[method, setting]))
                 by_round = list(zip(*by_seed, strict=True))
                 curves[f"{method}, {setting}"] = curve(range(1, len(by_round) + 1), by_round, len(by_seed))
@@ -352,7 +347,7 @@ def consistency(request: ReproductionRequest) -> Result:
             continue
         pairs = [report.correlation(*pair) for pair in class_norms(*panel)]
         values = [r for r in pairs if r is not None]
-        draft.rows.append(over_seeds(method, "cifar10, non-IID", "norm_share_correlation", values))
+        draft.add(method, "cifar10, non-IID", "norm_share_correlation", values)
         draft.claims.append(decide(text, values, "correlation", 1.0))
     first_seed = ground["seeds"][0]
     if panels:
@@ -434,15 +429,12 @@ def gradient(request: ReproductionRequest) -> Result:
     data = sources.load(ground["task"]["data"], request.data_dir)
     measured: dict[str, dict[int, list[Mapping[str, Ratio]]]] = {label: {} for label in labels}
     for done in draft["rounds_before"]:
-        compared = experiment(
-            f"feddw-gradient-{done}", ground, methods, {"rounds": done, "eval_every": done}, methods=list(labels)
-        )
         folder = f"after-{done}"
-        draft.run(compared, folder)
+        draft.run(folder, ground, methods, {"rounds": done, "eval_every": done}, methods=list(labels))
         for label in labels:
             measured[label][done + 1] = [
                 _gradients_of(request.folder / folder, label, labels[label], seed, data, ground["local"])
-                for seed in compared.seeds
+                for seed in ground["seeds"]
             ]
             request.callback.note(f"{label}, round {done + 1}: measured")
     for label, rounds in measured.items():
@@ -450,9 +442,9 @@ def gradient(request: ReproductionRequest) -> Result:
             where = f"round {at}"
             for kind in Ratio._fields:
                 values = [getattr(layers[CLASSIFIER], kind) for layers in seeds]
-                draft.rows.append(over_seeds(label, where, f"gradient_ratio.classifier.{kind}", values))
+                draft.add(label, where, f"gradient_ratio.classifier.{kind}", values)
             values = [max(r.step for name, r in layers.items() if name != CLASSIFIER) for layers in seeds]
-            draft.rows.append(over_seeds(label, where, "gradient_ratio.other_layers.largest", values))
+            draft.add(label, where, "gradient_ratio.other_layers.largest", values)
     draft.claims += _gradient_claims(measured, bound)
     draft.curves = {
         f"{label}, {RATIO_WORDS[kind]}": curve(
@@ -567,20 +559,19 @@ def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
 def scale(request: ReproductionRequest) -> Result:
     """More clients, and the same work in fewer or more rounds; at `paper` scale also other networks."""
     draft = Draft.of(request)
-    compare, columns = draft["compare"], draft["columns"]
+    methods, columns = draft["compare"], draft["columns"]
     grounds = {name: draft.ground(name) for name in dict.fromkeys(c["ground"] for c in columns.values())}
     feddw: dict[str, Ends] = {}
     for column, layer in columns.items():
         own = {key: value for key, value in layer.items() if key != "ground"}
         settings = merged(grounds[layer["ground"]], draft["settings"]["practical"], own)
         name = column.replace(" ", "-")
-        runs = draft.run_survivors(experiment(f"feddw-scale-{name}", settings, methods=compare), name)
         where = _where(draft["grounds"][layer["ground"]]["task"]["data"], column, settings)
         printed = _column(TABLE2, column)
-        for label in compare:
-            draft.rows += accuracy_rows(runs, label, where, printed.get(label))
-        draft.claims += published_claims(runs, compare, printed, f"({column})")
+        runs = compared(draft, name, where, settings, methods=methods, printed=printed)
+        draft.claims += published_claims(runs, methods, printed, f"({column})")
         feddw[column] = ends(runs, "feddw")
+    draft.curves = {}
     clients = draft["experiment"]["split"]["num_clients"]
     for crowd in ("N=50", "N=100"):
         text = f"feddw loses accuracy from {clients} clients to {crowd}"

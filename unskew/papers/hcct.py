@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ from unskew.papers.toolkit import (
     ReproductionRequest,
     Settings,
     curves_of,
-    experiment,
     load,
     percent,
     published,
@@ -65,62 +65,52 @@ BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 
 # ---------------------------------------------------------------- divisions among clients
-def domains(per_domain: int, train: int, mixed: bool = False) -> Divide:
+def domains(dataset: Dataset, key: Key, per_domain: int, train: int, mixed: bool = False) -> Clients:
     """`per_domain` clients of each domain with `train` training examples; all their other examples are test data.
 
     Args:
+        dataset, key: The examples, and the root of all draws, as of every division.
         per_domain: Clients of one domain.
         train: Training examples of each.
         mixed: Clients take turns by domain, instead of being in the order of their domains.
     """
-
-    def divide(dataset: Dataset, key: Key) -> Clients:
-        if dataset.domains is None:
-            raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
-        held = int(torch.bincount(dataset.domains).min()) // per_domain
-        if held <= train:
-            raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")
-        split = ByGroup(per_domain, max_samples=held)
-        clients = federate(dataset, split, key, test_fraction=(held - train) / held).clients
-        return tuple(c for j in range(per_domain) for c in clients[j::per_domain]) if mixed else clients
-
-    return divide
+    if dataset.domains is None:
+        raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
+    held = int(torch.bincount(dataset.domains).min()) // per_domain
+    if held <= train:
+        raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")
+    split = ByGroup(per_domain, max_samples=held)
+    clients = federate(dataset, split, key, test_fraction=(held - train) / held).clients
+    return tuple(c for j in range(per_domain) for c in clients[j::per_domain]) if mixed else clients
 
 
-def half_normal(clients: int, train: float) -> Divide:
+def half_normal(dataset: Dataset, key: Key, clients: int, train: float) -> Clients:
     """Sizes in proportion to |N(0, 1)|, labels at random; `train` is the share of training examples."""
-
-    def divide(dataset: Dataset, key: Key) -> Clients:
-        split = HalfNormal(clients, min_samples=math.ceil(2 / train))
-        return federate(dataset, split, key, test_fraction=1.0 - train).clients
-
-    return divide
+    split = HalfNormal(clients, min_samples=math.ceil(2 / train))
+    return federate(dataset, split, key, test_fraction=1.0 - train).clients
 
 
-def shards(clients: int, train: float, test: float, count: int = 100) -> Divide:
+def shards(dataset: Dataset, key: Key, clients: int, train: float, test: float, count: int = 100) -> Clients:
     """Divide as the released code divides CIFAR-10: shards of one class each, their numbers in proportion to |N(0, 1)|.
 
     Shards left over by rounding are not used.  Every client has at least one; if that takes too many, the clients with
     most give some up, which the released code refuses to do.
 
     Args:
+        dataset, key: As of every division.
         clients: Number of clients.
         train, test: Shares of a client's examples, at random; the rest is not used.
         count: Shards in all.
     """
-
-    def divide(dataset: Dataset, key: Key) -> Clients:
-        labels = dataset.y_train.numpy()
-        by_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
-        pieces = [s for rows in by_class for s in np.array_split(rows, count // dataset.num_classes)]
-        size = np.abs((key / "sizes").numpy().standard_normal(clients))
-        numbers = shard_counts(size, len(pieces))
-        order = (key / "shards").numpy().permutation(len(pieces))
-        ends = np.cumsum(numbers)
-        held = [np.concatenate([pieces[i] for i in order[end - n : end]]) for n, end in zip(numbers, ends, strict=True)]
-        return tuple(_cut(rows, train, test, key / "client" / i) for i, rows in enumerate(held))
-
-    return divide
+    labels = dataset.y_train.numpy()
+    by_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
+    pieces = [s for rows in by_class for s in np.array_split(rows, count // dataset.num_classes)]
+    size = np.abs((key / "sizes").numpy().standard_normal(clients))
+    numbers = shard_counts(size, len(pieces))
+    order = (key / "shards").numpy().permutation(len(pieces))
+    ends = np.cumsum(numbers)
+    held = [np.concatenate([pieces[i] for i in order[end - n : end]]) for n, end in zip(numbers, ends, strict=True)]
+    return tuple(_cut(rows, train, test, key / "client" / i) for i, rows in enumerate(held))
 
 
 def shard_counts(size: Floats, count: int) -> npt.NDArray[np.int64]:
@@ -135,31 +125,41 @@ def shard_counts(size: Floats, count: int) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def thirds(train: float, test: int) -> Divide:
+def thirds(dataset: Dataset, key: Key, train: float, test: int) -> Clients:
     """Table II's three clients: a fifth and four fifths of the first five classes, all of the last five.
 
     Args:
+        dataset, key: As of every division.
         train: Share of all examples used for training.
         test: Test examples of each client, of its classes, from the others.
     """
+    labels = dataset.y_train.numpy()
+    halves = []
+    for part, wanted in enumerate((labels < 5, labels >= 5)):
+        rows = (key / "half" / part).numpy().permutation(np.flatnonzero(wanted))
+        halves.append((rows[: round(train * len(rows))], rows[round(train * len(rows)) :]))
+    (first, rest), (second, other) = halves
+    if min(len(rest) // 2, len(other)) < test:
+        raise DataError(f"{test} test examples per client are more than are left after training on {train:g}")
+    fifth = len(first) // 5
+    return (
+        _client(first[:fifth], rest[:test]),
+        _client(first[fifth:], rest[test : 2 * test]),
+        _client(second, other[:test]),
+    )
 
-    def divide(dataset: Dataset, key: Key) -> Clients:
-        labels = dataset.y_train.numpy()
-        halves = []
-        for part, wanted in enumerate((labels < 5, labels >= 5)):
-            rows = (key / "half" / part).numpy().permutation(np.flatnonzero(wanted))
-            halves.append((rows[: round(train * len(rows))], rows[round(train * len(rows)) :]))
-        (first, rest), (second, other) = halves
-        if min(len(rest) // 2, len(other)) < test:
-            raise DataError(f"{test} test examples per client are more than are left after training on {train:g}")
-        fifth = len(first) // 5
-        return (
-            _client(first[:fifth], rest[:test]),
-            _client(first[fifth:], rest[test : 2 * test]),
-            _client(second, other[:test]),
-        )
 
-    return divide
+DIVISIONS: dict[str, Callable[..., Clients]] = {
+    "domains": domains,
+    "half_normal": half_normal,
+    "shards": shards,
+    "thirds": thirds,
+}
+
+
+def division(by: str, **options: Any) -> Divide:
+    """One of the divisions above, by name."""
+    return partial(DIVISIONS[by], **options)
 
 
 def _cut(rows: npt.NDArray[np.int64], train: float, test: float, key: Key) -> ClientIndex:
@@ -181,17 +181,6 @@ def held_out(clients: Clients, fraction: float, key: Key) -> Clients:
         val = part_of(len(drawn), fraction)
         out.append(replace(_client(drawn[val:], c.test.numpy()), val=torch.from_numpy(np.sort(drawn[:val]))))
     return tuple(out)
-
-
-def division(by: str, **options: Any) -> Divide:
-    """One of the divisions above, by name."""
-    named: dict[str, Callable[..., Divide]] = {
-        "domains": domains,
-        "half_normal": half_normal,
-        "shards": shards,
-        "thirds": thirds,
-    }
-    return named[by](**options)
 
 
 def in_groups(
@@ -280,8 +269,8 @@ def run(
     manifest = draft.request.folder / "data" / f"{where}.json"
     write_atomically(manifest, json.dumps(to_manifest(fed)))
     split = {"name": "manifest", "path": str(manifest.resolve())}
-    layers = (draft["experiment"], task.settings, {"seeds": [seed], "split": split, "methods": methods}, more)
-    return draft.run(experiment(f"{draft.request.name.replace('/', '-')}-{where}", *layers), where)
+    own = {"seeds": [seed], "split": split, "methods": methods}
+    return draft.run(where, draft["experiment"], task.settings, own, more)
 
 
 def run_seeds(
@@ -341,10 +330,10 @@ def table2(request: ReproductionRequest) -> Result:
         own = errors[pattern]
         for client in range(3):
             where, values = f"client {client + 1}", [float(e[client]) for e in own]
-            draft.rows.append(over_seeds(pattern, where, "error", values, printed[where] / 100))
+            draft.add(pattern, where, "error", values, printed[where] / 100)
             if pattern in apart:
                 others = [float(e[client]) for e in apart[pattern]]
-                draft.rows.append(over_seeds(f"{pattern}, other seeds", where, "error", others, printed[where] / 100))
+                draft.add(f"{pattern}, other seeds", where, "error", others, printed[where] / 100)
         where = "mean over clients"
         draft.rows += [
             over_seeds(pattern, where, "error", _means(own), printed[where] / 100),
@@ -578,7 +567,7 @@ def groups(request: ReproductionRequest) -> Result:
     errors, utility = client_errors(runs), _utilities(runs)
     for name in methods:
         draft.rows.append(over_clients(name, "Digit", "error", errors[name]))
-        draft.rows.append(over_seeds(name, "Digit", "utility", utility[name]))
+        draft.add(name, "Digit", "utility", utility[name])
     draft.claims.append(placed(errors, utility))
     draft.curves = {
         "test error, %": percent(forced, [_means(errors[name]) for name in methods]),
@@ -593,7 +582,7 @@ def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
     for history in runs:
         assert history.path is not None
         by: dict[str, list[float]] = {}
-        for row in log(history.path / "info.jsonl"):
+        for row in log(history.path, "info"):
             values = [u for u in row["info"].get("utility", ()) if u is not None]
             if values:
                 by.setdefault(row["method"], []).append(float(np.mean(values)))

@@ -26,7 +26,6 @@ from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
     drawn,
-    experiment,
     merged,
     published,
     rows_of,
@@ -96,12 +95,20 @@ def on_all_sites(model: nn.Module, data: Dataset) -> list[float]:
         return [float((model(data.x_train[r]).argmax(1) == data.y_train[r]).double().mean()) for r in rows]
 
 
-def site_rows(method: str, setting: str, ours: Sites, theirs: Sites) -> list[Row]:
-    """A row for the mean over hospitals and one for each, FLamby's beside ours; `theirs` may be empty."""
-    means = mean_over_clients(theirs[: len(ours)]) if theirs else []
-    rows = [over_seeds(method, setting, "mean accuracy", mean_over_clients(ours), _mean(means))]
-    for k, name in enumerate(HOSPITALS):
-        rows.append(over_seeds(method, setting, f"accuracy, {name}", ours[k], _mean(theirs[k]) if theirs else None))
+def site_rows(
+    method: str,
+    setting: str,
+    ours: Sites,
+    theirs: Sites,
+    names: Sequence[str] = HOSPITALS,
+    mean: str = "mean accuracy",
+    each: str = "accuracy, {}",
+) -> list[Row]:
+    """A row for the mean over sites and one for each, FLamby's beside ours; `theirs` may be empty."""
+    published = mean_over_clients(theirs[: len(ours)]) if theirs else []
+    rows = [over_seeds(method, setting, mean, mean_over_clients(ours), _mean(published))]
+    for k, name in enumerate(names):
+        rows.append(over_seeds(method, setting, each.format(name), ours[k], _mean(theirs[k]) if theirs else None))
     return rows
 
 
@@ -116,8 +123,8 @@ def heart(request: ReproductionRequest) -> Result:
     base = merged(base, {"task": _plain(request, "heart", "centre", HOSPITALS)})
     seeds = base["seeds"]
     parts = ("federated", "alone", "pooled")
-    histories = {part: draft.run(experiment(f"heart-{part}", base, draft[part]), part) for part in parts}
-    data = run_setup.prepare(experiment("heart", base, draft["federated"])).dataset
+    histories = {part: draft.run(part, base, draft[part]) for part in parts}
+    data = run_setup.prepare(draft.experiment("federated", base, draft["federated"])).dataset
     federated = histories["federated"]
     ours = {m: of_sites(federated, m, seeds, len(HOSPITALS)) for m in federated.methods}
     ours["alone"] = of_sites(histories["alone"], "alone", seeds, len(HOSPITALS))
@@ -148,7 +155,7 @@ def alone_from_their_starts(draft: Draft, base: Mapping[str, Any]) -> list[list[
     by_start = []
     for start in SEEDS:
         change = {"seeds": [start], "task": {"model_options": {"start": start}}}
-        history = draft.run(experiment(f"heart-start-{start}", base, draft["alone"], change), f"start-{start}")
+        history = draft.run(f"start-{start}", base, draft["alone"], change)
         by_start.append([values[0] for values in of_sites(history, "alone", [start], len(HOSPITALS))])
     return [list(of_site) for of_site in zip(*by_start, strict=True)]
 
@@ -195,27 +202,17 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     seeds = base["seeds"]
     by_method: dict[str, list[list[float]]] = {}
     for part in ("federated", "alone", "scaled"):
-        history = draft.run(experiment(f"tcga-brca-{part}", base, draft[part]), part)
+        history = draft.run(part, base, draft[part])
         by_method |= {m: of_sites(history, m, seeds, len(REGIONS), "personal.concordance") for m in history.methods}
     theirs["alone"] = [theirs.pop(f"Local {k}")[k] for k in range(len(REGIONS))]
     for method, ours in by_method.items():
         published_here = theirs.get(method, [])
         setting = "FLamby's protocol" if published_here else "age scaled"
-        of = published_here[: len(REGIONS)]
-        means = mean_over_clients(of) if of else []
-        draft.rows.append(over_seeds(method, setting, "mean concordance", mean_over_clients(ours), _mean(means)))
-        for k, name in enumerate(REGIONS):
-            draft.rows.append(over_seeds(method, setting, name, ours[k], _mean(of[k]) if of else None))
+        draft.rows += site_rows(method, setting, ours, published_here, REGIONS, "mean concordance", "{}")
     mean = {m: mean_over_clients(values) for m, values in by_method.items()}
     for method in ("Pooled", "FedAdam", "FedAdagrad"):
-        published_mean = mean_over_clients(theirs[method][: len(REGIONS)])
-        draft.claims.append(
-            agreement(
-                f"{method}: the mean over regions differs from FLamby's by no more than chance",
-                mean[method],
-                published_mean,
-            )
-        )
+        text = f"{method}: the mean over regions differs from FLamby's by no more than chance"
+        draft.claims.append(agreement(text, mean[method], mean_over_clients(theirs[method][: len(REGIONS)])))
     lottery, scaled = statistics.stdev(mean["FedAvg"]), statistics.stdev(mean["FedAvg, age scaled, .1"])
     draft.claims.append(
         Claim(
@@ -266,8 +263,8 @@ def _suite(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     base = draft["experiment"]
     task = {"task": drawn(request, base["task"]["data"], None)}
-    compared = experiment(request.name.replace("/", "-"), base, task)
-    history = draft.run(compared, "")
+    compared = draft.experiment("", base, task)
+    history = draft.complete(compared, "")
     h = history.headline
     own, served, adapted = h.own, f"{SERVED}.{h.name}.mean", f"{ADAPTED}.{h.name}.mean"
     metrics = (

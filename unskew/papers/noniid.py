@@ -18,14 +18,13 @@ from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.files import write_atomically
 from unskew.papers.claims import LEVEL, SAME, Claim, decide, paired, same
-from unskew.papers.result import Result, Row, over_seeds
+from unskew.papers.result import Result, Row
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
     Settings,
     curves_of,
     drawn,
-    experiment,
     final,
     merged,
     rows_of,
@@ -49,10 +48,7 @@ def bfloat16(request: ReproductionRequest) -> Result:
     """FedAvg in half precision and in single."""
     draft = Draft.of(request)
     task = drawn(request, draft["experiment"]["task"]["data"], draft["draw"])
-    compared = experiment(
-        "noniid-bfloat16", draft["experiment"], {"task": task}, methods=["fedavg", "fedavg, bfloat16"]
-    )
-    history = draft.run(compared, "run")
+    history = draft.run("run", draft["experiment"], {"task": task}, methods=["fedavg", "fedavg, bfloat16"])
     draft.rows += rows_of(history, METRICS)
     single, half = (final(history, m, "global.accuracy") or () for m in ("fedavg", "fedavg, bfloat16"))
     draft.claims.append(same("trained in bfloat16 fedavg ends where it ends in float32", paired(half, single)))
@@ -89,11 +85,12 @@ def defaults(request: ReproductionRequest) -> Result:
     methods: dict[str, dict[str, object]] = {name: {} for name in WITHOUT_IMAGES if name not in config.BOUNDS}
     # The run is the folder itself, unless the examples drawn lie there.
     part = "run" if draft.settings.get("draw") else ""
-    history = draft.run(experiment(request.name.replace("/", "-"), _asked(request, draft, methods)), part)
+    history = draft.run(part, _asked(request, draft, methods))
     draft.rows += rows_of(history, (OWN, "personal.accuracy.worst_decile", "global.accuracy", "bytes.total"))
     own = {r.method: r for r in draft.rows if r.metric == OWN}
     gains = {name: paired(r.seeds, own["fedavg"].seeds) for name, r in own.items() if name != "fedavg"}
-    draft.rows += [over_seeds(n, own[n].setting, f"{OWN}.minus_fedavg", gain) for n, gain in gains.items()]
+    for name, gain in gains.items():
+        draft.add(name, own[name].setting, f"{OWN}.minus_fedavg", gain)
     draft.claims.append(none_below("no method ends below FedAvg on clients' own test examples", gains))
     return draft.result()
 
@@ -108,8 +105,8 @@ def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     from unskew.tuning.trainers import TrialWorker, judging_fold, trainers
 
     draft = Draft.of(request)
-    name, folder = request.name.replace("/", "-"), request.folder / "tuning"
-    sites = sites_of(experiment(name, _asked(request, draft, TWELVE)))
+    folder = request.folder / "tuning"
+    sites = sites_of(draft.experiment("", _asked(request, draft, TWELVE)))
     folder.mkdir(parents=True, exist_ok=True)
     budget, note = Budget(draft["trials"]), request.callback.note
     with locked(folder):
@@ -125,7 +122,7 @@ def tuned_mnist_writers(request: ReproductionRequest) -> Result:
         seeds=(0,),
         until=config.until_of({**draft["until"], "first": max(sites.experiment.seeds) + 1}),
     )
-    history = draft.run(compared, "compared")
+    history = draft.complete(compared, "compared")
     draft.seconds += sum(t.seconds for s in searches for t in s.trials)
     draft.seeds = set(history.summary["seeds"])
     draft.rows += rows_of(history, METRICS)
@@ -182,9 +179,9 @@ def digits(request: ReproductionRequest) -> Result:
     """Compare the methods of the file on a data set."""
     draft = Draft.of(request)
     task = {"task": drawn(request, draft["experiment"]["task"]["data"], None)}
-    compared = experiment(request.name.replace("/", "-"), draft["experiment"], task)
+    compared = draft.experiment("", draft["experiment"], task)
     # The run is the folder itself.
-    history = draft.run(compared, "")
+    history = draft.complete(compared, "")
     draft.rows += rows_of(history, METRICS)
     seeds = {(r["method"], r["metric"]): r["seeds"] for r in history.summary["rows"]}
     for method in compared.methods:

@@ -16,23 +16,23 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scipy import special
 
-from unskew.errors import RunError
+from unskew import schema
+from unskew.errors import ConfigError, RunError
 from unskew.files import write_atomically
-from unskew.papers.claims import LEVEL, LEVEL_WORDS, POINTS, PUBLISHED
-from unskew.papers.toolkit import SCALES
+from unskew.papers.claims import LEVEL_WORDS, PUBLISHED
 from unskew.run.progress import duration
 from unskew.words import beginning
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
 REASONS, HEADLINES = "reasons.toml", "headlines.toml"
-VERDICTS = {True: "holds", False: "does not hold", "undecided": "undecided"}
+HOLDS, FAILS, OPEN = VERDICTS = ("holds", "does not hold", "undecided")
 UNKNOWN = "not known yet"
 MOST_SEEDS = 1000
 _INTERVAL = re.compile(
@@ -83,29 +83,25 @@ class PaperHeadline:
     says: str
     reproduction: str
     claim: str
-    scale: str = ""
+    scale: Literal["", "small", "paper"] = ""
     amount: bool = False
     reason: str = ""
     ours: bool = False
 
-    def __post_init__(self) -> None:
-        if self.scale not in ("", *SCALES):
-            raise ValueError(f"scale is one of {', '.join(SCALES)}, got {self.scale!r}")
-
     def verdict(self, claim: Decided | None) -> str:
         """The verdict in words."""
         if claim is None:
-            return VERDICTS["undecided"]
+            return OPEN
         if not self.amount:
             return claim.shown
         if claim.published.endswith("excluded"):
-            return f"{VERDICTS[False]}: excluded"
-        return VERDICTS["undecided"] if claim.verdict == VERDICTS[False] else claim.verdict
+            return f"{FAILS}: excluded"
+        return OPEN if claim.verdict == FAILS else claim.verdict
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept result: its reproduction and scale, its folder, its claims, seconds."""
+    """A kept result: its reproduction and scale, what it is about, its folder, its claims, seconds."""
 
     name: str
     scale: str
@@ -114,11 +110,34 @@ class Kept:
     claims: tuple[Decided, ...]
     seconds: float
 
-    def count(self, verdict: str) -> int:
-        """The number of claims with this verdict."""
-        return sum(claim.verdict == verdict for claim in self.claims)
+    @property
+    def paper(self) -> str:
+        """The paper's name."""
+        return self.name.partition("/")[0]
+
+    @property
+    def heading(self) -> str:
+        """Its heading on the page."""
+        return f"{self.name}, {self.scale}"
+
+    @property
+    def anchor(self) -> str:
+        """The heading's anchor, as GitHub and MkDocs both make it."""
+        return re.sub(r"[^\w\- ]", "", self.heading).replace(" ", "-").lower()
 
 
+@dataclass(frozen=True)
+class _Headlines:
+    """The file of headlines."""
+
+    headlines: list[PaperHeadline] = field(default_factory=list)
+
+
+Answer = tuple[PaperHeadline, Kept | None, Decided | None]
+"""A headline, with the result and the claim that stand for it; None where not kept."""
+
+
+# ---------------------------------------------------------------- what is kept
 def kept(root: Path) -> tuple[Kept, ...]:
     """All kept results below a folder, by paper in the order of the papers, then by reproduction.
 
@@ -127,101 +146,69 @@ def kept(root: Path) -> tuple[Kept, ...]:
     """
     from unskew.papers import TABLE
 
-    reasons, results = _reasons(root / REASONS), []
+    reasons = {(name, pattern): why for name, of in _toml(root / REASONS).items() for pattern, why in of.items()}
     used: set[tuple[str, str]] = set()
-    for path in sorted(root.glob("*/*/*/result.json")):
+    results = []
+    for path in root.glob("*/*/*/result.json"):
         try:
             result = json.loads(path.read_text("utf-8"))
-            name, rows = result["name"], result["claims"]
-            claims = tuple(_claim(row, name, reasons, used) for row in rows)
-            title = TABLE[name].about if name in TABLE else ""
-            results.append(Kept(name, result["scale"], title, path.parent, claims, float(result["seconds"])))
+            name, claims = result["name"], []
+            for row in result["claims"]:
+                fits = (at for at in reasons if at[0] == name and fnmatchcase(row["text"], at[1]))
+                reason = next(fits, None) if row["holds"] is False else None
+                used |= {reason} if reason else set()
+                claims.append(_claim(row, reasons[reason] if reason else ""))
+            title = TABLE[name].about if name in TABLE else "claims of a campaign"
+            results.append(Kept(name, result["scale"], title, path.parent, tuple(claims), float(result["seconds"])))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is not a kept result: {type(error).__name__}: {error}; keep it again") from None
-    for name, patterns in reasons.items():
-        for pattern in patterns:
-            if (name, pattern) not in used:
-                raise RunError(
-                    f"{root / REASONS}: {name} has no claim that does not hold and fits {pattern!r}; remove it"
-                )
-    order = list(dict.fromkeys(name.partition("/")[0] for name in TABLE))
-    return tuple(sorted(results, key=lambda r: (_place(order, r.name.partition("/")[0]), r.name, r.scale)))
+    for name, pattern in reasons.keys() - used:
+        raise RunError(f"{root / REASONS}: {name} has no claim that does not hold and fits {pattern!r}; remove it")
+    order = [*dict.fromkeys(name.partition("/")[0] for name in TABLE), *sorted(r.paper for r in results)]
+    return tuple(sorted(results, key=lambda r: (order.index(r.paper), r.name, r.scale)))
 
 
-def _place(order: Sequence[str], paper: str) -> int:
-    return order.index(paper) if paper in order else len(order)
-
-
-def _reasons(path: Path) -> dict[str, dict[str, str]]:
-    if not path.exists():
-        return {}
+def _toml(path: Path) -> dict[str, Any]:
+    """A file beside the results; empty where there is none."""
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
-    return {name: {str(pattern): str(reason) for pattern, reason in of.items()} for name, of in table.items()}
 
 
-def _claim(
-    row: Mapping[str, Any], name: str, reasons: Mapping[str, Mapping[str, str]], used: set[tuple[str, str]]
-) -> Decided:
-    text = row["text"]
+def _claim(row: Mapping[str, Any], given: str) -> Decided:
+    """A kept claim, with the reason that the file of reasons gives, if any."""
     ours, _, published = str(row["evidence"]).partition(PUBLISHED)
-    # A result that was kept before anything could be level is read by today's rule.
-    level = bool(row.get("level")) or (row["holds"] == "undecided" and is_level(ours))
-    verdict = VERDICTS[False if level else row["holds"]]
-    if text.startswith("as published") and ": " in ours:  # the evidence of these says why
-        ours, _, reason = ours.partition(": ")
-        reason = "" if verdict == "holds" else f"differs from the paper's: {reason}"
-    else:
-        reason = "" if verdict == "holds" else seeds_needed(ours) if verdict == "undecided" else UNKNOWN
-    if verdict == "does not hold":
-        for pattern, given in reasons.get(name, {}).items():
-            if fnmatchcase(text, pattern):
-                used.add((name, pattern))
-                reason = given
-                break
-    return Decided(text, verdict, level, ours, published, reason)
+    verdict = {True: HOLDS, False: FAILS, "undecided": OPEN}[row["holds"]]
+    why = ""
+    if row["text"].startswith("as published") and ": " in ours:  # the evidence of these says why
+        ours, _, why = ours.partition(": ")
+        why = f"differs from the paper's: {why}"
+    reason = given or why or (seeds_needed(ours) if verdict == OPEN else UNKNOWN)
+    return Decided(row["text"], verdict, bool(row.get("level")), ours, published, "" if verdict == HOLDS else reason)
 
 
-def is_level(evidence: str) -> bool:
-    """True if the evidence has one interval in points, and that lies within LEVEL of zero, or no difference at all.
-
-    >>> is_level("+0.03 points, 95 % interval [-0.35, +0.41] over 3 seeds")
-    True
-    >>> is_level("+0.03 points, 95 % interval [-0.35, +0.50] over 3 seeds")
-    False
-    """
-    if re.fullmatch(r"\+0\.00 points in each of \d+ seeds, no interval", evidence):
-        return True
-    match = re.fullmatch(rf"[+-][\d.]+ {POINTS}, 95 % interval \[([+-][\d.]+), ([+-][\d.]+)\] over \d+ seeds", evidence)
-    return match is not None and all(abs(float(bound)) < 100 * LEVEL for bound in match.groups())
-
-
-def headlines(root: Path, results: Sequence[Kept]) -> tuple[tuple[PaperHeadline, Kept | None, Decided | None], ...]:
+def headlines(root: Path, results: Sequence[Kept]) -> tuple[Answer, ...]:
     """Read what the papers are known for, with the result and the claim that stand for it; None where not kept.
 
     Raises:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
     """
     path = root / HEADLINES
-    if not path.exists():
-        return ()
     try:
-        listed = [PaperHeadline(**entry) for entry in tomllib.loads(path.read_text("utf-8"))["headlines"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a list of headlines: {type(error).__name__}: {error}") from None
-    out = []
+        listed = schema.build(_Headlines, _toml(path), "", str(path), owner="a list of headlines").headlines
+    except ConfigError as error:
+        raise RunError(str(error)) from None
+    answers: list[Answer] = []
     for h in listed:
-        there = sorted(
-            (r for r in results if r.name == h.reproduction and h.scale in ("", r.scale)),
-            key=lambda r: r.scale != "paper",
-        )
-        fit = [c for r in there[:1] for c in r.claims if fnmatchcase(c.text, h.claim)]
-        if there and not fit:
+        there = [r for r in results if r.name == h.reproduction and h.scale in ("", r.scale)]
+        best = min(there, key=lambda r: r.scale != "paper", default=None)
+        claims = best.claims if best else ()
+        fit = next((c for c in claims if fnmatchcase(c.text, h.claim)), None)
+        if best and fit is None:
             raise RunError(f"{path}: {h.reproduction} has no claim that fits {h.claim!r}; correct or remove it")
-        out.append((h, there[0] if there else None, fit[0] if fit else None))
-    return tuple(out)
+        answers.append((h, best, fit))
+    return tuple(answers)
 
 
 def seeds_needed(evidence: str) -> str:
@@ -242,12 +229,15 @@ def seeds_needed(evidence: str) -> str:
     allowed = re.search(r"seeds, ([\d.]+) allowed", evidence)
     distance = abs(abs(mean) - float(allowed[1])) if allowed else abs(mean)
     s = (high - low) / 2 * math.sqrt(n) / float(special.stdtrit(n - 1, 0.975))
-    for k in range(int(n) + 1, MOST_SEEDS + 1):
-        if float(special.stdtrit(k - 1, 0.975)) * s / math.sqrt(k) < distance:
-            return f"{n:.0f} seeds; a difference of this size would take {k}"
-    return f"{n:.0f} seeds; a difference of this size would take over {MOST_SEEDS}"
+    enough = (
+        k
+        for k in range(int(n) + 1, MOST_SEEDS + 1)
+        if float(special.stdtrit(k - 1, 0.975)) * s / math.sqrt(k) < distance
+    )
+    return f"{n:.0f} seeds; a difference of this size would take {next(enough, f'over {MOST_SEEDS}')}"
 
 
+# ---------------------------------------------------------------- the page
 def page(root: Path) -> str:
     """The made part of the page, in Markdown.
 
@@ -258,96 +248,74 @@ def page(root: Path) -> str:
     return "\n".join((*_headline_lines(headlines(root, results)), *_lines(results, root)))
 
 
-def _headline_lines(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | None]]) -> Iterator[str]:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown."""
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for cells in rows:
+        yield f"| {' | '.join(cells)} |"
+
+
+def _headline_lines(answers: Sequence[Answer]) -> Iterator[str]:
     """Write what the papers are known for, as one table."""
-    if not found:
+    if not answers:
         return
     yield "## What the papers are known for\n"
-    yield f"Of {len(found)} headline claims {_verdicts(found)}."
-    own = [one for one in found if one[0].ours]
+    yield f"Of {len(answers)} headline claims {_verdicts(answers)}."
+    own = [one for one in answers if one[0].ours]
     yield f"The papers do not claim {len(own)} of them; of these {_verdicts(own)}.\n" if own else ""
-    yield "| paper | it says | ours | verdict | reason |"
-    yield "|---|---|---|---|---|"
-    for headline, r, claim in found:
-        where = f"[{headline.reproduction}](#{_anchor(r)})" if r else headline.reproduction
+    rows = []
+    for headline, r, claim in answers:
+        where = f"[{headline.reproduction}](#{r.anchor})" if r else headline.reproduction
         where += ", at the paper's size" if r and r.scale == "paper" else ""
-        ours = (
-            "not kept yet" if claim is None else claim.ours + (f"; published {claim.published}" * bool(claim.published))
-        )
+        ours = "not kept yet"
+        if claim is not None:
+            ours = claim.ours + f"; published {claim.published}" * bool(claim.published)
         reason = headline.reason or (claim.reason if claim else "")
         says = _cell(headline.says) + " (not the paper's)" * headline.ours
-        cells = (says, f"{_cell(ours)} ({where})", headline.verdict(claim), _cell(reason))
-        yield f"| {headline.paper} | {' | '.join(cells)} |"
+        rows.append((headline.paper, says, f"{_cell(ours)} ({where})", headline.verdict(claim), _cell(reason)))
+    yield from _table(("paper", "it says", "ours", "verdict", "reason"), rows)
     yield ""
 
 
-def _verdicts(found: Sequence[tuple[PaperHeadline, Kept | None, Decided | None]]) -> str:
+def _verdicts(answers: Sequence[Answer]) -> str:
     """Count verdicts, in words."""
-    n = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in found)
-    holds, fails, open_ = (n[verdict] for verdict in VERDICTS.values())
-    return (
-        f"{holds} {'holds' if holds == 1 else 'hold'}, {fails} {'does' if fails == 1 else 'do'} not, {open_} "
-        f"{'is' if open_ == 1 else 'are'} undecided"
-    )
+    n = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in answers)
+    words = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("is undecided", "are undecided")}
+    return ", ".join(f"{n[verdict]} {one if n[verdict] == 1 else many}" for verdict, (one, many) in words.items())
 
 
 def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
-    total: Counter[str] = Counter()
-    for result in results:
-        total.update(claim.verdict for claim in result.claims)
-    failed = [claim for result in results for claim in result.claims if claim.verdict == "does not hold"]
+    claims = [claim for result in results for claim in result.claims]
+    total, failed = Counter(claim.verdict for claim in claims), [claim for claim in claims if claim.verdict == FAILS]
     explained = sum(claim.reason != UNKNOWN for claim in failed)
-    proven = sum(
-        claim.reason.startswith("Proven") and not claim.reason.startswith("Proven in part") for claim in failed
-    )
-    level = sum(claim.level for claim in failed)
+    proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
+    printed = [c.published for c in claims if "," in c.published]
+    out = sum(words.endswith("excluded") for words in printed)
+    excluded = f"  Of {len(printed)} published differences our intervals exclude {out}." if printed else ""
     yield "## All claims by reproduction\n"
     yield (
-        f"Of {total.total()} claims **{total['holds']} hold, {total['does not hold']} do not, {total['undecided']} are "
-        f"undecided**.  Of those that do not hold, {level} are {LEVEL_WORDS}, a reason is named for {explained}, and "
-        f"proven for {proven}.{_excluded(results)}  All of it took "
+        f"Of {len(claims)} claims **{total[HOLDS]} hold, {total[FAILS]} do not, {total[OPEN]} are undecided**.  Of "
+        f"those that do not hold, {sum(claim.level for claim in failed)} are {LEVEL_WORDS}, a reason is named for "
+        f"{explained}, and proven for {proven}.{excluded}  All of it took "
         f"{duration(sum(r.seconds for r in results))}.\n"
     )
     yield "| reproduction | scale | claims | hold | do not | undecided | cost |"
     yield "|---|---|---:|---:|---:|---:|---:|"
     for r in results:
-        counts = (len(r.claims), *(r.count(v) for v in VERDICTS.values()))
-        yield f"| [{r.name}](#{_anchor(r)}) | {r.scale} | {' | '.join(map(str, counts))} | {duration(r.seconds)} |"
-    paper = ""
-    for r in results:
-        if r.name.partition("/")[0] != paper:
-            paper = r.name.partition("/")[0]
-            yield f"\n## {paper}"
-        yield f"\n### {_heading(r)}\n"
+        each = Counter(claim.verdict for claim in r.claims)
+        counts = " | ".join(map(str, (len(r.claims), *(each[v] for v in VERDICTS))))
+        yield f"| [{r.name}](#{r.anchor}) | {r.scale} | {counts} | {duration(r.seconds)} |"
+    for before, r in zip((None, *results), results, strict=False):
+        if before is None or r.paper != before.paper:
+            yield f"\n## {r.paper}"
+        yield f"\n### {r.heading}\n"
         numbers = (r.folder / "README.md").relative_to(root).as_posix()
-        title = r.title or "claims of a campaign"
-        yield f"{beginning(title)}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
-        printed = any(claim.published for claim in r.claims)
-        heads = ("claim", "ours", *(("published",) * printed), "verdict", "reason")
-        yield f"| {' | '.join(heads)} |"
-        yield "|---" * len(heads) + "|"
-        for c in r.claims:
-            cells = (_cell(c.text), _cell(c.ours), *((c.published,) * printed), c.shown, _cell(c.reason))
-            yield f"| {' | '.join(cells)} |"
+        yield f"{beginning(r.title)}: [numbers, settings and seeds]({numbers}); {duration(r.seconds)}.\n"
+        has = any(claim.published for claim in r.claims)
+        rows = [(_cell(c.text), _cell(c.ours), *((c.published,) * has), c.shown, _cell(c.reason)) for c in r.claims]
+        yield from _table(("claim", "ours", *(("published",) * has), "verdict", "reason"), rows)
     yield ""
-
-
-def _excluded(results: Sequence[Kept]) -> str:
-    """A sentence on published differences."""
-    printed = [c.published for r in results for c in r.claims if "," in c.published]
-    if not printed:
-        return ""
-    out = sum(words.endswith("excluded") for words in printed)
-    return f"  Of {len(printed)} published differences our intervals exclude {out}."
-
-
-def _heading(r: Kept) -> str:
-    return f"{r.name}, {r.scale}"
-
-
-def _anchor(r: Kept) -> str:
-    """The heading's anchor, as GitHub and MkDocs both make it."""
-    return re.sub(r"[^\w\- ]", "", _heading(r)).replace(" ", "-").lower()
 
 
 def _cell(text: str) -> str:

@@ -13,7 +13,9 @@ Each is laid over those before it, table by table.
 
 import csv
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,11 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError, RunError
 from unskew.experiment import config
+from unskew.files import write_atomically
 from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
-from unskew.papers.result import Result, Row
+from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import DIVERGED, require_none_diverged
 from unskew.report.stats import Curve, curve
 from unskew.run import loop
@@ -285,14 +288,30 @@ class Draft:
         size: int | str = self["grounds"][ground].get("draw", {}).get("train", "all")
         return size
 
-    def run(self, experiment: config.Experiment, folder: str) -> History:
+    def add(self, method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> None:
+        """Add a row of one value for each seed."""
+        self.rows.append(over_seeds(method, setting, metric, values, paper))
+
+    def experiment(
+        self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
+    ) -> config.Experiment:
+        """The experiment described by layers of settings, named after the reproduction and its run's folder."""
+        name = self.request.name.replace("/", "-")
+        return experiment("-".join(filter(None, (name, folder))), *layers, methods=methods)
+
+    def run(self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> History:
+        """The run of an experiment, in a folder of this name."""
+        return self.complete(self.experiment(folder, *layers, methods=methods), folder)
+
+    def complete(self, experiment: config.Experiment, folder: str) -> History:
         """The experiment's run, in a folder of this name."""
         return self.count(experiment, run(experiment, self.request.folder / folder, self.request.callback))
 
-    def run_survivors(self, experiment: config.Experiment, folder: str) -> Survivors:
+    def run_survivors(self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> Survivors:
         """The run of the methods that do not diverge, in a folder of this name."""
-        survivors = run_survivors(experiment, self.request.folder / folder, self.request.callback)
-        self.count(experiment, survivors.history)
+        compared = self.experiment(folder, *layers, methods=methods)
+        survivors = run_survivors(compared, self.request.folder / folder, self.request.callback)
+        self.count(compared, survivors.history)
         return survivors
 
     def count(self, experiment: config.Experiment, history: History) -> History:
@@ -318,6 +337,21 @@ class Draft:
             seeds=tuple(sorted(self.seeds)),
             figures=tuple(self.figures),
         )
+
+
+def once(file: Path, key: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """What `make` gives, and its seconds, kept in a file: a reproduction that was stopped reads it.
+
+    Under another key it is made anew.
+    """
+    kept = json.loads(file.read_text()) if file.is_file() else {}
+    if kept.get("key") != key:
+        began = time.monotonic()
+        made = make()
+        kept = {"key": key, "seconds": time.monotonic() - began, **made}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(kept))
+    return dict(kept)
 
 
 # ---------------------------------------------------------------- numbers of a run

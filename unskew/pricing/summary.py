@@ -130,7 +130,7 @@ def _remarks(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
             f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is not part of a method's cost"
         )
     if any(t.work is None for t in run.trainings):
-        remarks.append(f"{run.folder} recorded no local work (it has no work.jsonl): no joules of computing")
+        remarks.append(f"{run.folder} recorded no local work: no joules of computing")
     below = sum(c.below_qos or 0 for c in costs)
     if below:
         remarks.append(

@@ -129,9 +129,8 @@ def read(folder: Path) -> RecordedRun:
         raise RunError(
             f"{folder} has nothing to price: its ledger has no rows ({', '.join(record.methods)} sent nothing)"
         )
-    done = None
-    if WORK.file(folder).exists():
-        done = _by_cell(WORK, folder, cells, lambda r: (r["round"], r["hop"], r["client"], r["examples"]))
+    worked = _by_cell(WORK, folder, cells, lambda r: (r["round"], r["hop"], r["client"], r["examples"]))
+    done = worked if any(worked.values()) else None
     info: dict[tuple[str, int], dict[int, Passes]] = {cell: {} for cell in cells}
     for method in record.reports(Passes):
         for seed, t, passes in reader.info_of(record, method, Passes):

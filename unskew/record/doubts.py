@@ -23,7 +23,7 @@ def doubts_of(folder: Path) -> Doubts:
     """The doubts about the run in a folder.
 
     Raises:
-        RunError: If run.json or info.jsonl is missing or corrupt.
+        RunError: If run.json or the database is missing or damaged.
     """
     methods, remarks, warned = remarks_and_warnings(folder)
     return Doubts(before_it(remarks, methods), during_it(warned))

@@ -1,17 +1,14 @@
-"""The logs and documents of a run folder, each with the type of its content.
+"""What a run records: the rows of its database and its documents, each with its type.
 
-A log is a file of JSON lines, one row a line; `METRICS.rows(folder)` gives the rows of metrics.jsonl, checked.  A row
-that differs from what a run writes is refused by file, line and field.  Rows are dictionaries with declared keys: a
-ledger has millions of them, and pydantic reads these faster than `json.loads` reads any.
+`METRICS.rows(folder)` gives the rows of a table; `unskew.record.database` says how they are kept.  Documents are JSON;
+one that differs from what a run writes is refused by file and field.
 """
 
-import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast
 
 import pydantic
 from annotated_types import Ge, MinLen
@@ -19,17 +16,16 @@ from typing_extensions import TypedDict
 
 from unskew import schema
 from unskew.errors import DivergedError, RunError
-from unskew.files import read_bytes, readable
+from unskew.files import read_bytes
 from unskew.info import Count, Finite, adapter
 from unskew.ledger import Kind
+from unskew.record import database
 from unskew.tasks.measure import Direction
 
 SCHEMA = 1
 
 LARGE, LARGEST = 1 << 26, {"partition.json": 1 << 30}
 """Bytes that a document may have, and those that may have more: one lists the examples of each client."""
-LONGEST = 1 << 28
-"""Bytes that a row of a log may have: a method may report on each pair of clients."""
 
 Bound = Literal["lower", "pooled"]
 
@@ -152,7 +148,9 @@ def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
 
 def deployed(folder: Path, command: str) -> bool:
     """True if the run in a folder, begun by `command`, is one over a network, whose clients hold data of their own."""
-    return command.startswith("unskew deploy") or (folder / "network.jsonl").exists()
+    if command.startswith("unskew deploy"):
+        return True
+    return (folder / database.FILE).exists() and any(database.rows(folder, "network", "id = 1"))
 
 
 SERVED, ADAPTED = "unseen", "unseen_adapted"
@@ -187,70 +185,43 @@ def gap_name(part: str, measure: str) -> str:
 
 @dataclass(frozen=True)
 class RowLog(Generic[T]):
-    """A log: its name, which is also its file's, and the type of its rows."""
+    """A table of a run's database, with the type of its rows."""
 
     name: str
-    row: Any
+    row: type[T]
 
-    def file(self, folder: Path) -> Path:
-        """Its place in a run folder."""
-        return folder / f"{self.name}.jsonl"
-
-    def rows(self, folder: Path, cut_short: list[str] | None = None) -> Iterator[T]:
-        """The rows of a run, in the order written; none if the run has no such log.
-
-        Args:
-            folder: The run's folder.
-            cut_short: Gets the file's name if the last line was cut short by a crash; such a line is left out.
+    def rows(self, folder: Path) -> Iterator[T]:
+        """The rows of a run, in the order written.
 
         Raises:
-            RunError: If a row is not as a run writes it, or, of a finished run, not as this one wrote it.
+            RunError: If the database is none of a run, or is damaged, or, of a finished run, not as it was written.
         """
-        return (row for _, row in self.numbered(folder, cut_short))
+        return cast("Iterator[T]", database.rows(folder, self.name))
 
-    def numbered(self, folder: Path, cut_short: list[str] | None = None) -> Iterator[tuple[int, T]]:
-        """Rows with their line numbers, from 1; arguments as in `rows`."""
-        path = self.file(folder)
-        for number, line in written(path):
-            try:
-                row: T = adapter(self.row).validate_json(line, strict=True)
-            except pydantic.ValidationError as error:
-                if not is_json(error):
-                    if not line.endswith(b"\n"):  # only there can a crash have cut a row
-                        if cut_short is not None:
-                            cut_short.append(path.name)
-                        return
-                    raise refusal(path, number, "not JSON") from None
-                raise refusal(path, number, sentence(error)) from None
-            yield number, row
-
-    def fresh(self, folder: Path, start: int) -> tuple[list[T], int]:
-        """The complete rows from byte `start` on, and the byte where the next begins."""
-        with readable(self.file(folder)) as file:
-            file.seek(start)
-            complete = file.read().rpartition(b"\n")[0]
-        rows = [adapter(self.row).validate_json(line, strict=True) for line in complete.splitlines()]
-        return rows, start + len(complete) + 1 if complete else start
+    def fresh(self, folder: Path, after: int) -> tuple[list[T], int]:
+        """The rows after so many, and how many there are by now: fewer where a resumed run has removed some."""
+        rows, count = database.fresh(folder, self.name, after)
+        return cast("list[T]", rows), count
 
 
-METRICS: RowLog[MetricRow] = RowLog("metrics", MetricRow)
-LEDGER: RowLog[TransferRow] = RowLog("ledger", TransferRow)
-FAILURES: RowLog[FailureRow] = RowLog("failures", FailureRow)
-WORK: RowLog[WorkRow] = RowLog("work", WorkRow)
-INFO: RowLog[InfoRow] = RowLog("info", InfoRow)
-NETWORK: RowLog[NetworkRow] = RowLog("network", NetworkRow)
-DIVERGED: RowLog[DivergedRow] = RowLog("diverged", DivergedRow)
+METRICS = RowLog("metrics", MetricRow)
+LEDGER = RowLog("transfers", TransferRow)
+FAILURES = RowLog("failures", FailureRow)
+WORK = RowLog("work", WorkRow)
+INFO = RowLog("info", InfoRow)
+NETWORK = RowLog("network", NetworkRow)
+DIVERGED = RowLog("diverged", DivergedRow)
+RESUMED = RowLog("resumed", ResumedRow)
 
-RESUMED: RowLog[ResumedRow] = RowLog("resumed", ResumedRow)
+LOGS: dict[str, RowLog[Any]] = {
+    log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK, DIVERGED, RESUMED)
+}
+"""The tables, by name."""
 
 
-LOGS: dict[str, RowLog[Any]] = {log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK, DIVERGED)}
-"""The logs, by name."""
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log given by its file, checked as in `RowLog.rows`."""
-    return LOGS[path.stem].rows(path.parent)
+def rows(folder: Path, table: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table by its name, as `RowLog.rows`."""
+    return database.rows(folder, table)
 
 
 # ---------------------------------------------------------------- documents
@@ -400,6 +371,7 @@ class SummaryCard(TypedDict):
 
     run: str
     fingerprint: str
+    record_sha256: NotRequired[str]
     seconds: float
     peak_rss: NotRequired[float]
     headline: NotRequired[MeasureCard]
@@ -453,14 +425,14 @@ def document(path: Path, kind: type[T]) -> T:
         return _document(text, kind, path)
     except pydantic.ValidationError as error:
         if is_json(error):
-            raise refusal(path, None, sentence(error)) from None
+            raise refusal(path, sentence(error)) from None
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        raise refusal(path, error.lineno, f"not JSON ({error.msg})") from None
+        raise refusal(path, f"not JSON in line {error.lineno} ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits
-        raise refusal(path, None, f"not JSON ({error})") from None
-    raise refusal(path, None, "not JSON")
+        raise refusal(path, f"not JSON ({error})") from None
+    raise refusal(path, "not JSON")
 
 
 def _document(text: str, kind: type[T], path: Path) -> T:
@@ -479,59 +451,6 @@ class _Versioned(TypedDict):
 
 
 # ---------------------------------------------------------------- reading
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log with their numbers, from 1; none if there is no such file.
-
-    Raises:
-        RunError: If it cannot be read, or has a line of more than `LONGEST` bytes.
-    """
-    try:
-        with readable(path) as file:
-            for number in itertools.count(1):
-                line = file.readline(LONGEST + 1)
-                if len(line) > LONGEST:
-                    raise refusal(path, number, f"it has more than {LONGEST:,} bytes")
-                if not line:
-                    return
-                yield number, line
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-CHECKSUMS = "checksums.json"
-"""The file with the SHA-256 of each log of a finished run, by the log's name."""
-
-
-def written(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a log as in `lines`; a log of a finished run must be as it was written.
-
-    Raises:
-        RunError: As in `lines`, or if it is not.
-    """
-    if (path.parent / "summary.json").is_file() and (expected := checksums(path.parent).get(path.stem)):
-        actual = hashlib.sha256()
-        for _, line in lines(path):
-            actual.update(line)
-        if actual.hexdigest() != expected:
-            raise refusal(path, None, "its rows are not those that were written")
-    return lines(path)
-
-
-def checksums(folder: Path) -> dict[str, str]:
-    """SHA-256 of each log of a finished run, by the log's name; empty if the folder does not have them.
-
-    Raises:
-        RunError: If their file is corrupt.
-    """
-    path = folder / CHECKSUMS
-    try:
-        return adapter(dict[str, str]).validate_json(read_text(path)) if path.is_file() else {}
-    except pydantic.ValidationError as error:
-        raise refusal(path, None, sentence(error)) from None
-
-
 def read_text(path: Path) -> str:
     """A file of a run as text.
 
@@ -550,10 +469,9 @@ def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> RunError:
     return RunError(f"{path} cannot be read: {why or error}; restore it or run again")
 
 
-def refusal(path: Path, line: int | None, what: str) -> RunError:
-    """The error that names the file and line of a problem."""
-    place = f"{path}, line {line}" if line else f"{path}"
-    return RunError(f"{place}: {what}; the file is corrupt, restore it or run again")
+def refusal(path: Path, what: str) -> RunError:
+    """The error for a file that no run writes so."""
+    return RunError(f"{path}: {what}; the file is corrupt, restore it or run again")
 
 
 def sentence(error: pydantic.ValidationError) -> str:

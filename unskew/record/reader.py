@@ -1,28 +1,29 @@
 """Reads a run folder into values.
 
-Every file is checked as it is read: anything that differs from what a run writes is refused, naming file and line, and
-so is a row of a finished run that is not the one it wrote.
-Two things are not errors, because a killed run leaves them behind: files that do not exist yet in a run without
-`summary.json`, and a last line that was cut short.  Nor is a damaged forecast, on which no result depends.  All are
-kept in the record, so that a report can say so.
+What differs from what a run writes is refused, naming the file.  Not yet to be finished is no error, and a damaged
+forecast, on which no result depends, is left out and named.
 """
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
 from typing_extensions import TypedDict
 
+from unskew import schema
 from unskew.errors import RunError
 from unskew.files import from_toml
-from unskew.info import TYPES, Count, Info, adapter, ignored_of, info_type, warnings_of
-from unskew.ledger import Direction, Kind, direction_of
+from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
+from unskew.ledger import Direction, Kind
 from unskew.record import columns, logs
+from unskew.record.database import FILE, Metric, metrics, opened, rows, select
 from unskew.record.logs import Bound, document, evaluated, part_of, plain, read_text, refusal
 from unskew.tasks.measure import ACCURACY, Measure, described
 
@@ -165,13 +166,12 @@ class Record:
         flows: (method, seed, direction, kind) -> sum over the ledger.
         models: (method, seed) -> {round: transfers that carried a model}.
         passes: (method, seed) -> {round: exchanges in which clients trained, one after the other}.
-        info: Method -> the types of its rows in info.jsonl; the rows themselves are for `info_of`.
+        info: Method -> the types of its info; the rows themselves are for `info_of`.
         warned: Warnings of the methods.
         ignored: Method -> number of replies that it refused.
         parameters: Parameters of the network.
         baseline: Label of the method that others are compared with; "" if the run has none, None if it does not say.
         summary: None while the run has not finished.
-        cut_short: Names of files whose last line was incomplete and left out.
         newcomers: (method, seed, part) -> {client: headline} of clients that came after training, as `clients`; parts
             are unseen and unseen_adapted.
         few: (method, seed, metric name) -> clients over which the last round's number is, and all that were evaluated,
@@ -204,7 +204,6 @@ class Record:
     partitions: Mapping[int, DataSplit]
     failures: tuple[LostReplyRow, ...]
     summary: Summary | None
-    cut_short: tuple[str, ...]
     predicted: Predicted | None = None
     models: Mapping[tuple[str, int], Mapping[int, int]] = field(default_factory=dict)
     passes: Mapping[tuple[str, int], Mapping[int, int]] = field(default_factory=dict)
@@ -341,29 +340,27 @@ def read(folder: Path, results_alone: bool = False) -> Record:
         raise RunError(f"{folder} is not a run folder: it has no run.json; give a folder that `unskew run` wrote")
     card = document(folder / "run.json", logs.RunCard)
     cells = _cells(card, folder / "run.json")
-    known = {(c.method, c.seed) for c in cells}
-    diverged = tuple(row for _, row in _Rows(logs.DIVERGED, folder, known, []))
-    without = {(row["method"], row["seed"]) for row in diverged}
     summary = _summary(folder / "summary.json") if (folder / "summary.json").is_file() else None
-    # An empty ledger is legitimate (nothing travels in a centralised run); the other files every finished run has.
-    for name in ("config.toml", "metrics.jsonl", "partition.json") if summary else ():
+    for name in ("config.toml", "partition.json") if summary else ():
         if not (folder / name).is_file():
             raise RunError(f"{folder / name} is missing though the run has a summary.json; restore it or run again")
 
-    cut_short: list[str] = []
     headline = described(card["measures"][0] if "measures" in card else None)
-    series, few, client_values, tested = _metrics(_Rows(logs.METRICS, folder, known, cut_short), headline)
-    client_values |= _client_columns(folder, known, headline)
+    with opened(folder) as connection:
+        diverged = tuple(cast("list[logs.DivergedRow]", list(select(connection, "diverged"))))
+        without = {(row["method"], row["seed"]) for row in diverged}
+        series, few, client_values, tested = _metrics(connection, headline)
+        flows, models, passes = ({}, {}, {}) if results_alone else _sums(connection)
+        info, warned, ignored = _info(connection, folder)
+        failures = tuple(
+            LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
+            for row in select(connection, "failures")
+            if (row["method"], row["seed"]) not in without
+        )
+        remarks = (*map(plain, card.get("remarks", ())), *_resumed(connection))
+        tested_rows = _tested_rows(connection)
     series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
-    few = _kept(few, without)
-    flows, models = _flows(() if results_alone else _Rows(logs.LEDGER, folder, known, cut_short))
-    info, warned, ignored = _info(_Rows(logs.INFO, folder, known, cut_short))
-    failures = tuple(
-        LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
-        for _, row in _Rows(logs.FAILURES, folder, known, cut_short)
-        if (row["method"], row["seed"]) not in without
-    )
-    flows, models = _kept(flows, without), _kept(models, without)
+    few, flows, models = _kept(few, without), _kept(flows, without), _kept(models, without)
     predicted, damage = _predicted(folder / "plan.json")
     partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
@@ -385,16 +382,15 @@ def read(folder: Path, results_alone: bool = False) -> Record:
         clients={(m, seed): values for (m, seed, part), values in client_values.items() if part == "personal"},
         few=few,
         tested=tested,
-        tested_rows=_tested_rows(folder, known),
+        tested_rows=tested_rows,
         newcomers={at: values for at, values in client_values.items() if at[2] != "personal"},
         flows=flows,
         partitions=partitions,
         failures=failures,
         summary=summary,
-        cut_short=tuple(cut_short),
         predicted=predicted,
         models=models,
-        passes=_passes(() if results_alone else _Rows(logs.WORK, folder, known, cut_short)),
+        passes=passes,
         info=info,
         warned=warned,
         ignored=ignored,
@@ -403,7 +399,7 @@ def read(folder: Path, results_alone: bool = False) -> Record:
         headline=headline,
         asked=tuple(map(described, card.get("measures", [])[2:])),
         until=until,
-        remarks=(*map(plain, card.get("remarks", ())), *_resumed(folder)),
+        remarks=remarks,
         left_out=() if damage is None else (damage,),
         diverged=diverged,
     )
@@ -420,52 +416,26 @@ class InfoOfRound(NamedTuple, Generic[AnyInfo]):
 def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOfRound[AnyInfo]]:
     """Info of a type or a subtype of it that a method reported, in the order written, but where it diverged.
 
-    Read from the file each time, because the info of all rounds may be more than a record should hold.
+    Read each time, because the info of all rounds may be more than a record should hold.
 
     Raises:
-        RunError: If info.jsonl is corrupt; names the line.
+        RunError: If a row is not as the type is; names its place in the table.
     """
-    path = logs.INFO.file(record.folder)
-    without = {(row["method"], row["seed"]) for row in record.diverged}
-    for number, line in logs.written(path):
-        try:
-            head = adapter(_Head).validate_json(line, strict=True)
-        except pydantic.ValidationError as error:
-            if not logs.is_json(error) and not line.endswith(b"\n"):
-                return
-            raise refusal(path, number, logs.sentence(error)) from None
-        known: Any = kind if head["type"] == info_type(kind) else TYPES.get(head["type"])
-        lost = (head["method"], head["seed"]) in without
-        if lost or head["method"] != method or known is None or not issubclass(known, kind):
+    kinds = {**{name: known for name, known in TYPES.items() if issubclass(known, kind)}, info_type(kind): kind}
+    without = record.diverged_seeds(method)
+    where = f"method = ? AND type IN ({', '.join('?' * len(kinds))})"
+    for number, row in enumerate(rows(record.folder, "info", where, method, *kinds), start=1):
+        if row["seed"] in without:
             continue
-        partition = record.partitions.get(head["seed"])
+        partition = record.partitions.get(row["seed"])
         context = None if partition is None else {"clients": len(partition.sizes)}
         try:
-            row = _line(known).validate_json(line, strict=True, context=context)
+            # Through JSON, where strict mode takes a list for a tuple.
+            info = adapter(kinds[row["type"]]).validate_json(json.dumps(row["info"]), strict=True, context=context)
         except pydantic.ValidationError as error:
-            raise refusal(path, number, logs.sentence(error)) from None
-        yield InfoOfRound(row["seed"], row["round"], row["info"])
-
-
-class _Head(TypedDict):
-    """A row of info.jsonl without its info."""
-
-    method: str
-    seed: Count
-    round: Count
-    type: str
-
-
-@functools.cache
-def _line(kind: Any) -> pydantic.TypeAdapter[Any]:
-    """A row of info.jsonl with info of a type."""
-
-    class InfoLine(TypedDict):
-        seed: Count
-        round: Count
-        info: kind
-
-    return pydantic.TypeAdapter(InfoLine)
+            what = f"{row['type']} number {number} of {method}: {schema.sentence(error, 'info')}"
+            raise refusal(record.folder / FILE, what) from None
+        yield InfoOfRound(row["seed"], row["round"], info)
 
 
 def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
@@ -477,7 +447,7 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     path = record.folder / "partition.json"
     seeds = document(path, logs.PartsCards)["seeds"]
     if str(seed) not in seeds:
-        raise refusal(path, None, f"seeds.{seed} is missing")
+        raise refusal(path, f"seeds.{seed} is missing")
     clients = seeds[str(seed)].get("clients")
     rows = (
         columns.part_rows(record.folder, seed, "train") if clients is None else (client["train"] for client in clients)
@@ -485,9 +455,9 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, rows))
 
 
-def _resumed(folder: Path) -> Iterator[str]:
+def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
     """Sentences on rounds from which on the run was run otherwise than it began."""
-    for row in logs.RESUMED.rows(folder):
+    for row in select(connection, "resumed"):
         at = f"round {row['round']} of {row['method']}, seed {row['seed']}"
         how = f"otherwise from there on: {'; '.join(row['changed'])}" if row["changed"] else "from there on as it began"
         yield f"resumed at {at}, and run {how}"
@@ -501,26 +471,50 @@ def _kept(values: Mapping[Any, _Value], without: Collection[tuple[str, int]]) ->
     return {at: value for at, value in values.items() if at[:2] not in without}
 
 
+MANY = 10_000
+"""Clients up to which each has a row of its own in `metric_rows`."""
+
+
 def metric_rows(folder: Path) -> list[logs.MetricRow]:
-    """Every number of every round, in the order written.
+    """Every number of every round, in the order written, without those of single clients where these are many.
 
     Raises:
-        RunError: If `folder` is not a run folder, or a file is corrupt.
+        RunError: If `folder` is not a run folder, or its database is damaged.
     """
-    path = folder / "run.json"
-    known = {(c.method, c.seed) for c in _cells(document(path, logs.RunCard), path)}
-    return [row for _, row in _Rows(logs.METRICS, folder, known, [])]
+    few = "client IS NULL OR length(client) <= ?"
+    return cast("list[logs.MetricRow]", list(rows(folder, "metrics", few, 8 * MANY)))
+
+
+def client_values(folder: Path, method: str, seed: int, name: str) -> dict[int, float]:
+    """A metric of single clients after the last round that has it, {client: value}; empty if there is none.
+
+    Raises:
+        RunError: As `metric_rows`.
+    """
+    of_clients: dict[int, float] = {}
+    with opened(folder) as connection:
+        where = "method = ? AND seed = ? AND name = ? AND client IS NOT NULL"
+        for m in metrics(connection, where, method, seed, name):
+            of_clients = dict(zip(_clients(m), m.value.tolist(), strict=True))
+    return of_clients
+
+
+def _clients(m: Metric) -> list[int]:
+    assert m.client is not None
+    clients: list[int] = m.client.tolist()
+    return clients
 
 
 def remarks_and_warnings(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Warned, ...]]:
     """Labels of a run's methods, the remarks before it, and the methods' warnings.
 
     Raises:
-        RunError: If run.json or info.jsonl is missing or corrupt.
+        RunError: If run.json is missing or corrupt, or the database is damaged.
     """
     card = document(folder / "run.json", logs.RunCard)
     cells = _cells(card, folder / "run.json")
-    _, warned, _ = _info(_Rows(logs.INFO, folder, {(c.method, c.seed) for c in cells}, []))
+    with opened(folder) as connection:
+        _, warned, _ = _info(connection, folder)
     return tuple(dict.fromkeys(c.method for c in cells)), tuple(map(plain, card.get("remarks", ()))), warned
 
 
@@ -573,32 +567,8 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
         names += later.get("client_names") or range(len(held), len(held) + len(later["clients"]))
         held += [client[part] for client in later["clients"]]
     if len(names) != len(held) or any(max(of, default=0) >= len(rows) or min(of, default=0) < 0 for of in held):
-        raise refusal(path, None, "its clients are not those that it names, or have examples that the data have not")
+        raise refusal(path, "its clients are not those that it names, or have examples that the data have not")
     return {name: np.sort(rows[np.array(of, np.int64)]) for name, of in zip(names, held, strict=True)}
-
-
-AnyRow = TypeVar("AnyRow")
-
-
-@dataclass(frozen=True)
-class _Rows(Generic[AnyRow]):
-    """The rows of a log, each belonging to a cell of the run."""
-
-    log: logs.RowLog[AnyRow]
-    folder: Path
-    cells: set[tuple[str, int]]
-    cut_short: list[str]
-
-    def __iter__(self) -> Iterator[tuple[int, AnyRow]]:
-        for number, row in self.log.numbered(self.folder, self.cut_short):
-            at = row["method"], row["seed"]  # type: ignore[index]
-            if at not in self.cells:
-                raise self.refuse(number, f"run.json has no cell for method {at[0]!r}, seed {at[1]}")
-            yield number, row
-
-    def refuse(self, number: int, what: str) -> RunError:
-        """The error that refuses a line."""
-        return refusal(self.log.file(self.folder), number, what)
 
 
 def _cells(card: logs.RunCard, path: Path) -> tuple[RecordedCell, ...]:
@@ -607,96 +577,75 @@ def _cells(card: logs.RunCard, path: Path) -> tuple[RecordedCell, ...]:
         cell = RecordedCell(row["method"], row["setting"], row["seed"], row.get("bound"))
         # Metrics carry method and seed only, so a second such cell would look like the first.
         if (cell.method, cell.seed) in cells:
-            raise refusal(path, None, f"cells name {cell.method}, seed {cell.seed}, twice")
+            raise refusal(path, f"cells name {cell.method}, seed {cell.seed}, twice")
         cells[cell.method, cell.seed] = cell
     return tuple(cells.values())
 
 
-_OfClients = dict[tuple[str, int, str], dict[int, float]]  # (method, seed, part) -> {client: headline}
+_Cell = tuple[str, int]
+_Part = tuple[str, int, str]
 
 
 def _metrics(
-    rows: _Rows[logs.MetricRow], headline: Measure
+    connection: sqlite3.Connection, headline: Measure
 ) -> tuple[
-    dict[tuple[str, int, str], dict[int, float]],
-    dict[tuple[str, int, str], tuple[int, int]],
-    _OfClients,
-    dict[tuple[str, int], dict[int, float]],
-]:
+    dict[_Part, dict[int, float]], dict[_Part, tuple[int, int]], dict[_Part, dict[int, float]],
+    dict[_Cell, dict[int, float]],
+]:  # fmt: skip
     """All series, over how few clients they are, single clients' last headlines, and their numbers of examples."""
-    series: dict[tuple[str, int, str], dict[int, float]] = {}
-    few: dict[tuple[str, int, str], tuple[int, int]] = {}
-    clients: dict[tuple[str, int, str], dict[int, dict[int, float]]] = {}
-    tested: dict[tuple[str, int], dict[int, float]] = {}
-    parts = _parts(headline)
-    for number, row in rows:
-        method, seed, name, at, client = row["method"], row["seed"], row["name"], row["round"], row.get("client")
-        if client is None:
-            place, key = series.setdefault((method, seed, name), {}), at
-            few.pop((method, seed, name), None)
-            if len(over := row.get("clients", [])) == 2:
-                few[method, seed, name] = over[0], over[1]
-        elif name in parts:
-            place, key = clients.setdefault((method, seed, parts[name]), {}).setdefault(at, {}), client
-            if parts[name] == "personal" and row.get("weight") is not None:
-                tested.setdefault((method, seed), {})[client] = float(row["weight"] or 0.0)
-        else:
-            continue
-        if key in place:
-            raise rows.refuse(number, f"{name} of {method}, seed {seed}, round {at} is given twice")
-        place[key] = row["value"]
-    ordered = {k: dict(sorted(v.items())) for k, v in series.items()}
-    return ordered, few, {k: dict(sorted(v[max(v)].items())) for k, v in clients.items()}, tested
+    series: dict[_Part, dict[int, float]] = {}
+    few: dict[_Part, tuple[int, int]] = {}
+    clients: dict[_Part, dict[int, float]] = {}
+    tested: dict[_Cell, dict[int, float]] = {}
+    parts = {f"{part}.{headline.name}": part for part in ("personal", logs.SERVED, logs.ADAPTED)}
+    for m in metrics(connection):
+        at = (m.method, m.seed, m.name)
+        if m.client is None:
+            series.setdefault(at, {})[m.round] = m.value
+            few.pop(at, None)
+            if m.clients is not None:
+                few[at] = m.clients[0], m.clients[1]
+        elif part := parts.get(m.name):
+            clients[m.method, m.seed, part] = dict(zip(_clients(m), m.value.tolist(), strict=True))
+            if part == "personal":
+                tested[m.method, m.seed] = dict(zip(_clients(m), m.weight.tolist(), strict=True))
+    ordered = {key: dict(sorted(of.items())) for key, of in series.items()}
+    return ordered, few, {key: dict(sorted(of.items())) for key, of in clients.items()}, tested
 
 
-def _parts(headline: Measure) -> dict[str, str]:
-    """The parts that single clients have a headline of, by the name of its metric."""
-    return {f"{part}.{headline.name}": part for part in ("personal", logs.SERVED, logs.ADAPTED)}
+def _tested_rows(connection: sqlite3.Connection) -> dict[_Cell, columns.RowResults]:
+    cells: dict[_Cell, list[tuple[int, int, float, int]]] = {}
+    for row in select(connection, "tested"):
+        of = (row["client"], row["unit"], row["value"], row["ranked"])
+        cells.setdefault((row["method"], row["seed"]), []).append(of)
+    return {cell: columns.RowResults.of_rows(some) for cell, some in cells.items()}
 
 
-def _client_columns(folder: Path, known: set[tuple[str, int]], headline: Measure) -> _OfClients:
-    clients, parts = {}, _parts(headline)
-    for c in columns.client_columns(folder):
-        if (c.method, c.seed) not in known:
-            raise refusal(folder / columns.FOLDER, None, f"run.json has no cell for method {c.method!r}, seed {c.seed}")
-        if c.name in parts:
-            clients[c.method, c.seed, parts[c.name]] = dict(zip(c.client.tolist(), c.value.tolist(), strict=True))
-    return clients
+_Counts = dict[_Cell, dict[int, int]]  # (method, seed) -> {round: count}
 
 
-def _tested_rows(folder: Path, known: set[tuple[str, int]]) -> dict[tuple[str, int], columns.RowResults]:
-    of = {(method, seed): rows for method, seed, rows in columns.tested_rows(folder)}
-    if strangers := sorted(of.keys() - known):
-        method, seed = strangers[0]
-        raise refusal(folder / columns.TESTED, None, f"run.json has no cell for method {method!r}, seed {seed}")
-    return of
-
-
-_Counts = dict[tuple[str, int], dict[int, int]]  # (method, seed) -> {round: count}
-
-
-def _flows(
-    rows: Iterable[tuple[int, logs.TransferRow]],
-) -> tuple[dict[tuple[str, int, Direction, Kind], Flow], _Counts]:
-    sums: dict[tuple[str, int, Direction, Kind], list[int]] = {}
+def _sums(
+    connection: sqlite3.Connection,
+) -> tuple[dict[tuple[str, int, Direction, Kind], Flow], _Counts, _Counts]:
+    """Sums over what was sent, the models sent in each round, and the exchanges in which clients trained."""
+    way = "CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END"
+    flows: dict[tuple[str, int, Direction, Kind], Flow] = {}
     models: _Counts = {}
-    for _, row in rows:
-        method, seed, kind = row["method"], row["seed"], row["kind"]
-        direction = direction_of(row["src"], row["dst"])
-        total = sums.setdefault((method, seed, direction, kind), [0, 0])
-        total[0] += row["bytes"]
-        total[1] += 1
+    passes: _Counts = {}
+    for method, seed, t, direction, kind, sent, count in connection.execute(
+        f"SELECT method, seed, round, {way}, kind, sum(bytes), count(*) FROM transfers "
+        "GROUP BY 1, 2, 3, 4, 5 ORDER BY min(id)"
+    ):
+        before = flows.get((method, seed, direction, kind), Flow())
+        flows[method, seed, direction, kind] = Flow(before.bytes + sent, before.transfers + count)
         if kind == "model":
-            by_round, at = models.setdefault((method, seed), {}), row["round"]
-            by_round[at] = by_round.get(at, 0) + 1
-    return {k: Flow(*v) for k, v in sums.items()}, models
-
-
-def _passes(rows: Iterable[tuple[int, logs.WorkRow]]) -> _Counts:
-    hops: dict[tuple[str, int], dict[int, set[int]]] = {}
-    for _, row in rows:
-        hops.setdefault((row["method"], row["seed"]), {}).setdefault(row["round"], set()).add(row["hop"])
-    return {cell: {t: len(exchanges) for t, exchanges in rounds.items()} for cell, rounds in hops.items()}
+            by_round = models.setdefault((method, seed), {})
+            by_round[t] = by_round.get(t, 0) + count
+    for method, seed, t, count in connection.execute(
+        "SELECT method, seed, round, count(DISTINCT hop) FROM work GROUP BY 1, 2, 3"
+    ):
+        passes.setdefault((method, seed), {})[t] = count
+    return flows, models, passes
 
 
 class _Common(TypedDict):
@@ -706,27 +655,23 @@ class _Common(TypedDict):
     ignored: NotRequired[list[dict[str, Any]]]
 
 
-def _info(rows: _Rows[logs.InfoRow]) -> tuple[dict[str, frozenset[str]], tuple[Warned, ...], dict[str, int]]:
-    seen: set[tuple[str, int, int, str]] = set()
+def _info(
+    connection: sqlite3.Connection, folder: Path
+) -> tuple[dict[str, frozenset[str]], tuple[Warned, ...], dict[str, int]]:
+    """Types of info by method, what methods warned of, and how many replies they refused."""
     types: dict[str, frozenset[str]] = {}
     warned: dict[tuple[str, str], Warned] = {}
     ignored: dict[str, int] = {}
-    for number, row in rows:
-        method, seed, at, kind, info = row["method"], row["seed"], row["round"], row["type"], row["info"]
-        if (method, seed, at, kind) in seen:
-            raise rows.refuse(number, f"info {kind} of {method}, seed {seed}, round {at} is given twice")
-        seen.add((method, seed, at, kind))
-        types[method] = types.get(method, frozenset()) | {kind}
-        if kind in TYPES:
-            try:
-                adapter(_Common).validate_python(info, strict=True)
-            except pydantic.ValidationError as error:
-                raise rows.refuse(number, f"info.{logs.sentence(error)}") from None
+    for row in select(connection, "info"):
+        method, info = row["method"], row["info"]
+        types[method] = types.get(method, frozenset()) | {row["type"]}
+        try:
+            adapter(_Common if row["type"] in TYPES else dict[str, Any]).validate_python(info, strict=True)
+        except pydantic.ValidationError as error:
+            raise refusal(folder / FILE, f"{row['type']} of {method}: {schema.sentence(error, 'info')}") from None
         for text in warnings_of(info):
-            before = warned.get((method, text))
-            warned[method, text] = (
-                Warned(method, text, seed, at, 1) if before is None else replace(before, times=before.times + 1)
-            )
+            before = warned.get((method, text)) or Warned(method, text, row["seed"], row["round"], 0)
+            warned[method, text] = replace(before, times=before.times + 1)
         if refused := sum(1 for _ in ignored_of(info)):
             ignored[method] = ignored.get(method, 0) + refused
     return types, tuple(warned.values()), ignored
@@ -750,27 +695,27 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in document(path, logs.SplitCards)["seeds"].items():
         if not seed.isdecimal():
-            raise refusal(path, None, f"seeds must be named by whole numbers, got {seed!r}")
+            raise refusal(path, f"seeds must be named by whole numbers, got {seed!r}")
         stats = card["stats"]
         if "columns" in card:
-            arrays = columns.partition_columns(path.parent, int(seed), stats)
+            arrays = columns.partition_columns(path.parent, int(seed))
             label_counts, domains = arrays.label_counts.tolist(), arrays.domains.tolist()
             sizes, tested = arrays.label_counts.sum(1).tolist(), arrays.test_counts.tolist()
         elif "sizes" in stats and "label_counts" in stats:
             sizes, label_counts, domains = stats["sizes"], stats["label_counts"], stats.get("domains", [])
             tested = stats.get("test_counts", [])
         else:
-            raise refusal(path, None, f"seeds.{seed}.stats must have sizes and label_counts, or seeds.{seed} columns")
+            raise refusal(path, f"seeds.{seed}.stats must have sizes and label_counts, or seeds.{seed} columns")
         clients, labels = len(sizes), {len(counts) for counts in label_counts}
         if len(label_counts) != clients or len(labels) > 1:
-            raise refusal(path, None, f"label_counts must be a table with a row for each of {clients} clients")
+            raise refusal(path, f"label_counts must be a table with a row for each of {clients} clients")
         names, classes = card.get("client_names") or [], card.get("classes") or []
         people = stats.get("test_patients", [])
         for what, of in (
             ("domains", domains), ("client_names", names), ("test_counts", tested), ("test_patients", people),
         ):  # fmt: skip
             if len(of) not in (0, clients):
-                raise refusal(path, None, f"{what} must have one for each of {clients} clients, got {len(of)}")
+                raise refusal(path, f"{what} must have one for each of {clients} clients, got {len(of)}")
         partitions[int(seed)] = DataSplit(
             dataset=card["dataset"],
             dataset_sha256=card["dataset_sha256"],

@@ -3,7 +3,6 @@
 It is made of what is known to be needed, so that nothing new in a run's folder gets into copies by itself.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -11,19 +10,18 @@ from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-import numpy as np
 import tomli_w
 
 from unskew.errors import RunError
 from unskew.files import readable
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
-from unskew.record import columns, logs
+from unskew.record import columns, database, logs
 from unskew.record.reader import Record, configured, read
 from unskew.report.page import write_report
 from unskew.run.folder import create, read_json, require_done, taken
 
-LOGS = ("metrics", "ledger", "work", "network", "diverged")
-"""Logs that are copied row by row."""
+LOGS = ("metrics", "transfers", "work", "network", "diverged")
+"""Tables that are copied row by row."""
 
 INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
@@ -52,7 +50,7 @@ def share(folder: Path, out: Path) -> Path:
         raise RunError(f"{out} exists already; give --share a new folder")
     record = read(folder)
     create(out, dict(_files(folder, record)))
-    for empty in ("checkpoints", "models"):
+    for empty in ("checkpoint", "models"):
         (out / empty).rmdir()
     write_report(out)
     return out
@@ -68,22 +66,11 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
     yield "partition.json", json.dumps({**partition, "seeds": {seed: _sizes(of) for seed, of in seeds.items()}})
     for seed, of in seeds.items():
         if "columns" in of:
-            yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed), of["stats"])
-    info = logs.rows(folder / "info.jsonl") if (folder / "info.jsonl").is_file() else ()
-    failures = logs.rows(folder / "failures.jsonl") if (folder / "failures.jsonl").is_file() else ()
-    changed = {
-        "info": "".join(f"{json.dumps(row)}\n" for row in info if row["type"] in INFO),
-        "failures": "".join(f"{json.dumps({**row, 'reason': _reason(row['reason'])})}\n" for row in failures),
-    }
-    for name, text in changed.items():
-        yield f"{name}.jsonl", text
-    others = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in changed.items()}
-    yield logs.CHECKSUMS, json.dumps({**logs.checksums(folder), **others})
-    as_they_are = ["summary.json", "plan.json", *(f"{name}.jsonl" for name in LOGS)]
-    as_they_are += [f"{columns.FOLDER}/{path.name}" for path in sorted((folder / columns.FOLDER).glob("*.npz"))]
-    for name in as_they_are:
-        if (folder / name).is_file():
-            yield name, partial(_copy, folder / name)
+            yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed))
+    yield database.FILE, partial(_write_record, folder)
+    yield "summary.json", partial(_write_summary, read_json(folder / "summary.json"))
+    if (folder / "plan.json").is_file():
+        yield "plan.json", partial(_copy, folder / "plan.json")
 
 
 def without_values(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,9 +108,21 @@ def _sizes(split: dict[str, Any]) -> dict[str, Any]:
     return {**split, **unseen, "dataset_sha256": ""}
 
 
-def _write_counts(folder: Path, seed: int, stats: Mapping[str, Any], path: Path) -> None:
-    of = columns.partition_columns(folder, seed, stats)
-    np.savez_compressed(path, label_counts=of.label_counts, test_counts=of.test_counts, domains=of.domains)
+def _write_record(folder: Path, path: Path) -> None:
+    tables = {name: logs.rows(folder, name) for name in LOGS}
+    tables["metrics"] = database.as_written(folder)
+    tables["info"] = (row for row in logs.rows(folder, "info") if row["type"] in INFO)
+    tables["failures"] = ({**row, "reason": _reason(row["reason"])} for row in logs.rows(folder, "failures"))
+    database.write(path.parent, tables)
+
+
+def _write_summary(summary: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps({**summary, "record_sha256": database.sha256(path.parent)}, indent=1))
+
+
+def _write_counts(folder: Path, seed: int, path: Path) -> None:
+    of = columns.partition_columns(folder, seed)
+    columns.write(path, {"label_counts": of.label_counts, "test_counts": of.test_counts, "domains": of.domains})
 
 
 def _copy(source: Path, path: Path) -> None:

@@ -375,13 +375,13 @@ def discrepancies(record: Record) -> tuple[str, ...]:
         shared, summarised = results(record, method, seeds, m.shared), record.summary.means.get((method, m.shared))
         if shared is None and summarised is not None:
             sentences.append(
-                f"{method}: summary.json gives a last-round {m.label} of {summarised:.4f}, but metrics.jsonl has no "
+                f"{method}: summary.json gives a last-round {m.label} of {summarised:.4f}, but the record has no "
                 f"global {m.label} of every seed: rows were removed; restore the file or run again."
             )
         if shared is not None and summarised is not None and abs(shared.mean - summarised) > 1e-6:
             sentences.append(
-                f"{method}: summary.json gives a last-round {m.label} of {summarised:.4f}, metrics.jsonl gives "
-                f"{shared.mean:.4f}; this report shows metrics.jsonl."
+                f"{method}: summary.json gives a last-round {m.label} of {summarised:.4f}, the record gives "
+                f"{shared.mean:.4f}; this report shows the record's."
             )
         for d in DIRECTIONS if record.flows else ():
             booked = sum(record.flows.get((method, s, d, k), Flow()).bytes for s in seeds for k in KINDS)

@@ -157,9 +157,6 @@ def serious(record: Record) -> tuple[str, ...]:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
     notes += tables.diverged(record)
-    notes += [
-        f"The last line of {name} was cut short, as a crash leaves it, and is left out." for name in record.cut_short
-    ]
     return (*notes, *tables.discrepancies(record))
 
 

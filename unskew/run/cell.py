@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unskew import wire
 from unskew.data.federated import FederatedData
@@ -14,13 +14,14 @@ from unskew.experiment.config import Experiment
 from unskew.info import AbandonedRound
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
-from unskew.record.logs import DIVERGED, INFO, WORK, DivergedRow, RowLog
+from unskew.record.database import Database
+from unskew.record.logs import DivergedRow
 from unskew.run import checkpoint
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
 from unskew.run.checkpoint import BEGINNING
 from unskew.run.evaluation import eval_set
-from unskew.run.folder import RunLogs, document_hashes, read_json
+from unskew.run.folder import document_hashes, read_json
 from unskew.run.setup import Backend, Setup
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver
@@ -42,6 +43,7 @@ class LiveRun:
         stop: Set by a request to stop.
         backend: Runs the clients.
         saved: The checkpoint that it goes on from.
+        record: Its database.
         position: What the next checkpoint says of the cells that are done.
         diverged: Cells that diverged.
         begun: When it was begun on a clock without its pauses, s.
@@ -65,12 +67,11 @@ class LiveRun:
         self.position = replace(
             self.saved.position if self.saved else BEGINNING,
             config_sha256=str(read_json(self.folder / "run.json")["config_sha256"]),
-            environment=run_setup.environment(self.experiment, self.setup),
             documents=document_hashes(self.folder),
         )
         self.begun = time.monotonic() - self.position.seconds
-        self.logs = RunLogs(self.folder, self.position.logs)
-        self.diverged: list[DivergedRow] = list(DIVERGED.rows(self.folder))
+        self.record = Database(self.folder, self.position.marks)
+        self.diverged = cast("list[DivergedRow]", list(self.record.select("diverged")))
 
     def seconds(self) -> float:
         """Wall-clock time of the run so far."""
@@ -78,8 +79,8 @@ class LiveRun:
 
     def save(self, files: Mapping[str, checkpoint.Pieces], **changes: Any) -> None:
         """Save a checkpoint: the state's files, and `changes` of the position."""
-        self.position = replace(self.position, logs=self.logs.sync(), seconds=self.seconds(), **changes)
-        checkpoint.save(self.folder, files, self.position)
+        position = replace(self.position, seconds=self.seconds(), **changes)
+        self.position = checkpoint.save(self.folder, files, position, self.record)
 
     def note_once(self, text: str, about: str = "") -> None:
         """Note what all cells have in common, a sentence or what it is about, where it is met first."""
@@ -101,7 +102,6 @@ class Cell:
         seconds, bytes: What its rounds have taken and sent.
         trained: Clients that trained in the round in progress, or else the last one.
         clients_per_second: Client trainings per second in that round.
-        columns: Hash of the clients' numbers, where they are no rows of metrics.jsonl.
         save_at: When the next checkpoint is due.
         warned: Warnings that were shown.
     """
@@ -119,7 +119,6 @@ class Cell:
         self.round = self.at = self.bytes = 0
         self.seconds = self.clients_per_second = 0.0
         self.trained: set[ClientId] = set()
-        self.columns: str | None = None
         self.warned: set[str] = set()
 
     @property
@@ -127,10 +126,10 @@ class Cell:
         """The fields of a row that name the cell."""
         return {"method": self.method.label, "seed": self.seed}
 
-    def recorded(self, log: RowLog[Any]) -> Iterator[Any]:
-        """Its rows of a log, in the order written."""
-        here = (self.method.label, self.seed)
-        return (row for row in log.rows(self.run.folder) if (row["method"], row["seed"]) == here)
+    def recorded(self, table: str, where: str = "1", *values: object) -> Iterator[dict[str, Any]]:
+        """Its rows of a table, in the order written, as `database.select` has them."""
+        here = f"method = ? AND seed = ? AND ({where})"
+        return self.run.record.select(table, here, self.method.label, self.seed, *values)
 
     def restore(self) -> None:
         """Go on from the run's checkpoint, if it is of a round of this cell."""
@@ -143,9 +142,9 @@ class Cell:
         sim.memory = Memory(position.round, memory)
         self.round = self.at = position.round
         self.seconds, self.bytes = position.cell_seconds, position.cell_bytes
-        self.trained = {row["client"] for row in self.recorded(WORK) if row["round"] == self.round}
+        self.trained = {row["client"] for row in self.recorded("work", "round = ?", self.round)}
         if not sim.clients.remote:  # a server that was started again has as many tries as before
-            lost = {row["round"] for row in self.recorded(INFO) if row["type"] == AbandonedRound.type}
+            lost = {row["round"] for row in self.recorded("info", "type = ?", AbandonedRound.type)}
             sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in lost)
 
     def is_due(self) -> bool:

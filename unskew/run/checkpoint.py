@@ -1,8 +1,8 @@
 """Checkpoints: the state of a run between two rounds, in files that hold no code.
 
-A checkpoint is a folder `checkpoints/000042/` of safetensors files (state, client memory in shards) and a manifest: its
-position in the run, lengths and hashes of the logs, what must be equal to continue, and the SHA-256 of every file.  It
-is written under another name, synced and renamed; the last two are kept.
+A checkpoint is a position in the run's database and, in a folder `checkpoint/42/`, safetensors files: the state, and
+client memory in shards.  The position names the folder and the SHA-256 of each file.  It is written last, in the
+transaction that ends the rounds' rows, so that the one before counts until all is on the disk.
 """
 
 import dataclasses
@@ -21,10 +21,13 @@ from unskew import wire
 from unskew.errors import RunError, WireError
 from unskew.files import read_bytes, sync_folder, write_synced
 from unskew.protocol import ClientId
-from unskew.run.folder import LogMark, explained, remove
+from unskew.record import database
+from unskew.record.database import Database, Mark
+from unskew.record.logs import refusal, sentence, unreadable
+from unskew.run.folder import explained, remove
 from unskew.tree import leaves, map_leaves, moved
 
-SCHEMA = 2
+FOLDER = "checkpoint"
 SHARD = 256
 
 
@@ -37,33 +40,35 @@ class Position:
         round: Finished rounds of that cell.
         done: Hash of the final state of each finished cell.
         stopped: Reasons for which cells ended early, by label and seed.
-        logs: Length and hash of each log.
+        marks: What each table of the record held.
         documents: SHA-256 of run.json and partition.json.
         seconds: Wall-clock time of the run so far, s.
         cell_seconds: Wall-clock time of this cell, s.
         cell_bytes: Bytes this cell has sent.
         config_sha256: SHA-256 of the resolved experiment.
-        environment: Versions, device and executor that bits depend on.
         notes: Exceptions to the executor's usual way, with reasons, by label and seed.
         same: Groups of paths in state and memory at which there is one tensor, as `same_tensors` has them.
+        number: Number of the checkpoint, which is its folder's name.
+        files: SHA-256 of each file in that folder.
     """
 
-    cell: int
-    round: int
-    done: tuple[str, ...]
-    stopped: Mapping[str, str]
-    logs: Mapping[str, LogMark]
-    documents: Mapping[str, str]
-    seconds: float
-    cell_seconds: float
-    cell_bytes: int
-    config_sha256: str
-    environment: Mapping[str, str]
+    cell: int = 0
+    round: int = 0
+    done: tuple[str, ...] = ()
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    cell_seconds: float = 0.0
+    cell_bytes: int = 0
+    config_sha256: str = ""
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     same: tuple[tuple[str, ...], ...] = ()
+    number: int = 0
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
-BEGINNING = Position(0, 0, (), {}, {}, {}, 0.0, 0.0, 0, "", {})
+BEGINNING = Position()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +78,15 @@ class Saved:
     Attributes:
         path: Its folder.
         position: The position in the run at which it was taken.
-        files: Names of its files.
     """
 
     path: Path
     position: Position
-    files: tuple[str, ...]
 
     def values(self, state: Any, memory: Any, device: torch.device) -> tuple[Any, dict[ClientId, Any]]:
         """The method's state and the clients' memory on a device, of the types that `init` returns and steps keep."""
         kept: dict[ClientId, Any] = {}
-        for name in self.files:
+        for name in self.position.files:
             if name.startswith("memory-"):
                 kept.update(self._decode(name, dict[int, memory]))
         of_server = moved(self._decode("state.safetensors", state), device)
@@ -168,95 +171,49 @@ def _sha256(pieces: Pieces) -> "hashlib._Hash":
     return content
 
 
-def save(folder: Path, files: Mapping[str, Pieces], position: Position) -> Path:
-    """Write a checkpoint completely or not at all, then remove all but the last two.
+def save(folder: Path, files: Mapping[str, Pieces], position: Position, record: Database) -> Position:
+    """Write a checkpoint completely or not at all, and remove the one before; return its position.
 
     Raises:
-        RunError: If the disk refuses; the earlier checkpoints stay.
+        RunError: If the disk refuses; the earlier checkpoint stays.
     """
-    root = folder / "checkpoints"
-    existing = _list(root)
-    number = int(existing[-1].name) + 1 if existing else 1
-    final, temporary = root / f"{number:06d}", root / f"{number:06d}.tmp"
-    manifest = {
-        "schema": SCHEMA,
-        **dataclasses.asdict(position),
-        "files": {name: _sha256(content).hexdigest() for name, content in files.items()},
-    }
-    body = json.dumps(manifest, indent=1).encode()
-    seal = json.dumps({"manifest_sha256": hashlib.sha256(body).hexdigest()}).encode()
-    with explained(final, folder):
-        remove(temporary)
-        try:
-            temporary.mkdir(parents=True)
-            for name, content in {**files, "manifest.json": [body], "seal.json": [seal]}.items():
-                write_synced(temporary / name, content)
-            sync_folder(temporary)
-            temporary.rename(final)
-        except BaseException:  # a second Ctrl-C, too, leaves nothing half-written
-            remove(temporary)
-            raise
+    root = folder / FOLDER
+    place = root / str(position.number + 1)
+    hashes = {name: _sha256(content).hexdigest() for name, content in files.items()}
+    position = dataclasses.replace(position, marks=record.marks(), number=position.number + 1, files=hashes)
+    with explained(place, folder):
+        remove(place)  # of a process that was killed
+        place.mkdir(parents=True)
+        for name, content in files.items():
+            write_synced(place / name, content)
+        sync_folder(place)
         sync_folder(root)
-    for old in existing[:-1]:
-        remove(old)
-    return final
-
-
-def _list(root: Path) -> list[Path]:
-    return sorted(p for p in root.glob("[0-9]*") if p.is_dir() and p.name.isdigit())
+        record.commit(json.dumps(dataclasses.asdict(position)))
+    for other in root.iterdir():
+        if other != place:
+            remove(other)
+    return position
 
 
 def latest(folder: Path) -> Saved | None:
-    """The newest checkpoint, verified; None if the run was stopped before its first.
+    """The checkpoint of a run, verified; None if the run was stopped before its first.
 
     Raises:
-        RunError: If a file of it is missing or differs from what was written, naming the file and the way out.
+        RunError: If its position cannot be read, or a file of it is missing or differs from what was written.
     """
-    existing = _list(folder / "checkpoints")
-    if not existing:
+    text = database.position(folder)
+    if text is None:
         return None
-    path = existing[-1]
-    before = f"continue from {existing[-2].name}" if len(existing) > 1 else "begin again from round 0"
     try:
-        return _read(path)
-    except RunError as error:
-        raise RunError(f"{error}; remove {path} to {before}") from None
-
-
-def _read(path: Path) -> Saved:
-    seal = _object(path, "seal.json")
-    manifest = _object(path, "manifest.json", str(seal.get("manifest_sha256")))
-    if manifest.get("schema") != SCHEMA:
-        raise RunError(f"{path} was written by another version of unskew, with schema {manifest.get('schema')}")
-    names = {f.name for f in dataclasses.fields(Position)}
-    try:
-        files = pydantic.TypeAdapter(dict[str, str]).validate_python(manifest.get("files"))
-        position = pydantic.TypeAdapter(Position).validate_python({k: v for k, v in manifest.items() if k in names})
+        position = pydantic.TypeAdapter(Position).validate_json(text)
     except pydantic.ValidationError as error:
-        raise RunError(f"{path / 'manifest.json'} is not a manifest: {error.errors()[0]['msg']}") from None
-    for name, sha256 in files.items():
-        _content(path, name, sha256)
-    return Saved(path, position, tuple(files))
-
-
-def _object(path: Path, name: str, sha256: str | None = None) -> dict[str, Any]:
-    try:
-        value = json.loads(_content(path, name, sha256))
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path / name} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise RunError(f"{path / name} holds no JSON object")
-    return value
-
-
-def _content(path: Path, name: str, sha256: str | None) -> bytes:
-    try:
-        data = read_bytes(path / name)
-    except OSError as error:
-        raise RunError(f"checkpoint {path} lacks {name} ({error.strerror})") from None
-    actual = hashlib.sha256(data).hexdigest()
-    if sha256 is not None and actual != sha256:
-        raise RunError(
-            f"{path / name} is damaged or was changed: its SHA-256 is {actual[:16]}..., {sha256[:16]}... was written"
-        )
-    return data
+        raise refusal(folder / database.FILE, f"its position is none: {sentence(error)}") from None
+    place = folder / FOLDER / str(position.number)
+    for name, sha256 in position.files.items():
+        try:
+            content = read_bytes(place / name)
+        except OSError as error:
+            raise unreadable(place / name, error) from None
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise refusal(place / name, "it is not as it was written")
+    return Saved(place, position)

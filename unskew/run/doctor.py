@@ -29,7 +29,6 @@ Status = Literal["ok", "missing", "problem"]
 
 LITTLE_DISK = 1_000_000_000
 LITTLE_MEMORY = 2_000_000_000
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "google-chrome-stable")
 SYSTEMS = ("linux", "darwin")
 LOADED = ("torch", "numpy")
 
@@ -47,7 +46,7 @@ EXTRAS = (
     Extra("tables", "tables as CSV and Parquet files", ("polars",)),
     Extra("hub", "data sets by name from the Hugging Face hub", ("datasets",)),
     Extra("track", "TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
-    Extra("flower", "the same experiment over a real network", ("flwr",)),
+    Extra("deploy", "the same experiment over a real network, secure sums", ("grpcio", "cryptography", "pycryptodome")),
     Extra("diffusion", "Stable Diffusion as a prior", ("diffusers", "transformers")),
     Extra("ray", "training on more than one machine", ("ray",)),
     Extra("dp", "privacy accounting", ("dp-accounting",)),
@@ -86,7 +85,6 @@ def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Fi
         *_hardware(),
         *(_extra(extra) for extra in EXTRAS),
         *_data(data_dir),
-        _browser(),
         *_disk(runs),
     )
 
@@ -256,7 +254,7 @@ def _cuda() -> Finding:
     return Finding("cuda", "ok", devices)
 
 
-# ---------------------------------------------------------------- data, browser, disk
+# ---------------------------------------------------------------- data, disk
 def _data(data_dir: Path | None) -> Iterator[Finding]:
     folder = str(data_dir) if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not folder:
@@ -283,18 +281,6 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
     yield Finding("data folder", "ok", f"{root.absolute()}; not there: {', '.join(lacks) or 'nothing'}")
     for name, file in have.items():
         yield Finding(f"data set {name}", "ok", str(file.absolute()))
-
-
-def _browser() -> Finding:
-    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if browser is None:
-        return Finding(
-            "browser",
-            "missing",
-            "no Chromium on PATH; only the test that looks at a report needs it",
-            "apt-get install chromium",
-        )
-    return Finding("browser", "ok", browser)
 
 
 def _disk(runs: Path) -> Iterator[Finding]:

@@ -8,18 +8,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from unskew import wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
 from unskew.data.sources import FILES
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record import columns
+from unskew.record import columns, database
 from unskew.record.logs import SCHEMA
 from unskew.references import IN_PYTHON
 from unskew.run import checkpoint
 from unskew.run import setup as run_setup
+from unskew.run.remarks import remarks
 from unskew.run.setup import Setup
 from unskew.version import __version__
 
@@ -37,6 +36,7 @@ def of_run(
         **_partition_columns(feds, experiment.client_rows),
         **_given_rows(feds),
         "run.json": _run_card(folder, experiment, setup, feds, command),
+        database.FILE: database.new,
         **setup.inputs.files,
     }
 
@@ -81,8 +81,7 @@ def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path],
     rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
     if rows is None:
         return {}
-    column = rows.numpy().astype(np.int32 if len(rows) < 2**31 and int(rows.max()) < 2**31 else np.int64)
-    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": column})}
+    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": rows.numpy()})}
 
 
 def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
@@ -105,7 +104,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
-        "remarks": [*setup.dataset.doubts, *run_setup.remarks(experiment, setup, num_clients)],
+        "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
     }
     if (network := network_sha256(experiment, setup)) is not None:
         card["network_sha256"] = network

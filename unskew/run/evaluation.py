@@ -21,7 +21,7 @@ from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
 from unskew.errors import ProtocolError
 from unskew.keys import Key
-from unskew.local.executor import Columns, EvalJob, columns_of, joined
+from unskew.local.executor import Columns, EvalJob, joined
 from unskew.protocol import ClientId
 from unskew.run.metrics import Metric, reduce_clients
 from unskew.runtime.message import Score
@@ -157,7 +157,7 @@ def on_own_rows(sim: Driver[Any], own: OwnModels, rows: Ragged) -> Iterator[tupl
     sharing = {first: some[rows.sizes[some] > 0] for first, some in _sharing(own).items()}
     tested = {first: some for first, some in sharing.items() if len(some)}
     jobs = [EvalJob(own[first], "train", rows.take(some).values) for first, some in tested.items()]
-    for some, columns in zip(tested.values(), columns_of(sim.executor, jobs), strict=True):
+    for some, columns in zip(tested.values(), sim.executor.evaluate(jobs), strict=True):
         sizes = rows.sizes[some].tolist()
         yield from zip(some.tolist(), zip(*(torch.split(c, sizes) for c in columns), strict=True), strict=True)
 
@@ -233,11 +233,11 @@ def _tested(sim: Driver[Any], jobs: Mapping[tuple[str, ClientId], EvalJob]) -> d
         ProtocolError: If one is no model of the task's; names whose it is.
     """
     try:
-        return dict(zip(jobs, columns_of(sim.executor, list(jobs.values())), strict=True))
+        return dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
     except ProtocolError as error:
         for (part, client), job in jobs.items():
             try:
-                columns_of(sim.executor, [job])
+                sim.executor.evaluate([job])
             except ProtocolError as wrong:
                 whose = "serve(state, None)" if part == "global" else f"serve or personalise for client {client}"
                 raise ProtocolError(f"{wrong} (the model from {whose})") from error

@@ -17,8 +17,8 @@ from unskew.errors import (
 from unskew.experiment.config import own_modules
 from unskew.references import IN_PYTHON
 from unskew.run import recording
-from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, LiveRun
+from unskew.run.remarks import FROM_ONE, large_target
 from unskew.words import listed, with_names
 
 UNKEPT = "nothing is kept of a run without out=FOLDER"
@@ -55,11 +55,10 @@ def named(cell: Cell, keep: Callable[[Cell], None]) -> Iterator[None]:
         if not isinstance(error, RunError):  # of a disk that is full, or by request
             with suppress(RunError):
                 recording.record_failures(cell)
-                run.logs.flush()
         if cell.at > cell.round and (isinstance(error, WorkerError) or short is not None):
             keep(cell)
         if isinstance(error, DivergedError):
-            large = run_setup.large_target(run.experiment.task, run.setup, run_setup.FROM_ONE)
+            large = large_target(run.experiment.task, run.setup, FROM_ONE)
             raise DivergedError(what + f"; it may be that {large}" * bool(large)) from error
         if isinstance(error, QuorumError | ProtocolError | WireError):
             outage = run.experiment.world.outage

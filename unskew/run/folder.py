@@ -3,76 +3,36 @@
     run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
     data.npz          the examples, where they were given as values and no file names them
-    partition.json    examples of each client, per seed, with hashes; if many, they are in partition-seed0.npz
-    rows.npz          row of each example in the data as they were given, where these are rows
-    metrics.jsonl     {"method", "seed", "round", "name", "value", "weight", "client"?}
-    ledger.jsonl      {"method", "seed", "round", "hop", "src", "dst", "kind", "bytes"}
-    failures.jsonl    {"method", "seed", "round", "client", "step", "reason"}
-    work.jsonl        {"method", "seed", "round", "hop", "client", "examples"}: local training
-    info.jsonl        {"method", "seed", "round", "type", "info"}: what a method reports
-    resumed.jsonl     only if the run went on otherwise than it began: {"method", "seed", "round", "changed"}
-    network.jsonl     of a deployed run only: {"method", "seed", "round", "hop", "client", "way", "what", "payload",
-                      "framing"}: messages that really crossed the network
-    diverged.jsonl    only if one did: {"method", "seed", "round", "reason"}: methods that diverged, each under its seed
-    checkpoints/      the last two, each a folder of its own
-    checksums.json    SHA-256 of each log: written once at the end
+    partition.json    examples of each client, per seed, with hashes; if many, in partition-seed0.safetensors
+    rows.safetensors  row of each example in the data as they were given, where these are rows
+    run.sqlite        every number, transfer, training, failure and report, by round (record/database.py)
+    checkpoint/       the state at the end of the last checkpoint
     models/           the final models of each method and seed: the global one, and every client's own
-    clients/          only where clients are many: columns of their numbers after the last round (record/columns.py)
-    tested/           where clients are trained alone, too: the headline of each of their test rows (record/columns.py)
     summary.json      the table of results: written once at the end
     report.html       the same for people
 
-The logs are append-only; a checkpoint records their lengths and hashes, and resuming cuts them to those lengths and
-refuses logs that were changed.  In a finished run the checksums are for that, whenever its logs are read.  The folder
-is its owner's alone: client memory is in it.
+The folder is its owner's alone: client memory is in it.
 """
 
 import hashlib
-import io
 import itertools
 import json
 import os
 import shutil
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.files import (
-    appendable,
-    read_bytes,
-    readable,
-    rename_folder,
-    sync_folder,
-    temporary_folder,
-    write_atomically,
-)
+from unskew.files import read_bytes, readable, rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
-from unskew.record import columns
-from unskew.record.logs import (
-    CHECKSUMS,
-    DIVERGED,
-    LARGE,
-    LARGEST,
-    deployed,
-    read_text,
-    refusal,
-    unreadable,
-    why_diverged,
-)
-from unskew.record.logs import rows as rows_of
+from unskew.record.logs import DIVERGED, LARGE, LARGEST, deployed, read_text, unreadable, why_diverged
 
-LOGS = ("metrics", "ledger", "failures", "work", "info")
-# Created with the first row: not every run has one.
-RARE = ("network", "diverged")
 DOCUMENTS = ("run.json", "partition.json")
-FOLDERS = ("models", "checkpoints", columns.FOLDER, columns.TESTED, "tensorboard")
+FOLDERS = ("models", "checkpoint", "tensorboard")
 """Folders in a run's folder that a run writes to."""
-PIECE = 1 << 20
-"""Bytes of a log that are read at a time."""
 
 
 @contextmanager
@@ -80,13 +40,14 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
     """Turn a disk error into one sentence that says how to continue: with the run in `folder`, or by a new command."""
     try:
         yield
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         then = (
             "give the same command again, or choose another --out"
             if folder is None
             else f"nothing before the last checkpoint is lost; mend that and continue with: unskew resume {folder}"
         )
-        raise RunError(f"cannot write {path}: {error.strerror or error}; {then}") from None
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunError(f"cannot write {path}: {what or error}; {then}") from None
 
 
 def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) -> None:
@@ -103,7 +64,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         if taken(folder):
             raise RunError(f"{folder} exists already{_instead(folder, files)}")
         with temporary_folder(folder) as temporary:
-            for part in ("checkpoints", "models"):
+            for part in ("checkpoint", "models"):
                 (temporary / part).mkdir()
             for name, content in files.items():
                 if isinstance(content, str):
@@ -111,9 +72,10 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
                 else:
                     content(temporary / name)
             rename_folder(temporary, folder)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
+        what = error.strerror if isinstance(error, OSError) else str(error)
         raise RunError(
-            f"cannot make the run folder {folder}: {error.strerror or error}; choose another --out, or fix this"
+            f"cannot make the run folder {folder}: {what or error}; choose another --out, or fix this"
         ) from None
 
 
@@ -173,9 +135,6 @@ def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
         raise RunError(f"{folder} has other files already ({has}), and no {what}; choose another --out")
 
 
-# One encoder for all rows: `json.dumps` makes one for each, a third of the time that a row takes.
-_ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
 # A lock lives as long as any process holds the open file: forked workers must close it at once, or a run that was
 # killed could not be resumed before they have ended.
 _LOCKS: set[IO[bytes]] = set()
@@ -224,132 +183,6 @@ def _lock_of(folder: Path) -> Iterator[IO[bytes] | None]:
         except BlockingIOError:
             free = False
         yield f if free else None
-
-
-@dataclass(frozen=True)
-class LogMark:
-    """The content of a log at the end of a round.
-
-    Attributes:
-        bytes: Its length.
-        sha256: Its SHA-256.
-    """
-
-    bytes: int
-    sha256: str
-
-
-EMPTY = LogMark(0, hashlib.sha256().hexdigest())
-
-
-class _Log:
-    """An open log and its hash so far; `content` is the hash up to the mark."""
-
-    def __init__(self, path: Path, mark: LogMark, content: "hashlib._Hash") -> None:
-        self.path, self.mark, self.hash = path, mark, content
-        self.file = appendable(path)
-        self.file.truncate(mark.bytes)
-        self.file.seek(mark.bytes)  # appends anyway, but tells where it is
-
-    def append(self, data: bytes) -> None:
-        self.file.write(data)
-        self.hash.update(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-        self.mark = LogMark(self.file.tell(), self.hash.hexdigest())
-
-
-def _verified(path: Path, mark: LogMark) -> "hashlib._Hash":
-    """The hash of a log up to a mark, to be continued.
-
-    Raises:
-        RunError: If the log is shorter, or differs from what was written.
-    """
-    actual, left = hashlib.sha256(), mark.bytes
-    try:
-        have = path.stat(follow_symlinks=False).st_size
-        opened = readable(path)
-    except FileNotFoundError:
-        have, opened = 0, io.BytesIO()
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if have < mark.bytes:
-        opened.close()
-        raise RunError(
-            f"{path} has {have} bytes, the checkpoint saw {mark.bytes}: rows were removed; restore it, or remove "
-            f"{path.parent / 'checkpoints'} and resume, to begin again from round 0"
-        )
-    with opened as f:
-        while left and (piece := f.read(min(left, PIECE))):
-            actual.update(piece)
-            left -= len(piece)
-    if actual.hexdigest() != mark.sha256:
-        deque(rows_of(path), maxlen=0)  # a row that no run writes is refused by the field that is wrong
-        raise refusal(path, None, "its rows are not those that were written")
-    return actual
-
-
-class RunLogs:
-    """The append-only logs of one run; the rows of a round are written together at its end.
-
-    Args:
-        folder: The run's folder.
-        marks: The logs as a checkpoint saw them, to continue from; what was written later is cut off.
-
-    Raises:
-        RunError: If a log is not as the checkpoint saw it, or cannot be opened.
-    """
-
-    def __init__(self, folder: Path, marks: Mapping[str, LogMark]) -> None:
-        self.folder = folder
-        self._logs: dict[str, _Log] = {}
-        self._in_folder = False  # True if the names of all logs are on the disk
-        names = (*LOGS, *(rare for rare in RARE if rare in marks or (folder / f"{rare}.jsonl").exists()))
-        # All are verified before any is cut.
-        verified = {name: _verified(folder / f"{name}.jsonl", marks.get(name, EMPTY)) for name in names}
-        for name in names:
-            with explained(folder / f"{name}.jsonl", folder):
-                self._logs[name] = _Log(folder / f"{name}.jsonl", marks.get(name, EMPTY), verified[name])
-
-    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows to a log."""
-        encoded = b"".join(f"{_ENCODE(row)}\n".encode() for row in rows)
-        if encoded:
-            with explained(self.folder / f"{name}.jsonl", self.folder):
-                if name not in self._logs:
-                    self._logs[name] = _Log(self.folder / f"{name}.jsonl", EMPTY, hashlib.sha256())
-                    self._in_folder = False
-                self._logs[name].append(encoded)
-
-    def flush(self) -> None:
-        """End a round: pass its rows to the operating system, where they survive the death of this process."""
-        for log in self._logs.values():
-            with explained(log.path, self.folder):
-                log.flush()
-
-    def sync(self) -> dict[str, LogMark]:
-        """Sync all logs to the disk; return what each held at the end of the last round."""
-        for log in self._logs.values():
-            with explained(log.path, self.folder):
-                os.fsync(log.file.fileno())
-        if not self._in_folder:
-            with explained(self.folder, self.folder):
-                sync_folder(self.folder)
-            self._in_folder = True
-        return {name: log.mark for name, log in self._logs.items()}
-
-    def seal(self) -> None:
-        """Write the hashes by which the logs are checked once the run is finished."""
-        hashes = {name: mark.sha256 for name, mark in self.sync().items()}
-        with explained(self.folder / CHECKSUMS, self.folder):
-            write_atomically(self.folder / CHECKSUMS, json.dumps(hashes))
-
-    def close(self) -> None:
-        """Close the files."""
-        for log in self._logs.values():
-            with suppress(OSError):
-                log.file.close()
 
 
 def document_hashes(folder: Path) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 A run is a list of cells, one for each seed and method, seeds outermost, so that methods can be compared early.  Between
 two rounds a cell consists of the method's state, client memory and the round number, nothing else; a checkpoint holds
-those and the lengths of the logs, and a resumed run ends with the same bits as one that was never stopped.  Whatever
+those and what the record held, and a resumed run ends with the same bits as one that was never stopped.  Whatever
 watches a run is an observer (`unskew.run.observers`).
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,8 +21,8 @@ from unskew.ledger import totals
 from unskew.local.executor import FIRST
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
-from unskew.record.logs import METRICS, DivergedRow, require_none_diverged, why_diverged
-from unskew.run import attack, checkpoint, documents, failing, models, more_seeds, recording, trackers, unchanged
+from unskew.record.logs import DivergedRow, require_none_diverged, why_diverged
+from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback
 from unskew.run.cell import Cell, LiveRun
@@ -31,6 +30,7 @@ from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models,
 from unskew.run.folder import create, locked, read_json
 from unskew.run.metrics import Metric
 from unskew.run.observers import UNKEYED, Evaluation, Observers, unkeyed
+from unskew.run.remarks import UNKEYED_METRICS, remarks
 from unskew.run.setup import IN_PROCESS, Backend
 from unskew.signals import stop_requests
 from unskew.tree import check_unchanged, marks
@@ -106,7 +106,7 @@ def resume(
         allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
             whose code one would not run.
         settings: Settings of its `runtime` that the rest is run with, such as "runtime.workers=8"; config.toml stays as
-            it is, and resumed.jsonl has them, with what else is other than at the start.
+            it is, and the record has them, with what else is other than at the start.
         stop: As in `start`.
 
     Raises:
@@ -148,11 +148,10 @@ class _Loop:
                     self.train(Cell(run, index))
                 if len(run.diverged) == len(run.position.done):
                     require_none_diverged(run.diverged)
-                run.logs.seal()
             finally:
                 if run.pool is not None:
                     run.pool.close()
-                run.logs.close()
+                run.record.close()
             return RunResult(run.folder, recording.write_summary(run))
 
     def train(self, cell: Cell) -> None:
@@ -196,7 +195,7 @@ class _Loop:
         if n := sum(k for k, _ in trace.losses):
             metrics.append(Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n)))
         if last or t % experiment.eval_every == 0:
-            with unkeyed(cell, run_setup.UNKEYED_METRICS) as more:
+            with unkeyed(cell, UNKEYED_METRICS) as more:
                 measured, reports = self.evaluate(cell, state, t, last)
             metrics += measured
             warnings += more
@@ -261,13 +260,8 @@ class _Loop:
     def begin_run(self) -> None:
         """Note what is doubtful about the run, and show its beginning."""
         run = self.run
-        lost = {(row["method"], row["seed"]) for row in run.diverged}
-        done = [(method.label, seed) for seed, method in run.cells[: run.position.cell]]
         number = next(iter(run.feds.values())).num_clients
-        for remark in (
-            *models.lost(run.folder, [cell for cell in done if cell not in lost]),
-            *run_setup.remarks(run.experiment, run.setup, number),
-        ):
+        for remark in remarks(run.experiment, run.setup, number):
             run.callback.note(remark)
         began = time.monotonic()
         run.callback.start(run.experiment, run.setup, run.feds)
@@ -290,8 +284,7 @@ class _Loop:
         run.position = replace(
             run.position, stopped={**run.position.stopped, f"{cell.method.label}/{cell.seed}": reason}
         )
-        rows = (row for row in cell.recorded(METRICS) if row["round"] == cell.round)
-        known = {row["name"] for row in rows if "client" not in row}
+        known = {row["name"] for row in cell.recorded("metrics", "round = ? AND client IS NULL", cell.round)}
         metrics, parts = self.evaluate(cell, cell.state, cell.round, last=True)
         new = [m for m in metrics if m.client is not None or m.name not in known]
         recording.record(cell, cell.round, cell.state, new, parts=parts)
@@ -306,8 +299,6 @@ class _Loop:
             run.callback.note(f"{cell.method.label}, seed {cell.seed}: {'; '.join(notes)}")
         memory = {c: checkpoint.without_secrets(m) for c, m in cell.sim.memory.at(cell.round).items()}
         done = checkpoint.digest(checkpoint.encode_state(cell.state, memory))
-        if cell.columns is not None:
-            done = hashlib.sha256(f"{done} {cell.columns}".encode()).hexdigest()
         self.observers.kept.save(cell)
         self.move_on(cell, done)
 
@@ -316,8 +307,7 @@ class _Loop:
         run = self.run
         run.diverged.append(row)
         run.callback.note(f"{why_diverged(row)}; nothing of it counts, and the run goes on")
-        run.logs.append("diverged", [row])
-        run.logs.flush()
+        run.record.add("diverged", [row])
         self.move_on(cell, f"diverged in round {cell.at}")
         if run.pool is not None and not run.pool.workers:  # closed, since its other answers were not wanted
             run.pool = self.workers()

@@ -176,7 +176,7 @@ def summarise(
     Of a mean over clients that is not over all, `clients` says over how many it is, and of how many.
 
     Args:
-        rows: Rows of metrics.jsonl.
+        rows: Rows of the table of metrics.
         methods, seeds: In the run's order; a seed is left out of a method's row if it has no such number.
         setting: The run's setting, as its table names it.
         mean_last: Number of evaluations that are averaged in place of the last fifth; the name is then `.mean_last_k`.

@@ -712,20 +712,6 @@ def _smallest(folder: Path, label: str, seeds: Sequence[int]) -> int:
     return smallest
 
 
-def lost(folder: Path, trained: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Warn if a run's folder has no models of methods and seeds that were `trained` before it was stopped."""
-    missing = [
-        f"{label} (seed {seed})"
-        for label, seed in trained
-        if not _with(folder / "models" / stem(label, seed), ".json").is_file()
-    ]
-    if missing:
-        yield (
-            f"warning: {folder / 'models'} has no model of {some(missing)}, trained before the run was stopped and not "
-            "trained again; restore its files, or do without it"
-        )
-
-
 def _label(method: str, labels: Sequence[str]) -> str:
     """The label that is meant: labels are lower case, and methods are called as in their papers, `us.FedAvg`."""
     alike = [label for label in labels if _plain(label) == _plain(method)]

@@ -16,23 +16,14 @@ from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml, until_of
-from unskew.record import columns
+from unskew.record import database
 from unskew.record.logs import METRICS
 from unskew.run import checkpoint, decide, documents, unchanged
 from unskew.run.cell import LiveRun
-from unskew.run.folder import DOCUMENTS, LOGS, RARE, create, is_deployed, locked, read_json, refuse_links
+from unskew.run.folder import DOCUMENTS, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.metrics import last_name, summarise
 from unskew.run.setup import IN_PROCESS, divide_all
 from unskew.words import listed
-
-COPIED = (
-    *(f"{log}.jsonl" for log in (*LOGS, *RARE)),
-    "resumed.jsonl",
-    "models",
-    columns.FOLDER,
-    columns.TESTED,
-)
-"""What a run has written by its last checkpoint, and still needs."""
 
 
 def until(experiment: Experiment, width: float, most: int) -> Experiment:
@@ -132,16 +123,16 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         unchanged.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
         hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}
         position = replace(saved.position, config_sha256=fingerprint(experiment), documents=hashes)
-        files = {name: [(saved.path / name).read_bytes()] for name in saved.files}
 
-        def with_checkpoint(path: Path) -> None:
-            checkpoint.save(path.parent, files, position)
+        def record(path: Path) -> None:
+            database.copy(folder, path.parent, json.dumps(asdict(position)))
 
         if own:  # data that the run's folder holds move with it: without `data_dir` they are looked for there
             texts["config.toml"] = to_toml(replace(experiment, task=replace(experiment.task, data_dir=None)))
-        copies = {name: _copy(folder / name) for name in (*COPIED, own) if name and (folder / name).exists()}
+        kept = ("models", checkpoint.FOLDER, own)
+        copies = {name: _copy(folder / name) for name in kept if name and (folder / name).exists()}
         _require_own_files([folder / name for name in copies])
-        create(out, {**texts, **copies, "checkpoints": with_checkpoint})
+        create(out, {**texts, **copies, database.FILE: record})
 
 
 def _require_own_files(paths: Iterable[Path]) -> None:

@@ -17,10 +17,8 @@ import numpy as np
 from unskew.data.federated import FederatedData
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
-from unskew.local.executor import EvalJob, columns_of
+from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
-from unskew.record import columns
-from unskew.record.logs import METRICS
 from unskew.run import attack, constant, models, one_class, tested, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Progress
@@ -28,6 +26,7 @@ from unskew.run.cell import Cell, LiveRun
 from unskew.run.evaluation import OwnModels, own_models
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric
+from unskew.run.remarks import worse_than_the_mean
 from unskew.runtime.in_process import Simulator
 from unskew.words import counted
 
@@ -136,11 +135,10 @@ class _TrainedAlone(Observer):
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
             return
-        task, folder = cell.setup.task, cell.run.folder
+        task, record = cell.setup.task, cell.run.record
         if (rows := tested.tested_rows(cell, seen.own)) is not None:
-            path = folder / columns.TESTED / f"{models.stem(cell.method.label, cell.seed)}.npz"
-            with explained(path, folder):
-                columns.write_tested(path, cell.method.label, cell.seed, rows)
+            with explained(record.path, cell.run.folder):
+                record.add("tested", ({**cell.where, "round": seen.round, **row} for row in rows.rows()))
         if cell.seed not in self.constants:
             self.constants[cell.seed] = constant.of_clients(task.kind, task.headline, cell.fed)
         name = f"personal.{task.headline.name}"
@@ -158,7 +156,7 @@ class _Predictions(Observer):
         model = cell.sim.algorithm.serve(seen.state, None) if wanted else None
         if model is None:
             return
-        (predicted,) = columns_of(cell.sim.executor, [EvalJob(model, "test")])
+        (predicted,) = cell.sim.executor.evaluate([EvalJob(model, "test")])
         if kind.correct is not None:
             yield one_class.recalls(setup, predicted)
             if text := one_class.of_global(experiment, setup, predicted):
@@ -167,7 +165,7 @@ class _Predictions(Observer):
             outputs, y = (column.cpu().numpy() for column in predicted[-2:])
             report = kind.report(outputs.astype(np.float64), y)
             if report is not None and report.warnings and kind.name == "regression":
-                remedy = run_setup.worse_than_the_mean(experiment.task, setup)
+                remedy = worse_than_the_mean(experiment.task, setup)
                 report = replace(report, warnings=tuple(f"{text}{remedy}" for text in report.warnings))
             if report is not None:
                 yield report
@@ -192,9 +190,9 @@ class HeadlineCurve(Observer):
         self.validation: tuple[int, float] | None = None
         self.best: tuple[int, float] | None = None
         self.at, self.own = 0, False
-        rows = cell.recorded(METRICS) if cell.round else ()
+        rows = cell.recorded("metrics", "client IS NULL") if cell.round else ()
         for t, of_round in itertools.groupby(rows, key=lambda row: int(row["round"])):
-            self._follow(cell, t, {row["name"]: row["value"] for row in of_round if row.get("client") is None})
+            self._follow(cell, t, {row["name"]: row["value"] for row in of_round})
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         """Follow the evaluation, and warn where a setting waits for validation results in vain."""

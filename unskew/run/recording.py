@@ -1,13 +1,13 @@
-"""The record of a run: what each round adds to the logs, and the summary at the end."""
+"""The record of a run: what each round adds to it, and the summary at the end."""
 
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 from pydantic import ValidationError
 
 from unskew import info, machine
@@ -16,9 +16,9 @@ from unskew.errors import DivergedError, ProtocolError
 from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.protocol import report_of
-from unskew.record import columns
-from unskew.record.logs import METRICS, sentence
-from unskew.run import models
+from unskew.record import database
+from unskew.record.database import opened, rows, sha256
+from unskew.record.logs import MetricRow, sentence
 from unskew.run.cell import Cell, LiveRun
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric, summarise
@@ -56,7 +56,7 @@ def reports(cell: Cell, state: Any, own: Sequence[str], abandoned: str) -> list[
 def record(
     cell: Cell, t: int, state: Any, metrics: list[Metric], trace: Trace | None = None, parts: Iterable[object] = ()
 ) -> None:
-    """Write a round's rows, which reach the files together, and show warnings that were not shown before.
+    """Write a round's rows, and show warnings that were not shown before.
 
     Raises:
         DivergedError: If a number is NaN or infinite: training cannot recover, and JSON has no such numbers.
@@ -72,32 +72,39 @@ def record(
         if not math.isfinite(m.value):
             whose = "" if m.client is None else f" of client {m.client}"
             raise DivergedError(f"round {t}: {m.name}{whose} {_why(cell, state, m.value, t)}")
-    logs, where = cell.run.logs, cell.where
-    of_clients = [m for m in metrics if m.client is not None]
-    if len({m.client for m in of_clients}) > cell.experiment.client_rows:
-        cell.columns = _write_columns(cell, of_clients, t)
-        metrics = [m for m in metrics if m.client is None]
-    logs.append("metrics", ({**where, "round": t, **_row(m)} for m in metrics))
+    with explained(cell.run.record.path, cell.run.folder):
+        _add(cell, t, metrics, trace, parts)
+        cell.run.record.show()
+
+
+def _add(cell: Cell, t: int, metrics: Sequence[Metric], trace: Trace | None, parts: Sequence[object]) -> None:
+    record, where = cell.run.record, cell.where
+    record.add("metrics", ({**where, "round": t, **row} for row in _rows(metrics)))
     if trace is not None:
         # Nothing travels in a bound that pools the data; sending the data is not a method's cost.
         if not cell.pooled:
-            logs.append("ledger", ({**where, **x._asdict()} for x in trace.transfers))
-        logs.append("failures", ({**where, **asdict(f)} for f in trace.failures))
-        logs.append("work", ({**where, **w._asdict()} for w in trace.work))
+            record.add("transfers", ({**where, **x._asdict()} for x in trace.transfers))
+        record.add("failures", ({**where, **asdict(f)} for f in trace.failures))
+        record.add("work", ({**where, **w._asdict()} for w in trace.work))
     raw = cell.setup.dataset.raw
     disclosed = "" if raw is None else raw.rules.disclosed(list(raw.train))
-    record_failures(cell)
+    _add_failures(cell)
     for part in (info.with_disclosed(part, disclosed) for part in parts):
-        logs.append("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
-        logs.append("info", [{**where, "round": t, **info.row(part)}])
-    logs.flush()
+        record.add("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))
+        record.add("info", [{**where, "round": t, **info.row(part)}])
 
 
 def record_failures(cell: Cell) -> None:
-    """Write failures outside a finished round, and what crossed the network."""
+    """Write failures outside a finished round, and what crossed the network, for whoever looks for the reason."""
+    with explained(cell.run.record.path, cell.run.folder):
+        _add_failures(cell)
+        cell.run.record.commit()
+
+
+def _add_failures(cell: Cell) -> None:
     failures, sent = cell.sim.drain_records()
-    cell.run.logs.append("failures", ({**cell.where, **asdict(f)} for f in failures))
-    cell.run.logs.append("network", ({**cell.where, **s._asdict()} for s in sent))
+    cell.run.record.add("failures", ({**cell.where, **asdict(f)} for f in failures))
+    cell.run.record.add("network", ({**cell.where, **s._asdict()} for s in sent))
 
 
 def _why(cell: Cell, state: Any, value: float, t: int) -> str:
@@ -117,29 +124,15 @@ def _why(cell: Cell, state: Any, value: float, t: int) -> str:
     return f"became {value}; lower lr or server_lr"
 
 
-def _write_columns(cell: Cell, metrics: Sequence[Metric], t: int) -> str:
-    """Write the numbers of clients as columns; return their hash."""
-    by_name: dict[str, list[Metric]] = {}
-    for m in metrics:
-        by_name.setdefault(m.name, []).append(m)
-    arrays = {
-        name: (
-            np.array([m.client for m in some], np.int64),
-            np.array([m.value for m in some], np.float64),
-            np.array([m.weight for m in some], np.float64),
-        )
-        for name, some in by_name.items()
-    }
-    path = cell.run.folder / columns.FOLDER / f"{models.stem(cell.method.label, cell.seed)}.npz"
-    with explained(path, cell.run.folder):
-        return columns.write_clients(path, cell.method.label, cell.seed, t, arrays)
-
-
-def _row(m: Metric) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": m.name, "value": m.value, "weight": m.weight}
-    if m.clients is not None:
-        row["clients"] = list(m.clients)
-    return row if m.client is None else {**row, "client": m.client}
+def _rows(metrics: Iterable[Metric]) -> Iterator[dict[str, Any]]:
+    """Rows of metrics; the numbers of single clients, which may be very many, are one for each name."""
+    for (name, of_clients), some in itertools.groupby(metrics, lambda m: (m.name, m.client is not None)):
+        if of_clients:
+            clients, values, weights = zip(*((m.client, m.value, m.weight) for m in some), strict=True)
+            yield {"name": name, "value": values, "weight": weights, "client": clients}
+            continue
+        for m in some:
+            yield {"name": name, "value": m.value, "weight": m.weight, "clients": m.clients}
 
 
 # ---------------------------------------------------------------- at the end
@@ -147,7 +140,7 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
     """Write summary.json, the table of results, and return what it holds."""
     experiment, position, task = run.experiment, run.position, run.setup.task
     table = summarise(
-        METRICS.rows(run.folder),
+        cast("Iterator[MetricRow]", rows(run.folder, "metrics", "client IS NULL")),
         [m.label for m in experiment.methods],
         experiment.seeds,
         split_label(next(iter(run.feds.values()))),
@@ -159,6 +152,7 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "run": experiment.name,
         "fingerprint": _fingerprint(run),
+        "record_sha256": sha256(run.folder),
         "seconds": run.seconds(),
         "peak_rss": machine.peak_resident(),
         "headline": task.headline.card(),
@@ -178,7 +172,19 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
 def _fingerprint(run: LiveRun) -> str:
     """SHA-256 of every final state and every metric; clocks are left out."""
     digest = hashlib.sha256("\n".join(run.position.done).encode())
-    for row in METRICS.rows(run.folder):
-        if row["name"] != "seconds":
-            digest.update(json.dumps(row, sort_keys=True).encode())
+    with opened(run.folder) as connection:
+        for m in database.metrics(connection, "name != 'seconds'"):
+            digest.update("".join(_as_json(m)).encode())
     return digest.hexdigest()
+
+
+def _as_json(m: database.Metric) -> Iterator[str]:
+    """A number, or those of single clients, as JSON with sorted keys."""
+    about = {"method": m.method, "name": m.name, "round": m.round, "seed": m.seed}
+    if m.client is None:
+        clients = {} if m.clients is None else {"clients": m.clients}
+        yield json.dumps({**clients, **about, "value": m.value, "weight": m.weight})
+        return
+    where = json.dumps(about)[1:-1]  # once: there may be very many clients
+    for client, value, weight in zip(m.client.tolist(), m.value.tolist(), m.weight.tolist(), strict=True):
+        yield f'{{"client": {client}, {where}, "value": {value!r}, "weight": {weight!r}}}'

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-import math
 import os
 import platform
 import sys
@@ -20,7 +19,6 @@ from torch import nn
 from unskew import models, references, schema, tasks, version
 from unskew.data.augment import Augment, Transform, augmentation
 from unskew.data.batches import num_steps
-from unskew.data.checks import LARGE
 from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
 from unskew.data.sources import load
@@ -36,7 +34,7 @@ from unskew.local.workers.pool import JobPool
 from unskew.local.workers.recipe import Recipe, WorkerSetup
 from unskew.local.workspace import FeatureNetwork
 from unskew.machine import cores, processor
-from unskew.protocol import NO_FEATURES, Layout, SgdConfig, hook, steps_of
+from unskew.protocol import NO_FEATURES, SgdConfig, hook
 from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
@@ -44,14 +42,10 @@ from unskew.runtime.round import Driver
 from unskew.tasks.kind import Loss
 from unskew.tasks.measure import Measure
 from unskew.tasks.needs import needs_of
-from unskew.tasks.probe import draws_in_evaluation
-from unskew.tasks.task import Task, check_network, ends_in, make_task, parameter_count, takes_logits
+from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
-from unskew.units import human_bytes
-from unskew.words import counted, some
-from unskew.wrappers.base import Wrapped
+from unskew.words import counted
 from unskew.wrappers.malicious import with_attack
-from unskew.wrappers.uploads import uploads_of
 
 THREADS_FROM = 5_000_000
 OWN_DATA = "own data"
@@ -152,7 +146,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
                 "task.data_options.classes"
             )
     task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
-    check_network(task, dataset.x_train[:2], dataset.y_train[:2], files=experiment.task.data.startswith("images:"))
+    check_network(task, dataset.x_train[:2], dataset.y_train[:2])
     _check_ids(task, dataset)
     count = parameter_count(task)
     torch.set_num_threads(threads if experiment.runtime.threads or count >= THREADS_FROM else 1)
@@ -706,228 +700,27 @@ def _check_local(local: SgdConfig, setup: Setup) -> None:
     layout = setup.task.layout
     if not layout.select(local.trainable).intersection(layout.trainable):
         raise ConfigError(
-            f"local.trainable = {list(local.trainable)} selects no parameter{_FROZEN if layout.frozen else ''}; there "
+            f"local.trainable = {list(local.trainable)} selects no parameter{FROZEN if layout.frozen else ''}; there "
             "would be nothing to train"
         )
     if local.precision != "float32":
         check_network(setup.task, setup.dataset.x_train[:2], setup.dataset.y_train[:2], precision=local.precision)
 
 
-UNKEYED_METRICS = (
-    "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
-    "metrics; a network should draw only while it is trained: if self.training"
-)
-
-
-def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
-    """Sentences on settings that are possible and hardly what was meant."""
-    used = {local.precision for method in experiment.methods for local in _optimisations(method.algorithm)}
-    if "bfloat16" in used and setup.device.type == "cpu" and not torch.cpu.get_capabilities().get("amx_bf16"):
-        yield "local.precision = 'bfloat16' takes longer than float32 on this processor, which has no AMX"
-    outage = experiment.world.outage
-    lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
-    for method in experiment.methods if lost else ():
-        expected = hook(method.algorithm, "expected_losses")
-        if expected is not None:
-            yield f"{method.label}: {expected(lost, experiment.cohort(num_clients))}"
-    if experiment.task.kind == "binary" and not (setup.dataset.ordered or "classes" in experiment.task.data_options):
-        yield from _common_class_is_second(setup.dataset)
-    yield from _weights_far_from_one(experiment.task, setup.dataset)
-    if text := weighted_accuracy(experiment.task, setup.task.headline):
-        yield text
-    yield from _squashed_twice(experiment.task, setup)
-    if setup.executor_kind.processes:  # whose draws the loop does not see
-        drawn = draws_in_evaluation(setup.task.module().float(), setup.dataset.x_train[:2])
-        yield from (UNKEYED_METRICS.format(whose) for whose in drawn)
-    need = [m.label for m in experiment.methods if _needs_head(m.algorithm)]
-    if need and experiment.task.head is None and experiment.task.model not in models.TABLE:
-        head = some([part or "the whole network" for part in setup.task.head])
-        yield (
-            f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
-            "another layer, or one with others in it"
-        )
-    if large := large_target(experiment.task, setup):
-        yield f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
-    most = _most_of_a_patient(setup.dataset)
-    for method in experiment.methods:
-        if most > 1 and hook(method.algorithm, "covers_examples"):
-            yield (
-                f"{method.label}: its noise covers single examples, and a patient has up to {most}, for whom epsilon "
-                f"is {most} times as large, and delta still more"
-            )
-        yield from dict.fromkeys(
-            f"{method.label}: {text}" for text in _nothing_personal(method.algorithm, setup.task.layout)
-        )
-        yield from (f"{method.label}: {text}" for text in _travel_unchanged(method.algorithm, setup.task))
-        inner = method.algorithm
-        while isinstance(inner, Wrapped):
-            if inner.by.on_server and hook(inner.of, "amend") is not None:
-                who = type(inner.by).__name__
-                yield (
-                    f"{method.label}: its clients remember what they sent, and {who} changes that on the server; where "
-                    "it does, the two no longer agree and training can end beside the optimum"
-                )
-            inner = inner.of
-
-
-FAR = 3.0
-"""Factor from 1 beyond which the mean of class weights over training examples is hardly meant."""
-
-
-def _weights_far_from_one(config: TaskConfig, dataset: Dataset) -> Iterator[str]:
-    """Say that class weights are a learning rate in disguise: the loss is not divided by them."""
-    if not isinstance(config.class_weights, tuple):
-        return
-    labels = dataset.labels if dataset.own_test is None else dataset.labels[~dataset.own_test]
-    mean = float(torch.tensor(config.class_weights, dtype=torch.float64)[labels].mean())
-    if not 1 / FAR <= mean <= FAR:
-        yield (
-            f"task.class_weights are {mean:.3g} on average over the training examples, and the loss is not divided by "
-            f"them, so that training is as at {mean:.3g} times the learning rate; divide each of them by {mean:.3g}"
-        )
-
-
-def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
-    """Say that class weights give away what models are compared by; empty if they do not."""
-    if config.class_weights is None or headline.name != "accuracy":
-        return ""
-    return (
-        "class weights give accuracy away for the sake of rare classes, and models are compared by accuracy: "
-        'task.headline = "balanced_accuracy", or "macro_f1", compares them by what weights are for'
-    )
-
-
-def _common_class_is_second(dataset: Dataset) -> Iterator[str]:
-    """Say that what is looked for is the more frequent class, where nothing but the alphabet has made it the second."""
-    if len(dataset.classes) != 2 or dataset.classes in IN_ORDER:
-        return
-    (first, second), share = dataset.classes, float(dataset.y_train.double().mean())
-    if share > 0.5:
-        yield (
-            f"task.kind = 'binary' looks for the second class, {second!r}, and {100 * share:.0f} % of the training "
-            f"examples are of it: sensitivity, specificity, average precision and the curves are of {second!r}; if "
-            f"{first!r} is what is looked for, name the classes in this order, data_options.classes = [{second!r}, "
-            f"{first!r}], or write the target as 0 and 1"
-        )
-
-
-def _squashed_twice(config: TaskConfig, setup: Setup) -> Iterator[str]:
-    """Say that a network of one's own returns probabilities where its loss takes what comes before them."""
-    inputs, data = setup.inputs, setup.dataset
-    own_network = inputs.module is not None or inputs.factory is not None or ":" in config.model
-    if not own_network or len(data.y_train) < 2 or not takes_logits(setup.task, data.y_train[:2]):
-        return
-    if name := ends_in(setup.task, data.x_train[:64]):
-        harm = (
-            "losses and probabilities are wrong" if "evaluation" in name else "the network learns slowly or not at all"
-        )
-        yield (
-            f"the network ends in {name}, which the loss applies, too: {harm}; leave {name} out, and ask "
-            "predict(..., probabilities=True) for probabilities"
-        )
-
-
-FROM_ONE = 10.0
-"""Root mean square of a target from which on it may be why training diverged, or learned less than the mean."""
-
-
-def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
-    """Name what may help a regression that is further off than the mean and has not been done; may be empty."""
-    if large := large_target(config, setup, FROM_ONE):
-        return f"; {large}"
-    dataset = setup.dataset
-    return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
-
-
-def large_target(config: TaskConfig, setup: Setup, least: float = LARGE) -> str:
-    """The size of a target of numbers, by its scale if it has one, that is above `least`, and what to do; empty if not.
-
-    The advised mean has the digits of the spread: a mean that is a few spreads off is no better than a large target.
-    """
-    kind, y = setup.task.kind, setup.dataset.y_train.double()
-    if kind.name != "regression" or config.loss in kind.links or scales_targets(config, setup) or len(y) == 0:
-        return ""
-    scale = None if isinstance(config.target_scale, bool) else config.target_scale
-    middle, spread = scale or (0.0, 1.0)
-    size = float(((y - middle) / spread).square().mean().sqrt())
-    if not least < size < math.inf:
-        return ""
-    sd = f"{float(y.std(correction=0)) or spread * size:.0e}"
-    mean = round(float(y.mean()), -int(sd.partition("e")[2])) + 0.0  # no -0
-    by = "" if scale is None else f", by task.target_scale = [{middle:.15g}, {spread:.15g}]"
-    return (
-        f"the target has a root mean square of {size:,.0f}{by} (say about where it lies and how far it spreads, and it "
-        f"is standardised for the loss alone: task.target_scale = [{mean:.15g}, {float(sd):.15g}])"
-    )
-
-
-IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
-"""Names of two classes of which nobody doubts that the second is looked for."""
-
-
-def _most_of_a_patient(dataset: Dataset) -> int:
-    """Return the largest number of training examples of one patient; 0 where patients are not known."""
-    if dataset.patients is None:
-        return 0
-    rows = dataset.patients if dataset.own_test is None else dataset.patients[~dataset.own_test]
-    return int(np.unique(rows.numpy(), return_counts=True)[1].max()) if len(rows) else 0
-
-
-_FROZEN = " (what is frozen, with requires_grad=False, is in no group)"
-
-
-def _nothing_personal(algorithm: Any, layout: Layout) -> Iterator[str]:
-    """Sentences on personal parts that this network does not have, so that the method is another under its name."""
-    for record in _records(algorithm):
-        groups = getattr(record, "personal", ())
-        empty = [group for group in groups if not layout.select((group,))] if isinstance(groups, tuple) else []
-        if empty:
-            lacks = " (it has no normalisation layer)" if "norm" in empty else ""
-            lacks = _FROZEN if layout.frozen else lacks
-            stays = "what else it names" if len(empty) < len(groups) else "nothing"
-            yield (
-                f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
-                "trains as if that were left out"
-            )
-
-
-def _needs_head(algorithm: Any) -> bool:
-    """True if a method's settings name the head or what is not the head, or it uses what enters the head."""
-    values = (getattr(record, f.name) for record in _records(algorithm) for f in dataclasses.fields(record))
-    words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
-    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(algorithm))
-
-
-def _travel_unchanged(algorithm: Any, task: Task) -> Iterator[str]:
-    """Say that most of a pretrained model travels although nobody changes it, and how that ends."""
-    layout, trained = task.layout, [local.trainable for local in _optimisations(algorithm)]
-    stays = [groups for record in _records(algorithm) if isinstance(groups := getattr(record, "personal", ()), tuple)]
-    changed = frozenset[str]().union(*map(layout.select, (*trained, *stays)))
-    left = [n for n in layout.trainable if n not in changed]
-    if not trained or not left or not any(uploads_of(algorithm, name) for name in steps_of(algorithm)):
-        return
-    model, again = task.init(Key(0)), task.init(Key(1))
-    size, whole = (sum(model[n].nbytes for n in names) for names in (left, model))
-    # What is drawn at random cannot be a part of the network: each seed has its own.
-    if 2 * size >= whole and all(torch.equal(model[n], again[n]) for n in left):
-        yield (
-            f"{human_bytes(size)} of the {human_bytes(whole)} of a model travel and are never changed, as "
-            "local.trainable leaves them out; with requires_grad_(False) on those layers where the network is made "
-            "they do not travel"
-        )
+FROZEN = " (what is frozen, with requires_grad=False, is in no group)"
 
 
 def _optimisations(value: Any) -> Iterator[SgdConfig]:
     """Every local optimisation in a method's settings."""
-    return (record for record in _records(value) if isinstance(record, SgdConfig))
+    return (record for record in records(value) if isinstance(record, SgdConfig))
 
 
-def _records(value: Any) -> Iterator[Any]:
+def records(value: Any) -> Iterator[Any]:
     """A record, and every record in its settings."""
     if is_record(value):
         yield value
         for f in dataclasses.fields(value):
-            yield from _records(getattr(value, f.name))
+            yield from records(getattr(value, f.name))
 
 
 CODE_OF = "code of "

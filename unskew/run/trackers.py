@@ -2,8 +2,8 @@
 
     track = ["tensorboard"]            in the experiment, or `unskew run --track tensorboard`
 
-A tracker reads what the run has written, round by round: each row of metrics.jsonl that is not per-client becomes
-a scalar with the round as its step, under a run called METHOD/SEED; beside it the configuration and, at the end, the
+A tracker reads what the run has written, round by round: each metric that is not of a single client becomes a
+scalar with the round as its step, under a run called METHOD/SEED; beside it the configuration and, at the end, the
 table of results.  Nothing is imported unless asked for, and nothing goes over a network unless the user's
 environment says so: TensorBoard writes into the run's folder, MLflow to MLFLOW_TRACKING_URI or else its own
 local store, Weights & Biases into the run's folder unless WANDB_MODE says otherwise.
@@ -16,7 +16,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +26,8 @@ from unskew import schema
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import TRACKERS, Experiment
-from unskew.record.logs import METRICS, SummaryCard, document
+from unskew.record.database import rows
+from unskew.record.logs import SummaryCard, document
 from unskew.run.cell import Cell, LiveRun
 from unskew.run.observers import Observer
 from unskew.run.progress import importable
@@ -100,12 +101,16 @@ def tracking(run: LiveRun) -> Iterator[list[Observer]]:
         tracked.close()
 
 
+NEW = "id > ? AND client IS NULL"
+
+
 class _Tracked(Observer):
-    """Passes on the rows added to the log since its last look."""
+    """Passes on the numbers that were recorded since its last look."""
 
     def __init__(self, run: LiveRun) -> None:
         self._folder, self._note = run.folder, run.callback.note
-        self._seen = METRICS.file(self._folder).stat().st_size  # rows a resumed run has already passed on
+        self._record = run.record
+        self._seen = run.record.count("metrics")  # a resumed run has already passed them on
         self._trackers: dict[str, Tracker] = {}
 
     def open(self, run: LiveRun) -> None:
@@ -121,28 +126,24 @@ class _Tracked(Observer):
 
     def ended_round(self, cell: Cell) -> None:
         """Pass on the round."""
-        self._pass_on()
+        self._pass_on(self._record.select("metrics", NEW, self._seen))
+        self._seen = self._record.count("metrics")
 
     def close(self) -> None:
         """Pass on the remaining rows, and the table if there is one."""
-        self._pass_on()
+        self._pass_on(rows(self._folder, "metrics", NEW, self._seen))
         summary = self._folder / "summary.json"
         table = document(summary, SummaryCard)["rows"] if summary.exists() else None
         for name in list(self._trackers):
             self._try(name, lambda tracker: tracker.close(table))
 
-    def _pass_on(self) -> None:
-        for (method, seed, round), values in self._fresh().items():
+    def _pass_on(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        fresh: dict[tuple[str, int, int], dict[str, float]] = {}
+        for row in rows:
+            fresh.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
+        for (method, seed, round), values in fresh.items():
             for name in list(self._trackers):
                 self._try(name, lambda tracker: tracker.scalars(method, seed, round, values))  # noqa: B023
-
-    def _fresh(self) -> dict[tuple[str, int, int], dict[str, float]]:
-        fresh: dict[tuple[str, int, int], dict[str, float]] = {}
-        rows, self._seen = METRICS.fresh(self._folder, self._seen)
-        for row in rows:
-            if "client" not in row:
-                fresh.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
-        return fresh
 
     def _try(self, name: str, call: Callable[[Tracker], None]) -> None:
         try:

@@ -10,8 +10,8 @@ from typing import Any
 from unskew import schema
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
-from unskew.files import append_row
-from unskew.record.logs import RESUMED, ResumedRow
+from unskew.record.database import FILE
+from unskew.record.logs import ResumedRow
 from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
@@ -79,7 +79,7 @@ def reopened(
         experiment = with_data_found(folder, experiment)
     saved = checkpoint.latest(folder)
     if saved is not None and saved.position.config_sha256 != config_sha256:
-        raise RunError(f"{saved.path} belongs to another run; remove it to go on without it")
+        raise RunError(f"{folder / FILE} belongs to another run; restore it or start a new run")
     setup = backend.prepare(experiment)
     changed = require_same_environment(folder, experiment, setup, force)
     require_same_network(folder, experiment, setup)
@@ -90,8 +90,9 @@ def reopened(
             raise RunError(f"{folder / name} was changed since the run began; restore it or start a new run")
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
     other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
-    _record_resumed(folder, experiment, saved, [*changed, *other])
-    return LiveRun(experiment, setup, feds, folder, callback, stop, backend, saved)
+    run = LiveRun(experiment, setup, feds, folder, callback, stop, backend, saved)
+    _record_resumed(run, [*changed, *other])
+    return run
 
 
 def require_same_settings(folder: Path) -> str:
@@ -217,16 +218,12 @@ def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _record_resumed(
-    folder: Path, experiment: Experiment, saved: checkpoint.Saved | None, changed: Sequence[str]
-) -> None:
-    """Note in the run's folder from which round on it is run otherwise than it began, or as it began again."""
-    rows = list(RESUMED.rows(folder))
-    position = saved.position if saved else None
-    cell, at = (position.cell, position.round) if position else (0, 0)
-    cells = run_setup.cells(experiment)
-    if list(changed) != (rows[-1]["changed"] if rows else []) and cell < len(cells):
-        seed, method = cells[cell]
-        row = ResumedRow(method=method.label, seed=seed, round=at + 1, changed=list(changed))
-        with explained(folder / "resumed.jsonl", folder):
-            append_row(folder / "resumed.jsonl", row)
+def _record_resumed(run: LiveRun, changed: Sequence[str]) -> None:
+    """Note from which round on the run is run otherwise than it began, or as it began again."""
+    before: list[str] = next((row["changed"] for row in reversed(list(run.record.select("resumed")))), [])
+    if list(changed) != before and run.position.cell < len(run.cells):
+        seed, method = run.cells[run.position.cell]
+        row = ResumedRow(method=method.label, seed=seed, round=run.position.round + 1, changed=list(changed))
+        with explained(run.record.path, run.folder):
+            run.record.add("resumed", [row])
+            run.record.commit()

@@ -46,6 +46,7 @@ from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
 from unskew.runtime.budget import NoisedUpload, bind, charge
 from unskew.runtime.counts import check_own_count
+from unskew.runtime.log import log
 from unskew.runtime.membership import COLUMNS, printable
 from unskew.runtime.message import (
     REPLIES,
@@ -64,7 +65,6 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.policy import Rules, record
-from unskew.runtime.resident import PROGRESS, log
 from unskew.runtime.validation import Validator, limit_bytes, sizes_of
 from unskew.tree import Params, moved
 from unskew.words import counted
@@ -139,7 +139,7 @@ class ClientRuntime:
     def tell(self, context: RoundContext, text: str) -> None:
         """Write a line on the progress of a run into this client's own log."""
         cell = self.cells[context.cell] if 0 <= context.cell < len(self.cells) else f"cell {context.cell}"
-        log(f"{PROGRESS}client {self.client}: {cell}: {text}")
+        log(f"client {self.client}: {cell}: {text}")
 
     def where(self, error: OSError) -> str:
         """Name the file an error is about, relative to the client's folder if it is in there."""
@@ -529,7 +529,7 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
     if head.last:
         runtime.tell(context, f"training has ended after {counted(context.round, 'round')}")
         if context.cell == len(runtime.cells) - 1 and not runtime.until:
-            log(f"{PROGRESS}client {runtime.client}: the run has ended")
+            log(f"client {runtime.client}: the run has ended")
     if model is None or not _metrics(runtime, setup):
         return write("evaluate", EvaluationReply((), head.nonce))
     asked = repr((head.parts, [hashlib.sha256(part).hexdigest() for part in (*parts, memory)]))

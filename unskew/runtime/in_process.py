@@ -25,8 +25,6 @@ from unskew.local.executor import (
     StepResult,
     Stored,
     Trainer,
-    completed,
-    window_of,
 )
 from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
@@ -158,7 +156,7 @@ class InProcessClients:
                 for i, (c, model) in enumerate(served.items())
             }
             alone = {c: without_local_work(job) for c, job in jobs.items()}
-            results = dict(completed(self.executor, {c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
+            results = dict(self.executor.complete({c: jobs[c] for c, (ended, _) in alone.items() if not ended}))
             own = {c: results[c].value if c in results else alone[c][1] for c in served}
         return {c: model for c, model in own.items() if model is not None}
 
@@ -204,11 +202,11 @@ class _InProcessRound:
         }
         looked_at = next(iter(jobs), None) if self.t <= FIRST else None
         executor = self.clients.executor
-        together = window_of(executor, self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
+        together = executor.window(self.clients.model_bytes) if exchange.folds else max(len(jobs), 1)
         for first in range(0, len(jobs), together):
             order = deque(islice(jobs, first, first + together))
             waiting: dict[ClientId, Answer] = {}
-            for c, result in completed(executor, {c: jobs[c] for c in order}):
+            for c, result in executor.complete({c: jobs[c] for c in order}):
                 waiting[c] = self.receive(exchange, jobs[c].me, result)
                 if c == looked_at:
                     self.check_types(exchange.step, exchange.messages[c], waiting[c])

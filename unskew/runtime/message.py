@@ -319,7 +319,7 @@ class Transport(Protocol):
 
 
 class NetworkTransfer(NamedTuple):
-    """One envelope that really crossed the network: a row of network.jsonl.
+    """One envelope that really crossed the network: a row of the record.
 
     Attributes:
         round, hop: Exchange it belongs to; the hop is -1 for evaluations.

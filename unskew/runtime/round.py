@@ -41,7 +41,7 @@ from unskew.protocol import (
 from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
-from unskew.runtime.values import check_calls, check_frozen, check_type
+from unskew.runtime.values import check_frozen, check_type
 from unskew.tasks.measure import Measure
 from unskew.tree import Marks, Params, check_unchanged, marks
 from unskew.units import Bytes
@@ -305,8 +305,8 @@ class Driver(Generic[S]):
         left_out: Remote clients that no round asks any more, and why.
 
     Raises:
-        ProtocolError: If the method is no frozen dataclass, one of its functions cannot take what it is called with, or
-            a step's annotations do not say what it receives, returns and keeps.
+        ProtocolError: If the method is no frozen dataclass, or a step's annotations do not say what it receives,
+            returns and keeps.
         ConfigError: If the cohort is empty.
     """
 
@@ -324,7 +324,6 @@ class Driver(Generic[S]):
         if clients_per_round is not None and clients_per_round < 1:
             raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
         check_frozen(algorithm)
-        check_calls(algorithm)
         self.algorithm, self.model, self.clients = algorithm, model, clients
         self.key = Key(seed)
         self.cohort = clients_per_round or len(clients.ids)

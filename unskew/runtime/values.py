@@ -1,4 +1,4 @@
-"""Checks that a method takes what it is called with, treats it as values, and that its annotations say what it makes.
+"""Checks that a method treats what it is given as values, and that its annotations say what it makes.
 
 A simulation hands one message to many clients, and keeps states and memories as they are; a network, a worker process
 and a checkpoint hand on bytes.  Both are one method only if nothing is changed in place, and if what is saved and sent
@@ -6,7 +6,6 @@ is of the annotated type.  In a run's first rounds each step is looked at for th
 first client of each exchange for the other.
 """
 
-import inspect
 import itertools
 import json
 from typing import Any
@@ -56,46 +55,3 @@ def check_frozen(method: Any) -> None:
             "next and be lost when a run is resumed; write @dataclass(frozen=True) above it, and keep what changes in "
             "its state or in the clients' memory"
         )
-
-
-CALLED_WITH = {
-    "init": ("params", "fed"),
-    "round": ("state", "fed"),
-    "serve": ("state", "client"),
-    "personalise": ("me", "params", "memory"),
-    "newcomer_models": ("state",),
-    "adapt": ("me", "params", "epochs"),
-    "info": ("state",),
-    "validate_reply": ("step", "reply", "model", "layout"),
-    "amend": ("step", "me", "msg", "reply", "sent", "memory"),
-    "spending": ("step", "msg"),
-    "binding": ("step", "msg"),
-}
-"""Functions of a method that are no steps, and what each is called with, as `unskew.protocol` says."""
-
-
-def check_calls(method: Any) -> None:
-    """Refuse a method with a function that cannot take what it is called with, inside wrappers, too.
-
-    Raises:
-        ProtocolError: If so.
-    """
-    while isinstance(method, Wrapped):
-        method = method.of
-    for name, given in CALLED_WITH.items():
-        function = getattr(method, name, None)
-        if not callable(function):
-            continue
-        try:
-            signature = inspect.signature(function)
-        except ValueError:  # of a function in C; what it takes is found out when it is called
-            continue
-        try:
-            signature.bind(*given)
-        except TypeError as error:
-            bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-            got = str(signature.replace(parameters=bare, return_annotation=signature.empty))
-            raise ProtocolError(
-                f"{type(method).__name__}.{name} is called as {name}({', '.join(given)}), and its own parameters are "
-                f"{got}: {error}; declare it as {name}(self, {', '.join(given)})"
-            ) from None

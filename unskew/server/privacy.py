@@ -101,22 +101,39 @@ def noise_multiplier(epsilon: float, releases: int, delta: float) -> float:
     return float(require().get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
 
 
-def release(noise_multiplier: float, clients: int, cohort: int) -> Any:
-    """Describe to the accountant one noised sum of the clipped updates of a cohort (eq. 2).
+Sample = float | tuple[int, int]
+"""What a mechanism is over: each of all with a probability, 1 for all, or (N, M), M of N drawn without replacement."""
+
+
+@functools.cache
+def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], delta: float) -> float:
+    """Compute the epsilon of Gaussian mechanisms of several kinds together (eq. 1, 2, 3); 0 for none.
+
+    Both bounds hold, with and without amplification by sampling, and the smaller is given.
 
     Args:
-        noise_multiplier: z, standard deviation of the noise over the bound of an update; positive.
-        clients: N.
-        cohort: M, drawn without replacement; N for all.
+        mechanisms: Standard deviation over the sensitivity, positive, and sample of each kind, and how many there are.
+        delta: Between 0 and 1.
 
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    dp = require()
-    return dp.SampledWithoutReplacementDpEvent(clients, cohort, dp.GaussianDpEvent(noise_multiplier / 2))
+    mechanisms = tuple(m for m in mechanisms if m[1])
+    if not mechanisms:
+        return 0.0
+    if len(mechanisms) == 1:
+        (((z, _), n),) = mechanisms
+        plain = epsilon(z, n, delta)
+    else:
+        plain = epsilon(sum(n / z**2 for (z, _), n in mechanisms) ** -0.5, 1, delta)
+    if all(sample == 1.0 for (_, sample), _ in mechanisms):
+        return plain
+    total = [0.0] * len(ORDERS)
+    for (z, sample), n in mechanisms:
+        total = [t + n * r for t, r in zip(total, _renyi(z, sample), strict=True)]
+    return min(plain, float(_rdp().compute_epsilon(ORDERS, total, delta)[0]))
 
 
-@functools.cache
 def cohort_epsilon(noise_multiplier: float, clients: int, cohort: int, releases: int, delta: float) -> float:
     """Compute the epsilon of noised sums over cohorts, for one client's data replaced by any others (eq. 1, 2).
 
@@ -130,18 +147,11 @@ def cohort_epsilon(noise_multiplier: float, clients: int, cohort: int, releases:
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    if not releases:
-        return 0.0
-    if not noise_multiplier:
+    if releases and not noise_multiplier:
         return math.inf
-    plain = epsilon(noise_multiplier / 2, releases, delta)
-    if cohort >= clients:
-        return plain
-    one = _renyi(noise_multiplier, clients, cohort)
-    return min(plain, float(_rdp().compute_epsilon(ORDERS, [releases * r for r in one], delta)[0]))
+    return composed_epsilon((((noise_multiplier / 2, _drawn(clients, cohort)), releases),), delta)
 
 
-@functools.cache
 def sampled_epsilon(noise_multiplier: float, share: float, steps: int, delta: float) -> float:
     """Compute the epsilon of noised sums over Poisson samples, if one example is replaced by one that adds nothing.
 
@@ -156,38 +166,9 @@ def sampled_epsilon(noise_multiplier: float, share: float, steps: int, delta: fl
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    if not steps:
-        return 0.0
-    if not noise_multiplier:
+    if steps and not noise_multiplier:
         return math.inf
-    plain = epsilon(noise_multiplier, steps, delta)
-    if share >= 1.0:
-        return plain
-    one = _sampled_renyi(noise_multiplier, share)
-    return min(plain, float(_rdp().compute_epsilon(ORDERS, [steps * r for r in one], delta)[0]))
-
-
-@functools.cache
-def composed_epsilon(mechanisms: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
-    """Compute the epsilon of Gaussian mechanisms of several kinds together, by equations (1) and (3).
-
-    Args:
-        mechanisms: Noise multiplier z and share q of each kind, positive, and the number of such mechanisms.
-        delta: Between 0 and 1.
-
-    Raises:
-        ConfigError: If the accountant is not installed.
-    """
-    if not mechanisms:
-        return 0.0
-    plain = epsilon(sum(n / z**2 for (z, _), n in mechanisms) ** -0.5, 1, delta)
-    if all(q >= 1.0 for (_, q), _ in mechanisms):
-        return plain
-    total = [0.0] * len(ORDERS)
-    for (z, q), n in mechanisms:
-        one = _sampled_renyi(z, q) if q < 1.0 else tuple(order / (2.0 * z**2) for order in ORDERS)
-        total = [t + n * r for t, r in zip(total, one, strict=True)]
-    return min(plain, float(_rdp().compute_epsilon(ORDERS, total, delta)[0]))
+    return composed_epsilon((((noise_multiplier, share), steps),), delta)
 
 
 class NoisedSums(NamedTuple):
@@ -260,43 +241,38 @@ def together_epsilon(released: Sequence[NoisedSums], delta: float) -> float:
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    rounds: Counter[tuple[float, int, int]] = Counter()
+    rounds: Counter[tuple[float, Sample]] = Counter()
     for seed in {t.seed for t in released}:
         own = [t for t in released if t.seed == seed]
         for before, last in pairwise((0, *sorted({t.releases for t in own}))):
             at_once = [t for t in own if t.releases >= last]
             z = sum(t.noise_multiplier**-2 for t in at_once) ** -0.5
-            cohort, clients = max(t.cohort for t in at_once), max(t.clients for t in at_once)
-            rounds[z, clients, min(cohort, clients)] += last - before
-    plain = epsilon(sum(n * (2.0 / z) ** 2 for (z, _, _), n in rounds.items()) ** -0.5, 1, delta)
-    if all(cohort == clients for _, clients, cohort in rounds):
-        return plain
-    total = [0.0] * len(ORDERS)
-    for (z, clients, cohort), n in rounds.items():
-        one = _renyi(z, clients, cohort) if cohort < clients else tuple(2.0 * order / z**2 for order in ORDERS)
-        total = [t + n * r for t, r in zip(total, one, strict=True)]
-    return min(plain, float(_rdp().compute_epsilon(ORDERS, total, delta)[0]))
+            sample = _drawn(max(t.clients for t in at_once), max(t.cohort for t in at_once))
+            rounds[z / 2, sample] += last - before
+    return composed_epsilon(tuple(rounds.items()), delta)
 
 
 ORDERS = (*range(2, 25), 28, 32, 40, 48, 64)
 """Orders of Renyi divergence: each gives a bound that holds.  Those above 64 take a second, and win below .5."""
 
 
+def _drawn(clients: int, cohort: int) -> Sample:
+    return (clients, cohort) if cohort < clients else 1.0
+
+
 @functools.cache
-def _renyi(noise_multiplier: float, clients: int, cohort: int) -> tuple[float, ...]:
-    """Compute the Renyi divergence of one release by order, which composition adds up."""
-    accountant = _rdp().RdpAccountant(ORDERS, require().NeighboringRelation.REPLACE_ONE)
-    accountant.compose(release(noise_multiplier, clients, cohort))
+def _renyi(z: float, sample: Sample) -> tuple[float, ...]:
+    """Compute the Renyi divergence of one mechanism by order, which composition adds up."""
+    if sample == 1.0:
+        return tuple(order / (2.0 * z**2) for order in ORDERS)
+    dp, event = require(), require().GaussianDpEvent(z)
+    if isinstance(sample, tuple):
+        accountant = _rdp().RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
+        accountant.compose(dp.SampledWithoutReplacementDpEvent(*sample, event))
+    else:
+        accountant = _rdp().RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_SPECIAL)
+        accountant.compose(dp.PoissonSampledDpEvent(sample, event))
     return tuple(float(r) for r in accountant._rdp)  # composing it anew for every round would take a tenth of a second
-
-
-@functools.cache
-def _sampled_renyi(noise_multiplier: float, share: float) -> tuple[float, ...]:
-    """Compute the Renyi divergence of one noised sum over a Poisson sample by order."""
-    dp = require()
-    accountant = _rdp().RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_SPECIAL)
-    accountant.compose(dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(noise_multiplier)))
-    return tuple(float(r) for r in accountant._rdp)
 
 
 def _rdp() -> Any:

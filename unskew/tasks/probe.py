@@ -121,6 +121,15 @@ def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
     return frozenset(changed)
 
 
+def class_values(module: nn.Module) -> dict[str, str]:
+    """The plain attributes of a network's own classes, as text."""
+    kinds = {kind for m in module.modules() for kind in type(m).__mro__ if not kind.__module__.startswith("torch.")}
+    kept = {
+        f"{kind.__name__}.{name}": value for kind in kinds for name, value in vars(kind).items() if name[:2] != "__"
+    }
+    return {name: repr(v) for name, v in kept.items() if isinstance(v, int | float | list | dict | set | Tensor)}
+
+
 def draws_in_evaluation(module: nn.Module, examples: Tensor) -> list[str]:
     """Global generators that a pass in evaluation mode draws from, as `global_states` names them."""
     with _quietly(), torch.no_grad():

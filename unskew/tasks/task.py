@@ -19,7 +19,7 @@ from unskew.protocol import Layout, is_part
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, standardised
 from unskew.tasks.measure import Measure
-from unskew.tasks.probe import head_of, same_values, statistics_of
+from unskew.tasks.probe import class_values, head_of, same_values, statistics_of
 from unskew.tree import Params
 from unskew.words import some
 
@@ -243,7 +243,10 @@ def make_task(
     if examples is not None:
         network = task.module().float()
         task = replace(task, head=task.head or head_of(network, examples, task.width))
+        shared = class_values(network)
         statistics = statistics_of(network, examples)
+        if changed := [name for name, value in class_values(network).items() if value != shared.get(name)]:
+            raise ConfigError(f"training changes {changed[0]}, which all clients share; keep it in self or in a buffer")
         if whole := [n for n in statistics if not tensors[n].is_floating_point() and not n.endswith(COUNTER)]:
             raise ConfigError(
                 f"training changes the buffer {min(whole)} of {type(module).__name__}, and whole numbers cannot be "
@@ -417,7 +420,6 @@ def check_network(
     examples: Tensor,
     targets: Tensor | None = None,
     precision: Literal["float32", "bfloat16"] = "float32",
-    files: bool = False,
 ) -> None:
     """Refuse a network that cannot take the data or does not return logits, by a forward pass in each mode.
 
@@ -426,7 +428,6 @@ def check_network(
         examples: One or two examples as training sees them, (batch, *input_shape).
         targets: Their targets, to try the loss on; it is not tried without them.
         precision: As `SgdConfig.precision`.
-        files: The examples are images that were read from files, whose channels and size settings can change.
 
     Raises:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
@@ -441,20 +442,11 @@ def check_network(
             # Two at least, for batch norm.
             trained = module.train()(examples[torch.arange(max(2, len(examples))) % len(examples)])
     except Exception as error:  # the network may be user code
-        reason = " ".join(str(error).split())
-        if precision != "float32":
-            raise ConfigError(
-                f"{name} cannot be computed in {precision}: {type(error).__name__}: {reason}; leave local.precision "
-                "out, or let its forward take the type of its layers' outputs"
-            ) from error
         remedy = "give its first layer the width of the data, or reshape in its forward"
-        if examples.dim() == 2 and not examples.is_floating_point():
+        if precision != "float32":
+            remedy = "leave local.precision out, or let its forward take the type of its layers' outputs"
+        elif examples.dim() == 2 and not examples.is_floating_point():
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
-        if files:
-            channels = next((m.in_channels for m in module.modules() if isinstance(m, nn.Conv2d)), 0)
-            ways = [f"task.data_options.channels = {channels}"] * (channels in {1, 3} - {examples.shape[1]})
-            ways += ["task.data_options.size = 224, or another size,"] * (examples.shape[2:] != (224, 224))
-            remedy = f"{' and '.join(ways)} may bring the images to what it takes" if ways else remedy
         elif examples.dim() == 4 and examples.shape[1] == 1:
             given = f"(N, {examples.shape[2]}, {examples.shape[3]})"
             remedy += (
@@ -462,7 +454,8 @@ def check_network(
                 "takes it off with x = x.squeeze(1)"
             )
         raise ConfigError(
-            f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: {reason}; {remedy}"
+            f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; {remedy}"
         ) from error
     if not isinstance(logits, Tensor):
         raise ConfigError(

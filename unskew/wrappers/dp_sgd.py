@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from unskew.errors import ConfigError, DivergedError, ProtocolError
-from unskew.info import ExampleBudget, NoiseByClients, Privacy
+from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.keys import Key
 from unskew.local.optim import optimiser
 from unskew.protocol import (
@@ -43,15 +43,12 @@ from unskew.protocol import (
     Layout,
     Local,
     Me,
-    Plan,
     Run,
     Sgd,
     SgdConfig,
-    Spending,
     Step,
     drive,
     hook,
-    report_of,
     require_rate,
     sees_features,
     steps_of,
@@ -59,16 +56,15 @@ from unskew.protocol import (
 from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
-from unskew.wrappers.budgets import BudgetState, within_budget
-from unskew.wrappers.local_dp import uncovered
+from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
+from unskew.wrappers.budgets import BudgetState, ClientNoise
 
 ROOM = 2**24
 """Numbers of examples' gradients that are held at once."""
 
 
 @dataclass(frozen=True)
-class DPSGD(Wrapper):
+class DPSGD(ClientNoise):
     """Differential privacy of single examples, by noise in a client's own training.
 
     Attributes:
@@ -83,10 +79,12 @@ class DPSGD(Wrapper):
         ConfigError: If there is a budget or an infinite norm that noise does not go with, or the accountant is missing.
     """
 
-    State: ClassVar[Any] = BudgetState
     needs: ClassVar[tuple[str, ...]] = ("apart",)
     adds_nothing = True
     one_by_one = True
+    covered = "one example of a client"
+    guarantee = "one example of a client, if it is replaced by one that adds nothing, towards everyone"
+    noised = "gradients"
 
     clip: Annotated[float, Gt(0.0)] = 1.0
     noise_multiplier: Annotated[float, Ge(0.0)] = 1.0
@@ -95,12 +93,7 @@ class DPSGD(Wrapper):
     max_epsilon: Annotated[float, Gt(0.0)] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_epsilon is not None and not self.noise_multiplier:
-            raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
-        if math.isinf(self.clip) and self.noise_multiplier:
-            raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
-        if self.noise_multiplier:
-            privacy.require()
+        self.check_noise()
 
     def steps_in(self, config: SgdConfig) -> int:
         """Compute the steps of a local training, T."""
@@ -114,22 +107,14 @@ class DPSGD(Wrapper):
             return replace(method, of=self.counting(method.of))
         return replace(method, local=replace(method.local, local_epochs=None, local_steps=self.steps_in(method.local)))
 
-    def epsilon(self, steps: int) -> float:
-        """Compute the epsilon of a client's steps together; inf without noise."""
-        return privacy.sampled_epsilon(self.noise_multiplier, self.share, steps, self.delta)
+    def mechanisms(self, method: Any) -> tuple[float, float, int]:
+        """Return z, q and T."""
+        return self.noise_multiplier, self.share, self.steps_in(method.local)
 
-    def most(self, method: Any) -> int | None:
-        """Compute the number of local trainings that the budget allows a client; None is no limit."""
-        if self.max_epsilon is None:
-            return None
-        steps = self.steps_in(method.local)
-        low, high = 0, 1
-        while self.epsilon(high * steps) <= self.max_epsilon:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.epsilon(middle * steps) <= self.max_epsilon else (low, middle)
-        return low
+    def costs(self, method: Any, step: str) -> bool:
+        """True if the step trains."""
+        types = step_types(steps_of(method)[step])
+        return types is not None and types.works
 
     # ------------------------------------------------------------------ what is refused
     def check(self, method: Any) -> None:
@@ -151,20 +136,7 @@ class DPSGD(Wrapper):
             raise ConfigError(f"DPSGD states one guarantee, and {name} has noise of its own; leave one of them out")
         if counted := [n for n in needs_of(method) if n == "groups"]:
             raise ConfigError(f"DPSGD covers gradients only, and {name} also counts examples ({counted[0]})")
-        for step, begin in steps_of(method).items():
-            types = step_types(begin)
-            open_ = uncovered(types.reply, step) if types is not None else []
-            if open_:
-                raise ConfigError(
-                    f"DPSGD adds noise to the gradients that models are trained by, and {name} sends "
-                    f"{' and '.join(open_)} without it; use a method that sends models only, such as fedavg"
-                )
-        if self.most(method) == 0:
-            raise ConfigError(
-                f"max_epsilon = {self.max_epsilon:g} does not allow one local training of "
-                f"{self.steps_in(method.local)} steps, which costs {self.epsilon(self.steps_in(method.local)):.4g}; "
-                "raise it or noise_multiplier"
-            )
+        self.check_replies(method)
 
     def check_around(self, method: Any, whole: Any) -> None:
         """Refuse a wrapper around this one whose clients may send more, or that has noise of its own.
@@ -172,8 +144,7 @@ class DPSGD(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        if isinstance(whole, Wrapped) and not whole.by.adds_nothing:
-            raise ConfigError(f"DPSGD covers gradients only, and {type(whole.by).__name__} sends more; leave one out")
+        super().check_around(method, whole)
         if isinstance(whole, Wrapped) and hook(whole.by, "planned") is not None and not isinstance(whole.by, DPSGD):
             raise ConfigError(
                 f"DPSGD states one guarantee, and {type(whole.by).__name__} around it another; leave one of them out"
@@ -259,36 +230,8 @@ class DPSGD(Wrapper):
         if validate is not None:
             validate(step, reply, model, layout)
 
-    def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
-        """Return the cost of a reply: the steps of one local training."""
-        types = step_types(steps_of(method)[step])
-        if types is None or not types.works or not self.noise_multiplier:
-            return ()
-        steps, most = self.steps_in(method.local), self.most(method)
-        most_steps = None if most is None else most * steps
-        return (Spending("gradients", self.noise_multiplier, steps, most_steps, self.share),)
-
-    # ------------------------------------------------------------------ on the server
-    def round(self, method: Any, state: BudgetState[Any], fed: Federation) -> Plan[BudgetState[Any]]:
-        """Run the method's round with the clients that have budget left."""
-        steps = steps_of(method)
-
-        def costs(request: Ask) -> bool:
-            types: StepTypes | None = step_types(steps[request.step])
-            return types is not None and types.works
-
-        return (yield from within_budget(method.round(state.of, fed), state, self.most(method), costs))
-
-    def has_dp_noise(self, method: Any) -> bool:
-        """True if there is noise: then nothing else of a client's data may leave it."""
-        return self.noise_multiplier > 0.0
-
     def covers_examples(self, method: Any) -> bool:
         """True if there is noise."""
-        return self.noise_multiplier > 0
-
-    def covers_replies(self, method: Any) -> bool:
-        """True if there is noise: a method with other replies is refused."""
         return self.noise_multiplier > 0
 
     def check_examples(self, method: Any, most: int) -> None:
@@ -300,54 +243,15 @@ class DPSGD(Wrapper):
         if self.noise_multiplier:
             privacy.check_delta(self.delta, most, "a client's examples")
 
-    def uses_private_randomness(self, method: Any) -> bool:
-        """True: clients draw batches and noise of their own."""
-        return True
+    def seen(self) -> str:
+        """Say what the server sees of a client."""
+        return "each participant's number of examples, and its model, trained with noise in every step"
 
-    def planned(self, method: Any, rounds: int, clients: int, cohort: int) -> str:
-        """Describe the privacy that a run will spend."""
-        most = self.most(method)
-        trainings = rounds if most is None else min(rounds, most)
-        spent = self.epsilon(trainings * self.steps_in(method.local))
-        if math.isinf(spent):
-            return "no differential privacy, as there is no noise"
-        return f"epsilon {spent:.4g} at delta {self.delta:g} for one example of a client that trains {trainings} times"
-
-    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.ClientsNoise:
-        """Return the noise of a training, of which several add up; fewer steps where the budget ends it."""
-        most = self.most(method)
-        steps = self.steps_in(method.local) * (rounds if most is None else min(rounds, most))
-        return privacy.ClientsNoise("one example of a client", self.noise_multiplier, self.share, steps, self.delta)
-
-    def info(self, method: Any, state: BudgetState[Any]) -> tuple[object, ...]:
-        """Report the method's own info, and the privacy that each client has spent."""
-        own = report_of(method, state.of)
-        steps = self.steps_in(method.local)
-        most = max(state.asked.values(), default=0)
-        spent = self.epsilon(most * steps)
-        guarantee = Privacy(
-            epsilon="no guarantee, as there is no noise" if math.isinf(spent) else round(spent, 6),
-            server="each participant's number of examples, and its model, trained with noise in every step",
-            clients="the models",
-            delta=self.delta,
-            uploads=most,
-            covers="one example of a client, if it is replaced by one that adds nothing, towards everyone",
-        )
-        stopped = f"no client that was drawn has any of its privacy budget left, epsilon {self.max_epsilon}"
-        by_client = {} if math.isinf(spent) else {c: round(self.epsilon(k * steps), 6) for c, k in state.asked.items()}
-        return (
-            *own,
-            ExampleBudget(
-                privacy=guarantee,
-                clip=None if math.isinf(self.clip) else self.clip,
-                noise=self.noise_multiplier * self.clip if self.noise_multiplier else 0.0,
-                releases=most * steps,
-                budget=self.max_epsilon,
-                by_clients=NoiseByClients(multiplier=self.noise_multiplier, share=self.share),
-                spent=dict(sorted(by_client.items())),
-                warnings=(stopped,) if state.stopped else (),
-            ),
-        )
+    def report(self, method: Any, state: BudgetState[Any], budget: PrivacyBudget) -> ExampleBudget:
+        """Add what each client has spent."""
+        spent = {c: self.spent(method, k) for c, k in sorted(state.asked.items())}
+        finite = {c: round(epsilon, 6) for c, epsilon in spent.items() if math.isfinite(epsilon)}
+        return ExampleBudget(**vars(budget), spent=finite)
 
 
 # ---------------------------------------------------------------- training

@@ -93,11 +93,11 @@ def _check(attack: Attack, method: Any, check: Any) -> None:
         ) from None
 
 
-def with_attack(algorithm: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
+def with_attack(method: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
     """Put malicious clients around a method; the method itself if there are none.
 
     Args:
-        algorithm: The method.
+        method: The method.
         attack: What they do.
         clients: Number of clients.
         key: Root of the run's randomness.
@@ -108,12 +108,12 @@ def with_attack(algorithm: Any, attack: Attack, clients: int, key: Key, simulate
     """
     malicious = attack.malicious(clients, key)
     if not malicious or not attack.uploads:
-        return algorithm
+        return method
     if attack.colludes and simulated:
-        return wrap(algorithm, ColludingAttack(attack, malicious))
+        return wrap(method, ColludingAttack(attack, malicious))
     if not attack.alone:
         raise ConfigError(
             f"world.attack {attack.name!r} is made from the replies of honest clients, which a client on a network "
             "does not see; use sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
         )
-    return wrap(algorithm, IndependentAttack(attack, malicious))
+    return wrap(method, IndependentAttack(attack, malicious))

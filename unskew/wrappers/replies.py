@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from unskew.errors import ConfigError
-from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, steps_of
-from unskew.reduction import Folding, Reduced, Reduction, Within
+from unskew.protocol import Ask, ClientId, Federation, Plan, steps_of
+from unskew.reduction import Folding, Reduced, Reduction
 from unskew.tree import Params
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, through
 from unskew.wrappers.uploads import (
-    MARK_IT,
     Upload,
     UploadWrapper,
     differences,
+    in_one_mean,
+    require_uploads,
     sent_model,
-    uploads,
     uploads_of,
     with_updates,
 )
@@ -105,11 +105,7 @@ class ReplyWrapper(Wrapper):
             ConfigError: If its clients send neither models nor updates, or compress them before they are compared.
         """
         who = type(self).__name__
-        if not any(types is not None and uploads(types.reply) for types in map(step_types, steps_of(method).values())):
-            raise ConfigError(
-                f"{who} compares the models or updates that clients send, and {name_of(method)} marks none in its "
-                "clients' replies; leave it out"
-            )
+        require_uploads(method, who)
         inner = method
         while isinstance(inner, Wrapped):
             if isinstance(inner.by, UploadWrapper) and inner.by.Reply is not None:
@@ -137,28 +133,7 @@ class ReplyWrapper(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        who, method_name = type(self).__name__, name_of(method)
-        if isinstance(request, Collect):
-            raise ConfigError(
-                f"{who} compares uploads, and {method_name} collects models that clients held; leave it out"
-            )
-        if not isinstance(request, Ask) or not uploads_of(method, request.step):
-            return
-        if not request.reduce:
-            raise ConfigError(
-                f"{who} stands in for a mean of all clients, and step {request.step!r} of {method_name} looks at each "
-                "reply by itself; leave it out"
-            )
-        if any(sent_model(message) is None for message in request.to.values()):
-            raise ConfigError(
-                f"{who} compares what clients make of one model, and step {request.step!r} of {method_name} sends "
-                f"none, or several tables of tensors; {MARK_IT}, or leave {who} out"
-            )
-        if any(grouped(reduction) for reduction in request.reduce):
-            raise ConfigError(
-                f"{who} stands in for a mean of all clients, and step {request.step!r} of {method_name} takes one for "
-                "each group: in a group malicious clients may be the majority; leave it out"
-            )
+        in_one_mean(method, request, type(self).__name__)
 
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round on replies that are changed together."""
@@ -250,24 +225,15 @@ def compared(stacks: Params, parameter_names: frozenset[str]) -> list[Tensor]:
     return [t.flatten(1).double() for t in chosen]
 
 
-def grouped(reduction: Any) -> bool:
-    """True if a reduction gives a result for each group of clients."""
-    while isinstance(reduction, Within):
-        reduction = reduction.reduction
-    if isinstance(reduction, Together):
-        return any(map(grouped, reduction.reductions))
-    return getattr(reduction, "by", None) is not None
-
-
 COPIES = 3
 """Copies of every upload that are alive at once: as it came, as a difference, and beside all others of its tensor."""
 
 
-def held_uploads(algorithm: Any) -> int:
+def held_uploads(method: Any) -> int:
     """Number of uploads that are alive for each client of a cohort because a wrapper compares them; 0 without one."""
-    if not isinstance(algorithm, Wrapped):
+    if not isinstance(method, Wrapped):
         return 0
     own = 0
-    if isinstance(algorithm.by, ReplyWrapper):
-        own = COPIES * max(len(uploads_of(algorithm.of, name)) for name in steps_of(algorithm.of))
-    return max(own, held_uploads(algorithm.of))
+    if isinstance(method.by, ReplyWrapper):
+        own = COPIES * max(len(uploads_of(method.of, name)) for name in steps_of(method.of))
+    return max(own, held_uploads(method.of))

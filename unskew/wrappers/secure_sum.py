@@ -18,8 +18,8 @@ Losses     A client that does not answer one of the four is gone.  If fewer than
            own secrets, and their next sum has other secrets.
 Numbers    An entry of an update is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
            examples, a whole number: sums are exact, and a mean is wrong by 2^-25 at most, and by what was clipped.
-Built on   Flower's primitives: ECDH with HKDF, Shamir shares, authenticated encryption.  Not on its generator of masks,
-           which folds a key into 32 bits: G is SHAKE-256, as in `Key.bits`.
+Built on   cryptography and PyCryptodome: ECDH with HKDF, Shamir shares, authenticated encryption.
+           G is SHAKE-256, as in `Key.bits`.
 Lies       A client that sends keys, shares or a vector which cannot be such is refused, or the round is begun again
            without it.  With its public keys each sends SHA-256 of b_k, so that a secret which was put together from
            wrong shares is known; so is a sum that no vectors within `clip` can have.  A vector within `clip` may be
@@ -32,6 +32,7 @@ Departures The number of examples travels beside the mask too: a deployment hold
            Every pair of clients agrees on a key, where SecAgg+ takes a graph: n^2 shares of some 300 bytes.
 """
 
+import base64
 import functools
 import hashlib
 import itertools
@@ -40,7 +41,7 @@ import re
 import secrets
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar, cast
@@ -54,7 +55,6 @@ from unskew.keys import Key
 from unskew.protocol import (
     Ask,
     ClientId,
-    Collect,
     Federation,
     Layout,
     Me,
@@ -68,12 +68,13 @@ from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
 from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
 from unskew.wrappers.uploads import (
-    MARK_IT,
     Upload,
     at,
     differences,
     emptied,
     has_table,
+    in_one_mean,
+    require_uploads,
     sent_model,
     uploads,
     uploads_of,
@@ -232,14 +233,10 @@ class SecureSum(Wrapper):
         """Refuse a method whose uploads cannot be summed unseen.
 
         Raises:
-            ConfigError: If no reply is marked, one holds more than sums and marked fields, or Flower is missing.
+            ConfigError: If no reply is marked, one holds more than sums and marked fields, or a library is missing.
         """
         _primitives()
-        if not any(self.applies_to(method, name, kind) for name, kind in _types(method).items()):
-            raise ConfigError(
-                f"SecureSum adds up the models or updates that clients send, and {name_of(method)} marks none in its "
-                "clients' replies; leave it out"
-            )
+        require_uploads(method, "SecureSum")
 
     def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
         """True if a step sends models or updates."""
@@ -277,28 +274,13 @@ class SecureSum(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        method_name = name_of(method)
-        if isinstance(request, Collect):
-            raise ConfigError(
-                f"SecureSum shows the server sums only, and {method_name} collects single models; leave it out"
-            )
-        if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
+        fields, method_name = in_one_mean(method, request, "SecureSum"), name_of(method)
+        if not fields:
             return
         names = {field.path[0] for field in fields if len(field.path) == 1}
         weights = set()
-        if not request.reduce:
-            raise ConfigError(
-                f"SecureSum shows the server sums only, and step {request.step!r} of {method_name} looks at each reply "
-                "by itself; leave it out"
-            )
         for reduction in cast(tuple[Any, ...], request.reduce):
-            linear = type(reduction) in (MeanOf, SumOf)
-            if linear and reduction.by is not None:
-                raise ConfigError(
-                    f"SecureSum adds up the uploads of all clients, and step {request.step!r} of {method_name} adds up "
-                    "those of each group, of whose members the server decides when it has seen them; leave it out"
-                )
-            plain = linear and (_field_of(reduction) in names)
+            plain = type(reduction) in (MeanOf, SumOf) and _field_of(reduction) in names
             if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
                 raise ConfigError(
                     "SecureSum adds up fields that clients send, weighted by a whole number, and step "
@@ -319,11 +301,10 @@ class SecureSum(Wrapper):
                     f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} have "
                     f"the field {name!r}, which is in no sum; leave it out"
                 )
-        models = [sent_model(message) for message in request.to.values()]
-        if any(model is None for model in models) or len({id(model) for model in models}) > 1:
+        if len({id(sent_model(message)) for message in request.to.values()}) > 1:
             raise ConfigError(
                 f"SecureSum needs one model that all clients of a round are sent, and step {request.step!r} of "
-                f"{method_name} sends others, or several tables of tensors; {MARK_IT}, or leave SecureSum out"
+                f"{method_name} sends several; leave SecureSum out"
             )
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
@@ -417,7 +398,7 @@ class SecureSum(Wrapper):
                 is left out.
             QuorumError: If those of several do not, or nobody can be left out: one who revealed them may have lied.
         """
-        flwr = _primitives()
+        primitives = _primitives()
         total = torch.zeros(length, dtype=torch.int64)
         wrong_clients: set[ClientId] = set()
         lost: dict[ClientId, int] = {}  # and how many revealed their shares of its secret
@@ -434,7 +415,9 @@ class SecureSum(Wrapper):
                 total += _stream(secret, length)
             else:
                 for p in present:
-                    total += _sign(p, c) * _stream(flwr.agreed(flwr.private(secret), members[p].masks), length)
+                    total += _sign(p, c) * _stream(
+                        primitives.agreed(primitives.private(secret), members[p].masks), length
+                    )
         if len(lost) == 1 and min(lost.values()) > least:
             raise SuspectError("", dict.fromkeys(lost, "the shares that it gave do not make its secret"))
         if lost:
@@ -513,11 +496,11 @@ class SecureSum(Wrapper):
             raise ProtocolError(f"client {me.id} was asked for an upload to a sum that its keys are not for")
         reply, kept = yield from running(begin(me, msg.of, memory.of))
         vector = self.vector(uploads_of(method, name), reply, msg)
-        flwr, length = _primitives(), len(vector)
-        secret = flwr.private(_part(root, "masks"))
+        primitives, length = _primitives(), len(vector)
+        secret = primitives.private(_part(root, "masks"))
         vector = vector + _stream(_part(root, "own"), length)
         for peer in members - {me.id}:
-            vector += _sign(me.id, peer) * _stream(flwr.agreed(secret, memory.keys[peer].masks), length)
+            vector += _sign(me.id, peer) * _stream(primitives.agreed(secret, memory.keys[peer].masks), length)
         fields, model, amend = uploads_of(method, name), sent_model(msg.of) or {}, hook(method, "amend")
         if amend is not None:
             updates = {n: (self.entries(t) * UNIT).to(t) for n, t in differences(fields, reply, model).items()}
@@ -574,7 +557,7 @@ class SecureSum(Wrapper):
         Raises:
             ProtocolError: If keys occur twice or this client's are missing, the threshold is too low, or it has shared.
         """
-        flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        primitives, root = _primitives(), bytes.fromhex(self._root(me, memory))
         if memory.keys or msg.keys.get(me.id) != _public_keys(root) or _copied(msg.keys):
             raise ProtocolError(f"client {me.id} was asked to share its secrets twice, or among keys that occur twice")
         if not self.least(len(msg.keys)) <= msg.threshold <= len(msg.keys):
@@ -582,11 +565,13 @@ class SecureSum(Wrapper):
                 f"client {me.id} was asked to share its secrets among {len(msg.keys)} clients of which {msg.threshold} "
                 f"can make them; {self.least(len(msg.keys))} are the fewest"
             )
-        mine = flwr.private(_part(root, "shares"))
-        parts = [flwr.split(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
+        mine = primitives.private(_part(root, "shares"))
+        parts = [primitives.split(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
         return Shares(
             {
-                c: flwr.encrypt(flwr.agreed(mine, msg.keys[c].shares), b"".join(s[i] for s in parts)).decode()
+                c: primitives.encrypt(
+                    primitives.agreed(mine, msg.keys[c].shares), b"".join(s[i] for s in parts)
+                ).decode()
                 for i, c in enumerate(msg.keys)
             }
         ), replace(memory, keys=msg.keys, threshold=msg.threshold)
@@ -597,15 +582,15 @@ class SecureSum(Wrapper):
         Raises:
             ProtocolError: If too few of the members are in the sum, or this sum was unmasked already.
         """
-        flwr, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        primitives, root = _primitives(), bytes.fromhex(self._root(me, memory))
         present = {*msg.present} & {*memory.members}
         if me.id not in present or len(present) < max(memory.threshold, len(msg.present)):
             raise ProtocolError(f"client {me.id} was asked to unmask a sum of fewer than {memory.threshold} clients")
-        mine = flwr.private(_part(root, "shares"))
+        mine = primitives.private(_part(root, "shares"))
         own: dict[int, str] = {}
         masks: dict[int, str] = {}
         for c in memory.members:
-            both = flwr.opened(flwr.agreed(mine, memory.keys[c].shares), msg.shares.get(c, "").encode())
+            both = primitives.opened(primitives.agreed(mine, memory.keys[c].shares), msg.shares.get(c, "").encode())
             if both is None:  # its sender is malicious, and must not make this client look so
                 continue
             half = len(both) // 2
@@ -641,23 +626,43 @@ class SecureSum(Wrapper):
 
 # ---------------------------------------------------------------- primitives, all of them others'
 class _Primitives:
-    """Flower's key agreement, shares and encryption."""
+    """Key agreement and encryption by cryptography, shares by PyCryptodome."""
 
     def __init__(self) -> None:
-        from cryptography.fernet import InvalidToken
-        from cryptography.hazmat.primitives import serialization
+        from Crypto.Protocol.SecretSharing import Shamir
+        from Crypto.Util.Padding import pad, unpad
+        from cryptography import fernet
+        from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-        from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        self._ec, self._form = ec, serialization
-        self._curve = ec.SECP384R1()
-        self.split, self.combine = shamir.create_shares, shamir.combine_shares
-        self._agree = symmetric_encryption.generate_shared_key
-        self.encrypt, self._decrypt, self._invalid = (
-            symmetric_encryption.encrypt,
-            symmetric_encryption.decrypt,
-            InvalidToken,
-        )
+        self._ec, self._form, self._fernet, self._shamir = ec, serialization, fernet, Shamir
+        self._curve, self._pad, self._unpad = ec.SECP384R1(), pad, unpad
+        self._hkdf, self._hash = HKDF, hashes.SHA256
+
+    def split(self, secret: bytes, threshold: int, number: int) -> list[bytes]:
+        """Split a secret into shares: the share's number in 4 bytes, then a share of each 16 bytes."""
+        whole = self._pad(secret, 16)
+        blocks = [
+            self._shamir.split(threshold, number, whole[i : i + 16], ssss=False) for i in range(0, len(whole), 16)
+        ]
+        return [i.to_bytes(4, "little") + b"".join(b[k][1] for b in blocks) for k, (i, _) in enumerate(blocks[0])]
+
+    def combine(self, shares: Sequence[bytes]) -> bytes:
+        """Put a secret together.
+
+        Raises:
+            ValueError: If these are not shares of one secret.
+        """
+        numbered = [(int.from_bytes(share[:4], "little"), share[4:]) for share in shares]
+        places = range(0, len(numbered[0][1]), 16)
+        blocks = [[(i, share[at : at + 16]) for i, share in numbered] for at in places]
+        whole: bytes = self._unpad(b"".join(self._shamir.combine(block, ssss=False) for block in blocks), 16)
+        return whole
+
+    def encrypt(self, key: bytes, text: bytes) -> bytes:
+        """Encrypt with authentication."""
+        return bytes(self._fernet.Fernet(key).encrypt(text))
 
     def private(self, secret: bytes) -> Any:
         """Derive a private key from 32 secret bytes."""
@@ -680,15 +685,16 @@ class _Primitives:
     def opened(self, key: bytes, text: bytes) -> bytes | None:
         """Decrypt two shares; None if these are not two that were encrypted with this key."""
         try:
-            both = self._decrypt(key, text)
-        except self._invalid:
+            both: bytes = self._fernet.Fernet(key).decrypt(text)
+        except self._fernet.InvalidToken:
             return None
         return both if len(both) == 2 * SHARE_BYTES else None
 
     def agreed(self, private: Any, public: str) -> bytes:
         """Agree on 32 bytes with the owner of a public key, in base 64."""
         key = self._ec.EllipticCurvePublicKey.from_encoded_point(self._curve, bytes.fromhex(public))
-        return self._agree(private, key)
+        shared = private.exchange(self._ec.ECDH(), key)
+        return base64.urlsafe_b64encode(self._hkdf(self._hash(), 32, None, None).derive(shared))
 
 
 @functools.cache
@@ -696,7 +702,7 @@ def _primitives() -> _Primitives:
     try:
         return _Primitives()
     except ImportError:
-        raise ConfigError("SecureSum needs Flower's primitives: pip install 'unskew[flower]'") from None
+        raise ConfigError("SecureSum needs cryptography and PyCryptodome: pip install 'unskew[deploy]'") from None
 
 
 def _part(root: bytes, what: str) -> bytes:
@@ -706,8 +712,8 @@ def _part(root: bytes, what: str) -> bytes:
 
 def _public_keys(root: bytes) -> PublicKeys:
     """Derive what a client with this secret sends."""
-    flwr = _primitives()
-    shares, masks = (flwr.public(flwr.private(_part(root, what))) for what in ("shares", "masks"))
+    primitives = _primitives()
+    shares, masks = (primitives.public(primitives.private(_part(root, what))) for what in ("shares", "masks"))
     return PublicKeys(shares, masks, hashlib.sha256(_part(root, "own")).hexdigest())
 
 
@@ -725,8 +731,8 @@ def _is_secret(keys: PublicKeys, secret: bytes, own: bool) -> bool:
     """True if this is the secret of a client with these keys: its own, or that behind its masks."""
     if own:
         return hashlib.sha256(secret).hexdigest() == keys.own
-    flwr = _primitives()
-    return flwr.public(flwr.private(secret)) == keys.masks
+    primitives = _primitives()
+    return primitives.public(primitives.private(secret)) == keys.masks
 
 
 def _together(

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_arg
 from torch import Tensor
 
 from unskew.errors import ConfigError, ProtocolError, WireError
-from unskew.protocol import Ask, ClientId, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
+from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
 from unskew.tree import Params, check_unchanged, form_of, hints_of, is_record, is_record_type, marks
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
@@ -132,12 +132,7 @@ class UploadWrapper(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        kinds = [step_types(begin) for begin in steps_of(method).values()]
-        if not any(kind is not None and uploads(kind.reply) for kind in kinds):
-            raise ConfigError(
-                f"{type(self).__name__} changes the models or updates that clients send, and {name_of(method)} has no "
-                "step that sends one; leave it out"
-            )
+        require_uploads(method, type(self).__name__)
 
     def check_around(self, method: Any, whole: Any) -> None:
         """Refuse a second wrapper that remembers what it leaves out: its numbers stand for other entries each round.
@@ -165,13 +160,7 @@ class UploadWrapper(Wrapper):
         state = method.init(params, fed)
         request = first_request(method, state, fed)
         if isinstance(request, Ask) and uploads_of(method, request.step):
-            for message in request.to.values():
-                if sent_model(message) is None:
-                    raise ConfigError(
-                        f"{type(self).__name__} needs a method whose clients are sent one model, and step "
-                        f"{request.step!r} of {name_of(method)} sends none, or several tables of tensors; {MARK_IT}, "
-                        "or leave the wrapper out"
-                    )
+            require_model(method, request, type(self).__name__)
         return self.State(state, {}) if self.Memory else state
 
     # ------------------------------------------------------------------ on a client
@@ -198,14 +187,7 @@ class UploadWrapper(Wrapper):
         before, who = marks(updates), f"encode of {type(self).__name__}"
         encoded: Any = self.encode(me, updates, residuals.get(name))
         check_unchanged(before, updates, who, "the updates it is given")
-        if not isinstance(encoded, tuple) or len(encoded) != 2:
-            raise ProtocolError(f"{who} must return (what is sent, residual), got {type(encoded).__name__}")
         sent, residual = encoded
-        if residual and not self.Memory:
-            raise ProtocolError(
-                f"{who} returns what it leaves out, and nothing remembers that; give {type(self).__name__} "
-                "Memory = Residuals, or return {} as the residual"
-            )
         if self.Reply is None and sent.keys() != updates.keys():
             odd = ", ".join(sorted(sent.keys() ^ updates.keys()))
             raise ProtocolError(f"{who} must return an update for each that it is given, and differs in {odd}")
@@ -330,6 +312,63 @@ def uploads_of(method: Any, name: str) -> tuple[Upload, ...]:
     """Find the uploads in the reply of a method's step."""
     types = step_types(steps_of(method)[name])
     return () if types is None else uploads(types.reply)
+
+
+def require_uploads(method: Any, who: str) -> None:
+    """Refuse a method whose clients send neither models nor updates.
+
+    Raises:
+        ConfigError: If so.
+    """
+    kinds = (step_types(begin) for begin in steps_of(method).values())
+    if not any(kind is not None and uploads(kind.reply) for kind in kinds):
+        raise ConfigError(
+            f"{who} needs the models or updates that clients send, and {name_of(method)} marks none in its clients' "
+            "replies; leave it out"
+        )
+
+
+def require_model(method: Any, request: Ask, who: str) -> None:
+    """Refuse a request whose messages have no model to take differences from.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if any(sent_model(message) is None for message in request.to.values()):
+        raise ConfigError(
+            f"{who} needs one model that clients are sent, and step {request.step!r} of {name_of(method)} sends none, "
+            f"or several tables of tensors; {MARK_IT}, or leave {who} out"
+        )
+
+
+def in_one_mean(method: Any, request: Any, who: str) -> tuple[Upload, ...]:
+    """Find the uploads that a request asks for, and refuse one that takes anything but means and sums of all of them.
+
+    Raises:
+        ConfigError: If so, or if there is no model to take differences from.
+    """
+
+    def refuse(why: str) -> ConfigError:
+        return ConfigError(f"{who} needs means of all clients' uploads, and {name_of(method)} {why}; leave {who} out")
+
+    if isinstance(request, Collect):
+        raise refuse("collects models that clients held")
+    if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
+        return ()
+    if not request.reduce:
+        raise refuse(f"looks at each reply to step {request.step!r} by itself")
+    if any(map(grouped, request.reduce)):
+        raise refuse(f"takes one for each group in step {request.step!r}, where one client may be the majority")
+    require_model(method, request, who)
+    return fields
+
+
+def grouped(reduction: Any) -> bool:
+    """True if a reduction, or one inside it, gives a result for each group of clients."""
+    while isinstance(reduction, Within):
+        reduction = reduction.reduction
+    inside = getattr(reduction, "reductions", ())
+    return any(map(grouped, inside)) or getattr(reduction, "by", None) is not None
 
 
 def sent_model(message: Any) -> Params | None:

@@ -75,8 +75,7 @@ def make_run(
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text("")
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("info", kept)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(folder, metrics=metrics, info=kept)
     return folder
 
 
@@ -198,7 +197,7 @@ def test_info_that_cannot_be_are_named_with_their_line(
     row = info(1)
     edit(row)
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else info(t)})
-    with pytest.raises(RunError, match=r"info\.jsonl, line 1: .*") as refused:
+    with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
         class_relations.history(read(folder), "fedavg+dw")
     assert re.search(message, str(refused.value))
 

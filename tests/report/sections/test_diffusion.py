@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records import rewrite
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
@@ -36,6 +37,7 @@ from unskew.errors import RunError
 from unskew.experiment.config import World
 from unskew.info import DiffusionRound, adapter
 from unskew.keys import Key
+from unskew.record.logs import rows as written
 from unskew.report import charts, read, stats
 from unskew.report.section import Chart, Section
 from unskew.report.sections import cost, diffusion
@@ -84,7 +86,7 @@ def make_run(
 ) -> Path:
     """A finished run's folder: FedAvg sends 2 models of 1,000 bytes each way, FedDif what its facts say.
 
-    With `kept` false it has no info.jsonl, as a run of methods that have none.
+    With `kept` false it has no info, as a run of methods that have none.
     """
     folder.mkdir(parents=True)
     metrics, ledger, work, kept_info = [], [], [], []
@@ -138,14 +140,7 @@ def make_run(
     (folder / "config.toml").write_text(f"{channel}\n{methods}")
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
     (folder / "summary.json").write_text(json.dumps(summary))
-    for name, lines in {
-        "metrics": metrics,
-        "ledger": ledger,
-        "work": work,
-        "info": kept_info if kept else None,
-    }.items():
-        if lines is not None:
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    rewrite(folder, metrics=metrics, transfers=ledger, work=work, info=kept_info if kept else ())
     return folder
 
 
@@ -234,8 +229,7 @@ def test_curves_are_means_over_models_and_rounds(folder: Path) -> None:
 def test_the_band_is_over_seeds(tmp_path: Path) -> None:
     """Seed 1 is cut to its first round, whose mean at the end is 0; seed 0 has both rounds and ends at .35355."""
     folder = make_run(tmp_path / "run", seeds=(0, 1))
-    lines = (folder / "info.jsonl").read_text().splitlines(keepends=True)
-    (folder / "info.jsonl").write_text("".join(lines[:3]))
+    rewrite(folder, info=list(written(folder, "info"))[:3])
     found = _diffusion(folder)
     assert found.distance.seeds == 2
     assert found.distance.low[-1] == pytest.approx(0)
@@ -347,11 +341,11 @@ def test_a_method_that_never_gets_there_is_not_reached(tmp_path: Path) -> None:
 def test_each_seed_has_its_own_target_and_the_spread_is_of_those_that_reached_it(tmp_path: Path) -> None:
     """FedAvg peaks at .5 (seed 0) and, edited, at .7 (seed 1), which FedDif, ending at .6, does not reach."""
     folder = make_run(tmp_path / "run", seeds=(0, 1))
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = list(written(folder, "metrics"))
     for row in lines:
         if (row["method"], row["seed"], row["round"], row["name"]) == ("FedAvg", 1, 2, "global.accuracy"):
             row["value"] = 0.7
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    rewrite(folder, metrics=lines)
     rows = _spent(folder)
     assert rows["FedAvg"].rounds == stats.Spread((1.0, 2.0))
     assert (rows["FedDif"].rounds, rows["FedDif"].seeds) == (stats.Spread((2.0,)), 2)
@@ -380,26 +374,17 @@ def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path
 
 
 # ---------------------------------------------------------------- what can be wrong with the log
-def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    whole = (folder / "info.jsonl").read_bytes()
-    (folder / "info.jsonl").write_bytes(whole[:-30])
-    assert read(folder).cut_short == ("info.jsonl",)
-    assert _diffusion(folder).rounds == 1
-    assert "goes from 0.707 to 0.000" in _section(folder).lead, "round 1 alone"
-
-
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(starts=[0, 4]), r"line 1: info\.starts\.1: clients must be below 4, got 4"),
-        (lambda f: f.update(starts=[0, "2"]), r"line 1: info\.starts\.1 must be an integer, got \"2\""),
-        (lambda f: f.update(models=3), r"line 1: info: models is 3, but starts names 2"),
+        (lambda f: f.update(starts=[0, 4]), r"info\.starts\.1: clients must be below 4, got 4"),
+        (lambda f: f.update(starts=[0, "2"]), r"info\.starts\.1 must be an integer, got \"2\""),
+        (lambda f: f.update(models=3), r"info: models is 3, but starts names 2"),
         (
             lambda f: f["hops"][1].update(hop=3),
             r"info: hops must be counted from 1 without a gap, got 3 as number 2",
         ),
-        (lambda f: f["hops"][0]["moves"][0].update(model=2), r"line 1: info: a move must name a model below 2, got 2"),
+        (lambda f: f["hops"][0]["moves"][0].update(model=2), r"info: a move must name a model below 2, got 2"),
         (
             lambda f: f["hops"][0]["moves"][0].update(dst=9),
             r"hops\.0\.moves\.0\.dst: clients must be below 4, got 9",
@@ -416,10 +401,10 @@ def test_info_that_cannot_be_are_named_with_their_line(
     tmp_path: Path, edit: Callable[[Info], object], message: str
 ) -> None:
     folder = make_run(tmp_path / "run")
-    first, *rest = map(json.loads, (folder / "info.jsonl").read_text().splitlines())
+    first, *rest = written(folder, "info")
     edit(first["info"])
-    (folder / "info.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rest)))
-    with pytest.raises(RunError, match=r"info\.jsonl, line 1: .*") as refused:
+    rewrite(folder, info=[first, *rest])
+    with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
         _section(folder)
     assert re.search(message, str(refused.value))
 
@@ -436,18 +421,6 @@ def test_a_measure_that_is_none_is_refused(tmp_path: Path, options: str, message
         _section(make_run(tmp_path / "run", options=options))
 
 
-def test_info_of_one_round_come_once_and_of_a_known_cell(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    lines = (folder / "info.jsonl").read_text()
-    (folder / "info.jsonl").write_text(lines + lines)
-    with pytest.raises(RunError, match=r"line 3: info unskew\.diffusion of FedDif, seed 0, round 1 is given twice"):
-        read(folder)
-    (folder / "info.jsonl").write_text(lines.replace("FedDif", "FedX"))
-    with pytest.raises(RunError, match=r"line 1: run\.json has no cell for method 'FedX'"):
-        read(folder)
-
-
-# ---------------------------------------------------------------- a run that was run
 def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Path) -> None:
     simulate(
         {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},
@@ -464,4 +437,4 @@ def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Pat
     assert found.overbid < 1e-9
     passes = record.passes["FedDif", 0]
     iterations = {t: info.iterations for _, t, info in diffusion.info_of(record, "FedDif", DiffusionRound)}
-    assert passes == iterations, "legs counted in work.jsonl are those FedDif counted"
+    assert passes == iterations, "legs counted in the work are those FedDif counted"

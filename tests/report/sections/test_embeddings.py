@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from records import rewrite
 from torch import Tensor
 
 from unskew import priors
@@ -120,8 +121,7 @@ def make_run(
     (folder / "config.toml").write_text(f'task = {{ data = "{data}" }}\n{table}')
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("info", kept), ("ledger", ledger)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(folder, metrics=metrics, info=kept, transfers=ledger)
     return folder
 
 
@@ -307,7 +307,8 @@ def test_the_data_of_a_deployed_run_is_not_looked_for(
 ) -> None:
     """What was put on a network was deployed, however the run was begun."""
     folder = make_run(tmp_path / "run", sha256=digits.sha256)
-    (folder / "network.jsonl").write_text("")
+    sent = {"hop": 0, "client": 0, "way": "up", "what": "ask", "payload": 1, "framing": 1}
+    rewrite(folder, network=[{"method": "feddistr", "seed": 0, "round": 1, **sent}])
     monkeypatch.setattr(generated_images, "load", lambda *a: pytest.fail("the data was read"))
     monkeypatch.setattr(generated_images, "holdings", lambda *a: pytest.fail("the division was read"))
     assert isinstance(made(folder), Chart)
@@ -357,7 +358,7 @@ def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch
 )
 def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Info, message: str) -> None:
     folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **change})})
-    with pytest.raises(RunError, match=rf"info\.jsonl, line 1: .*{message}"):
+    with pytest.raises(RunError, match=rf"run\.sqlite: .*{message}"):
         one_round.one_round(read(folder), "feddistr")
 
 

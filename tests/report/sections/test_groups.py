@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records import rewrite
 
 from unskew import simulate
 from unskew.algorithms import hcct
@@ -26,6 +27,7 @@ from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
+from unskew.record.logs import rows
 from unskew.report import charts, read, stats
 from unskew.report.section import Chart
 from unskew.report.sections import group_history, groups
@@ -99,8 +101,7 @@ def make_run(
         "".join(f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
     )
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
-    for name, rows in (("metrics", metrics), ("info", kept)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(folder, metrics=metrics, info=kept)
     return folder
 
 
@@ -171,9 +172,8 @@ def _row(folder: Path, method: str) -> str:
 
 def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kept = [r for r in lines if r["method"] != "independent" or r["round"] < 3]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in kept))
+    kept = [r for r in rows(folder, "metrics") if r["method"] != "independent" or r["round"] < 3]
+    rewrite(folder, metrics=kept)
     assert _grouping(folder).gains == {}
     assert {r["panel"] for r in groups.joined(_grouping(folder), {}, SIZES)} == {"utility, and alone as a line"}
 
@@ -318,7 +318,7 @@ def test_info_that_cannot_be_are_named_with_their_line(
     row = json.loads(json.dumps(ROUND_3))
     edit(row)
     folder = make_run(tmp_path / "run", info={"hcct": [*HCCT[:2], row]})
-    with pytest.raises(RunError, match=r"info\.jsonl, line 3: .*") as refused:
+    with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
         _grouping(folder)
     assert re.search(message, str(refused.value))
 

@@ -187,7 +187,7 @@ def test_a_plan_says_what_a_run_will_spend() -> None:
     spent = cohort_epsilon(5.0, 4, 4, 2, 1e-5)
     notes = [note for note in plan(made).notes if "epsilon" in note]
     assert notes[0] == f"fedavg+central_dp: epsilon {spent:.4g} at delta 1e-05 for one client's data after 2 rounds"
-    assert notes[1].endswith("for a client that is asked 2 times")
+    assert notes[1].endswith("for one client's data after 2 requests")
 
 
 def test_a_guarantee_without_delta_is_none() -> None:

@@ -9,7 +9,7 @@ Notation   d_i    class shares of client i's training examples, D_i their number
            u      the distribution that counts as IID
            W      distance between two distributions; the L2 norm of their difference unless the run says otherwise
 
-The run records which client trained which model (info.jsonl) and which client holds which examples (partition.json),
+The run records which client trained which model (its info) and which client holds which examples (partition.json),
 but no DoL: the base station never sees one.  Here each model's DoL is rebuilt by the recursion that the clients use,
 
     psi_k = (D_{k-1} psi_{k-1} + D_i d_i) / D_k,   D_k = D_{k-1} + D_i,                          (1)
@@ -205,7 +205,7 @@ class Diffusion:
         hops: Mean number of diffusion rounds per communication round, by seed.
         moved: Share of the models that move in a diffusion round.
         stayed: Share of the models that never leave their first trainer in a round.
-        mismatched: Number of rounds whose chain sizes in info.jsonl differ from those of partition.json.
+        mismatched: Number of rounds whose chain sizes in its info differ from those of partition.json.
         shown: The first round in which a model moved, with the data its models learned from.
     """
 

@@ -1,6 +1,6 @@
 """Images generated from embeddings, beside the clients' own, and latents: all that needs FedDistr's prior.
 
-Images are generated again for the page, from the embeddings in info.jsonl and the experiment's prior, with other noise
+Images are generated again for the page, from the embeddings in its record and the experiment's prior, with other noise
 than in the run, so a run folder is all that is needed.  Only unskew's own priors are used for that: a Stable Diffusion
 pipeline takes minutes an image here, and may be remote.  Real images, and their latents in the clusters the clients
 found, are shown beside them if the run was a simulation whose data can still be read and have the same hash.  The

@@ -1,12 +1,8 @@
-"""What a deployment does when clients die, rejoin, keep silent or lie, over Flower's own types."""
+"""What a deployment does when clients die, rejoin, keep silent or lie."""
 
 import dataclasses
-import errno
-import io
 import json
 import re
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,26 +15,21 @@ from recipe import VARIANTS, finite, rounds, simulator
 
 from unskew import wire
 from unskew.data.inputs import Column
-from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
+from unskew.errors import ConfigError, QuorumError
 from unskew.runtime.memory import Memory
 from unskew.world.outage import Outage
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from loopback import Deployed, Handler
+from loopback import Deployed, Handler, Loopback
 
 from unskew.algorithms.fedavg import ModelReply
 from unskew.info import PrivacyBudget, parts
 from unskew.keys import Key
 from unskew.local.executor import EvalJob
-from unskew.protocol import Ask
 from unskew.runtime import client as client_side
-from unskew.runtime import flower
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
-from unskew.runtime import round as round_driver
-from unskew.runtime.flower import MARGIN_S, FlowerTransport, answer, pack, unpack
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
 from unskew.runtime.message import (
     REPLIES,
@@ -68,21 +59,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         now[0] += max(seconds, 0.05)
 
-    monkeypatch.setattr(flower, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-
-
-def test_a_watch_on_the_parent_moves_no_clock() -> None:
-    """One outlives the test that started it, and let the deadlines of all later tests pass."""
-    flower._end_with_parent()
-    time.sleep(0.05)
-    assert flower.time.monotonic() == 0.0
+    monkeypatch.setattr(memberships, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
 
 
 def deployed(case: str, folder: Path, **options: Any) -> Deployed:
     return Deployed(case, NETWORK, folder, **{"seed": 4, "clients_per_round": 6, **options})
 
 
-def instead(there: Deployed, client: int, handler: Callable[[Message, Handler], Message]) -> None:
+def instead(there: Deployed, client: int, handler: Callable[[Envelope, Handler], Envelope]) -> None:
     """From now on this answers at a client's node; it is handed the honest client too."""
     honest = there.fresh(client)
     there.grid.handlers[there.node(client)] = lambda message: handler(message, honest)
@@ -93,48 +77,22 @@ def one_round(there: Deployed) -> tuple[Any, dict[int, str]]:
     return state, {f.client: f.reason for f in trace.failures}
 
 
-def trained(reply: Message) -> ModelReply:
-    (data,) = unpack(reply.content).parts
+def trained(reply: Envelope) -> ModelReply:
+    (data,) = reply.parts
     value = wire.decode(data, ModelReply)
     assert isinstance(value, ModelReply)
     return value
 
 
-def replying(reply: Message, request: Message, *parts: bytes, **head: Any) -> Message:
+def replying(reply: Envelope, request: Envelope, *parts: bytes, **head: Any) -> Envelope:
     """The reply with other payloads, or another head."""
-    old = unpack(reply.content)
+    old = reply
     body = {**json.loads(old.head), **head}
-    return Message(pack(Envelope(old.action, json.dumps(body), parts or old.parts)), reply_to=request)
+    return Envelope(old.action, json.dumps(body), parts or old.parts)
 
 
 # ---------------------------------------------------------------- faults
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (1, "client error"),
-        (2, "client error"),
-        (3, "late"),
-        (7, "client error"),
-        (8, "client lost"),
-    ],
-)
-def test_flowers_errors_are_losses_of_that_client(code: int, expected: str, tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    instead(there, 2, lambda message, honest: Message(Error(code, "because\nof \x1b[31mthis"), reply_to=message))
-    _, lost = one_round(there)
-    assert list(lost) == [2]
-    assert lost[2] == f"{expected}: because of  [31mthis (Flower's code {code})"
-    assert there.runtime.memory.get(2) is None
-
-
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
-
-
-def test_a_client_whose_heartbeats_have_stopped_is_lost_in_words(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    flowers = "Error: Node Unavailable - The destination node failed to report a heartbeat within 2 x its interval."
-    instead(there, 2, lambda message, honest: Message(Error(5, flowers), reply_to=message))
-    assert one_round(there)[1] == {2: GONE}
 
 
 def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
@@ -145,142 +103,21 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path,
         raise RuntimeError("patient 4711")
 
     broken = dataclasses.replace(there.client_runtime(3), open_setup=lambda cell: dataclasses.replace(setup, me=breaks))
-    instead(there, 3, lambda message, honest: answer(message, broken))
+    instead(there, 3, lambda message, honest: broken.answer(message))
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
     assert "patient 4711" in capsys.readouterr().err
 
 
-def test_a_client_whose_disk_is_full_answers_with_the_files_name_though_its_log_is_full_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = deployed("fedavg", tmp_path)
-
-    def full(*_: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "file"))
-
-    def printed(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    log = io.StringIO()
-    monkeypatch.setattr(log, "write", printed)
-    monkeypatch.setattr(sys, "stderr", log)
-    request = write("hello", messages.Hello("smallworld", "c", "0" * 32, "its classes differ"))
-    client = there.client_runtime(0)
-    assert client.answer(request).action == "hello"
-    monkeypatch.setattr(client_side, "record", full)
-    audited = dataclasses.replace(client, audit=tmp_path / "audit.jsonl")
-    assert "cannot write the audit log audit.jsonl: No space left" in reason(audited.answer(request))
-    monkeypatch.setattr(client_side, "read", full)
-    assert client.answer(request).action == "refused"
-    monkeypatch.setattr(client_side, "read", lambda *_: 1 / 0)
-    assert client.answer(request).action == "refused"
-
-
 def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=0.5))
 
-    def silent(message: Message, honest: Handler) -> Message:
+    def silent(message: Envelope, honest: Handler) -> Envelope:
         raise TimeoutError
 
     instead(there, 1, silent)
     _, lost = one_round(there)
     assert lost == {1: "late: no reply within 0.5 s"}
-    assert {m.metadata.ttl for m in there.grid.pushed[6:]} == {0.5 + MARGIN_S}
-    assert {m.metadata.message_type for m in there.grid.pushed} == {"query.hello", "query.step"}
-
-
-def test_too_few_replies_are_refused_with_the_sentence_of_the_simulator(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    for client in range(6):
-        instead(there, client, lambda message, honest: Message(Error(5), reply_to=message))
-    with pytest.raises(QuorumError, match=r"round 1, step 'train': 0 of 6 clients replied, 1 needed; lost: 0, 1, 2"):
-        one_round(there)
-
-
-def test_a_message_the_network_does_not_take_is_a_lost_client_and_costs_nothing(tmp_path: Path) -> None:
-    """A node that went after the roll was called: Flower gives its message no number."""
-    there = deployed("fedavg", tmp_path)
-    there.membership.call()
-    ids = there.grid.get_node_ids()
-    del there.grid.handlers[there.node(0)]
-    there.grid.get_node_ids = lambda: ids  # type: ignore[method-assign]
-    _, trace = there.runtime.round(there.runtime.start(), 1)
-    assert [(f.client, f.reason) for f in trace.failures] == [(0, "client lost: the network does not know it")]
-    assert 1 not in {r.dst for r in trace.transfers}
-
-
-def test_a_network_that_takes_nothing_ends_the_round_and_not_the_process(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-
-    def down(messages: Any) -> Any:
-        raise ConnectionError
-
-    there.grid.push_messages = down  # type: ignore[method-assign]
-    with pytest.raises(QuorumError, match="0 of 6 clients replied"):
-        one_round(there)
-
-
-def test_a_network_that_is_cut_for_a_moment_loses_nobody(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    pull, cuts = there.grid.pull_messages, iter([True] * 20)
-
-    def cut(ids: Any) -> Any:
-        if next(cuts, False):
-            raise ConnectionError
-        return pull(ids)
-
-    there.grid.pull_messages = cut  # type: ignore[method-assign]
-    assert one_round(there)[1] == {}
-
-
-def test_a_network_that_was_cut_for_a_moment_is_no_fault_of_who_is_late(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
-    pull, cuts = there.grid.pull_messages, iter([True] * 20)
-
-    def cut(ids: Any) -> Any:
-        if next(cuts, False):
-            raise ConnectionError
-        late = {m.metadata.message_id for m in there.grid.pushed if m.metadata.dst_node_id == there.node(4)}
-        return pull(set(ids) - late)
-
-    there.grid.pull_messages = cut  # type: ignore[method-assign]
-    assert one_round(there)[1] == {4: "late: no reply within 1 s"}
-
-
-def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
-    pull = there.grid.pull_messages
-
-    def poisoned(ids: Any) -> Any:
-        bad = {m.metadata.message_id for m in there.grid.pushed if m.metadata.dst_node_id == there.node(4)}
-        if bad & set(ids):
-            raise ValueError("Unexpected set of children")
-        return pull(ids)
-
-    there.grid.pull_messages = poisoned  # type: ignore[method-assign]
-    assert one_round(there)[1] == {4: "refused: its reply cannot be read (ValueError)"}
-
-
-def test_an_upload_that_breaks_off_takes_no_reply_with_it_that_was_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower's pull waits for the rest of an upload, longer than the round lasts; the others answer meanwhile."""
-    there = deployed("fedavg", tmp_path, limits=Limits(deadline_s=1.0))
-    there.membership.call()
-    pull, waits = there.grid.pull_messages, iter([200.0])
-
-    def held_up(ids: Any) -> Any:
-        broken_off = {m.metadata.message_id for m in there.grid.pushed if m.metadata.dst_node_id == there.node(4)}
-        for seconds in waits:
-            flower.time.sleep(seconds)
-            return []
-        return pull(set(ids) - broken_off)
-
-    monkeypatch.setattr(there.grid, "pull_messages", held_up)
-    assert one_round(there)[1] == {4: "late: no reply within 1 s"}
-    assert {m.metadata.ttl for m in there.grid.pushed[6:]} == {1.0 + MARGIN_S}
-    assert MARGIN_S > 200.0, "Flower must not have dropped those replies before"
 
 
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper"])
@@ -341,7 +178,7 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
 
     there.grid.pull_messages = killed  # type: ignore[method-assign]
     transport = there.membership.transport
-    assert isinstance(transport, FlowerTransport)
+    assert isinstance(transport, Loopback)
     transport._pull = lambda ids, broken: {m.metadata.reply_to_message_id: m for m in killed(ids)}  # type: ignore[method-assign]
     with pytest.raises(Killed):
         there.runtime.round(there.runtime.round(state, 2)[0], 3)
@@ -371,12 +208,10 @@ def test_what_a_killed_server_made_clients_do_is_forgotten_even_by_those_the_nex
 # ---------------------------------------------------------------- a client's memory
 def order(there: Deployed, **changes: Any) -> tuple[Envelope, StepRequest]:
     """The first order of round 1 that a client got, changed."""
-    if not any(unpack(m.content).action == "ask" for m in there.grid.pushed):
+    if not any(m.action == "ask" for _, m in there.grid.pushed):
         one_round(there)
-    first = next(
-        m for m in there.grid.pushed if m.metadata.dst_node_id == there.node(0) and unpack(m.content).action == "ask"
-    )
-    old = unpack(first.content)
+    first = next(m for at, m in there.grid.pushed if at == there.node(0) and m.action == "ask")
+    old = first
     head = dataclasses.replace(read(old, REQUESTS), **changes)
     return write("ask", head, *old.parts), head
 
@@ -394,10 +229,8 @@ def test_an_order_that_comes_twice_is_answered_twice_and_done_once(tmp_path: Pat
     monkeypatch.setattr(client_side, "_compute", None)
     reply = there.client_runtime(0).answer(again)
     assert read(reply, REPLIES).nonce == "another"
-    first = next(
-        m for m in there.grid.pulled if m.metadata.src_node_id == there.node(0) and unpack(m.content).action == "ask"
-    )
-    assert reply.parts == unpack(first.content).parts
+    first = next(m for at, m in there.grid.pulled if at == there.node(0) and m.action == "ask")
+    assert reply.parts == first.parts
 
 
 def test_an_old_order_is_refused(tmp_path: Path) -> None:
@@ -415,14 +248,6 @@ def test_an_old_order_is_refused(tmp_path: Path) -> None:
         reason(there.client_runtime(0).answer(write("ask", late, *old.parts)))
         == "round 2 lies before this server began"
     )
-
-
-def test_an_order_behind_the_last_round_is_refused(tmp_path: Path) -> None:
-    there = deployed("scaffold", tmp_path)
-    old, head = order(there)
-    runtime = dataclasses.replace(there.client_runtime(0), rounds=2)
-    late = write("ask", dataclasses.replace(head, context=dataclasses.replace(head.context, round=3)), *old.parts)
-    assert reason(runtime.answer(late)) == "round 3 lies behind the experiment's last, 2"
 
 
 @pytest.mark.parametrize(
@@ -489,7 +314,7 @@ def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_pa
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    def on_client_2(message: Message, honest: Handler) -> Message:
+    def on_client_2(message: Envelope, honest: Handler) -> Envelope:
         monkeypatch.setattr(client_side.os, "fsync", full)
         try:
             return honest(message)
@@ -546,7 +371,7 @@ def test_two_processes_never_answer_for_one_client_at_once(tmp_path: Path) -> No
 def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     quiet = dataclasses.replace(there.client_runtime(1), metrics=False)
-    instead(there, 1, lambda message, honest: answer(message, quiet))
+    instead(there, 1, lambda message, honest: quiet.answer(message))
     state, trace = there.runtime.round(there.runtime.start(), 1)
     assert not trace.failures
     assert sorted(w.client for w in trace.work) == [0, 2, 3, 4, 5]
@@ -594,11 +419,9 @@ def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any,
     there = deployed("fedavg", tmp_path)
     client = there.client_runtime(5)
     odd = dataclasses.replace(client, info=dataclasses.replace(client.info, **{name: value}))
-    there.grid.handlers[there.node(5)] = lambda message: answer(message, odd)
+    there.grid.handlers[there.node(5)] = lambda message: odd.answer(message)
     said: list[str] = []
-    there.membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, note=said.append
-    )
+    there.membership = Membership(there.grid, "smallworld", there.membership.expected, note=said.append)
     there.membership.call()
     assert there.membership.present == (0, 1, 2, 3, 4)
     assert any(text in line for line in said)
@@ -614,33 +437,11 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     there = deployed("fedavg", tmp_path)
     registered = {there.node(c): c for c in range(4)} | {there.node(4): 5}
     said: list[str] = []
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
-    )
+    membership = Membership(there.grid, "smallworld", there.membership.expected, registered, note=said.append)
     membership.call()
     assert membership.present == (0, 1, 2, 3)
     assert "a node is rejected: it says it is client 4, its key is client 5's" in said
     assert "a node is rejected: it says it is client 5, its key is not registered" in said
-
-
-def test_a_client_that_does_not_answer_yet_is_not_called_refused(tmp_path: Path) -> None:
-    """It was killed a moment ago, say; the network still lists it."""
-    there = deployed("fedavg", tmp_path)
-
-    def fails(message: Message) -> Message:
-        raise OSError("reset")
-
-    there.grid.handlers[there.node(1)] = fails
-    said: list[str] = []
-    registered = {there.node(c): c for c in range(6)}
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
-    )
-    membership.call()
-    [line] = [line for line in said if line.startswith("client 1 ")]
-    assert line.startswith("client 1 takes no part for now: it does not answer (client ")
-    assert line.endswith("; it is asked again")
-    assert not any("refused" in line for line in said)
 
 
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
@@ -649,12 +450,10 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     there = deployed("fedavg", tmp_path)
     client = there.client_runtime(5)
     other = dataclasses.replace(client, info=dataclasses.replace(client.info, classes=("A", "B")))
-    there.grid.handlers[there.node(5)] = lambda message: answer(message, other)
+    there.grid.handlers[there.node(5)] = lambda message: other.answer(message)
     said: list[str] = []
     registered = {there.node(c): c for c in range(6)}
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, note=said.append
-    )
+    membership = Membership(there.grid, "smallworld", there.membership.expected, registered, note=said.append)
     with pytest.raises(QuorumError, match="; client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"):
         membership.wait(6, 0.2, 0.01)
     assert said[5] == "client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"
@@ -664,7 +463,7 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     assert capsys.readouterr().err.count(told) == 1, "it is told once, and then left alone for a while"
     monkeypatch.setattr("unskew.runtime.membership.AGAIN_S", 0.0)
     membership._again.clear()
-    there.grid.handlers[there.node(5)] = lambda message: answer(message, client)
+    there.grid.handlers[there.node(5)] = lambda message: client.answer(message)
     membership.wait(6, 0.2, 0.01)
     assert membership.present == (0, 1, 2, 3, 4, 5)
     membership.call()
@@ -688,13 +487,13 @@ def test_a_client_with_other_input_columns_takes_no_part(
         plain = there.client_runtime(client)
         hashed = columns_hash([Column(name) for name in names])
         runtime = dataclasses.replace(plain, info=dataclasses.replace(plain.info, columns=hashed), columns=names)
-        return lambda message: answer(message, runtime)
+        return lambda message: runtime.answer(message)
 
     for client in range(5):  # the last one's data have no names for their columns
         there.grid.handlers[there.node(client)] = handler(client, () if client == 4 else ("age", "bp"))
     there.grid.handlers[there.node(5)] = handler(5, theirs)
     expected = dataclasses.replace(there.membership.expected, columns=columns_hash([Column(name) for name in ours]))
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", expected)
+    membership = Membership(there.grid, "smallworld", expected)
     membership.call()
     assert membership.present == (0, 1, 2, 3, 4)
     [(client, reason)] = membership.refused()
@@ -702,37 +501,6 @@ def test_a_client_with_other_input_columns_takes_no_part(
     assert not any(name in reason for name in theirs), "names stay at the client"
     membership.call()
     assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"images": ("bytes", "3 x 8 x 8")}, "the images of its data must be bytes of 1 x 8 x 8, as the server's are"),
-        ({"columns": columns_hash([Column("age"), Column("bp")])}, "the input columns of its data are others"),
-    ],
-)
-def test_data_of_another_shape_are_described_and_not_the_model_that_follows_from_them(
-    changes: dict[str, Any], text: str, tmp_path: Path
-) -> None:
-    there = deployed("fedavg", tmp_path)
-    ours = {"images": ("bytes", "1 x 8 x 8"), "columns": columns_hash([Column("age")])}
-    expected = dataclasses.replace(there.membership.expected, **ours)
-    info = dataclasses.replace(there.client_runtime(0).info, **{**ours, **changes}, layout="another")
-    wrong = expected.differs(info)
-    assert wrong is not None
-    assert wrong.startswith(text)
-
-
-@pytest.mark.parametrize(("error", "again_s"), [(Error(2, "no module"), 60.0), (Error(3, "no reply"), 600.0)])
-def test_a_client_that_fails_at_once_is_greeted_again_sooner_than_one_that_is_silent(
-    error: Error, again_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = deployed("fedavg", tmp_path)
-    monkeypatch.setattr(memberships, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    there.grid.handlers[there.node(2)] = lambda message: Message(error, reply_to=message)
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected)
-    membership.call(60.0)
-    assert membership._again[there.node(2)] == again_s
 
 
 @pytest.mark.parametrize("sent", [("a" * 10**6,), ("0" * 64,), ("0" * 64, "G" * 64), ("0" * 64,) * 3])
@@ -758,20 +526,10 @@ def test_images_that_are_not_described_as_agreed_are_not_kept(sent: tuple[str, .
     assert len(wrong) < 200
 
 
-def test_images_of_clients_that_an_older_version_met_are_compared_with_nobodys(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    images = ("bytes", "1 x 8 x 8")
-    for met, wrong in ((), None), (("floats", "1 x 8 x 8"), "the images of its data must be floats"):
-        known = {2: DataIdentity("rows", False, images=met)}
-        membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
-        found = membership._odd(1, DataIdentity("own rows", False, images=images))
-        assert found is None if wrong is None else found is not None and found.startswith(wrong)
-
-
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: DataIdentity("other rows", False)}
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
+    membership = Membership(there.grid, "smallworld", there.membership.expected, known=known)
     membership.call()
     assert membership.present == (0, 1, 3, 4, 5)
     [(client, reason)] = membership.refused()
@@ -780,9 +538,7 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     assert reason.endswith("take its key out of the server's clients/, start the server, and put it back")
     without, whole = ({there.node(c): c for c in range(6) if c != out} for out in (2, None))
     for registered in (without, whole):  # which is what the sentence says
-        membership = Membership(
-            FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
-        )
+        membership = Membership(there.grid, "smallworld", there.membership.expected, registered, known)
         membership.call()
     assert membership.present == (0, 1, 2, 3, 4, 5)
 
@@ -837,38 +593,6 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
 
-def test_a_client_that_was_taken_out_decides_about_nobody(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    columns = columns_hash([Column("forged")])
-    known = {0: DataIdentity("rows", True, (), columns, ("bytes", "1 x 8 x 8")), 1: DataIdentity("rows", False)}
-    registered = {there.node(c): c for c in range(1, 6)}
-    membership = Membership(
-        FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, registered, known
-    )
-    assert list(known) == [1]
-    told = DataIdentity("rows", True, columns=columns_hash([Column("age")]), images=("floats", "1 x 8 x 8"))
-    assert membership._odd(2, told) is None
-
-
-def test_two_of_one_kind_do_not_send_away_who_goes_with_most(tmp_path: Path) -> None:
-    """Scales that are alike within a factor need not be so in a row: 2^0 goes with 2^4, and 2^4 with 2^8."""
-    there = deployed("fedavg", tmp_path)
-    scales = {0: 0, 1: 4, 2: 4, 3: 4, 4: 8}
-    known = {c: DataIdentity(f"rows {c}", True, images=("floats", f"2^{scale}")) for c, scale in scales.items()}
-
-    def unlike(one: DataIdentity, other: DataIdentity, whose: str) -> str | None:
-        far = abs(int(one.images[1][2:]) - int(other.images[1][2:])) > 4
-        return f"its scale is not {whose}" if far else None
-
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected, known=known)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unskew.runtime.membership._unlike", unlike)
-        refusal = membership._odd(5, DataIdentity("rows 5", True, images=("floats", "2^8")))
-    assert refusal is not None
-    assert "its scale is not client 0's" in refusal
-    assert 0 in membership.known
-
-
 def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     there.membership.settle(False)
@@ -882,7 +606,7 @@ def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     del there.grid.handlers[there.node(1)]
     there.grid.handlers[77] = lambda message: Message(Error(2, "no module named unskew"), reply_to=message)
-    membership = Membership(FlowerTransport(there.grid, 0.0), "smallworld", there.membership.expected)
+    membership = Membership(there.grid, "smallworld", there.membership.expected)
     membership.wait(5, 5.0)
     with pytest.raises(
         QuorumError, match=r"5 of 6 clients are connected after 0\.1 s, 6 needed; present: 0, 2, 3, 4, 5"
@@ -903,17 +627,6 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
             count=lambda: 1,
             key=Key(0),
         )
-
-
-def test_a_plan_may_ask_for_marked_steps_of_known_clients_only(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    driver = round_driver._Round(there.runtime, 1, round_driver.Trace(), {})
-    with pytest.raises(ProtocolError, match="not marked @step"):
-        driver.answer(Ask("init", {}))
-    with pytest.raises(ProtocolError, match="no such client"):
-        driver.answer(Ask("train", {9: None}))
-    with pytest.raises(ProtocolError, match="yield from"):
-        driver.answer(x for x in ())
 
 
 # ---------------------------------------------------------------- hostile clients
@@ -956,7 +669,7 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     there = deployed("fedavg", tmp_path)
     make, text = LIES[lie]
 
-    def hostile(message: Message, honest: Handler) -> Message:
+    def hostile(message: Envelope, honest: Handler) -> Envelope:
         reply = honest(message)
         return replying(reply, message, make(trained(reply)))
 
@@ -973,40 +686,12 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     assert wire.encode(one_round(alone)[0]) == wire.encode(state)
 
 
-def numbered(content: RecordDict) -> RecordDict:
-    """Content in which a number stands for a text."""
-    return RecordDict({"body": content["body"], "head": ConfigRecord({"action": "ask", "json": "{}", "sizes": 3})})
-
-
-@pytest.mark.parametrize("left", ["action", "json", "sizes", "body", "head", "payload", "text"])
-def test_a_message_without_what_belongs_to_it_is_refused(left: str, tmp_path: Path) -> None:
-    """Flower cannot count the bytes of an empty text, nor find records that are not there."""
-    there = deployed("fedavg", tmp_path)
-
-    def hostile(message: Message, honest: Handler) -> Message:
-        content = honest(message).content
-        if left in ("body", "head"):
-            content = RecordDict({name: record for name, record in content.items() if name != left})
-        elif left == "payload":
-            content = RecordDict({"body": ArrayRecord(), "head": content["head"]})
-        elif left == "text":
-            content = numbered(content)
-        else:
-            content = RecordDict({"body": content["body"], "head": ConfigRecord({**content["head"], left: ""})})
-        return Message(content, reply_to=message)
-
-    instead(there, 3, hostile)
-    _, lost = one_round(there)
-    assert list(lost) == [3]
-    assert lost[3].startswith("refused: ")
-
-
-def scaled(factor: float, *rounds: int) -> Callable[[Message, Handler], Message]:
+def scaled(factor: float, *rounds: int) -> Callable[[Envelope, Handler], Envelope]:
     """A client that multiplies its model in these rounds."""
 
-    def answer(message: Message, honest: Handler) -> Message:
+    def answer(message: Envelope, honest: Handler) -> Envelope:
         reply = honest(message)
-        head = json.loads(unpack(message.content).head)
+        head = json.loads(message.head)
         if "step" not in head or head["context"]["round"] not in rounds:
             return reply
         return replying(reply, message, other(trained(reply), lambda n, v: v * factor))
@@ -1031,11 +716,11 @@ def test_a_compressed_upload_a_hundred_times_larger_than_the_others_is_refused(c
     there = deployed(case, tmp_path)
     of = wire.signatures(there.algorithm)["train"].reply
 
-    def larger(message: Message, honest: Handler) -> Message:
+    def larger(message: Envelope, honest: Handler) -> Envelope:
         reply = honest(message)
-        if unpack(reply.content).action != "ask":
+        if reply.action != "ask":
             return reply
-        value = wire.decode(unpack(reply.content).parts[0], of)
+        value = wire.decode(reply.parts[0], of)
         scaled = map_leaves(lambda leaf: leaf * 1e4 if is_float(leaf) else leaf, value)
         return replying(reply, message, wire.encode(scaled))
 
@@ -1172,7 +857,7 @@ def test_a_round_that_one_reply_makes_diverge_is_run_again_without_it(tmp_path: 
     assert trace.failures == []
 
 
-HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
+HEADS: dict[str, tuple[Callable[[Envelope, Envelope], Envelope], str]] = {
     "no content": (lambda q, r: Message(RecordDict(), reply_to=q), "a message must hold body and head"),
     "more content": (
         lambda q, r: Message(RecordDict({**r.content, "x": ConfigRecord()}), reply_to=q),
@@ -1210,16 +895,16 @@ HEADS: dict[str, tuple[Callable[[Message, Message], Message], str]] = {
     ),
     "NaN": (lambda q, r: with_head(q, r, json=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is not JSON"),
     "examples below none": (lambda q, r: replying(r, q, examples=-1), "must be 0 to"),
-    "two payloads": (lambda q, r: replying(r, q, *unpack(r.content).parts, b"x"), "expected 1 payloads, got 2"),
+    "two payloads": (lambda q, r: replying(r, q, *r.parts, b"x"), "expected 1 payloads, got 2"),
     "the reply to another request": (lambda q, r: replying(r, q, nonce="0" * 32), "to another request, sent again"),
 }  # fmt: skip
 
 
-def head_of(reply: Message) -> str:
-    return unpack(reply.content).head
+def head_of(reply: Envelope) -> str:
+    return reply.head
 
 
-def with_head(request: Message, reply: Message, **changes: str) -> Message:
+def with_head(request: Envelope, reply: Envelope, **changes: str) -> Envelope:
     old = reply.content["head"]
     return Message(RecordDict({**reply.content, "head": ConfigRecord({**old, **changes})}), reply_to=request)
 
@@ -1234,55 +919,9 @@ def test_a_reply_that_is_not_one_is_refused_recorded_and_survived(lie: str, tmp_
     assert text in lost[3]
 
 
-def test_last_rounds_reply_sent_again_is_refused(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    kept: list[Message] = []
-
-    def replayed(message: Message, honest: Handler) -> Message:
-        kept.append(honest(message))
-        return Message(kept[0].content, reply_to=message)
-
-    instead(there, 3, replayed)
-    state, trace = there.runtime.round(there.runtime.start(), 1)
-    assert not trace.failures
-    _, trace = there.runtime.round(state, 2)
-    assert [(f.client, f.reason) for f in trace.failures] == [(3, "refused: a reply to another request, sent again")]
-
-
-def test_a_value_that_another_client_holds_cannot_be_claimed(tmp_path: Path) -> None:
-    there = deployed("relay", tmp_path)
-
-    def thief(message: Message, honest: Handler) -> Message:
-        reply = honest(message)
-        (data,) = unpack(reply.content).parts
-        if unpack(reply.content).action != "ask":
-            return reply
-        return replying(reply, message, data.replace(b"[3,", b"[2,"))
-
-    instead(there, 3, thief)
-    _, lost = one_round(there)
-    assert "client 3 claims to hold" in lost[3]
-
-
-@pytest.mark.parametrize("value", [{"0.weight": torch.ones(2)}, torch.ones(3), {}])
-def test_a_held_value_that_is_no_model_reaches_nobody(value: Any, tmp_path: Path) -> None:
-    """Client 3 keeps a model and sends another thing when it is fetched; who should have got it is left out."""
-    there = deployed("relay", tmp_path)
-
-    def swindler(message: Message, honest: Handler) -> Message:
-        reply = honest(message)
-        if unpack(reply.content).action != "fetch":
-            return reply
-        return replying(reply, message, wire.encode(value))
-
-    instead(there, 3, swindler)
-    with pytest.raises(QuorumError, match="held values are collected, and those of clients 3 "):
-        one_round(there)
-
-
-def gone_when_fetched(message: Message, honest: Handler) -> Message:
+def gone_when_fetched(message: Envelope, honest: Handler) -> Envelope:
     """A client that dies after its step, before what it holds is collected."""
-    if unpack(message.content).action == "fetch":
+    if message.action == "fetch":
         return Message(Error(5, "gone"), reply_to=message)
     return honest(message)
 
@@ -1307,16 +946,16 @@ def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp
     assert finite(state)
 
 
-def scaled_when_fetched(there: Deployed, factor: float, *rounds: int) -> Callable[[Message, Handler], Message]:
+def scaled_when_fetched(there: Deployed, factor: float, *rounds: int) -> Callable[[Envelope, Handler], Envelope]:
     """A client that multiplies what it held in these rounds, when it is fetched."""
     held = wire.held_type(there.algorithm)
 
-    def answer(message: Message, honest: Handler) -> Message:
+    def answer(message: Envelope, honest: Handler) -> Envelope:
         reply = honest(message)
-        asked = unpack(message.content)
+        asked = message
         if asked.action != "fetch" or json.loads(asked.head)["context"]["round"] not in rounds:
             return reply
-        values = [wire.decode(part, held) for part in unpack(reply.content).parts]
+        values = [wire.decode(part, held) for part in reply.parts]
         larger = [map_leaves(lambda leaf: leaf * factor, value) for value in values]
         return replying(reply, message, *map(wire.encode, larger))
 
@@ -1336,17 +975,6 @@ def test_a_held_model_a_hundred_times_larger_than_the_others_is_refused(case: st
     for client, _, reason in lost:
         assert client == 3
         assert reason.startswith("refused: its tensors have the norm")
-
-
-def test_a_round_that_a_held_model_makes_diverge_is_run_again_without_it(tmp_path: Path) -> None:
-    there = deployed("fedswap, d2d", tmp_path)
-    instead(there, 3, scaled_when_fetched(there, 70.0, 2))
-    state, _ = there.runtime.round(there.runtime.start(), 1)
-    state, trace = there.runtime.round(state, 2)
-    reasons = {f.client: f.reason for f in trace.failures}
-    assert list(reasons) == [3]
-    assert reasons[3].startswith("refused: with its reply the model diverged; its tensors have the norm")
-    assert finite(state)
 
 
 def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
@@ -1373,7 +1001,7 @@ def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> Non
         "the action of a message must be one of hello, ask"
     )
     garbled = Message(RecordDict(), dst_node_id=1, message_type="query.step")
-    assert "unreadable" in reason(unpack(answer(garbled, there.client_runtime(0)).content))
+    assert "unreadable" in reason(answer(garbled, there.client_runtime(0)))
 
 
 def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> None:
@@ -1381,8 +1009,8 @@ def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> N
     there = deployed("feddif", tmp_path)
     one_round(there)
     found = None
-    for m in there.grid.pushed:
-        content = unpack(m.content)
+    for _, m in there.grid.pushed:
+        content = m
         if content.action == "ask" and len(content.parts) > 2 and read(content, REQUESTS).step == "train":
             found, client = content, there.client_at(m.metadata.dst_node_id)
             break
@@ -1399,9 +1027,9 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
     lies += [[["val", [0.5, 1e999], 1]], [["val", [0.5, 0.1], 10**400]], [["val", [0.5], 3]], [["val", [None, 0.1], 3]]]
     for lie in lies:
 
-        def boast(message: Message, honest: Handler, lie: Any = lie) -> Message:
+        def boast(message: Envelope, honest: Handler, lie: Any = lie) -> Envelope:
             reply = honest(message)
-            return replying(reply, message, scores=lie) if unpack(reply.content).action == "evaluate" else reply
+            return replying(reply, message, scores=lie) if reply.action == "evaluate" else reply
 
         instead(there, 1, boast)
         found = there.runtime.evaluate_on_clients(state, 1, ["personal", "val"])
@@ -1409,42 +1037,6 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
         assert [(f.client, f.step) for f in there.runtime.drain_records()[0]] == [(1, "evaluate")]
 
 
-def test_a_hostile_compressed_update_is_refused_by_the_method_itself(tmp_path: Path) -> None:
-    there = deployed("stc", tmp_path)
-
-    def garble(message: Message, honest: Handler) -> Message:
-        reply = honest(message)
-        (data,) = unpack(reply.content).parts
-        upload = wire.decode(data, wire.signatures(there.algorithm)["train"].reply)
-        parts = {**upload.update.parts, "code": torch.full_like(upload.update.parts["code"], 255)}
-        bad = dataclasses.replace(upload, update=dataclasses.replace(upload.update, parts=parts))
-        return replying(reply, message, wire.encode(bad))
-
-    instead(there, 2, garble)
-    _, lost = one_round(there)
-    assert list(lost) == [2]
-
-
 # ---------------------------------------------------------------- the apps
-def test_an_app_that_is_not_told_its_folder_says_so(tmp_path: Path) -> None:
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={"folder": "relative"})
-    there = deployed("fedavg", tmp_path)
-    with pytest.raises(ConfigError, match="node_config must name a folder by its absolute path, got None"):
-        flower.client_app(there.grid.pushed[0], context)
-    with pytest.raises(ConfigError, match="run_config must name a folder by its absolute path, got 'relative'"):
-        flower.server_app(there.grid, context)
-
-
-def test_payloads_lie_in_flowers_records_as_they_are() -> None:
-    content = pack(Envelope("ask", "{}", (b"abc", b"", b"de")))
-    array = content["body"]["payload"]
-    assert isinstance(array, Array)
-    assert (array.dtype, array.shape, array.data) == ("uint8", (5,), b"abcde")
-    assert unpack(content).parts == (b"abc", b"", b"de")
-    assert unpack(pack(Envelope("hello", "{}"))).parts == ()
-    with pytest.raises(WireError):
-        messages.split(b"abc", [4, -1])
-
-
 def test_expectations_name_every_field_they_compare() -> None:
     assert set(memberships._WHAT) == {f.name for f in dataclasses.fields(Expected)}

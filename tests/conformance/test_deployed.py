@@ -1,4 +1,4 @@
-"""Every algorithm over Flower's messages and apps: the bits and the bytes of the simulator."""
+"""Every algorithm over a deployment's messages: the bits and the bytes of the simulator."""
 
 import itertools
 from collections import Counter
@@ -11,18 +11,16 @@ from recipe import CASES, SEED, recorded
 from unskew import wire
 from unskew.ledger import SERVER, Transfer, node
 
-pytest.importorskip("flwr")
+pytest.importorskip("grpc")
 
-from flwr.app import Message
 from loopback import Deployed
 
-from unskew.runtime.flower import unpack
-from unskew.runtime.message import REPLIES, REQUESTS, NetworkTransfer, StepRequest, read
+from unskew.runtime.message import REPLIES, REQUESTS, Envelope, NetworkTransfer, Node, StepRequest, read
 
 
-def payloads(messages: list[Message]) -> list[tuple[str, int]]:
-    """(action, payload bytes) of every message, as it lies in Flower's records."""
-    return sorted((envelope.action, envelope.payload) for envelope in (unpack(m.content) for m in messages))
+def payloads(messages: list[tuple[Node, Envelope]]) -> list[tuple[str, int]]:
+    """(action, payload bytes) of every message, as it travels."""
+    return sorted((envelope.action, envelope.payload) for _, envelope in messages)
 
 
 def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
@@ -30,7 +28,7 @@ def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
     return [r.bytes for r in rows if r.hop == hop and r.dst == node(client)]
 
 
-@one_network_each(CASES, variants=False, turn=(0, 3))
+@one_network_each(CASES, turn=(0, 3))
 def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: Path) -> None:
     """Bit for bit in state, memory, work and losses; and every ask and reply weighs what the ledger says it does."""
     there = Deployed(case, network, tmp_path, seed=SEED)
@@ -52,12 +50,11 @@ def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: 
 
 
 def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfer]) -> None:
-    """What lay in Flower's messages, against the ledger, message by message."""
-    for message in there.grid.pushed:
-        envelope = unpack(message.content)
+    """What lay in the messages, against the ledger, message by message."""
+    for at, envelope in there.grid.pushed:
         head = read(envelope, REQUESTS)
         if isinstance(head, StepRequest):
-            client = there.client_at(message.metadata.dst_node_id)
+            client = there.client_at(at)
             assert [len(p) for p in envelope.parts if p] == expected_down(rows, head.hop, client)
     up = Counter((r.hop, r.src, r.bytes) for r in rows if r.dst == SERVER)
     asked = Counter((s.hop, node(s.client), s.payload) for s in sent if s.what == "ask" and s.way == "up" and s.payload)
@@ -68,8 +65,8 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfe
         c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.population.clients
     }
     fetched: Counter[tuple[int, int, int]] = Counter()
-    for message in there.grid.pulled:
-        envelope, client = unpack(message.content), there.client_at(message.metadata.src_node_id)
+    for at, envelope in there.grid.pulled:
+        client = there.client_at(at)
         if envelope.action == "fetch":
             hop = fetches[client].pop(0)
             fetched.update((hop, node(client), len(part)) for part in envelope.parts)
@@ -77,6 +74,6 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfe
     assert set(fetched) == set(carried)
     assert payloads(there.grid.pushed) == sorted((s.what, s.payload) for s in sent if s.way == "down")
     assert payloads(there.grid.pulled) == sorted((s.what, s.payload) for s in sent if s.way == "up")
-    for message in there.grid.pulled:
-        read(unpack(message.content), REPLIES)
+    for _, envelope in there.grid.pulled:
+        read(envelope, REPLIES)
     assert all(s.framing > 0 for s in sent)

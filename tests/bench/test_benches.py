@@ -1,0 +1,171 @@
+"""Measurements at sizes that take no time: what their rows say, and who trains how; how long it takes is no test."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from unskew.bench import deploy, engine, feddw, gpu, memory, precision, scale, security
+from unskew.bench.toolkit import Workload, paired_rows, seconds_row, speed_row
+from unskew.cli.app import app
+from unskew.errors import ConfigError, UnskewError
+from unskew.keys import Key
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import Fitted, Me, Sgd
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(app, ["bench", *words])
+
+
+# ---------------------------------------------------------------- rows
+def test_rows_are_of_minima_with_medians_beside_them() -> None:
+    """100 samples in 2, 4 and 10 s, beside 4, 5 and 30 s."""
+    row = seconds_row("c", "round", [4.0, 2.0, 10.0], ratio=3.0)
+    assert row == {
+        "case": "c", "what": "round", "value": 2.0, "unit": "s", "ratio": 3.0, "median": 4.0, "slowest": 10.0
+    }  # fmt: skip
+    row = speed_row("c", "workers", 100, [4.0, 2.0, 10.0], [5.0, 4.0, 30.0], "L1")
+    assert (row["value"], row["ratio"], row["against"]) == (50.0, 2.0, "L1")
+    assert (row["median"], row["ratio_of_medians"], row["slowest"]) == (25.0, 1.25, 10.0)
+
+
+def test_a_ratio_of_epochs_is_the_median_over_turns_and_the_middle_half_stands_beside_it() -> None:
+    """1.1, 1.0, 1.2, .9, 1.3, so median 1.1, quartiles 1.0 and 1.2.  The minima are 2.0 and 2.2."""
+    by = paired_rows("c", {"fedavg": [2.0, 4.0, 2.0, 3.0, 2.0], "feddw": [2.2, 4.0, 2.4, 2.7, 2.6]}, "fedavg")
+    base, row = by["fedavg"], by["feddw"]
+    assert (base["ratio"], base["low"], base["high"], base["ratio_of_minima"]) == (1, 1, 1, 1)
+    assert (row["ratio"], row["low"], row["high"]) == pytest.approx((1.1, 1.0, 1.2))
+    assert row["ratio_of_minima"] == pytest.approx(2.2 / 2.0)
+    assert (row["value"], row["turns"]) == (2.6, 5)
+
+
+def test_plain_pytorch_is_what_is_fastest_of_it_and_workers_have_a_bar() -> None:
+    seconds = {"workers": [1.0], "local work": [0.5], "L1, 1 threads": [4.0], "L1, 2 threads": [2.0]}
+    speeds = engine._rows("c", 100, seconds, 1.8)
+    assert [(r["contender"], r["ratio"], r.get("bar")) for r in speeds] == [
+        ("workers", 2.0, 1.8),
+        ("local work", 4.0, None),
+        ("L1", 1.0, None),
+        ("workers", 2.0, 1.05),
+    ]
+    assert speeds[-1]["what"] == "round_over_local_work"
+
+
+# ---------------------------------------------------------------- the command
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lenet"], "there is no bench 'lenet'; take engine, scale"),
+        (["scale", "--only", "x"], "bench scale has no --only; it has --population, --cohort, --quick"),
+        (["scale", "--out", "nowhere/rows.json"], "--out nowhere/rows.json is a folder, or in none that is there"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_it_is(words: list[str], sentence: str) -> None:
+    refused = called(*words)
+    assert isinstance(refused.exception, ConfigError)
+    assert sentence in str(refused.exception)
+
+
+def test_a_trial_measures_every_stage_of_two_populations_and_stdout_is_json(tmp_path: Path) -> None:
+    printed = called("scale", "--quick", "--json", "--out", str(tmp_path / "rows.json"))
+    assert printed.exit_code == 0, printed.output
+    rows = json.loads(printed.stdout)["rows"]
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == rows
+    measured = {(r["clients"], r["what"]) for r in rows if "clients" in r}
+    assert measured == {(n, what) for n in (20, 60) for what in ("split", "round", "evaluation", "run", "folder")}
+    assert all(r["value"] > 0 and r.get("peak_gb", 1) > 0.05 for r in rows if "clients" in r)
+
+
+def test_a_process_that_ends_without_a_result_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "_population", lambda *_, **__: os._exit(0))
+    with pytest.raises(UnskewError, match="measuring 1,000 clients ended without a result"):
+        scale.measure([1000], [10])
+
+
+@pytest.mark.parametrize("module", [deploy, engine, feddw, precision, security])
+def test_a_case_that_is_not_measured_is_refused_with_what_is(module: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^bench \w+ measures .+, got 'W9'; take one of them$"):
+        module.measure(only=("W9",))
+
+
+def test_a_workload_a_batch_size_and_a_case_are_names_of_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(engine, "_case", lambda case, *_: measured.append(case) or {})
+    monkeypatch.setattr(engine, "_rows", lambda *_: [])
+    for only in ("W2", "W2/b50", "W2/b50/c100"):
+        measured.clear()
+        engine.measure(only=(only,), say=lambda _: None)
+        assert measured
+        assert all(case == only or case.startswith(f"{only}/") for case in measured)
+    monkeypatch.setattr(gpu, "_case", lambda case, *_: measured.append(case) or ([1.0], [1.0], ()))
+    measured.clear()
+    gpu.measure(torch.device("cuda"), only=("A", "W2/b50/c1000"), say=lambda _: None)
+    assert measured == ["W2/b50/c1000", "A/b10/c50"]
+
+
+# ---------------------------------------------------------------- what is measured
+def test_executors_are_measured_beside_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "WORKLOADS", {"W": Workload("logistic", (1, 4, 4), 8)})
+    monkeypatch.setattr(engine, "CASES", (("W", 4, 3, 2.0),))
+    monkeypatch.setattr(engine, "cores", lambda: 1)
+    rows = engine.measure(1, say=lambda _: None)
+    assert [r["contender"] for r in rows] == [
+        "workers", "sequential", "local work", "local work, at once", "L1", "workers"
+    ]  # fmt: skip
+    assert all(r["case"] == "W/b4/c3" and r["value"] > 0 for r in rows)
+
+
+def test_each_cohort_is_set_beside_the_smallest_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PAIRS", (("FedAvg", "sequential"), ("FedAvg", "workers")))
+    rows = memory.measure([2, 3], width=4, say=lambda _: None)
+    assert [r["case"] for r in rows] == [f"FedAvg/{e}/m{m}" for e in ("sequential", "workers") for m in (2, 3)]
+    assert all(r["value"] > 0 for r in rows)
+    assert [r["ratio"] for r in rows[::2]] == [1.0] * 2
+    assert rows[1]["ratio"] == pytest.approx(rows[1]["value"] / rows[0]["value"])
+
+
+def test_both_precisions_train_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three contenders, of which one in bfloat16, train once to warm up and once a turn."""
+    monkeypatch.setattr(precision, "CASES", {"mlp/b4": (Workload("mlp", (1, 4, 4), 8), 4)})
+    trained: list[str] = []
+    fit = LocalTrainer.fit
+
+    def watched(self: LocalTrainer, me: Me, job: Sgd, key: Key) -> Fitted | None:
+        trained.append(job.config.precision)
+        return fit(self, me, job, key)
+
+    monkeypatch.setattr(LocalTrainer, "fit", watched)
+    rows = precision.measure(4, say=lambda _: None)
+    assert [r["contender"] for r in rows] == ["float32", "bfloat16", "float32 again"]
+    assert (trained.count("float32"), trained.count("bfloat16")) == (10, 5)
+    assert all(r["samples_per_second"] == pytest.approx(8 / r["value"]) for r in rows)
+
+
+def test_a_table_of_attacks_shows_the_spread_over_seeds() -> None:
+    cases = {"ours/none/0": 0.9, "ours/sign_flip/0.2": 0.5, "theirs/none/0": 0.1}
+    rows = [
+        {"case": case, "what": "balanced accuracy", "contender": "mean", "value": v, "deviation": 0.02, "values": [v]}
+        for case, v in cases.items()
+    ]
+    head = "| attack | malicious clients | mean |\n|---|---|---|\n"
+    assert security.table(rows, "ours") == f"{head}| none | 0% | 90.0 ± 2.0 |\n| sign_flip | 20% | 50.0 ± 2.0 |\n"
+    assert "mean" in security.figure(rows, "ours")
+
+
+@pytest.mark.slow
+def test_every_method_has_a_row_before_and_after_an_attack_and_a_line_in_the_figure() -> None:
+    rows = security.measure(None, ("backdoor",), quick=True, say=lambda _: None)
+    cases = {(row["case"], row["what"]) for row in rows}
+    assert cases == {
+        ("digits/none/0", "balanced accuracy"),
+        ("digits/backdoor/0.2", "balanced accuracy"),
+        ("digits/backdoor/0.2", "attack success"),
+    }
+    methods = {row["contender"] for row in rows}
+    assert len(rows) == 3 * len(methods) == 18
+    assert all(name in security.figure(rows, "digits") for name in methods)

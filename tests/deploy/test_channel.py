@@ -1,0 +1,283 @@
+"""The connection between clients and their server: real gRPC over loopback, cut, refused, resumed."""
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
+
+from unskew.deploy import certificates, channel
+from unskew.deploy.channel import CHUNK, Away, Connection, GrpcServer, Refused, credentials
+from unskew.errors import WireError
+from unskew.runtime.message import Delivery, Envelope
+
+
+# ---------------------------------------------------------------- frames
+@given(st.text(max_size=9), st.text(max_size=99), st.lists(st.binary(max_size=50), max_size=4))
+def test_a_message_comes_back_as_it_was(action: str, head: str, parts: list[bytes]) -> None:
+    got = channel.decode(b"".join(channel.encode(Envelope(action, head, tuple(parts)))))
+    assert (got.action, got.head, got.parts) == (action, head, tuple(parts))
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
+    with suppress(WireError):
+        channel.decode(data)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=5), st.data())
+def test_what_is_left_of_a_message_begins_where_it_stopped(pieces: list[bytes], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, channel.size_of(pieces)))
+    left = b"".join(chunk[1:] for chunk in channel._chunks(pieces, start))
+    assert left == b"".join(pieces)[start:]
+
+
+# ---------------------------------------------------------------- a network
+class Relay:
+    """Passes bytes between clients and a server, and can cut the line after some bytes of an upload."""
+
+    def __init__(self, port: int) -> None:
+        self.to, self.cut_after, self.away_s, self.up = port, -1, 0.0, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.lines: list[socket.socket] = []
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for line in (self.listener, *self.lines):
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.to))
+                self.lines += [near, far]
+                for a, b, up in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._pass, args=(a, b, up), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.up += len(data) * up
+                if up and 0 <= self.cut_after < self.up:
+                    self.cut_after = -1
+                    time.sleep(self.away_s)
+                    break
+                target.sendall(data)
+        for line in (source, target):
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Network:
+    """A server's folder and a client's, with what is said."""
+
+    folder: Path
+    notes: list[str] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def registered(self) -> dict[bytes, int]:
+        return {certificates.public_key(p.read_bytes()): int(p.stem) for p in (self.folder / "clients").glob("*.crt")}
+
+    def server(self) -> GrpcServer:
+        server = GrpcServer("127.0.0.1:0", credentials(self.folder, "server"), self.registered, self.notes.append)
+        return self.stack.enter_context(server)
+
+    def relay(self, server: GrpcServer) -> Relay:
+        relay = Relay(server.port)
+        self.stack.callback(relay.close)
+        return relay
+
+    def client(self, number: int, port: int, answer: Callable[[Envelope], Envelope]) -> Connection:
+        connection = Connection(f"127.0.0.1:{port}", credentials(self.folder / str(number), "client"), answer)
+
+        def forever() -> None:
+            with suppress(Exception):  # the server ends with the test
+                channel.stay_connected(connection, lambda error, held: None)
+
+        threading.Thread(target=forever, daemon=True).start()
+        return connection
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("federation")
+    authority = certificates.authority("test")
+    certificates.issue_server(authority, ["127.0.0.1"], folder)
+    (folder / "clients").mkdir()
+    for c in range(3):
+        (folder / str(c)).mkdir()
+        certificates.issue_client(authority, c, folder / str(c))
+        (folder / "clients" / f"{c}.crt").write_bytes((folder / str(c) / "client.crt").read_bytes())
+    return folder
+
+
+@pytest.fixture
+def network(folder: Path) -> Iterator[Network]:
+    network = Network(folder)
+    with network.stack:
+        yield network
+
+
+def turned(envelope: Envelope) -> Envelope:
+    return Envelope(envelope.action, envelope.head, tuple(p[::-1] for p in envelope.parts))
+
+
+def here(server: GrpcServer, number: int) -> None:
+    until = time.monotonic() + 20.0
+    while len(server.nodes()) < number:
+        assert time.monotonic() < until, "nobody came"
+        time.sleep(0.01)
+
+
+def ask(
+    server: GrpcServer, payload: bytes, nodes: int = 1, deadline_s: float = 30.0, most: int = 1 << 30
+) -> dict[int, Delivery]:
+    return dict(server.exchange({n: Envelope("ask", "{}", (payload,)) for n in range(nodes)}, deadline_s, most))
+
+
+def test_each_client_answers_what_it_was_asked_and_every_byte_is_counted(network: Network) -> None:
+    server = network.server()
+    for c in range(3):
+        network.client(c, server.port, lambda e, c=c: Envelope(e.action, str(c), (e.parts[0][::-1],)))
+    here(server, 3)
+    for payload in (b"", b"ab", bytes(range(256)) * (CHUNK // 100)):
+        came = ask(server, payload, 3)
+        assert {n: (d.reply.head, d.reply.parts) for n, d in came.items() if d.reply} == {
+            n: (str(n), (payload[::-1],)) for n in range(3)
+        }
+        assert {d.up for d in came.values()} == {
+            channel.size_of(channel.encode(Envelope("ask", "0", (payload,)))) - len(payload)
+        }
+
+
+def test_a_line_that_is_cut_in_an_upload_goes_on_from_the_last_chunk_and_nothing_is_done_twice(
+    network: Network,
+) -> None:
+    server, work = network.server(), []
+
+    def answer(envelope: Envelope) -> Envelope:
+        work.append(envelope.action)
+        return turned(envelope)
+
+    relay = network.relay(server)
+    payload = bytes(range(256)) * 4096 * 20  # 20 MB
+    network.client(0, relay.port, answer)
+    here(server, 1)
+    relay.cut_after, relay.up = 10 << 20, 0
+    began = time.monotonic()
+    (delivery,) = ask(server, payload).values()
+    assert delivery.reply is not None
+    assert delivery.reply.parts == (payload[::-1],)
+    assert work == ["ask"]
+    assert relay.up < len(payload) + (4 << 20), "the upload went on where it stood"
+    assert time.monotonic() - began < 20.0
+
+
+def test_a_client_that_works_while_its_line_breaks_is_not_asked_again(network: Network) -> None:
+    server, work = network.server(), []
+
+    def slow(envelope: Envelope) -> Envelope:
+        work.append(envelope.action)
+        time.sleep(1.0)
+        return turned(envelope)
+
+    relay = network.relay(server)
+    network.client(0, relay.port, slow)
+    here(server, 1)
+
+    def cut() -> None:
+        time.sleep(0.3)
+        with suppress(OSError):
+            relay.cut_after = 0
+
+    threading.Thread(target=cut, daemon=True).start()
+    (delivery,) = ask(server, b"x" * 100).values()
+    assert delivery.reply is not None
+    assert work == ["ask"]
+
+
+def test_who_is_silent_is_late_and_who_is_gone_is_lost(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "AWAY_S", 0.2)
+    server = network.server()
+    hold = threading.Event()
+    network.client(0, server.port, lambda e: (hold.wait(20.0), turned(e))[1])
+    here(server, 1)
+    came = ask(server, b"x", 2, deadline_s=0.5)
+    assert came[0].late
+    assert came[0].lost == "late: no reply within 0.5 s"
+    assert not came[1].sent
+    assert came[1].lost == "client lost: it is not connected"
+    hold.set()
+    relay = network.relay(server)
+    network.client(1, relay.port, turned)
+    here(server, 2)
+    relay.listener.shutdown(socket.SHUT_RDWR)
+    relay.cut_after = 0
+    lost = dict(server.exchange({1: Envelope("ask", "{}", (b"x" * CHUNK,))}, 20.0, 1 << 30))[1]
+    assert lost.lost.startswith("client lost: it no longer answers")
+
+
+def test_a_reply_that_is_larger_than_any_can_be_is_refused_before_it_is_here(network: Network) -> None:
+    server = network.server()
+    network.client(0, server.port, lambda e: Envelope("ask", "{}", (bytes(5 << 20),)) if e.head == "{}" else turned(e))
+    here(server, 1)
+    assert ask(server, b"x", most=1 << 20)[0].lost == f"refused: {channel.TOO_LARGE}"
+    after = dict(server.exchange({0: Envelope("ask", "[]", (b"ab",))}, 20.0, 1 << 20))[0]
+    assert after.reply is not None
+    assert after.reply.parts == (b"ba",)
+
+
+def test_a_key_that_is_taken_out_and_one_of_another_authority_take_no_part(network: Network, tmp_path: Path) -> None:
+    server = network.server()
+    known = network.registered()
+    server.registered = lambda: {key: c for key, c in known.items() if c != 1}
+    taken_out = Connection(f"127.0.0.1:{server.port}", credentials(network.folder / "1", "client"), turned)
+    with pytest.raises(Refused, match="its key is not in the server's folder clients/"):
+        taken_out.serve()
+    (tmp_path / "c").mkdir()
+    certificates.issue_client(certificates.authority("other"), 0, tmp_path / "c")
+    (tmp_path / "c" / "ca.crt").write_bytes((network.folder / "ca.crt").read_bytes())
+    stranger = Connection(f"127.0.0.1:{server.port}", credentials(tmp_path / "c", "client"), turned)
+    with pytest.raises(Away):
+        stranger.serve()
+    assert server.nodes() == set()
+
+
+def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network: Network) -> None:
+    server = network.server()
+    network.client(2, server.port, turned)
+    here(server, 1)
+    second = Connection(f"127.0.0.1:{server.port}", credentials(network.folder / "2", "client"), turned)
+    for _ in range(2):
+        with pytest.raises(Refused, match="another process takes part with this client's key"):
+            second.serve()
+    assert len(network.notes) == 1
+    assert "client 2's key is tried by a second process" in network.notes[0]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 40), st.integers(0, 40)), max_size=8))
+def test_whatever_a_client_sends_no_more_is_kept_than_was_allowed(messages: list[tuple[bool, int, int, int]]) -> None:
+    hub, done = channel.Hub(), queue.SimpleQueue[tuple[int, Delivery]]()
+    pending = hub._pending[0] = channel._Pending(7, (b"x",), 0, 30, done)
+    for control, number, size, start in messages:
+        with suppress(WireError):
+            if control:
+                hub.announce(0, number, size, start)
+            else:
+                hub.take(0, memoryview(bytes(size)))
+    assert len(pending.reply) <= 30 + 40
+    assert done.qsize() <= 1

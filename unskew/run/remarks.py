@@ -1,0 +1,193 @@
+"""What of an experiment is possible and hardly meant: a list of small functions, each of which may say a sentence.
+
+A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What cannot be meant is refused elsewhere.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unskew.data.checks import LARGE
+from unskew.experiment.config import Experiment, TaskConfig
+from unskew.protocol import hook
+from unskew.run.setup import FROZEN, Setup, records, scales_targets
+from unskew.tasks.measure import Measure
+from unskew.tasks.probe import draws_in_evaluation
+from unskew.tasks.task import ends_in, takes_logits
+from unskew.wrappers.base import Wrapped
+
+FROM_ONE = 10.0
+"""Root mean square of a target from which on it may be why training diverged, or learned less than the mean."""
+IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
+"""Names of two classes of which nobody doubts that the second is looked for."""
+UNKEYED_METRICS = (
+    "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
+    "metrics; a network should draw only while it is trained: if self.training"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A run before it begins."""
+
+    experiment: Experiment
+    setup: Setup
+    num_clients: int
+
+
+def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
+    """Sentences on settings that are possible and hardly what was meant."""
+    run = Planned(experiment, setup, num_clients)
+    yield from filter(None, (look(run) for look in OF_RUNS))
+    for method in experiment.methods:
+        said = (look(run, method.algorithm) for look in OF_METHODS)
+        yield from (f"{method.label}: {text}" for text in said if text)
+
+
+# ---------------------------------------------------------------- of a run
+def _second_class(run: Planned) -> str:
+    """Nothing but the alphabet has made the more frequent class the second, which is looked for."""
+    task, dataset = run.experiment.task, run.setup.dataset
+    chosen = task.kind != "binary" or dataset.ordered or "classes" in task.data_options
+    if chosen or len(dataset.classes) != 2 or dataset.classes in IN_ORDER:
+        return ""
+    (first, second), share = dataset.classes, float(dataset.y_train.double().mean())
+    if share <= 0.5:
+        return ""
+    return (
+        f"task.kind = 'binary' looks for the second class, {second!r}, and {100 * share:.0f} % of the training "
+        f"examples are of it; if {first!r} is what is looked for, set data_options.classes = [{second!r}, {first!r}]"
+    )
+
+
+def _weights(run: Planned) -> str:
+    return weighted_accuracy(run.experiment.task, run.setup.task.headline)
+
+
+def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
+    """Say that class weights give away what models are compared by; empty if they do not."""
+    if config.class_weights is None or headline.name != "accuracy":
+        return ""
+    return (
+        "class weights give accuracy away for the sake of rare classes, and models are compared by accuracy: "
+        'task.headline = "balanced_accuracy", or "macro_f1", compares them by what weights are for'
+    )
+
+
+def _squashed_twice(run: Planned) -> str:
+    """A network of one's own returns probabilities where its loss takes what comes before them."""
+    inputs, data, task = run.setup.inputs, run.setup.dataset, run.setup.task
+    own = inputs.module is not None or inputs.factory is not None or ":" in run.experiment.task.model
+    if not own or len(data.y_train) < 2 or not takes_logits(task, data.y_train[:2]):
+        return ""
+    name = ends_in(task, data.x_train[:64])
+    if not name:
+        return ""
+    harm = "losses and probabilities are wrong" if "evaluation" in name else "the network learns slowly or not at all"
+    return (
+        f"the network ends in {name}, which the loss applies, too: {harm}; leave {name} out, and ask "
+        "predict(..., probabilities=True) for probabilities"
+    )
+
+
+def _draws(run: Planned) -> str:
+    """The network draws while it is evaluated in worker processes, whose draws the loop does not see."""
+    if not run.setup.executor_kind.processes:
+        return ""
+    drawn = draws_in_evaluation(run.setup.task.module().float(), run.setup.dataset.x_train[:2])
+    return "; ".join(UNKEYED_METRICS.format(whose) for whose in drawn)
+
+
+def _large(run: Planned) -> str:
+    large = large_target(run.experiment.task, run.setup)
+    return large and f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
+
+
+def large_target(config: TaskConfig, setup: Setup, least: float = LARGE) -> str:
+    """The size of a target of numbers, by its scale if it has one, that is above `least`, and what to do; empty if not.
+
+    The advised mean has the digits of the spread: a mean that is a few spreads off is no better than a large target.
+    """
+    kind, y = setup.task.kind, setup.dataset.y_train.double()
+    if kind.name != "regression" or config.loss in kind.links or scales_targets(config, setup) or len(y) == 0:
+        return ""
+    scale = None if isinstance(config.target_scale, bool) else config.target_scale
+    middle, spread = scale or (0.0, 1.0)
+    size = float(((y - middle) / spread).square().mean().sqrt())
+    if not least < size < math.inf:
+        return ""
+    sd = f"{float(y.std(correction=0)) or spread * size:.0e}"
+    mean = round(float(y.mean()), -int(sd.partition("e")[2])) + 0.0  # no -0
+    by = "" if scale is None else f", by task.target_scale = [{middle:.15g}, {spread:.15g}]"
+    return (
+        f"the target has a root mean square of {size:,.0f}{by} (say about where it lies and how far it spreads, and it "
+        f"is standardised for the loss alone: task.target_scale = [{mean:.15g}, {float(sd):.15g}])"
+    )
+
+
+def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
+    """Name what may help a regression that is further off than the mean and has not been done; may be empty."""
+    if large := large_target(config, setup, FROM_ONE):
+        return f"; {large}"
+    dataset = setup.dataset
+    return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
+
+
+OF_RUNS = (_second_class, _weights, _squashed_twice, _draws, _large)
+
+
+# ---------------------------------------------------------------- of a method
+def _losses(run: Planned, algorithm: Any) -> str:
+    """What the method makes of the clients that a round will lose."""
+    outage, expected = run.experiment.world.outage, hook(algorithm, "expected_losses")
+    lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
+    return str(expected(lost, run.experiment.cohort(run.num_clients))) if lost and expected is not None else ""
+
+
+def _patients(run: Planned, algorithm: Any) -> str:
+    """The noise covers an example, and a patient has several."""
+    dataset = run.setup.dataset
+    if dataset.patients is None or not hook(algorithm, "covers_examples"):
+        return ""
+    rows = dataset.patients if dataset.own_test is None else dataset.patients[~dataset.own_test]
+    most = int(np.unique(rows.numpy(), return_counts=True)[1].max()) if len(rows) else 0
+    if most < 2:
+        return ""
+    return (
+        f"its noise covers single examples, and a patient has up to {most}, for whom epsilon is {most} times as large, "
+        "and delta still more"
+    )
+
+
+def _nothing_personal(run: Planned, algorithm: Any) -> str:
+    """Personal parts that this network does not have make the method another under its name."""
+    layout = run.setup.task.layout
+    for record in records(algorithm):
+        groups = getattr(record, "personal", ())
+        empty = [group for group in groups if not layout.select((group,))] if isinstance(groups, tuple) else []
+        if empty:
+            lacks = FROZEN if layout.frozen else " (it has no normalisation layer)" * ("norm" in empty)
+            stays = "what else it names" if len(empty) < len(groups) else "nothing"
+            return (
+                f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
+                "trains as if that were left out"
+            )
+    return ""
+
+
+def _remembered(run: Planned, algorithm: Any) -> str:
+    """Clients remember what they sent, and a wrapper changes that on the server."""
+    while isinstance(algorithm, Wrapped):
+        if algorithm.by.on_server and hook(algorithm.of, "amend") is not None:
+            return (
+                f"its clients remember what they sent, and {type(algorithm.by).__name__} changes that on the server; "
+                "where it does, the two no longer agree and training can end beside the optimum"
+            )
+        algorithm = algorithm.of
+    return ""
+
+
+OF_METHODS = (_losses, _patients, _nothing_personal, _remembered)
