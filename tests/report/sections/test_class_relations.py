@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import rewrite
 
 from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
