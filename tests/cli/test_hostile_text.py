@@ -15,7 +15,6 @@ ORDER = "\x1b]0;title\x07\x1b[31m"
 def run(unskew: Unskew, here: Path) -> Path:
     unskew("run", "tiny.toml", "--set", "rounds=1", "--set", "seeds=[0]", "--out", "run", "--no-report", "-q")
     shutil.copytree("run", "other")
-    (here / "run" / "checksums.json").unlink()
     return here / "run"
 
 

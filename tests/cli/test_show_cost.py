@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from unskew.record.logs import rows as written
+
 from .conftest import Unskew
 
 
