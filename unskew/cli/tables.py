@@ -58,7 +58,7 @@ def print_results(record: "Record", records: "Sequence[Record]" = (), names: Seq
     from unskew.report.render import text
 
     table = results.headline(record, brief=True)
-    print(text(table, width(), note=False))
+    print(shown(text(table, width(), note=False)))
     print(textwrap.fill(shown(verdict.verdict(record)), width()))
     first = verdict.serious(record)
     several = [*first, *(note for note in verdict.notes(record, records, names) if note not in first)]

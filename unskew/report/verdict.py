@@ -73,7 +73,7 @@ def _worth(record: Record, of: Sequence[Worth]) -> str:
         return f"{few}ederation is {ahead}: {best.method} gains {_by(best.whole, m)} over training alone{more}."
     best = max(of, key=lambda w: (not (w.useless or w.diverged), w.whole.mean))
     if all(w.verdict == "loses" for w in of):
-        return f"{few}ederation is not worth it: even {best.method} changes by {_by(best.whole, m)} against training alone."
+        return f"{few}ederation is not worth it: {best.method} is best, by {_by(best.whole, m)} against training alone."
     if best.useless:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
     return f"Undecided: no method is clearly better than training alone (best: {best.method} {_by(best.whole, m)})."
