@@ -12,13 +12,11 @@ from unskew.errors import ConfigError, DataError, RunError, UnskewError
 from unskew.pricing import presets
 from unskew.priors import builtin
 from unskew.record.logs import document
-from unskew.run import checkpoint
 from unskew.run.folder import read_json
 
 READERS: dict[str, tuple[str, Callable[[Path], Any], type[UnskewError]]] = {
     "run": ("run.json", read_json, RunError),
     "record": ("summary.json", lambda path: document(path, dict), RunError),
-    "checkpoint": ("seal.json", lambda path: checkpoint._object(path.parent, path.name), RunError),
     "manifest": ("m.json", read_manifest, DataError),
     "texts": ("imdb.json", lambda path: load("imdb", path.parent), DataError),
     "channel": ("channel.toml", lambda path: presets.preset(str(path)), ConfigError),

@@ -65,7 +65,7 @@ class Loopback:
                 yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
                 continue
             except ConnectionError:
-                yield node, Delivery(None, "client lost: it no longer answers the network", down=down)
+                yield node, Delivery(None, channel.GONE, down=down)
                 continue
             self.pulled.append((node, reply))
             yield node, Delivery(reply, down=down, up=framing(reply))

@@ -1,6 +1,5 @@
 """Images that stay bytes: they read as the floats they would have become, to the last bit, in whatever is done."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Batch, Fold, Local, Me, Run, Sgd, SgdConfig
+from unskew.record.logs import rows
 from unskew.run import setup as run_setup
 from unskew.tree import Params
 
@@ -208,8 +208,6 @@ def test_a_run_on_bytes_writes_the_same_metrics(executor: str, tmp_path: Path, m
             val_fraction=0.2,
             runtime=Runtime(executor=executor, workers=2),
         )
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        written.append([row for row in rows if row["name"] != "seconds"])
+        written.append([row for row in rows(tmp_path / name, "metrics") if row["name"] != "seconds"])
     assert written[0]
     assert written[0] == written[1]

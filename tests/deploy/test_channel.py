@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import certificates, channel
-from unskew.deploy.channel import CHUNK, Away, Connection, GrpcServer, Refused, credentials
+from unskew.deploy.channel import CHUNK, Away, Connection, GrpcServer, TurnedAway, credentials
 from unskew.errors import WireError
 from unskew.runtime.message import Delivery, Envelope
 
@@ -246,7 +246,7 @@ def test_a_key_that_is_taken_out_and_one_of_another_authority_take_no_part(netwo
     known = network.registered()
     server.registered = lambda: {key: c for key, c in known.items() if c != 1}
     taken_out = Connection(f"127.0.0.1:{server.port}", credentials(network.folder / "1", "client"), turned)
-    with pytest.raises(Refused, match="its key is not in the server's folder clients/"):
+    with pytest.raises(TurnedAway, match="its key is not in the server's folder clients/"):
         taken_out.serve()
     (tmp_path / "c").mkdir()
     certificates.issue_client(certificates.authority("other"), 0, tmp_path / "c")
@@ -263,7 +263,7 @@ def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network
     here(server, 1)
     second = Connection(f"127.0.0.1:{server.port}", credentials(network.folder / "2", "client"), turned)
     for _ in range(2):
-        with pytest.raises(Refused, match="another process takes part with this client's key"):
+        with pytest.raises(TurnedAway, match="another process takes part with this client's key"):
             second.serve()
     assert len(network.notes) == 1
     assert "client 2's key is tried by a second process" in network.notes[0]

@@ -323,9 +323,9 @@ def test_a_secure_sum_over_the_network_is_that_of_a_simulation(
     settings = ("split.num_clients=3", "methods.0.with=['secure_sum']", "runtime.executor='sequential'", "rounds=3")
     experiment, kept, save = small(*settings), list[int](), checkpoint.save
 
-    def noted(folder: Path, files: Any, position: checkpoint.Position) -> None:
+    def noted(folder: Path, files: Any, position: checkpoint.Position, record: Any) -> checkpoint.Position:
         kept.append(position.round)
-        save(folder, files, position)
+        return save(folder, files, position, record)
 
     monkeypatch.setattr(checkpoint, "save", noted)
     run = start(tmp_path, pack(tmp_path, experiment))

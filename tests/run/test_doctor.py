@@ -20,7 +20,7 @@ from unskew.run.doctor import EXTRAS, Finding, broken, examine
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`pretend(torch="2.3.0", flwr=None)`: unskew is installed, and these packages have these versions."""
+    """`pretend(torch="2.3.0", grpcio=None)`: unskew is installed, and these packages have these versions."""
 
     def make(extras: tuple[str, ...] = ("hub",), python: str = ">=3.11", **versions: str | None) -> None:
         real = importlib.metadata.version

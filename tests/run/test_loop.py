@@ -444,7 +444,7 @@ def test_augmentation_needs_images(tiny: Callable[..., Experiment], tmp_path: Pa
     import numpy as np
 
     x = np.random.default_rng(0).random((40, 3), np.float32)
-    np.savez(tmp_path / "rows.safetensors", x_train=x, y_train=np.arange(40) % 2, x_test=x[:2], y_test=np.arange(2))
+    np.savez(tmp_path / "rows.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x[:2], y_test=np.arange(2))
     experiment = tiny(f"task.data=npz:{tmp_path / 'rows.npz'}", "task.augment=flip")
     assert "flip needs images" in refused(DataError, experiment, tmp_path / "run")
 

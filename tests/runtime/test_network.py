@@ -21,9 +21,10 @@ from unskew.world.outage import Outage
 
 pytest.importorskip("grpc")
 
-from loopback import Deployed, Handler, Loopback
+from loopback import Deployed, Handler
 
 from unskew.algorithms.fedavg import ModelReply
+from unskew.deploy.channel import GONE
 from unskew.info import PrivacyBudget, parts
 from unskew.keys import Key
 from unskew.local.executor import EvalJob
@@ -62,6 +63,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memberships, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
 
 
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "unskew.deploy")
+
+
 def deployed(case: str, folder: Path, **options: Any) -> Deployed:
     return Deployed(case, NETWORK, folder, **{"seed": 4, "clients_per_round": 6, **options})
 
@@ -92,10 +98,14 @@ def replying(reply: Envelope, request: Envelope, *parts: bytes, **head: Any) -> 
 
 
 # ---------------------------------------------------------------- faults
-GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
+def gone(message: Envelope, honest: Handler) -> Envelope:
+    """A client whose process has ended."""
+    raise ConnectionError
 
 
-def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path, capsys: Any) -> None:
+def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     there = deployed("fedavg", tmp_path)
     setup = there.client_runtime(3).open_setup(0)
 
@@ -106,7 +116,7 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(tmp_path: Path,
     instead(there, 3, lambda message, honest: broken.answer(message))
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
-    assert "patient 4711" in capsys.readouterr().err
+    assert "patient 4711" in caplog.text
 
 
 def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
@@ -169,21 +179,18 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
     state = there.runtime.start()
     state, _ = there.runtime.round(state, 1)
     saved, known = wire.encode(state), there.runtime.memory.at(1)
-    pull, left = there.grid.pull_messages, iter(range(after))
+    exchange, left = there.grid.exchange, iter(range(after))
 
-    def killed(ids: Any) -> Any:
-        if next(left, None) is None:
-            raise Killed
-        return pull(ids)
+    def killed(*args: Any) -> Any:
+        for delivery in exchange(*args):
+            if next(left, None) is None:
+                raise Killed
+            yield delivery
 
-    there.grid.pull_messages = killed  # type: ignore[method-assign]
-    transport = there.membership.transport
-    assert isinstance(transport, Loopback)
-    transport._pull = lambda ids, broken: {m.metadata.reply_to_message_id: m for m in killed(ids)}  # type: ignore[method-assign]
+    there.grid.exchange = killed  # type: ignore[method-assign]
     with pytest.raises(Killed):
         there.runtime.round(there.runtime.round(state, 2)[0], 3)
-    del transport._pull
-    there.grid.pull_messages = pull  # type: ignore[method-assign]
+    there.grid.exchange = exchange  # type: ignore[method-assign]
     there.runtime = there.start_server()
     there.runtime.memory = Memory(1, known)
     state = wire.decode(saved, wire.state_type(there.algorithm))
@@ -445,7 +452,7 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
 
 
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = deployed("fedavg", tmp_path)
     client = there.client_runtime(5)
@@ -460,7 +467,7 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     assert said[6] == "5 of 6 clients take part, 6 needed; waiting for 0 s more"
     assert len(said) == 7
     told = "client 5: the server refuses it: the classes of its data must be 0, 1, 2, got A, B; mend that"
-    assert capsys.readouterr().err.count(told) == 1, "it is told once, and then left alone for a while"
+    assert caplog.text.count(told) == 1, "it is told once, and then left alone for a while"
     monkeypatch.setattr("unskew.runtime.membership.AGAIN_S", 0.0)
     membership._again.clear()
     there.grid.handlers[there.node(5)] = lambda message: client.answer(message)
@@ -479,7 +486,7 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     ],
 )
 def test_a_client_with_other_input_columns_takes_no_part(
-    theirs: tuple[str, ...], ours: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    theirs: tuple[str, ...], ours: tuple[str, ...], text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = deployed("fedavg", tmp_path)
 
@@ -500,7 +507,7 @@ def test_a_client_with_other_input_columns_takes_no_part(
     assert (client, f"the input columns of its data are {text}" in reason) == (5, True)
     assert not any(name in reason for name in theirs), "names stay at the client"
     membership.call()
-    assert f"(its columns, in order: {', '.join(theirs)})" in capsys.readouterr().err
+    assert f"(its columns, in order: {', '.join(theirs)})" in caplog.text
 
 
 @pytest.mark.parametrize("sent", [("a" * 10**6,), ("0" * 64,), ("0" * 64, "G" * 64), ("0" * 64,) * 3])
@@ -605,7 +612,7 @@ def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: 
 def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     del there.grid.handlers[there.node(1)]
-    there.grid.handlers[77] = lambda message: Message(Error(2, "no module named unskew"), reply_to=message)
+    there.grid.handlers[77] = lambda message: gone(message, there.fresh(1))
     membership = Membership(there.grid, "smallworld", there.membership.expected)
     membership.wait(5, 5.0)
     with pytest.raises(
@@ -682,7 +689,7 @@ def test_a_reply_that_is_none_is_refused_recorded_and_survived(lie: str, tmp_pat
     assert len(lost[3]) <= 300
     # The others' round is the round without it.
     alone = deployed("fedavg", tmp_path / "again")
-    instead(alone, 3, lambda message, honest: Message(Error(5), reply_to=message))
+    instead(alone, 3, gone)
     assert wire.encode(one_round(alone)[0]) == wire.encode(state)
 
 
@@ -858,42 +865,17 @@ def test_a_round_that_one_reply_makes_diverge_is_run_again_without_it(tmp_path: 
 
 
 HEADS: dict[str, tuple[Callable[[Envelope, Envelope], Envelope], str]] = {
-    "no content": (lambda q, r: Message(RecordDict(), reply_to=q), "a message must hold body and head"),
-    "more content": (
-        lambda q, r: Message(RecordDict({**r.content, "x": ConfigRecord()}), reply_to=q),
-        "a message must hold body and head",
-    ),
-    "an array of NumPy's": (
-        lambda q, r: Message(
-            RecordDict({**r.content, "body": ArrayRecord({"payload": Array("uint8", (1,), "numpy.ndarray", b"x")})}),
-            reply_to=q,
-        ),
-        "one array of bytes",
-    ),
-    "no head": (lambda q, r: Message(RecordDict({**r.content, "head": ConfigRecord()}), reply_to=q), "one array"),
-    "no text": (
-        lambda q, r: Message(
-            RecordDict({**r.content, "head": ConfigRecord({"action": 1, "json": "{}", "sizes": "[]"})}), reply_to=q
-        ),
-        "must be text",
-    ),
-    "lengths that do not add up": (
-        lambda q, r: with_head(q, r, sizes="[1]"), "were announced",
-    ),
-    "lengths below nothing": (lambda q, r: with_head(q, r, sizes="[-1, 1]"), "were announced"),
-    "lengths in words": (lambda q, r: with_head(q, r, sizes='["1"]'), "whole numbers"),
-    "lengths without end": (lambda q, r: with_head(q, r, sizes="[" * 60000), "whole numbers"),
     "another action": (lambda q, r: with_head(q, r, action="exec"), "must be one of ask, refused"),
-    "no JSON": (lambda q, r: with_head(q, r, json="{"), "is not JSON"),
-    "an endless head": (lambda q, r: with_head(q, r, json="[" * (2 << 20)), "more than the"),
-    "a deep head": (lambda q, r: with_head(q, r, json="[" * 900000), "is not JSON"),
-    "a head of another type": (lambda q, r: with_head(q, r, json="{}"), "expected StepReply"),
+    "no JSON": (lambda q, r: with_head(q, r, head="{"), "is not JSON"),
+    "an endless head": (lambda q, r: with_head(q, r, head="[" * (2 << 20)), "more than the"),
+    "a deep head": (lambda q, r: with_head(q, r, head="[" * 900000), "is not JSON"),
+    "a head of another type": (lambda q, r: with_head(q, r, head="{}"), "expected StepReply"),
     "losses that are no numbers": (lambda q, r: replying(r, q, losses=["x"]), "expected float"),
     "an infinite loss": (
-        lambda q, r: with_head(q, r, json=head_of(r).replace("losses\":[", "losses\":[1e999,")),
+        lambda q, r: with_head(q, r, head=head_of(r).replace("losses\":[", "losses\":[1e999,")),
         "a number must be finite",
     ),
-    "NaN": (lambda q, r: with_head(q, r, json=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is not JSON"),
+    "NaN": (lambda q, r: with_head(q, r, head=head_of(r).replace('"losses":[', '"losses":[NaN,')), "is not JSON"),
     "examples below none": (lambda q, r: replying(r, q, examples=-1), "must be 0 to"),
     "two payloads": (lambda q, r: replying(r, q, *r.parts, b"x"), "expected 1 payloads, got 2"),
     "the reply to another request": (lambda q, r: replying(r, q, nonce="0" * 32), "to another request, sent again"),
@@ -905,8 +887,7 @@ def head_of(reply: Envelope) -> str:
 
 
 def with_head(request: Envelope, reply: Envelope, **changes: str) -> Envelope:
-    old = reply.content["head"]
-    return Message(RecordDict({**reply.content, "head": ConfigRecord({**old, **changes})}), reply_to=request)
+    return dataclasses.replace(reply, **changes)
 
 
 @pytest.mark.parametrize("lie", HEADS)
@@ -922,7 +903,7 @@ def test_a_reply_that_is_not_one_is_refused_recorded_and_survived(lie: str, tmp_
 def gone_when_fetched(message: Envelope, honest: Handler) -> Envelope:
     """A client that dies after its step, before what it holds is collected."""
     if message.action == "fetch":
-        return Message(Error(5, "gone"), reply_to=message)
+        raise ConnectionError
     return honest(message)
 
 
@@ -1000,8 +981,6 @@ def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> Non
     assert reason(there.client_runtime(0).answer(Envelope("exec", "{}"))).startswith(
         "the action of a message must be one of hello, ask"
     )
-    garbled = Message(RecordDict(), dst_node_id=1, message_type="query.step")
-    assert "unreadable" in reason(answer(garbled, there.client_runtime(0)))
 
 
 def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> None:
@@ -1009,10 +988,9 @@ def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> N
     there = deployed("feddif", tmp_path)
     one_round(there)
     found = None
-    for _, m in there.grid.pushed:
-        content = m
+    for at, content in there.grid.pushed:
         if content.action == "ask" and len(content.parts) > 2 and read(content, REQUESTS).step == "train":
-            found, client = content, there.client_at(m.metadata.dst_node_id)
+            found, client = content, there.client_at(at)
             break
     assert found is not None
     head = dataclasses.replace(read(found, REQUESTS), hop=99)

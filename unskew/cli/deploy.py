@@ -98,7 +98,7 @@ def _require() -> None:
 
 
 def _say(quiet: bool) -> Callable[[str], None]:
-    """What writes a line of the log, on stderr unless that is to be quiet."""
+    """Choose what writes a line of the log: stderr, unless it is to be quiet."""
     from unskew.runtime.log import log, to_stderr
 
     if not quiet:

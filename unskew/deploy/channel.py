@@ -44,6 +44,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Pauses before a connection is made anew, seconds."""
 TOO_LARGE = "its reply is larger than any of this run can be"
 UNREADABLE = "its reply cannot be read"
+GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
 METHOD, GOODBYE = "/unskew/Connect", b"g"
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + HEAD_BYTES),
@@ -163,7 +164,9 @@ class Hub:
         self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
         self._pending: dict[Node, _Pending] = {}
         self._numbers = 0
-        self.wake: Callable[[_Session], None] = lambda session: session.wake.set()
+
+    def wake(self, session: _Session) -> None:
+        """Let the network's thread look for a request."""
 
     # ------------------------------------------------------------ the plan's thread
     def nodes(self) -> set[Node]:
@@ -204,8 +207,7 @@ class Hub:
                     gone = [n for n in waiting if n not in self._here and n not in self._back()]
                 for node in gone:
                     pending = waiting.pop(node)
-                    lost = "client lost: it no longer answers the network; its process, machine or line is down"
-                    yield node, Delivery(None, lost, sent=pending.sent, down=pending.framing)
+                    yield node, Delivery(None, GONE, sent=pending.sent, down=pending.framing)
             for node, pending in list(waiting.items()):
                 lost = f"late: no reply within {deadline_s:g} s"
                 yield node, Delivery(None, lost, down=pending.framing, late=True)
@@ -337,9 +339,12 @@ class GrpcServer(Hub):
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
+    def wake(self, session: _Session) -> None:
+        """Let the network's thread look for a request."""
+        self._loop.call_soon_threadsafe(session.wake.set)
+
     async def _run(self, ready: "queue.SimpleQueue[Exception | None]") -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        self.wake = lambda session: void(self._loop.call_soon_threadsafe(session.wake.set))
         try:
             server = grpc.aio.server(options=OPTIONS)
             handler = grpc.stream_stream_rpc_method_handler(self._connected)
@@ -416,16 +421,12 @@ class GrpcServer(Hub):
         return None
 
 
-def void(_: object) -> None:
-    """Forget a value."""
-
-
 # ---------------------------------------------------------------- the client's side
 class Away(DeployError):
     """The connection to the server could not be made, or broke; it may be made later."""
 
 
-class Refused(DeployError):
+class TurnedAway(DeployError):
     """The server does not take this client, with the reason that it gives."""
 
 
@@ -458,7 +459,7 @@ class Connection:
 
         Raises:
             Away: If it could not be made, or broke.
-            Refused: If the server does not take this client.
+            TurnedAway: If the server does not take this client.
         """
         out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         with self._lock:
@@ -483,7 +484,7 @@ class Connection:
         except grpc.RpcError as error:
             code, details = error.code(), str(error.details())
             if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ALREADY_EXISTS):
-                raise Refused(f"the server refuses this client: {details}") from None
+                raise TurnedAway(f"the server refuses this client: {details}") from None
             raise Away(f"the connection to {self._address} {_why(code, details)}") from None
         finally:
             with self._lock:
@@ -549,7 +550,7 @@ def stay_connected(connection: Connection, lost: Callable[[DeployError, float], 
         began = time.monotonic()
         try:
             connection.serve()
-        except (Away, Refused) as error:
+        except (Away, TurnedAway) as error:
             held = time.monotonic() - began
             pause = FIRST_PAUSE_S if held > LONGEST_PAUSE_S else min(2 * pause + FIRST_PAUSE_S, LONGEST_PAUSE_S)
             time.sleep(pause)

@@ -37,12 +37,6 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    @property
-    def here(self) -> "Address":
-        """Address for programs on the same machine."""
-        wildcards = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        return Address(wildcards.get(self.host, self.host), self.port)
-
 
 @dataclass(frozen=True)
 class ServerConfig:

@@ -340,7 +340,7 @@ class Draft:
 
 
 def once(file: Path, key: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """What `make` gives, and its seconds, kept in a file: a reproduction that was stopped reads it.
+    """Return what `make` gives, and its seconds, kept in a file: a reproduction that was stopped reads it.
 
     Under another key it is made anew.
     """

@@ -1,4 +1,4 @@
-"""Who has which examples, in arrays beside partition.json, where clients or examples are too many for its lists.
+"""Examples of each client, in arrays beside partition.json, where clients or examples are too many for its lists.
 
     partition-seed0.safetensors    examples of each client in each part, and counts by class
     rows.safetensors               row of each example in the data as they were given

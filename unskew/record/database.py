@@ -119,7 +119,7 @@ def columns(table: str) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------- reading
-class Metric(NamedTuple):
+class MetricOfRound(NamedTuple):
     """A row of the table of metrics: a number, or the numbers of single clients, a row each.
 
     Attributes:
@@ -175,7 +175,7 @@ def select(connection: sqlite3.Connection, table: str, where: str = "1", *values
         yield {n: _decoded(v) if n in JSON else v for n, v in zip(names, row, strict=True) if v is not None}
 
 
-def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -> Iterator[Metric]:
+def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -> Iterator[MetricOfRound]:
     """Rows of the table of metrics, arrays where they are of single clients."""
     stored = itertools.chain.from_iterable(_pages(connection, "metrics", where, values))
     for _, method, seed, t, name, value, weight, client, clients in stored:
@@ -185,7 +185,7 @@ def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -
         if not (math.isfinite(value) if client is None else np.isfinite(value).all()):
             raise sqlite3.DatabaseError(f"a value of {name} is not a number")
         few = None if clients is None else _decoded(clients)
-        yield Metric(method, seed, t, name, value, weight, client, few)
+        yield MetricOfRound(method, seed, t, name, value, weight, client, few)
 
 
 def _decoded(text: Any) -> Any:
@@ -201,7 +201,7 @@ def _array(content: Any, kind: str, length: int | None = None) -> Any:
     return np.frombuffer(content, kind)
 
 
-def _expanded(m: Metric) -> Iterator[dict[str, Any]]:
+def _expanded(m: MetricOfRound) -> Iterator[dict[str, Any]]:
     head = {"method": m.method, "seed": m.seed, "round": m.round, "name": m.name}
     if m.client is None:
         weight = {} if m.weight is None else {"weight": m.weight}
@@ -419,7 +419,7 @@ class Database:
         return self._counts[table]
 
     def marks(self) -> dict[str, Mark]:
-        """What each table that is not empty holds by now."""
+        """Return the number and hash of the rows of each table that is not empty."""
         return {n: Mark(count, self._hashes[n].hexdigest()) for n, count in self._counts.items() if count}
 
     def commit(self, position: str | None = None) -> None:

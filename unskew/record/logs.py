@@ -1,4 +1,4 @@
-"""What a run records: the rows of its database and its documents, each with its type.
+"""Records of a run: the rows of its database and its documents, each with its type.
 
 `METRICS.rows(folder)` gives the rows of a table; `unskew.record.database` says how they are kept.  Documents are JSON;
 one that differs from what a run writes is refused by file and field.

@@ -23,7 +23,7 @@ from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
 from unskew.ledger import Direction, Kind
 from unskew.record import columns, logs
-from unskew.record.database import FILE, Metric, metrics, opened, rows, select
+from unskew.record.database import FILE, MetricOfRound, metrics, opened, rows, select
 from unskew.record.logs import Bound, document, evaluated, part_of, plain, read_text, refusal
 from unskew.tasks.measure import ACCURACY, Measure, described
 
@@ -499,7 +499,7 @@ def client_values(folder: Path, method: str, seed: int, name: str) -> dict[int, 
     return of_clients
 
 
-def _clients(m: Metric) -> list[int]:
+def _clients(m: MetricOfRound) -> list[int]:
     assert m.client is not None
     clients: list[int] = m.client.tolist()
     return clients

@@ -178,7 +178,7 @@ def _fingerprint(run: LiveRun) -> str:
     return digest.hexdigest()
 
 
-def _as_json(m: database.Metric) -> Iterator[str]:
+def _as_json(m: database.MetricOfRound) -> Iterator[str]:
     """A number, or those of single clients, as JSON with sorted keys."""
     about = {"method": m.method, "name": m.name, "round": m.round, "seed": m.seed}
     if m.client is None:

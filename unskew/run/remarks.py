@@ -1,22 +1,25 @@
-"""What of an experiment is possible and hardly meant: a list of small functions, each of which may say a sentence.
+"""Settings that are possible and hardly meant: a list of small functions, each of which may say a sentence.
 
 A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What cannot be meant is refused elsewhere.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from unskew import models
 from unskew.data.checks import LARGE
 from unskew.experiment.config import Experiment, TaskConfig
 from unskew.protocol import hook
 from unskew.run.setup import FROZEN, Setup, records, scales_targets
 from unskew.tasks.measure import Measure
+from unskew.tasks.needs import needs_of
 from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import ends_in, takes_logits
+from unskew.words import some
 from unskew.wrappers.base import Wrapped
 
 FROM_ONE = 10.0
@@ -30,7 +33,7 @@ UNKEYED_METRICS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class NewRun:
     """A run before it begins."""
 
     experiment: Experiment
@@ -40,15 +43,15 @@ class Planned:
 
 def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
     """Sentences on settings that are possible and hardly what was meant."""
-    run = Planned(experiment, setup, num_clients)
+    run = NewRun(experiment, setup, num_clients)
     yield from filter(None, (look(run) for look in OF_RUNS))
     for method in experiment.methods:
-        said = (look(run, method.algorithm) for look in OF_METHODS)
-        yield from (f"{method.label}: {text}" for text in said if text)
+        texts = (look(run, method.algorithm) for look in OF_METHODS)
+        yield from (f"{method.label}: {text}" for text in texts if text)
 
 
 # ---------------------------------------------------------------- of a run
-def _second_class(run: Planned) -> str:
+def _second_class(run: NewRun) -> str:
     """Nothing but the alphabet has made the more frequent class the second, which is looked for."""
     task, dataset = run.experiment.task, run.setup.dataset
     chosen = task.kind != "binary" or dataset.ordered or "classes" in task.data_options
@@ -63,7 +66,7 @@ def _second_class(run: Planned) -> str:
     )
 
 
-def _weights(run: Planned) -> str:
+def _weights(run: NewRun) -> str:
     return weighted_accuracy(run.experiment.task, run.setup.task.headline)
 
 
@@ -77,7 +80,7 @@ def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
     )
 
 
-def _squashed_twice(run: Planned) -> str:
+def _squashed_twice(run: NewRun) -> str:
     """A network of one's own returns probabilities where its loss takes what comes before them."""
     inputs, data, task = run.setup.inputs, run.setup.dataset, run.setup.task
     own = inputs.module is not None or inputs.factory is not None or ":" in run.experiment.task.model
@@ -93,7 +96,7 @@ def _squashed_twice(run: Planned) -> str:
     )
 
 
-def _draws(run: Planned) -> str:
+def _draws(run: NewRun) -> str:
     """The network draws while it is evaluated in worker processes, whose draws the loop does not see."""
     if not run.setup.executor_kind.processes:
         return ""
@@ -101,7 +104,7 @@ def _draws(run: Planned) -> str:
     return "; ".join(UNKEYED_METRICS.format(whose) for whose in drawn)
 
 
-def _large(run: Planned) -> str:
+def _large(run: NewRun) -> str:
     large = large_target(run.experiment.task, run.setup)
     return large and f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
 
@@ -136,18 +139,37 @@ def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
     return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
 
 
-OF_RUNS = (_second_class, _weights, _squashed_twice, _draws, _large)
+def _head(run: NewRun) -> str:
+    """Name the head that a run of the network found, for methods that name it or take what enters it."""
+    task = run.experiment.task
+    need = [m.label for m in run.experiment.methods if _needs_head(m.algorithm)]
+    if not need or task.head is not None or task.model in models.TABLE:
+        return ""
+    head = some([part or "the whole network" for part in run.setup.task.head])
+    return (
+        f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
+        "another layer, or one with others in it"
+    )
+
+
+def _needs_head(algorithm: Any) -> bool:
+    values = (getattr(record, f.name) for record in records(algorithm) for f in fields(record))
+    words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
+    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(algorithm))
+
+
+OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws, _large)
 
 
 # ---------------------------------------------------------------- of a method
-def _losses(run: Planned, algorithm: Any) -> str:
-    """What the method makes of the clients that a round will lose."""
+def _losses(run: NewRun, algorithm: Any) -> str:
+    """Say what the method makes of the clients that a round will lose."""
     outage, expected = run.experiment.world.outage, hook(algorithm, "expected_losses")
     lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
     return str(expected(lost, run.experiment.cohort(run.num_clients))) if lost and expected is not None else ""
 
 
-def _patients(run: Planned, algorithm: Any) -> str:
+def _patients(run: NewRun, algorithm: Any) -> str:
     """The noise covers an example, and a patient has several."""
     dataset = run.setup.dataset
     if dataset.patients is None or not hook(algorithm, "covers_examples"):
@@ -162,7 +184,7 @@ def _patients(run: Planned, algorithm: Any) -> str:
     )
 
 
-def _nothing_personal(run: Planned, algorithm: Any) -> str:
+def _nothing_personal(run: NewRun, algorithm: Any) -> str:
     """Personal parts that this network does not have make the method another under its name."""
     layout = run.setup.task.layout
     for record in records(algorithm):
@@ -178,7 +200,7 @@ def _nothing_personal(run: Planned, algorithm: Any) -> str:
     return ""
 
 
-def _remembered(run: Planned, algorithm: Any) -> str:
+def _remembered(run: NewRun, algorithm: Any) -> str:
     """Clients remember what they sent, and a wrapper changes that on the server."""
     while isinstance(algorithm, Wrapped):
         if algorithm.by.on_server and hook(algorithm.of, "amend") is not None:

@@ -219,7 +219,7 @@ def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _record_resumed(run: LiveRun, changed: Sequence[str]) -> None:
-    """Note from which round on the run is run otherwise than it began, or as it began again."""
+    """Note from which round on versions or machine are others than at the start, or are the same again."""
     before: list[str] = next((row["changed"] for row in reversed(list(run.record.select("resumed")))), [])
     if list(changed) != before and run.position.cell < len(run.cells):
         seed, method = run.cells[run.position.cell]
