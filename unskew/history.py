@@ -10,7 +10,6 @@ import importlib
 import re
 import shutil
 import tempfile
-import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from unskew.record.reader import Record
+    from unskew.report.section import Chart
     from unskew.report.stats import Curve
     from unskew.report.worth import GainRow
 
@@ -372,20 +372,14 @@ class History:
 
     def __repr__(self) -> str:
         """The table of results as text; below it the verdict, and notes."""
-        from unskew.report import results, verdict
-        from unskew.report.render import text
+        from unskew.report.screen import screen
 
         if not self.rows:
             return "<History of no round: nothing was evaluated yet>"
         try:
-            record = self.record
+            return screen(self.record, WIDE, more=self.doubts)
         except RunError as error:
             return f"<History of {shown(listed(self.methods))}: {error}>"
-        notes = list(dict.fromkeys((*verdict.serious(record), *self.doubts, *verdict.notes(record))))
-        few = [*notes[:NOTES_SHOWN], *([f"{len(notes) - NOTES_SHOWN} more"] if len(notes) > NOTES_SHOWN else [])]
-        below = [verdict.verdict(record), *(f"- {note}" for note in few)]
-        wrapped = (textwrap.fill(shown(line), WIDE, subsequent_indent="  ", break_on_hyphens=False) for line in below)
-        return "\n".join([text(results.headline(record, brief=True), WIDE, note=False), *wrapped])
 
     def _repr_html_(self) -> str:
         """The first screen of the run's page, as a notebook shows it."""
@@ -418,8 +412,7 @@ class Plots:
         if chart is None:
             what = metric or h.headline.shared
             raise h._lacking(what, f"no method has {what}", {row["name"] for row in h.rows if "client" not in row})
-        drawing: alt.LayerChart = chart.drawing
-        return drawing
+        return _drawing(chart, "")
 
     def differences(self) -> "alt.LayerChart":
         """Each method's gain over training alone, or its difference to the baseline, with 95 % intervals.
@@ -429,10 +422,8 @@ class Plots:
         """
         from unskew.report import pictures
 
-        if (chart := pictures.forest(self.history.record, named=False)) is None:
-            raise RunError("the run has no two methods to compare; run it with a baseline, or with bounds=True")
-        drawing: alt.LayerChart = chart.drawing
-        return drawing
+        lacks = "the run has no two methods to compare; run it with a baseline, or with bounds=True"
+        return _drawing(pictures.forest(self.history.record, named=False), lacks)
 
     def clients(self, method: str | None = None) -> "alt.LayerChart":
         """Each client's gain over training alone with a method, by default that which gains most on average.
@@ -449,10 +440,7 @@ class Plots:
         best = max(gains.values(), key=lambda w: w.whole.mean).method if method is None else method
         if best not in gains:
             raise KeyError(f"no method {best!r} has gains over training alone; there are {', '.join(gains)}")
-        w = gains[best]
-        of = [(c.name, c.judged, float(c.examples)) for c in w.clients]
-        drawing: alt.LayerChart = pictures.clients(best, of, w.whole, self.history.headline).drawing
-        return drawing
+        return _drawing(pictures.clients(gains[best], self.history.headline), "")
 
     def groups(self, method: str | None = None) -> "alt.LayerChart":
         """Who trained with whom, by round, under a method that forms groups.
@@ -462,14 +450,15 @@ class Plots:
         """
         from unskew.report import pictures
 
-        if (chart := pictures.groups(self.history.record, method)) is None:
-            raise RunError("no method of this run forms groups of clients")
-        drawing: alt.LayerChart = chart.drawing
-        return drawing
+        return _drawing(pictures.groups(self.history.record, method), "no method of this run forms groups of clients")
 
 
-NOTES_SHOWN = 8
-"""Notes that stand below a table of results."""
+def _drawing(chart: "Chart | None", lacks: str) -> "alt.LayerChart":
+    if chart is None:
+        raise RunError(lacks)
+    drawing: alt.LayerChart = chart.drawing
+    return drawing
+
 
 WIDE = 110
 """Characters in a line of the table of results and below it."""

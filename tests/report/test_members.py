@@ -9,7 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from unskew.report import members, read
+from unskew.info import ClientGroups
+from unskew.report import charts, read
+from unskew.report.section import Table
+from unskew.report.sections import groups
 
 
 def _neighbour(path: str) -> ModuleType:
@@ -26,11 +29,16 @@ def _neighbour(path: str) -> ModuleType:
 made = _neighbour("sections/test_groups.py")
 
 
-def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
-    section = members.section(read(made.make_run(tmp_path / "made")))
+def tables(folder: Path) -> list[Table]:
+    """The tables of members of every method that forms groups."""
+    record = read(folder)
+    section = groups.section(record, record.reports(ClientGroups), charts.colours(record.methods))
     assert section is not None
-    of = {table.caption.partition(",")[0]: table for table in section.tables}
-    hcct, flsc = of["hcct"], of["flsc"]
+    return [table for table in section.tables if table.head[0][0] == "client"]
+
+
+def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
+    hcct, flsc = tables(made.make_run(tmp_path / "made"))
     assert hcct.caption == "hcct, seed 0, round 3"
     assert [title for title, _ in hcct.head] == ["client", "group", "utility", "utility", "accuracy"]
     assert [(row.name, *row.cells) for row in hcct.entries] == [
@@ -39,14 +47,11 @@ def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
         ("2", "1", "0.70", "0.80", "70.0"),
         ("3", "alone", "0.40", "0.90", "60.0"),
     ]
-    assert "hcct: in round 3 of seed 0, 1 group of two or more, 1 client alone." in section.lead
     assert [title for title, _ in flsc.head] == ["client", "group", "accuracy"]  # it has no utilities
     assert flsc.entries[1].cells == ("1, 2", "80.0")  # groups may overlap
 
 
 def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"groups": [[0, 1], [2]]}]
-    section = members.section(read(made.make_run(tmp_path / "run", {"hcct": rows}, methods=("independent", "hcct"))))
-    assert section is not None
-    assert [row.cells[0] for row in section.tables[0].entries] == ["1", "1", "alone", "–"]
-    assert members.section(read(made.make_run(tmp_path / "none", info={}))) is None
+    (table,) = tables(made.make_run(tmp_path / "run", {"hcct": rows}, methods=("independent", "hcct")))
+    assert [row.cells[0] for row in table.entries] == ["1", "1", "alone", "–"]

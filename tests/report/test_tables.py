@@ -21,7 +21,6 @@ from unskew.report.tables import (
     cost_curve,
     counted_seeds,
     curve,
-    frame,
     paired,
     paired_tails,
     reference,
@@ -248,13 +247,3 @@ def test_differences_that_stand_when_corrected_for_their_number_are_marked():
         verdict.verdict(crowded)
         == "A is better than FedAvg by +11.00 points (95 % +8.52 to +13.48), and 1 more method too."
     )
-
-
-def test_a_frame_has_every_number_of_the_run():
-    made = record(accuracies(A=[[0.1, 0.2]], B=[[0.3]]))
-    got = frame(replace(made, clients={("A", 0): {3: 0.7}}))
-    assert list(got) == ["method", "seed", "round", "client", "name", "value"]
-    assert list(zip(*got.values(), strict=True)) == [
-        ("A", 0, 0, None, "global.accuracy", 0.1), ("A", 0, 1, None, "global.accuracy", 0.2),
-        ("B", 0, 0, None, "global.accuracy", 0.3), ("A", 0, 1, "3", "personal.accuracy", 0.7),
-    ]  # fmt: skip

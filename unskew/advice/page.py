@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 
 from unskew.advice.answer import Advice, advised_name, reading
 from unskew.advice.follow_up import division, write_experiment
@@ -17,7 +16,7 @@ from unskew.data.saved import saved_sha256
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
-from unskew.report import figures
+from unskew.report import charts
 from unskew.report.gain import Floats, Gain, ranked
 from unskew.report.page import Page, write_page
 from unskew.report.section import Chart, Section, Table, TableRow
@@ -122,13 +121,9 @@ def _worth(advice: Advice) -> Section | None:
     gains, m = advice.check.gains, advice.sites.measure
     if not gains:
         return None
-    rows = [(label, gain) for label, gain in gains.items()]
-    unit = f", {m.points}" if m.points else ""
-    chart = Chart(
-        "Gain over local training, mean over sites",
-        f"Marker: mean; bar: 95 % interval{_wider(advice)}. A bar clear of zero is a difference.",
-        _gains_chart("worth", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice)),
-    )
+    rows = list(gains.items())
+    caption = f"Mark: mean; bar: 95 % interval{_wider(advice)}. A bar clear of zero is a difference."
+    chart = _gains("Gain over local training, mean over sites", caption, rows, m)
     entries = []
     asked = advice.sites.setup.task.measures[ASKED:]
     for label, scores in advice.check.results.items():
@@ -204,14 +199,12 @@ def _for_whom(advice: Advice) -> Section | None:
         ("Gain", m.points),
         ("Reading", ""),
     )
-    charts: tuple[Chart, ...] = ()
+    charts_of: tuple[Chart, ...] = ()
     if len(rows) <= MOST_DRAWN:
-        unit = f", {m.points}" if m.points else ""
-        svg = _gains_chart("sites", rows, f"gain in {m.label}{unit}", m.scale, _alt(rows, advice))
         caption = f"With {advice.check.chosen} against local training; bar: 95 % interval."
-        charts = (Chart("Gain of each site", caption, svg),)
+        charts_of = (_gains("Gain of each site", caption, rows, m),)
     table = Table(f"Each site alone and with {advice.check.chosen}", head, tuple(entries), note, frozenset((6,)))
-    return Section("Which sites benefit?", "", charts, (table,))
+    return Section("Which sites benefit?", "", charts_of, (table,))
 
 
 def _with_whom(advice: Advice) -> Section | None:
@@ -222,15 +215,14 @@ def _with_whom(advice: Advice) -> Section | None:
     ]
     head = (("Sites differ in", ""), ("Number", ""), ("Alike sites", "would have"), ("p", ""), ("In words", ""))
     tables = (Table("Disagreement of the sites' data", head, tuple(entries), text=frozenset((4,))),) if entries else ()
-    charts: tuple[Chart, ...] = ()
+    drawn: tuple[Chart, ...] = ()
     if measured.cosines is not None and len(names) <= MOST_DRAWN:
         order = [c for g in (advice.groups or (tuple(range(len(names))),)) for c in g]
         caption = "Cosine of what training changes of a common model at two sites: 1 is one direction, −1 the opposite."
         if advice.groups:
             caption += " Sites of a group stand together."
-        svg = _cosines_chart(measured.cosines[np.ix_(order, order)], [names[c] for c in order])
-        charts = (Chart("Directions of training", caption, svg),)
-    return Section("Who should train with whom?", "", charts, tables) if charts or tables else None
+        drawn = (_cosines(caption, measured.cosines[np.ix_(order, order)], [names[c] for c in order]),)
+    return Section("Who should train with whom?", "", drawn, tables) if drawn or tables else None
 
 
 def _race(advice: Advice) -> Section:
@@ -276,44 +268,20 @@ def _newcomers(advice: Advice) -> Section | None:
     return Section("What about a new site?", "", (), (Table("Sites that took no part", head, entries, note),))
 
 
-def _alt(rows: Sequence[tuple[str, Gain]], advice: Advice) -> str:
-    m = advice.sites.measure
-    return "; ".join(f"{name} {bracket(gain, m)}" for name, gain in rows)
-
-
 # ---------------------------------------------------------------- figures
-def _gains_chart(name: str, rows: Sequence[tuple[str, Gain]], axis: str, scale: float, alt: str) -> Markup:
-    """A gain in each row: its marker, and its interval."""
-    with figures.style(name):
-        figure, axes = figures.chart(54 + 24 * len(rows), 430)
-        axes.axvline(0, color=figures.INK, linewidth=0.9)
-        for i, (_, gain) in enumerate(rows):
-            look = figures.looks([False] * 3)[{"gains": 2, "loses": 1, "open": 0}[gain.verdict]]
-            if gain.low is not None and gain.high is not None:
-                axes.plot([scale * gain.low, scale * gain.high], [i, i], color=look.colour, linewidth=2.2)
-            axes.plot([scale * gain.mean], [i], **{**figures.drawn(look), "markersize": 8})
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        names = [label if len(label) <= 28 else f"{label[:27]}…" for label, _ in rows]
-        axes.set_yticks(range(len(rows)), names, fontsize=9)
-        axes.set_xlabel(axis)
-        return figures.markup(figure, name, alt)
+def _gains(title: str, caption: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> Chart:
+    """A gain in each row: its mark, and its interval."""
+    data = [charts.interval(name, g, m.scale, kind=g.verdict) for name, g in rows]
+    drawn = charts.forest(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
+    return Chart(title, caption, drawn, "; ".join(f"{name} {bracket(gain, m)}" for name, gain in rows))
 
 
-def _cosines_chart(cosines: Floats, names: Sequence[str]) -> Markup:
-    """Cosines of every two sites: blue for one direction, orange for opposite ones."""
-    n = len(names)
-    cells = figures.shades(np.clip(cosines, -1, 1) * 180 / 255, "#0072b2", "#d55e00")  # light, to read numbers on it
-    with figures.style("cosines"):
-        figure, axes = figures.chart(430, 430)
-        axes.imshow(cells, interpolation="none")
-        axes.grid(visible=False)
-        step = max(1, n // 20)
-        figures.name_ticks(axes.yaxis, range(0, n, step), lambda k: names[k])
-        figures.name_ticks(axes.xaxis, range(0, n, step), lambda k: names[k])
-        if n <= 12:
-            for i in range(n):
-                for k in range(n):
-                    axes.text(k, i, f"{cosines[i, k]:.1f}".replace("-", "−"), ha="center", va="center", fontsize=8)
-        inside = cosines[~np.eye(n, dtype=bool)]
-        alt = f"Cosines of {n} sites' training, from {inside.min():.2f} to {inside.max():.2f}."
-        return figures.markup(figure, "cosines", alt)
+def _cosines(caption: str, cosines: Floats, names: Sequence[str]) -> Chart:
+    """Cosines of every two sites: one colour for one direction, another for opposite ones."""
+    cells = [
+        {"column": names[k], "row": names[i], "value": float(v)}
+        for (i, k), v in np.ndenumerate(cosines)
+    ]  # fmt: skip
+    inside = cosines[~np.eye(len(names), dtype=bool)]
+    told = f"Cosines of {len(names)} sites' training, from {inside.min():.2f} to {inside.max():.2f}."
+    return Chart("Directions of training", caption, charts.matrix(cells, "site", "site", "cosine"), told)

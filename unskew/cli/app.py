@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from click import Context, HelpFormatter
+from typer.core import TyperGroup
 
 from unskew.cli.advise import advise
 from unskew.cli.audit import audit
@@ -28,13 +30,26 @@ from unskew.cli.sweep import sweep
 from unskew.cli.tune import tune
 from unskew.version import __version__
 
+
+class _Commands(TyperGroup):
+    """The commands with a line each, on one screen."""
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the commands in their order; each has a help of its own."""
+        formatter.write("Usage: unskew COMMAND ...\n\n")
+        formatter.write("Federated learning on non-IID client data: run methods, compare them, see costs.\n\n")
+        for name, of in self.commands.items():
+            formatter.write(f"  {name:15}{of.short_help}\n")
+        formatter.write("\nunskew COMMAND --help says more, unskew --version which version this is.\n")
+
+
 # What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Federated learning on heterogeneous (non-IID) client data: run methods, compare them, see what they cost.",
 )
 
 
@@ -60,17 +75,33 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "list": list_,
     "data": data,
-    "reproduce": reproduce,
+    "advise": advise,
+    "tune": tune,
     "plan": plan,
     "sweep": sweep,
     "leave-one-out": leave_one_out,
-    "advise": advise,
-    "tune": tune,
     "audit": audit,
+    "reproduce": reproduce,
     "doctor": doctor,
 }
+IN_SHORT = {
+    "run": "Run an experiment: methods on the same clients, seed by seed.",
+    "resume": "Go on with a run that was stopped, or add seeds.",
+    "show": "Show what runs found: table, page, costs, a trained model.",
+    "predict": "Use a trained model on new rows, images or texts.",
+    "list": "Name what there is: methods, data, models, splits, metrics.",
+    "data": "Look at data: sites, how they differ, gaps, what may be wrong.",
+    "advise": "Should these sites train together, and how?",
+    "tune": "Find each method's settings, at equal budgets.",
+    "plan": "Predict bytes, time and memory of an experiment.",
+    "sweep": "Run a grid of settings, and compare its points.",
+    "leave-one-out": "What is each site's taking part worth?",
+    "audit": "Attack a method's differential privacy.",
+    "reproduce": "Run a published experiment beside its numbers.",
+    "doctor": "Check this installation and machine.",
+}
 for name, command in COMMANDS.items():
-    app.command(name=name)(command)
-app.add_typer(deploy, name="deploy")
-app.command(name="bench", help=HELP)(bench)
-app.add_typer(prior, name="prior")
+    app.command(name=name, short_help=IN_SHORT[name])(command)
+app.add_typer(deploy, name="deploy", short_help="Run an experiment over a real network.")
+app.command(name="bench", help=HELP, short_help="Measure unskew itself.")(bench)
+app.add_typer(prior, name="prior", short_help="The built-in diffusion model: its card, and training it.")

@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,6 @@ from unskew.errors import RunError, shown
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
-
-MOST_NOTES = 5
-"""Notes in a terminal; the page has the others."""
 
 
 def results_json(summary: dict[str, Any]) -> str:
@@ -48,24 +44,10 @@ def width() -> int:
 
 
 def print_results(record: "Record", records: "Sequence[Record]" = (), names: Sequence[str] = ()) -> None:
-    """Print the table of results, the verdict in a sentence, and notes of a line each.
+    """Print a run, or several as one, with these several and what they are called."""
+    from unskew.report.screen import screen
 
-    Args:
-        record: The run, or several as one.
-        records, names: These several, and what they are called.
-    """
-    from unskew.report import results, verdict
-    from unskew.report.render import text
-
-    table = results.headline(record, brief=True)
-    print(shown(text(table, width(), note=False)))
-    print(textwrap.fill(shown(verdict.verdict(record)), width()))
-    first = verdict.serious(record)
-    several = [*first, *(note for note in verdict.notes(record, records, names) if note not in first)]
-    for note in several[:MOST_NOTES]:
-        print(f"- {textwrap.shorten(shown(note), width() - 2, placeholder=' …')}")
-    if len(several) > MOST_NOTES:
-        print(f"- {len(several) - MOST_NOTES} more on the page")
+    print(screen(record, width(), records, names))
 
 
 def print_more_seeds(folder: Path, record: "Record") -> None:
@@ -77,7 +59,7 @@ def print_more_seeds(folder: Path, record: "Record") -> None:
     if undecided(record) and not record.deployed:
         code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
         command = shlex.join(["unskew", "resume", str(folder), "--until", "0.5", "--out", "FOLDER", *code])
-        print(shown(f"More seeds would help: {command}"))
+        print(shown(f"More seeds: {command}"))
 
 
 def run_names(folders: list[Path]) -> list[str]:

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import altair as alt
+import vl_convert
 from markupsafe import Markup, escape
 
 from unskew.files import write_atomically
@@ -41,7 +43,7 @@ MOST_LABELLED = 8
 MOST_ROWS = 40
 """Rows of a forest; of more clients a strip and a line of quantiles are drawn."""
 
-MOST_POINTS = 100
+MOST_POINTS = 60
 """Points of one line that are drawn."""
 
 HEAVY = 60_000
@@ -62,17 +64,12 @@ def swatch(colour: str) -> Markup:
 
 
 # ---------------------------------------------------------------- pictures and pages
-def figure(title: str, caption: str, chart: alt.TopLevelMixin, described: str, wide: bool = False) -> Chart:
-    """A chart with its words, and a text for who cannot see it."""
-    return Chart(title, caption, wide=wide, drawing=chart, described=described)
-
-
 def drawn(chart: Chart) -> Markup:
     """The drawing of a chart, as a page embeds it: a picture, and what the library draws it anew from."""
-    if chart.svg:
-        return chart.svg
-    spec = json.dumps(chart.drawing.to_dict(), sort_keys=True)
-    svg = _svg(spec)
+    if chart.html:
+        return chart.html
+    spec = json.dumps(chart.drawing.to_dict(), sort_keys=True, separators=(",", ":"))
+    svg = _slim(_svg(spec))
     if len(svg) > HEAVY:
         picture = base64.b64encode(still(chart.drawing, "png")).decode()
         svg = f'<img alt="{escape(chart.described)}" src="data:image/png;base64,{picture}">'
@@ -83,12 +80,17 @@ def drawn(chart: Chart) -> Markup:
     return Markup(f'<div class="plot"><div>{svg}</div><script type="application/json">{data}</script></div>')
 
 
+def _slim(svg: str) -> str:
+    """The picture without marks that nobody sees, and with places to a tenth of a pixel."""
+    svg = re.sub(r'<path [^>]*(?<![-\w])opacity="0"[^>]*?(/>|></path>)', "", svg)
+    places = r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"'
+    return re.sub(places, lambda of: re.sub(r"\d*\.\d{2,}", lambda n: f"{float(n[0]):.1f}", of[0]), svg)
+
+
 def still(
     chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg", dark: bool = False, width: int = WIDTH
 ) -> bytes:
     """A picture of a chart as a file; no network and no browser is needed."""
-    import vl_convert
-
     spec = chart.to_dict()
     if "fits" in spec.get("usermeta", {}):
         spec["width"] = width
@@ -98,10 +100,11 @@ def still(
     return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
 
 
-def document(chart: alt.TopLevelMixin, title: str, caption: str = "") -> str:
+def document(chart: alt.TopLevelMixin, title: str, caption: str = "", width: int = WIDTH) -> str:
     """A chart as an SVG file of its own, with its title and caption, on white."""
     spec = chart.to_dict()
     words = {"text": title, "subtitle": textwrap.wrap(caption, 75), "anchor": "start", "subtitleColor": INK}
+    spec |= {"width": width} if "fits" in spec.get("usermeta", {}) else {}
     config = {**spec.get("config", {}), "background": PAGE}
     return _svg(json.dumps({**spec, "title": {**words, "color": INK}, "config": config}, sort_keys=True))
 
@@ -113,14 +116,7 @@ def file(chart: Chart) -> bytes:
 
 @functools.lru_cache(64)
 def _svg(spec: str) -> str:
-    import vl_convert
-
     return str(vl_convert.vegalite_to_svg(spec))
-
-
-def embed(charts: Sequence[Chart]) -> Markup:
-    """Charts with all that they need."""
-    return Markup("").join([library(), *map(drawn, charts)])
 
 
 def library() -> Markup:
@@ -167,8 +163,6 @@ _DRAW = """
 @functools.cache
 def _vega() -> str:
     """Vega, Vega-Lite and Vega-Embed.  Making them one script takes seconds, so it is kept in the user's cache."""
-    import vl_convert
-
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = home / "unskew" / f"vega-{version('vl-convert-python')}.js"
     try:
@@ -201,11 +195,6 @@ def _each(data: Rows) -> list[Mapping[str, Any]]:
     if isinstance(data, Mapping):
         return [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
     return list(data)
-
-
-def table_of(values: Sequence[Mapping[str, Any]]) -> Frame:
-    """Rows as columns."""
-    return {name: [row[name] for row in values] for name in (values[0] if values else ())}
 
 
 def themed(chart: Any, right: int = 5, left: int = 5, facets: int = 0) -> alt.LayerChart:
@@ -257,6 +246,19 @@ def names(field: str, order: Sequence[Any] | None = None) -> alt.Y:
     return alt.Y(f"{field}:N", sort=None if order is None else list(order), title=None, axis=plain)
 
 
+def bare(field: str, **more: Any) -> Any:
+    """A place in a plane whose numbers say nothing: no axis; `more` are options of the encoding."""
+    axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None)
+    kind = alt.X if field.startswith("x") else alt.Y
+    return kind(f"{field}:Q", axis=axis, **more)
+
+
+def interval(name: str, of: Any, scale: float = 1.0, **more: Any) -> dict[str, Any]:
+    """A row of `forest`: a mean with its interval, low and high, in units of the axis."""
+    low, high = (None if end is None else scale * end for end in (of.low, of.high))
+    return {"name": name, "value": scale * of.mean, "low": low, "high": high, **more}
+
+
 def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
     """A line at a value of the horizontal axis, or of the vertical one."""
     at: Any = {"x": "at:Q"} if across else {"y": "at:Q"}
@@ -276,7 +278,7 @@ def spans(values: Iterable[float], factor: float) -> bool:
 
 # ---------------------------------------------------------------- charts of any run
 def curves(
-    data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, ticks: Sequence[str] = ()
+    data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, ticks: Sequence[str] = (), far: bool = False
 ) -> alt.LayerChart:
     """Lines with bands from the lowest to the highest seed; a method without x is level.
 
@@ -286,11 +288,12 @@ def curves(
         x, y: Titles of the axes.
         log: Make the vertical axis logarithmic where values span much; the horizontal one is where ends lie far apart.
         ticks: What 0, 1, 2, ... are called on the horizontal axis.
+        far: Make the horizontal axis logarithmic in any case.
     """
     every = _each(data)
     level, points = [r for r in every if r["x"] is None], [r for r in every if r["x"] is not None]
     shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
-    far = spans((max((r["x"] for r in points if r["method"] == m), default=0.0) for m in shown), 20)
+    far = far or spans((max((r["x"] for r in points if r["method"] == m), default=0.0) for m in shown), 20)
     points = [r for r in points if not (far and r["x"] <= 0)]
     tall = log and spans((r["mean"] for r in every), 50)
     few, dotted = len(shown) <= MOST_LABELLED, len(points) <= 25 * len(shown)
@@ -585,20 +588,22 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
 
 
 def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
-    """Trials of a tuning, a line each through its values, which are scaled to their ranges.
+    """Trials of a tuning, a line each through its values, on scales from the lowest to the highest.
 
     Args:
         data: trial, score, and a column for each hyperparameter, None where a trial has no value.
-        of: The hyperparameters.
+        of: The hyperparameters; those whose values span much have a logarithmic scale.
         score: Title of the score, which colours the lines.
     """
     every, points, ticks = _each(data), [], []
     for name in of:
         held = [r for r in every if r[name] is not None]
-        low, high = min(r[name] for r in held), max(r[name] for r in held)
-        ticks += [{"name": name, "at": at, "text": f"{v:.3g}"} for at, v in ((-0.07, low), (1.07, high))]
+        bend = math.log if spans((r[name] for r in held), 50) and min(r[name] for r in held) > 0 else float
+        low, high = (bend(end(r[name] for r in held)) if held else 0.0 for end in (min, max))
+        ends = (min(r[name] for r in held), max(r[name] for r in held)) if held else ()
+        ticks += [{"name": name, "at": at, "text": f"{v:.3g}"} for at, v in zip((-0.07, 1.07), ends, strict=False)]
         for r in held:
-            at = (r[name] - low) / (high - low) if high > low else 0.5
+            at = (bend(r[name]) - low) / (high - low) if high > low else 0.5
             points.append({"trial": r["trial"], "score": r["score"], "name": name, "value": r[name], "at": at})
     across = alt.X("name:N", sort=list(of), title=None, axis=alt.Axis(grid=True, labelAngle=0, domain=False))
     up = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1]))
@@ -607,8 +612,8 @@ def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
     lines = alt.Chart(rows(points)).mark_line(point=True).encode(
         x=across, y=up, detail="trial:N", color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
     )  # fmt: skip
-    ends = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text="text:N")
-    return themed(alt.layer(lines, ends).properties(height=HEIGHT))
+    ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text="text:N")
+    return themed(alt.layer(lines, ends_of).properties(height=HEIGHT))
 
 
 def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:

@@ -8,7 +8,7 @@ from pathlib import Path
 from unskew.data.look import Look, SiteLook
 from unskew.report import charts
 from unskew.report.page import Page, write_page
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.report.section import Chart, Section, Table, TableRow, columns, table
 from unskew.tasks.targets import Label
 
 MOST_SITES = 20
@@ -48,20 +48,18 @@ def sites_table(look: Look) -> Table:
     by_class = len(look.classes) if len(look.classes) <= 8 else 0
     numeric = any(site.mean is not None for site in look.sites)
     people = look.patients is not None
-    head = [("site", ""), *([("patients", "")] if people else []), ("rows", "to train on" if tested else "")]
-    head += [("rows", "for testing")] if tested else []
-    head += [(str(label), "% of rows") for label in look.classes[:by_class]]
-    head += [("target", "mean ± sd")] if numeric else []
-    head += [("gaps", "% of values")]
-    entries = []
+    head = ["site", *["patients"] * people, "rows | to train on" if tested else "rows"]
+    head += ["rows | for testing"] * tested
+    head += [f"{label} | % of rows" for label in look.classes[:by_class]]
+    head += ["target | mean ± sd"] * numeric + ["gaps | % of values"]
+    rows = []
     for site in look.sites:
         n = max(site.train + site.test, 1)
-        cells = [f"{site.patients:,}"] if people else []
-        cells += [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
+        cells = [f"{site.patients:,}"] * people + [f"{site.train:,}"] + [f"{site.test:,}"] * tested
         cells += [f"{100 * count / n:.0f}" for count in site.labels[:by_class]]
         cells += [f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric and site.mean is not None else []
-        entries.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
-    return Table("Rows, target and gaps of each site", tuple(head), tuple(entries))
+        rows.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
+    return table("Rows, target and gaps of each site", head, rows)
 
 
 def times_tables(look: Look) -> list[Table]:
@@ -71,12 +69,12 @@ def times_tables(look: Look) -> list[Table]:
     spans = {site.name: (site.train_span, site.test_span) for site in look.sites} or {
         "all": (look.train_span, look.test_span)
     }
-    head = (("site", ""), ("to train on", "from"), ("", "to"), ("for testing", "from"), ("", "to"))
-    entries = [
+    head = ["site", "to train on | from", " | to", "for testing | from", " | to"]
+    rows = [
         TableRow(name, tuple(time for span in both for time in span or ("none", "none")))
         for name, both in spans.items()
     ]
-    return [Table("Times of each site", head, tuple(entries))]
+    return [table("Times of each site", head, rows)]
 
 
 def target_tables(look: Look) -> list[Table]:
@@ -90,20 +88,12 @@ def target_tables(look: Look) -> list[Table]:
 
 def disagreement_table(look: Look) -> Table:
     """A row for each number, beside what chance would give."""
-    entries = [
-        TableRow(
-            number.name,
-            (
-                f"{number.value:.3g}",
-                f"{number.chance:.3g}",
-                "–" if number.p is None else f"{number.p:.2g}",
-                number.meaning,
-            ),
-        )
-        for number in look.disagreement
+    rows = [
+        TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning))
+        for d in look.disagreement
     ]
-    head = (("differ in", ""), ("number", ""), ("alike sites", "would have"), ("p", ""), ("in words", ""))
-    return Table("Numbers, and what alike sites would have", head, tuple(entries), text=frozenset((4,)))
+    head = ["differ in", "number", "alike sites | would have", "p", "in words"]
+    return table("Numbers, and what alike sites would have", head, rows, words=[4])
 
 
 def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
@@ -111,9 +101,7 @@ def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
 
     Of columns the first `most`, and of what they hold the first `longest` characters.
     """
-    head = [("column", ""), ("kind", ""), ("values", ""), ("lowest", ""), ("highest", ""), ("gaps", "%")]
-    head += [("between sites", "% of variance")]
-    entries = [
+    rows = [
         TableRow(
             column.name,
             (
@@ -126,9 +114,10 @@ def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
         )
         for column in look.columns[:most]
     ]
-    left = len(look.columns) - len(entries)
+    left = len(look.columns) - len(rows)
     note = f"{left:,} more columns are in --json and on the page." if left > 0 else ""
-    return Table("What each column holds", tuple(head), tuple(entries), note, text=frozenset((1, 2)))
+    head = ["column", "kind", "values", "lowest", "highest", "gaps | %", "between sites | % of variance"]
+    return table("What each column holds", head, rows, note, [1, 2])
 
 
 def gaps_table(look: Look, most: int) -> Table | None:
@@ -136,9 +125,9 @@ def gaps_table(look: Look, most: int) -> Table | None:
     some = [column for column in look.columns if column.missing]
     if not some or not 0 < len(look.sites) <= MOST_WITH_GAPS:
         return None
-    head = (("column", ""), *((site.name, "%") for site in look.sites))
-    entries = (TableRow(c.name, tuple(f"{100 * share:.0f}" for share in c.missing_by_site)) for c in some[:most])
-    return Table("Gaps of each column by site", head, tuple(entries))
+    head = ["column", *(f"{site.name} | %" for site in look.sites)]
+    rows = (TableRow(c.name, tuple(f"{100 * share:.0f}" for share in c.missing_by_site)) for c in some[:most])
+    return table("Gaps of each column by site", head, rows)
 
 
 # ---------------------------------------------------------------- sections
@@ -163,8 +152,8 @@ def _labels_chart(title: str, classes: Sequence[Label], sites: Sequence[SiteLook
         for c, n in zip(classes, s.labels, strict=True)
     ]
     some = f" The first {MOST_DRAWN} of {len(sites):,} sites." if len(sites) > MOST_DRAWN else ""
-    chart = charts.matrix(charts.table_of(cells), "site (rows)", "class", "share")
-    return charts.figure(title, f"Darker: a larger share of the site’s rows.{some}", chart, alt)
+    chart = charts.matrix(columns(cells), "site (rows)", "class", "share")
+    return Chart(title, f"Darker: a larger share of the site’s rows.{some}", chart, alt)
 
 
 def _disagreement(look: Look) -> Section | None:
@@ -190,36 +179,36 @@ def _columns(look: Look) -> Section | None:
 
 def _shift_chart(look: Look) -> Chart | None:
     """Where each site's mean lies, for the columns that differ most."""
-    columns = sorted(
+    chosen = sorted(
         (c for c in look.columns if c.between is not None and c.kind == "number"),
         key=lambda c: -(c.between.share if c.between else 0.0),
     )[:MOST_COLUMNS]
-    if not columns or not 2 <= len(look.sites) <= MOST_SITES:
+    if not chosen or not 2 <= len(look.sites) <= MOST_SITES:
         return None
     points = [
         {"method": site.name, "row": column.name, "value": column.means[i]}
-        for column in columns
+        for column in chosen
         for i, site in enumerate(look.sites)
         if column.means[i] is not None
     ]
     chart = charts.dots(
-        charts.table_of(points), charts.colours([site.name for site in look.sites]), "site’s mean, standard deviations"
+        columns(points), charts.colours([site.name for site in look.sites]), "site’s mean, standard deviations"
     )
     caption = "Far from the line: patients, instruments or units differ."
-    alt = f"Sites' means of {len(columns)} columns; they differ most in {columns[0].name}."
-    return charts.figure("Where sites’ means lie", caption, chart, alt)
+    alt = f"Sites' means of {len(chosen)} columns; they differ most in {chosen[0].name}."
+    return Chart("Where sites’ means lie", caption, chart, alt)
 
 
 def _gaps_chart(look: Look) -> Chart | None:
     """The share of gaps, by column and site."""
-    columns = sorted((c for c in look.columns if c.missing), key=lambda c: -c.missing)[:MOST_COLUMNS]
-    if not columns or not 2 <= len(look.sites) <= MOST_DRAWN:
+    chosen = sorted((c for c in look.columns if c.missing), key=lambda c: -c.missing)[:MOST_COLUMNS]
+    if not chosen or not 2 <= len(look.sites) <= MOST_DRAWN:
         return None
     cells = [
         {"column": site.name, "row": column.name, "value": share}
-        for column in columns
+        for column in chosen
         for site, share in zip(look.sites, column.missing_by_site, strict=True)
     ]
-    chart = charts.matrix(charts.table_of(cells), "site", "column", "share without a value", "#d55e00")
-    alt = f"Gaps in {len(columns)} columns by site; most in {columns[0].name}."
-    return charts.figure("Gaps by column and site", "Darker: a larger share of rows without a value.", chart, alt)
+    chart = charts.matrix(columns(cells), "site", "column", "share without a value", "#d55e00")
+    alt = f"Gaps in {len(chosen)} columns by site; most in {chosen[0].name}."
+    return Chart("Gaps by column and site", "Darker: a larger share of rows without a value.", chart, alt)

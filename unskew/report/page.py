@@ -19,8 +19,8 @@ from unskew.info import RecallByClass, info_type
 from unskew.record.logs import described
 from unskew.record.reader import Record, read
 from unskew.registry import OURS
-from unskew.report import charts, members, pictures, render, results, tables, verdict, worth
-from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow
+from unskew.report import charts, pictures, render, results, tables, verdict, worth
+from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.sections import cost
 from unskew.report.together import merge
 from unskew.version import __version__
@@ -69,7 +69,9 @@ def write_page(page: Page, out: Path) -> Path:
 def html(page: Page) -> str:
     """The page as a document; a picture of the first screen is in no folded part again."""
     shown = {chart.described for chart in page.pictures}
-    folded = [replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.svg)) for s in page.sections]
+    folded = [
+        replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.html)) for s in page.sections
+    ]
     return _template("page.html").render(
         page=replace(page, sections=folded), version=__version__, library=charts.library()
     )
@@ -77,7 +79,7 @@ def html(page: Page) -> str:
 
 def first_screen(page: Page) -> str:
     """What a notebook shows of a page: its verdict, pictures and table, without a script."""
-    drawn = [replace(c, svg=Markup(charts.still(c.drawing).decode())) for c in page.pictures]
+    drawn = [replace(c, html=Markup(charts.still(c.drawing).decode())) for c in page.pictures]
     return _template("first.html").render(page=replace(page, pictures=drawn))
 
 
@@ -213,11 +215,7 @@ def _gains(record: Record, swatches: results.Swatches) -> Section | None:
     parts = results.gains(record, swatches)
     if not parts:
         return None
-    drawn = []
-    for w in worth.worths(record):
-        if w.bound is None and w.clients:
-            of = [(c.name, c.judged, float(c.examples)) for c in w.clients]
-            drawn.append(pictures.clients(w.method, of, w.whole, record.headline))
+    drawn = [pictures.clients(w, record.headline) for w in worth.worths(record) if w.bound is None and w.clients]
     return Section("Gains over training alone", "", tuple(drawn[:6]), tuple(parts), "by method and by client")
 
 
@@ -241,8 +239,8 @@ def _curves(record: Record) -> Section | None:
 
 
 def _unseen(record: Record, swatches: results.Swatches) -> Section | None:
-    table = results.newcomers(record, swatches)
-    return None if table is None else Section("Unseen clients", "", (), (table,), "who came after training")
+    unseen = results.newcomers(record, swatches)
+    return None if unseen is None else Section("Unseen clients", "", (), (unseen,), "who came after training")
 
 
 def _sent(record: Record, swatches: results.Swatches) -> Section | None:
@@ -254,9 +252,8 @@ def _sent(record: Record, swatches: results.Swatches) -> Section | None:
 def _notes(lines: Sequence[str]) -> Section | None:
     if not lines:
         return None
-    entries = tuple(TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1))
-    table = Table("", (("", ""), ("note", "")), entries, text=frozenset({1}))
-    return Section("Notes", "", (), (table,), counted(len(lines), "note"))
+    rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
+    return Section("Notes", "", (), (table("", ["", "note"], rows, words=[1]),), counted(len(lines), "note"))
 
 
 def _own_sections(record: Record) -> list[Section | None]:
@@ -265,7 +262,7 @@ def _own_sections(record: Record) -> list[Section | None]:
     sections: list[Section | None] = []
     # Nearly every run reports what global models find of each class.
     if any(types - {info_type(RecallByClass)} for types in record.info.values()):
-        sections.append(cost.section(record, marks, cost.quantities(record), cost.priced(record)))
+        sections.append(cost.section(record, marks))
     drawn: set[str] = set()
     for entry in SECTIONS.entries():
         try:
@@ -278,13 +275,12 @@ def _own_sections(record: Record) -> list[Section | None]:
                 raise
             # A stranger's code, which raises what it likes; the rest of the report is none the worse.
             sections.append(Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}"))
-    joining = members.section(record)
     undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
     kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
     other = (
         Section("Info of other types", f"Kept in the run and drawn by no section. {kinds_of}.") if kinds_of else None
     )
-    return [*sections, joining, other]
+    return [*sections, other]
 
 
 def _data(record: Record) -> Section:
@@ -297,23 +293,13 @@ def _data(record: Record) -> Section:
     classed = any(
         len(counts) > 1 for p in record.partitions.values() for counts in p.label_counts if p.counted == "classes"
     )
-    skew = (("IID distance", ""), ("Jensen-Shannon", ""), ("effective classes", "")) if classed else ()
-    head = (
-        ("seed", ""), ("clients", ""), ("examples", ""), ("training", ""), ("own tests", ""), ("smallest client", ""),
-        ("largest client", ""), *skew, ("hash of the split", ""),
-    )  # fmt: skip
-    entries = tuple(
-        TableRow(
-            str(seed),
-            (
-                f"{len(p.sizes):,}", f"{p.n:,}", f"{p.trained:,}", "–" if p.tested is None else f"{p.tested:,}",
-                f"{min(p.sizes, default=0):,}", f"{max(p.sizes, default=0):,}",
-                *((f"{p.iid_distance:.3f}", f"{p.js:.3f}", f"{p.effective_classes:.2f}") if classed else ()),
-                p.sha256[:12],
-            ),
-        )
-        for seed, p in record.partitions.items()
-    )  # fmt: skip
+    head = ["seed", "clients", "examples", "training", "own tests", "smallest client", "largest client"]
+    head += ["IID distance", "Jensen-Shannon", "effective classes"] * classed + ["hash of the split"]
+    rows = []
+    for seed, p in record.partitions.items():
+        sizes = (len(p.sizes), p.n, p.trained, p.tested, min(p.sizes, default=0), max(p.sizes, default=0))
+        skew = (f"{p.iid_distance:.3f}", f"{p.js:.3f}", f"{p.effective_classes:.2f}") if classed else ()
+        rows.append(TableRow(str(seed), (*("–" if n is None else f"{n:,}" for n in sizes), *skew, p.sha256[:12])))
     note = (
         "IID distance: of a client’s class shares from equal ones. Jensen-Shannon: of its shares from those of all, "
         "0 to 1. Effective classes: how many equally common classes would be as mixed. Means over clients."
@@ -327,10 +313,10 @@ def _data(record: Record) -> Section:
         for what, names in called.items()
         if 0 < len(names) <= pictures.MOST_COLUMNS and list(names) != [str(k) for k in range(len(names))]
     ]
-    table = Table("Division of the data by seed", head, entries, note if classed else "")
+    division = table("Division of the data by seed", head, rows, note if classed else "")
     chart = pictures.labels(first)
     lead = f"{'; '.join(data)}, divided by {'; '.join(splits)}.{latest}{''.join(named)}"
-    return Section("Data", lead, () if chart is None else (chart,), (table,), "who has what")
+    return Section("Data", lead, () if chart is None else (chart,), (division,), "who has what")
 
 
 def _settings(records: Sequence[Record], names: Sequence[str]) -> list[Section]:
@@ -344,10 +330,10 @@ def _settings(records: Sequence[Record], names: Sequence[str]) -> list[Section]:
             "seconds": f"{record.summary.seconds:.1f}" if record.summary else "",
             "configuration, SHA-256": record.config_sha256, **record.environment,
         }  # fmt: skip
-        entries = tuple(TableRow(key, (value,)) for key, value in of.items() if value)
-        table = Table("Where and how it ran", (("", ""), ("value", "")), entries, text=frozenset({1}))
+        rows = [TableRow(key, (value,)) for key, value in of.items() if value]
+        where = table("Where and how it ran", ["", "value"], rows, words=[1])
         sections.append(
-            Section(f"Run it again{named}", _again(record), (), (table,), "settings, environment", record.config)
+            Section(f"Run it again{named}", _again(record), (), (where,), "settings, environment", record.config)
         )
     return sections
 

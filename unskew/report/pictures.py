@@ -1,15 +1,16 @@
 """The pictures of a run: each from its record, with its words and a text for who cannot see it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from unskew.info import ClientGroups
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables, verdict, worth
 from unskew.report.gain import Gain
-from unskew.report.section import Chart, Frame
+from unskew.report.section import Chart, columns
 from unskew.report.sections.group_history import grouping, places
 from unskew.report.stats import Curve
 from unskew.report.tables import Difference
+from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
 from unskew.words import beginning, counted, of_seeds
 
@@ -36,9 +37,9 @@ def groups(record: Record, method: str | None = None) -> Chart | None:
         for c, numbers in places(seen.groups, seen.numbers).items()
     ]
     title = f"Groups of {method} by round"
-    chart = charts.groups(charts.table_of(cells), "round", "client")
+    chart = charts.groups(columns(cells), "round", "client")
     last = len({g for g in history.last.groups if len(g) > 1})
-    return charts.figure(title, "A colour is a group.", chart, f"{title}: {counted(last, 'group')} in the last round.")
+    return Chart(title, "A colour is a group.", chart, f"{title}: {counted(last, 'group')} in the last round.")
 
 
 def spread(record: Record) -> Chart | None:
@@ -52,7 +53,7 @@ def spread(record: Record) -> Chart | None:
     worst = min if m.higher else max
     alt = "; ".join(f"{k} worst {m.with_unit(worst(v))}, best {m.with_unit(m.best(v))}" for k, v in values.items() if v)
     caption = "Line: a client in a seed; box: the middle half."
-    return charts.figure("Spread over clients", caption, charts.spread(data, few, f"own {m.axis}"), f"Clients: {alt}.")
+    return Chart("Spread over clients", caption, charts.spread(data, few, f"own {m.axis}"), f"Clients: {alt}.")
 
 
 def forest(record: Record, named: bool = True) -> Chart | None:
@@ -63,7 +64,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
     if of:
         best = max(of, key=lambda w: (w.whole.low is not None, w.whole.mean))
         if named and best.clients and isinstance(best.clients[0].label, str):
-            return clients(best.method, [(c.name, c.judged, c.examples) for c in best.clients], best.whole, m)
+            return clients(best, m)
         rows: list[tuple[str, Gain | Difference, str]]
         rows = [(w.method, w.whole, w.verdict) for w in sorted(of, key=lambda w: -w.whole.mean)]
         title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
@@ -76,51 +77,28 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
     if not rows:
         return None
-    data = _forest_frame([(name, of_one, kind, 1.0) for name, of_one, kind in rows], m.scale)
+    data = [charts.interval(name, g, m.scale, kind=kind) for name, g, kind in rows]
     alt = "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _ in rows)
     caption = "Mean and 95 % interval. Clear of zero is a difference."
-    return charts.figure(title, caption, charts.forest(data, what), f"{title}: {alt}.")
+    return Chart(title, caption, charts.forest(data, what), f"{title}: {alt}.")
 
 
-def _forest_frame(rows: Sequence[tuple[str, Gain | Difference, str, float]], scale: float) -> Frame:
-    def scaled(value: float | None) -> float | None:
-        return None if value is None else scale * value
-
-    return {
-        "name": [name for name, *_ in rows],
-        "value": [scale * of.mean for _, of, _, _ in rows],
-        "low": [scaled(of.low) for _, of, _, _ in rows],
-        "high": [scaled(of.high) for _, of, _, _ in rows],
-        "kind": [kind for *_, kind, _ in rows],
-        "size": [size for *_, size in rows],
-    }
-
-
-def clients(method: str, clients: Sequence[tuple[str, Gain, float]], mean: Gain | None, m: Measure) -> Chart:
-    """Each client's gain over training alone, sorted, its mark as large as its test rows are many; the mean below.
-
-    Args:
-        method: The method.
-        clients: Name, gain and test rows.
-        mean: The gain of the mean over them.
-        m: The measure.
-    """
-    rows = [(name, g, g.verdict, n) for name, g, n in sorted(clients, key=lambda of: -of[1].mean)]
-    most = max((n for *_, n in rows), default=1.0) or 1.0
-    many = len(rows) > charts.MOST_ROWS
-    sized = [(name, g, str(kind), float(n or most)) for name, g, kind, n in rows]
-    if mean is not None and not many:
-        sized.append(("mean over clients", mean, "mean", most))
-    data, x = _forest_frame(sized, m.scale), f"gain in {m.label}{', ' * bool(m.points)}{m.points}"
-    counts = [sum(g.verdict == kind for _, g, _, _ in rows) for kind in ("gains", "loses", "open")]
-    alt = f"Gain with {method}: {counts[0]} of {len(rows)} clients gain, {counts[1]} lose, {counts[2]} undecided"
+def clients(w: Worth, m: Measure) -> Chart:
+    """Each client's gain over training alone, sorted, its mark as large as its test rows are many; the mean below."""
+    ordered = sorted(w.clients, key=lambda c: -c.judged.mean)
+    many, most = len(ordered) > charts.MOST_ROWS, max((c.examples for c in ordered), default=0) or 1
+    data = [charts.interval(c.name, c.judged, m.scale, kind=c.verdict, size=c.examples or most) for c in ordered]
     if not many:
-        alt += ": " + "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _, _ in rows)
+        data.append(charts.interval("mean over clients", w.whole, m.scale, kind="mean", size=most))
+    told = f"Gain with {w.method}: {w.count('gains')} of {len(ordered)} clients gain, {w.count('loses')} lose, "
+    told += f"{w.count('open')} undecided"
+    if not many:
+        told += ": " + "; ".join(f"{c.name} {worth.bracket(c.judged, m)}" for c in ordered)
     caption = (
         "A point a client, with quantiles at 10, 50 and 90 %." if many else "Mark: as large as test rows are many."
     )
-    title = f"Each client’s gain with {method}"
-    return charts.figure(title, caption, (charts.strip if many else charts.forest)(data, x), f"{alt}.")
+    drawn = (charts.strip if many else charts.forest)(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
+    return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{told}.")
 
 
 def curve(record: Record, by: str, metric: str | None = None, y: str = "") -> Chart | None:
@@ -139,8 +117,7 @@ def curve(record: Record, by: str, metric: str | None = None, y: str = "") -> Ch
     lines = {method: c for method in record.methods if (c := of[by](record, method)) is not None}
     if not lines or (by != "round" and not shared):
         return None
-    parts = [(method, *point) for method, c in lines.items() for point in zip(*_thinned(c, scale), strict=True)]
-    data = dict(zip(("method", "x", "mean", "low", "high"), map(list, zip(*parts, strict=True)), strict=True))
+    data = charts.of_curves(lines, scale)
     title = f"{beginning(y.partition(',')[0])} by {by}"
     lost = {method: len(record.diverged_seeds(method)) for method in lines}
     ends = "; ".join(
@@ -151,14 +128,7 @@ def curve(record: Record, by: str, metric: str | None = None, y: str = "") -> Ch
     several = max(c.seeds for c in lines.values()) > 1
     caption = "Mean over seeds; band: lowest to highest." if several else "One seed."
     caption += " By the clock of the machine that ran it." if by == "time" else ""
-    return charts.figure(title, caption, charts.curves(data, colours(record), x, y), f"{title}: {ends}.")
-
-
-def _thinned(c: Curve, scale: float) -> tuple[list[float], ...]:
-    """At most about 200 points of a curve, with its last."""
-    step = max(1, len(c.x) // 200)
-    at = sorted({*range(0, len(c.x), step), len(c.x) - 1})
-    return ([c.x[i] for i in at], *([scale * line[i] for i in at] for line in (c.mean, c.low, c.high)))
+    return Chart(title, caption, charts.curves(data, colours(record), x, y), f"{title}: {ends}.")
 
 
 MOST_COLUMNS = 100
@@ -180,5 +150,5 @@ def labels(first: DataSplit) -> Chart | None:
     title = f"{beginning(what)} by client"
     sizes = f"{min(first.sizes):,} to {max(first.sizes):,} examples"
     alt = f"Shares of {len(first.label_counts[0])} {what} at {counted(clients, 'client')} of {sizes}."
-    chart = charts.matrix(charts.table_of(cells), "client (training examples)", what, "share")
-    return charts.figure(title, f"Darker: a larger share of the client’s examples{some}.", chart, alt, wide=True)
+    chart = charts.matrix(columns(cells), "client (training examples)", what, "share")
+    return Chart(title, f"Darker: a larger share of the client’s examples{some}.", chart, alt, wide=True)

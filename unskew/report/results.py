@@ -19,7 +19,8 @@ from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.record.reader import Flow, Record
 from unskew.report import tables, worth
 from unskew.report.gain import Gain
-from unskew.report.section import Frame, Table, TableRow
+from unskew.report.section import Frame, Table, TableRow, table
+from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
 from unskew.report.tables import BOUNDS, Difference, amount, bracket, count, counted_seeds, last_words, with_spread
 from unskew.run.metrics import last_value, mean_of_last
@@ -97,7 +98,7 @@ def columns(record: Record) -> dict[str, Column]:
     if base is not None:
         all_columns["difference"] = apart(f"minus {base}", m.shared)
         all_columns["difference_tail"] = apart(f"mean of {last_words(record)} minus {base}", m.shared, tail)
-        if record.until is not None and record.until["metric"] != "last_round" and tables.last_k(record) is not None:
+        if _decided_by_tail(record):
             all_columns["difference_by_rule"] = apart(f"mean of last fifth minus {base}", m.shared, mean_of_last)
     all_columns["personal"] = last(f"own {m.label}", "", m.own, lead=True)
     if base is not None:
@@ -132,7 +133,7 @@ def columns(record: Record) -> dict[str, Column]:
 
 
 ALWAYS = ("seeds", "round", "global", "personal", "worst_decile")
-BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted", "mb", "seconds")
+BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted", "mb")
 """Columns that a terminal has; the difference only where there is no gain over training alone."""
 
 
@@ -254,6 +255,9 @@ def further(record: Record, swatches: Swatches | None = None) -> list[Table]:
 
 
 # ---------------------------------------------------------------- differences and gains
+READING = {"level": "level", "undecided": "cannot be told apart", "no interval": "no interval possible"}
+
+
 def differences(record: Record, base: str | None = None, swatches: Swatches | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
     base = tables.reference(record) if base is None else base
@@ -265,42 +269,40 @@ def differences(record: Record, base: str | None = None, swatches: Swatches | No
         (f"The same, mean of the {last} of evaluations", tables.paired_tails(record, base=base)),
         (f"Own {m.label}, mean over clients, minus {base}’s", tables.paired(record, m.own, base)),
     ]
-    if record.until is not None and record.until["metric"] != "last_round" and tables.last_k(record) is not None:
+    if _decided_by_tail(record):
         by_rule = tables.paired(record, base=base, pick=mean_of_last)
         kinds.insert(2, ("The same, mean of the last fifth of evaluations, which decided the seeds", by_rule))
     return [_differences(record, what, rows, swatches or {}) for what, rows in kinds if rows]
 
 
-READING = {
-    "level": "level", "undecided": "cannot be told apart", "no interval": "no interval possible",
-}  # fmt: skip
+def _decided_by_tail(record: Record) -> bool:
+    """True if seeds were added by the mean of the last fifth, where the run's own mean is of another number."""
+    return record.until is not None and record.until["metric"] != "last_round" and tables.last_k(record) is not None
 
 
-def _differences(record: Record, what: str, rows: Sequence[Difference], swatches: Swatches) -> Table:
+def _differences(record: Record, what: str, differences: Sequence[Difference], swatches: Swatches) -> Table:
     m = record.headline
-    compared = [d for d in rows if d.bound is None]
-    number, stands = tables.standing(compared)
-    entries = []
-    for d in rows:
+    number, stands = tables.standing([d for d in differences if d.bound is None])
+
+    def row(d: Difference) -> TableRow:
+        mean = m.signed(d.mean, (d.high or 0.0) - (d.low or 0.0))
+        ends = m.interval(d.low, d.high) if d.low is not None and d.high is not None else "–"
         corrected = "–" if d.p is None or d.bound else "yes" if d.method in stands else "no"
-        reading = READING.get(d.verdict) or m.directed(d.verdict)
         each = "  ".join(m.signed(v) for v in d.values)
-        mean = m.signed(d.mean, 0.0 if d.low is None or d.high is None else d.high - d.low)
-        ends = "–" if d.low is None or d.high is None else m.interval(d.low, d.high)
-        cells = (mean, ends, reading, corrected, str(len(d.seeds)), each)
-        entries.append(TableRow(d.method, cells, swatches.get(d.method, Markup()), BOUNDS[d.bound] if d.bound else ""))
-    head = (
-        ("method", ""), ("mean", m.points), ("95 % interval", m.points), ("reading", m.way),
-        ("stands corrected", f"Holm, {number} comparisons"), ("seeds", ""), ("seed by seed", ""),
-    )  # fmt: skip
-    names = ("method", "difference", "low_95", "high_95", "p", "verdict", "seeds")
-    values = zip(*((d.method, d.mean, d.low, d.high, d.p, d.verdict, len(d.seeds)) for d in rows), strict=True)
+        cells = (mean, ends, READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)), each)
+        return TableRow(d.method, cells, swatches.get(d.method, Markup()), BOUNDS[d.bound] if d.bound else "")
+
+    head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
+            f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
     kind = "Student’s t" if record.until is None else "a confidence sequence, which pays for a look after every seed"
     note = f"Seed by seed on the same division of the data; intervals are {kind}, each method by itself."
-    if record.same_test_rows:
-        note += f" {tables.SAME_TEST_ROWS}"
-    data = dict(zip(names, map(list, values), strict=True))
-    return Table(what, head, tuple(entries), note, frozenset({3, 4, 6}), data)
+    note += f" {tables.SAME_TEST_ROWS}" if record.same_test_rows else ""
+    data = [
+        {"method": d.method, "difference": d.mean, "low_95": d.low, "high_95": d.high, "p": d.p, "verdict": d.verdict,
+         "seeds": len(d.seeds)}
+        for d in differences
+    ]  # fmt: skip
+    return table(what, head, map(row, differences), note, [3, 4, 6], columns_of(data))
 
 
 def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
@@ -309,73 +311,59 @@ def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
     worths = worth.worths(record) if alone is not None and record.comparable else ()
     if not worths:
         return []
-    by_row = {w.method: w for w in worth.per_row(worths)}
-    rows = worth.rows(record)
+    by_row, rows = {w.method: w for w in worth.per_row(worths)}, worth.rows(record)
     why = {(r["method"], r["alike"]): r["why"] for r in rows if r["client"] is None}
-    entries = []
-    for w in worths:
-        per_row = worth.bracket(w.whole.per_row, m) if w.method in by_row else "–"
-        reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}[w.verdict]
+    reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}
+
+    def row(w: worth.Worth) -> TableRow:
         cells = (
-            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), per_row, reading, w.over or "–",
+            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
+            worth.bracket(w.whole.per_row, m) if w.method in by_row else "–", reading[w.verdict], w.over or "–",
             f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), why[w.method, "clients"] or "–",
         )  # fmt: skip
         below = "" if w.bound is None else BOUNDS[w.bound]
-        entries.append(TableRow(w.method, cells, (swatches or {}).get(w.method, Markup()), below))
-    number = len(worth.competing(worths))
-    head = (
-        ("method", ""), ("mean gain", m.points), ("per test row", m.points), ("reading", f"Holm, {number} methods"),
-        ("interval over", ""), ("better off", "clients"), ("worse off", "clients"), ("why not", ""),
-    )  # fmt: skip
+        return TableRow(w.method, cells, (swatches or {}).get(w.method, Markup()), below)
+
+    head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
+            f"reading | Holm, {len(worth.competing(worths))} methods", "interval over", "better off | clients",
+            "worse off | clients", "why not"]  # fmt: skip
+    known = sum(c.gain.low is not None for c in max(worths, key=lambda w: w.seeds).clients)
+    by_chance = f"Of {known} clients about {0.05 * known:.2g} would gain or lose by chance alone. " * (known > 1)
     note = (
         f"{beginning(m.label)} on the client’s own test data minus that under {alone}{m.turned}, last round. "
         "A client is better or worse off if its 95 % interval excludes zero. "
-        f"{_by_chance(worths)}The best of many methods looks better than it is."
+        f"{by_chance}The best of many methods looks better than it is."
     )
-    whole = Table(
-        f"Gain over training alone ({alone})", head, tuple(entries), note, frozenset({3, 4, 7}), of_rows(rows)
-    )
-    return [whole, *_client_gains(record, worths)]
-
-
-def of_rows(rows: Sequence[Mapping[str, Any]]) -> Frame:
-    """Rows as columns."""
-    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-
-
-def _by_chance(worths: Sequence[worth.Worth]) -> str:
-    known = sum(c.gain.low is not None for c in max(worths, key=lambda w: w.seeds).clients)
-    return f"Of {known} clients about {0.05 * known:.2g} would gain or lose by chance alone. " if known > 1 else ""
+    whole = table(f"Gain over training alone ({alone})", head, map(row, worths), note, [3, 4, 7], columns_of(rows))
+    return [whole, _client_gains(record, worths)]
 
 
 MOST_CLIENTS = 100
 """Clients that a table for people has at most; its frame has all."""
 
 
-def _client_gains(record: Record, worths: Sequence[worth.Worth]) -> list[Table]:
+def _most(clients: int) -> str:
+    """A sentence on clients that a table leaves out; empty if it has all."""
+    return f"The {MOST_CLIENTS} of {clients:,} clients with the most test rows; csv has all." * (clients > MOST_CLIENTS)
+
+
+def _client_gains(record: Record, worths: Sequence[worth.Worth]) -> Table:
     """A row for each client, those with the most test rows where they are many."""
     m = record.headline
     by_client: dict[tuple[Any, Any], dict[str, worth.ClientGain]] = {}
     for w in worths:
         for c in w.clients:
             by_client.setdefault((c.label, c.seed), {})[w.method] = c
-    clients = sorted(by_client.values(), key=lambda by: -next(iter(by.values())).telling)
-    clients = clients if len(clients) > MOST_CLIENTS else list(by_client.values())
-    entries = []
+    clients = list(by_client.values())
+    if len(clients) > MOST_CLIENTS:
+        clients.sort(key=lambda by: -next(iter(by.values())).telling)
+    rows = []
     for by in clients[:MOST_CLIENTS]:
         first = next(iter(by.values()))
-        cells = [str(first.examples or "–")]
-        for w in worths:
-            of = by.get(w.method)
-            cells.append("–" if of is None else worth.bracket(of.gain, m))
-        entries.append(TableRow(first.name, tuple(cells)))
-    head = (("client", ""), ("test rows", ""), *((w.method, m.points) for w in worths))
-    note = (
-        f"The {MOST_CLIENTS} of {len(clients):,} clients with the most test rows."
-        if len(clients) > MOST_CLIENTS
-        else ""
-    )
-    return [Table("Gain of each client over training alone, with its 95 % interval", head, tuple(entries), note)]
+        gained = (worth.bracket(by[w.method].gain, m) if w.method in by else "–" for w in worths)
+        rows.append(TableRow(first.name, (str(first.examples or "–"), *gained)))
+    head = ["client", "test rows", *(f"{w.method} | {m.points}" for w in worths)]
+    return table("Gain of each client over training alone, with its 95 % interval", head, rows, _most(len(clients)))
 
 
 # ---------------------------------------------------------------- clients
@@ -393,13 +381,13 @@ class ClientResult:
     @property
     def name(self) -> str:
         """The client in words."""
-        of = self.label if isinstance(self.label, str) else f"client {self.label}"
-        return of if self.seed is None else f"{of} of seed {self.seed}"
+        called = self.label if isinstance(self.label, str) else f"client {self.label}"
+        return called if self.seed is None else f"{called} of seed {self.seed}"
 
 
 def client_results(record: Record) -> list[ClientResult]:
     """Each method's results of its clients, in the run's order; empty if the run has none of single clients."""
-    names = {seed: of.client_names for seed, of in record.partitions.items()}
+    names = {seed: split.client_names for seed, split in record.partitions.items()}
     # Clients without names are drawn anew by each seed, and so are others.
     lasting = len(record.seeds) == 1 or (len(set(names.values())) == 1 and all(names.values()))
     out = []
@@ -425,42 +413,35 @@ def by_client(record: Record) -> Table:
     Raises:
         RunError: If the run has no results of single clients.
     """
-    of, m = client_results(record), record.headline
-    if not of:
+    every, m = client_results(record), record.headline
+    if not every:
         raise RunError(
             f'{record.folder} has no results of single clients; run it with "personal" in evaluate, or leave '
             "--by-client out"
         )
-    rows: dict[tuple[str | int, int | None], dict[str, ClientResult]] = {}
-    for r in of:
-        rows.setdefault((r.label, r.seed), {})[r.method] = r
-    clients = [(_tested(record, next(iter(by.values()))), by) for by in rows.values()]
+    by_label: dict[tuple[str | int, int | None], dict[str, ClientResult]] = {}
+    for r in every:
+        by_label.setdefault((r.label, r.seed), {})[r.method] = r
+    clients = [(_tested(record, next(iter(by.values()))), by) for by in by_label.values()]
     if len(clients) > MOST_CLIENTS:
         # Not those with the worst results: of many clients these are the ones with a test row or two.
         clients.sort(key=lambda row: -row[0].telling)
     methods = [k for k in record.methods if any(k in by for _, by in clients)]
-    of_patients, of_classes = (
-        any(values) for values in zip(*((c.patients, c.rarest) for c, _ in clients), strict=True)
-    )
-    head = [("client", ""), ("test rows", ""), *[("patients", "tested")] * of_patients]
-    head += [("events" if m.of_events else "rarest class", "test rows")] * of_classes
-    head += [(k, ", ".join(filter(None, (tables.bounds(record).get(k), "%" * m.percent)))) for k in methods]
-    entries = []
+    patients, classes = any(c.patients for c, _ in clients), any(c.rarest for c, _ in clients)
+    head = ["client", "test rows", *["patients | tested"] * patients]
+    head += [f"{'events' if m.of_events else 'rarest class'} | test rows"] * classes
+    head += [f"{k} | {', '.join(filter(None, (tables.bounds(record).get(k), '%' * m.percent)))}" for k in methods]
+    rows = []
     for c, by in clients[:MOST_CLIENTS]:
         tested = next(iter(by.values())).tested.values()
         cells = [tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"]
-        cells += [f"{c.patients:,}" if c.patients else "–"] * of_patients
-        cells += [": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"] * of_classes
+        cells += [f"{c.patients:,}" if c.patients else "–"] * patients
+        cells += [": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"] * classes
         cells += [with_spread(by[k].spread if k in by else None, m) for k in methods]
-        entries.append(TableRow(c.name, tuple(cells)))
+        rows.append(TableRow(c.name, tuple(cells)))
     caption = f"{beginning(m.label)} of each client’s own model on its own test data{', ' * bool(m.way)}{m.way}"
-    return Table(
-        caption,
-        tuple(head),
-        tuple(entries),
-        _client_note(record, [c for c, _ in clients]),
-        data=_client_frame(record, of),
-    )
+    note = _client_note(record, [c for c, _ in clients])
+    return table(caption, head, rows, note, data=_client_frame(record, every))
 
 
 def _client_note(record: Record, clients: Sequence[worth.ClientGain]) -> str:
@@ -472,55 +453,42 @@ def _client_note(record: Record, clients: Sequence[worth.ClientGain]) -> str:
         rarest = f" {worth.few_of(m)}" if few[0].rarest else ""
         which = f"{len(few)} of {counted(len(clients), 'client')} {'have' if len(few) > 1 else 'has'}"
         sentences.append(f"{which} fewer than {worth.FEW} test examples{rarest}: {worth.fewest(few, m)}.")
-    if len(clients) > MOST_CLIENTS:
-        sentences.append(f"The {MOST_CLIENTS} of {len(clients):,} clients with the most test rows; csv has all.")
     if names := worth.unjudged(record):
         sentences.append(f"{worth.unmeasured(names, m)}.")
-    return " ".join(sentences)
+    return " ".join(filter(None, (*sentences, _most(len(clients)))))
 
 
-def _tested(record: Record, of: ClientResult) -> worth.ClientGain:
-    return worth.tested_client(record, list(of.tested), of.number, of.name, min(of.tested.values()))
+def _tested(record: Record, r: ClientResult) -> worth.ClientGain:
+    return worth.tested_client(record, list(r.tested), r.number, r.name, min(r.tested.values()))
 
 
-def _client_frame(record: Record, of: Sequence[ClientResult]) -> Frame:
+def _client_frame(record: Record, every: Sequence[ClientResult]) -> Frame:
     gained = worth.rows(record) if record.comparable else []
     gains = {(g["method"], g["client"], g["seed"]): g for g in gained if g["client"] is not None}
     rows = []
-    for r in of:
+    for r in every:
         tested, gain = list(r.tested.values()), gains.get((r.method, r.label, r.seed))
-        rows.append(
-            {
-                "run": record.run_of.get(r.method, record.name),
-                "method": r.method,
-                "bound": record.cell(r.method).bound,
-                "client": r.label,
-                "seed": r.seed,
-                "test_rows": None
-                if not all(tested)
-                else statistics.fmean(tested)
-                if len(set(tested)) > 1
-                else tested[0],
-                "seeds": len(r.spread.values),
-                record.headline.name: r.spread.mean,
-                f"{record.headline.name}_std": r.spread.std,
-                "same_test_rows": record.same_test_rows if len(r.spread.values) > 1 else None,
-                "gain": gain["gain"] if gain else None,
-                "gain_low_95": gain["low"] if gain else None,
-                "gain_high_95": gain["high"] if gain else None,
-            }
-        )
-    return of_rows(rows)
+        number = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
+        row = {
+            "run": record.run_of.get(r.method, record.name), "method": r.method, "bound": record.cell(r.method).bound,
+            "client": r.label, "seed": r.seed, "test_rows": number if all(tested) else None,
+            "seeds": len(r.spread.values), record.headline.name: r.spread.mean,
+            f"{record.headline.name}_std": r.spread.std,
+            "same_test_rows": record.same_test_rows if len(r.spread.values) > 1 else None,
+        }  # fmt: skip
+        ends = (gain["gain"], gain["low"], gain["high"]) if gain else (None, None, None)
+        rows.append({**row, **dict(zip(("gain", "gain_low_95", "gain_high_95"), ends, strict=True))})
+    return columns_of(rows)
 
 
 # ---------------------------------------------------------------- clients that came after training
 @dataclass(frozen=True)
 class Gap:
-    """Clients that trained minus newcomers: of each seed, and 95 % intervals over seeds and over clients.
+    """Clients that trained minus unseen ones: of each seed, and 95 % intervals over seeds and over clients.
 
-    That over clients says how far the mean of so few newcomers can be trusted: Welch's, of the clients' values in each
-    seed, averaged over the seeds.  Clients that have names are the same people under another seed, so that more seeds
-    do not make it narrower.
+    That over clients says how far the mean of so few can be trusted: Welch's, of the clients' values in each seed,
+    averaged over the seeds.  Clients that have names are the same people under another seed, so that more seeds do not
+    make it narrower.
     """
 
     spread: Spread
@@ -529,55 +497,50 @@ class Gap:
 
 
 def gap(record: Record, method: str, part: str) -> Gap | None:
-    """The gap of a method as newcomers are served, or after adapting; None if the run has no newcomers."""
+    """The gap of a method as unseen clients are served, or after adapting; None if the run has none."""
     seeds = counted_seeds(record, method)
     last = tables.results(record, method, seeds, gap_name(part, record.headline.name))
     if last is None:
         return None
     values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
     pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in values]
-    named = any(of.client_names for of in record.partitions.values())
+    named = any(split.client_names for split in record.partitions.values())
     over_clients = welch(pairs, drawn_anew=not named or len(pairs) < 2)
     return Gap(last, interval(last.values, sequential=record.until is not None), over_clients)
 
 
 def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
-    """Clients that trained beside those that came later, as served and adapted; None for a run without newcomers."""
+    """Clients that trained beside unseen ones, as served and adapted; None for a run without these."""
     m, every = record.headline, columns(record)
     if not every["unseen"].values:
         return None
-    entries, rows = [], []
+    rows, data = [], []
     for method, served in every["unseen"].values.items():
-        cells = [every[name].write(v) if (v := every[name].values.get(method)) else "–" for name in _SEEN]
+        means = (every[name] for name in ("personal", "unseen", "unseen_adapted"))
+        cells = [column.write(v) if (v := column.values.get(method)) else "–" for column in means]
         row: dict[str, Any] = {"method": method, "unseen": served.mean}
         for part in (SERVED, ADAPTED):
-            of = gap(record, method, part)
-            both = (None, None) if of is None else (of.seeds, of.clients)
-            over = ["–" if ends is None else m.interval(*ends) for ends in both]
-            cells += [m.signed(of.spread.mean) if of else "–", *over]
-            row[f"{part}_gap"] = of.spread.mean if of else None
-        entries.append(TableRow(method, tuple(cells), (swatches or {}).get(method, Markup())))
-        rows.append(row)
-    gaps = ((f"gap {how}", m.points) for how in ("as served", "adapted"))
-    intervals = (("over seeds", "95 %"), ("over clients", "95 %"))
-    head = (
-        ("method", ""), ("trained", m.unit), ("unseen, as served", m.unit), ("unseen, adapted", m.unit),
-        *(cell for g in gaps for cell in (g, *intervals)),
-    )  # fmt: skip
+            apart = gap(record, method, part)
+            both = (None, None) if apart is None else (apart.seeds, apart.clients)
+            cells += [m.signed(apart.spread.mean) if apart else "–"]
+            cells += ["–" if ends is None else m.interval(*ends) for ends in both]
+            row[f"{part}_gap"] = apart.spread.mean if apart else None
+        rows.append(TableRow(method, tuple(cells), (swatches or {}).get(method, Markup())))
+        data.append(row)
+    head = ["method", *(f"{what} | {m.unit}" for what in ("trained", "unseen, as served", "unseen, adapted"))]
+    for how in ("as served", "adapted"):
+        head += [f"gap {how} | {m.points}", "over seeds | 95 %", "over clients | 95 %"]
     note = (
         f"Gap: {m.label} of clients that trained minus that of unseen ones, each on its own test data. As served: what "
         "a method gives to a client it never met; adapted: that after training on the client’s own data."
     )
-    return Table(f"{beginning(m.label)} of unseen clients", head, tuple(entries), note, data=of_rows(rows))
-
-
-_SEEN = ("personal", "unseen", "unseen_adapted")
+    return table(f"{beginning(m.label)} of unseen clients", head, rows, note, data=columns_of(data))
 
 
 # ---------------------------------------------------------------- what was sent, lost and foretold
 def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
     """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
-    rows: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
     for method in record.methods:
         seeds = counted_seeds(record, method)
         for kind in KINDS if seeds else ():
@@ -586,24 +549,18 @@ def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
                 flows = [record.flows.get((method, s, d, kind), Flow()) for s in seeds]
                 row[f"mb_{d}"] = sum(f.bytes for f in flows) / len(seeds) / MB
                 row[f"transfers_{d}"] = sum(f.transfers for f in flows) / len(seeds)
-            if any(row[f"transfers_{d}"] for d in DIRECTIONS):
-                rows.append(row)
-    if not rows:
+            data += [row] if any(row[f"transfers_{d}"] for d in DIRECTIONS) else []
+    if not data:
         return None
-    entries = [
-        TableRow(
-            row["method"],
-            (row["kind"], *(c for d in DIRECTIONS for c in (amount(row[f"mb_{d}"]), count(row[f"transfers_{d}"])))),
-            (swatches or {}).get(row["method"], Markup()),
-        )
-        for row in rows
-    ]
-    ways = {"down": "down", "up": "up", "d2d": "device to device"}
-    head = [("method", ""), ("kind", "")]
-    head += [cell for d in DIRECTIONS for cell in ((ways[d], "MB"), (ways[d], "transfers"))]
+    rows = []
+    for row in data:
+        sent = (cell for d in DIRECTIONS for cell in (amount(row[f"mb_{d}"]), count(row[f"transfers_{d}"])))
+        rows.append(TableRow(row["method"], (row["kind"], *sent), (swatches or {}).get(row["method"], Markup())))
+    head = ["method", "kind"]
+    for d in DIRECTIONS:
+        head += [f"{'device to device' if d == 'd2d' else d} | MB", f"{'' if d == 'd2d' else d} | transfers"]
     note = "Model: messages with parameters, and all that travels in them; control: the others, as losses and counts."
-    caption = "Mean over seeds, whole run: encoded messages"
-    return Table(caption, tuple(head), tuple(entries), note, frozenset({1}), of_rows(rows))
+    return table("Mean over seeds, whole run: encoded messages", head, rows, note, [1], columns_of(data))
 
 
 def lost(record: Record) -> Table | None:
@@ -613,13 +570,13 @@ def lost(record: Record) -> Table | None:
         groups.setdefault((f.method, f.reason), []).append((f.round, f.client))
     if not groups:
         return None
-    entries = tuple(
+    rows = [
         TableRow(method, (reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}"))
         for (method, reason), at in groups.items()
-    )
+    ]
     note = "; ".join(f"{method} ignored {n:,} replies that could not be right" for method, n in record.ignored.items())
-    head = (("method", ""), ("reason", ""), ("times", ""), ("clients", ""), ("rounds", ""))
-    return Table("Clients that did not reply", head, entries, f"{note}." if note else "", frozenset({1}))
+    head = ["method", "reason", "times", "clients", "rounds"]
+    return table("Clients that did not reply", head, rows, f"{note}." if note else "", [1])
 
 
 SURE = {
@@ -636,86 +593,72 @@ def forecast(record: Record) -> Table | None:
     plan, summary = record.predicted, record.summary
     if plan is None or summary is None:
         return None
-    every, rows = columns(record), []
+    every, few = columns(record), "from a few steps"
+    facts: list[tuple[str, str, float | None, float, str]] = []
     for method in record.methods:
         sent, seconds = plan.methods.get(method, (None, None))
-        mb, time = every["mb"].values.get(method), every["seconds"].values.get(method)
-        if mb is not None:
+        if (mb := every["mb"].values.get(method)) is not None:
             sure = SURE.get(plan.traffic.get(method, ""), "–")
-            rows.append((method, "MB", None if sent is None else sent / MB, mb.mean, sure))
-        if time is not None:
-            rows.append((method, "s", seconds, time.mean, "from a few steps"))
+            facts.append((method, "MB", None if sent is None else sent / MB, mb.mean, sure))
+        if (time := every["seconds"].values.get(method)) is not None:
+            facts.append((method, "s", seconds, time.mean, few))
     # The forecast is of all the seeds there may be; of those that a decision left out nothing was spent.
     share = 1.0 if record.until is None else len(record.seeds) / record.until["most"]
-    rows.append(
-        ("whole run", "s", None if plan.seconds is None else share * plan.seconds, summary.seconds, "from a few steps")
-    )
+    facts.append(("whole run", "s", None if plan.seconds is None else share * plan.seconds, summary.seconds, few))
     if summary.peak_rss is not None:
-        rows.append(("peak memory of the main process", "MB", plan.peak / MB, summary.peak_rss / MB, "a sum of parts"))
-    entries = tuple(
+        peak = "peak memory of the main process"
+        facts.append((peak, "MB", plan.peak / MB, summary.peak_rss / MB, "a sum of parts"))
+    rows = [
         TableRow(
             what,
-            (
-                unit,
-                "–" if told is None else amount(told),
-                amount(actual),
-                f"{told / actual:.2f}" if told and actual else "–",
-                sure,
-            ),
+            (unit, "–" if foretold is None else amount(foretold), amount(actual),
+             f"{foretold / actual:.2f}" if foretold and actual else "–", sure),
         )
-        for what, unit, told, actual, sure in rows
-    )  # fmt: skip
-    head = (("what", ""), ("unit", ""), ("predicted", ""), ("actual", ""), ("ratio", ""), ("the prediction is", ""))
+        for what, unit, foretold, actual, sure in facts
+    ]  # fmt: skip
+    head = ["what", "unit", "predicted", "actual", "ratio", "the prediction is"]
     note = "Predicted before the first round, without training; of a method the mean over seeds."
-    names = ("what", "unit", "predicted", "actual", "sure")
-    data = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    return Table("The forecast and the run", head, entries, note, frozenset({1, 5}), data)
+    data = dict(zip(("what", "unit", "predicted", "actual", "sure"), map(list, zip(*facts, strict=True)), strict=True))
+    return table("The forecast and the run", head, rows, note, [1, 5], data)
 
 
 # ---------------------------------------------------------------- what a run costs on the air
-SENT = (("down", "MB", "megabytes.down"), ("device to device", "MB", "megabytes.d2d"), ("up", "MB", "megabytes.up"),
-        ("sent", "MB", "megabytes"))  # fmt: skip
-ON_AIR = (
-    ("bandwidth", "MHz·s", "hz_s"), ("sub-frames", "", "subframes"), ("on air", "s", "seconds"),
-    ("sending", "J", "joules.transmit"), ("computing", "J", "joules.compute"),
-)  # fmt: skip
+SENT = {"down | MB": "megabytes.down", "device to device | MB": "megabytes.d2d", "up | MB": "megabytes.up",
+        "sent | MB": "megabytes"}  # fmt: skip
+ON_AIR = {"bandwidth | MHz·s": "hz_s", "sub-frames": "subframes", "on air | s": "seconds",
+          "sending | J": "joules.transmit", "computing | J": "joules.compute"}  # fmt: skip
 
 
 def costs(
     rows: Sequence[Mapping[str, Any]], measures: Sequence[Measure], ledger: str, channel: str, target: str | None
 ) -> list[Table]:
     """Tables of the rows of a price (`unskew.pricing.summary`): what was sent, on the air, and up to the target."""
-    shown = tuple((m.label, "%" * m.percent, m.name) for m in measures)
+    aim, prefix = f"until {' and '.join(m.label for m in measures)} {target}", "to_target."
     scales = {m.name: m.scale for m in measures} | {"hz_s": 1e-6}
-    aim = f"until {' and '.join(m.label for m in measures)} {target}"
-    until = [tuple((title, unit, f"to_target.{name}") for title, unit, name in part) for part in (SENT, ON_AIR)]
-    parts = (
-        (ledger, (*shown, *SENT)),
-        (f"on the air, {channel}", ON_AIR),
-        (aim, (("rounds", "", "to_target.rounds"), *until[0])),
-        (f"{aim}, on the air", until[1]),
-    )
+    parts = {
+        ledger: {f"{m.label} | {'%' * m.percent}": m.name for m in measures} | SENT,
+        f"on the air, {channel}": ON_AIR,
+        aim: {"rounds": f"{prefix}rounds"} | {title: prefix + name for title, name in SENT.items()},
+        f"{aim}, on the air": {title: prefix + name for title, name in ON_AIR.items()},
+    }
     by = {(row["method"], row["metric"]): row for row in rows}
     tables_of_parts = []
-    for caption, some in parts:
-        names = [name for _, _, name in some]
-        if not any((method, name) in by for method, _ in by for name in names):
-            continue
+    for caption, some in parts.items():
+        few = [row for row in rows if row["metric"] in some.values()]
         entries = []
-        for method in dict.fromkeys(row["method"] for row in rows):
+        for method in dict.fromkeys(row["method"] for row in rows) if few else ():
             counts = {name: len(row["seeds"]) for (k, name), row in by.items() if k == method}
             trained = max(counts.values())
-            reached = max((n for name, n in counts.items() if name in names), default=trained)
-            cells = tuple(
-                _cost(by.get((method, name)), scales.get(name.removeprefix("to_target."), 1.0)) for name in names
+            reached = max((n for name, n in counts.items() if name in some.values()), default=trained)
+            cells = (
+                _cost(by.get((method, name)), scales.get(name.removeprefix(prefix), 1.0)) for name in some.values()
             )
             # Under the other seeds a target was not reached.
-            entries.append(TableRow(method + of_seeds(reached, trained - reached), cells))
-        head = (("method", ""), *((title, unit) for title, unit, _ in some))
-        few = [row for row in rows if row["metric"] in names]
-        data = of_rows([{k: row[k] for k in ("method", "metric", "mean", "std")} for row in few])
-        caption = f"{caption}: mean ± standard deviation over seeds"
-        tables_of_parts.append(Table(caption, head, tuple(entries), data=data))
+            entries.append(TableRow(method + of_seeds(reached, trained - reached), tuple(cells)))
+        if few:
+            data = columns_of([{k: row[k] for k in ("method", "metric", "mean", "std")} for row in few])
+            caption = f"{caption}: mean ± standard deviation over seeds"
+            tables_of_parts.append(table(caption, ["method", *some], entries, data=data))
     return tables_of_parts
 
 

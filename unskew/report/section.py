@@ -1,7 +1,7 @@
 """The parts a report is made of: figures, tables, and sections that hold them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup
@@ -20,20 +20,18 @@ class Chart:
 
     Attributes:
         title, caption: What it shows, and how it is read.
-        svg: A drawing that is done; empty where `drawing` is one.
-        legend: (name, swatch).
-        wide: True if it takes the page's width.
-        drawing: An Altair chart, which is drawn when a page needs it.
+        drawing: An Altair chart, which is drawn when a page needs it; None where `html` is the figure.
         described: What it says, for who cannot see it.
+        wide: True if it takes the page's width.
+        html: A figure that is no chart, such as a table of images.
     """
 
     title: str
     caption: str
-    svg: Markup = Markup()
-    legend: tuple[tuple[str, Markup], ...] = ()
-    wide: bool = False
-    drawing: Any = None
+    drawing: Any
     described: str = ""
+    wide: bool = False
+    html: Markup = Markup()
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,24 @@ class Table:
     data: Frame = field(default_factory=dict)
 
 
+def table(
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[TableRow],
+    note: str = "",
+    words: Sequence[int] = (),
+    data: Frame | None = None,
+) -> Table:
+    """A table; of its head `rows | tested` is a title with its unit, and `words` are columns of words."""
+    titles = tuple((title.strip(), unit.strip()) for title, _, unit in (name.partition("|") for name in head))
+    return Table(caption, titles, tuple(rows), note, frozenset(k % len(head) for k in words), data or {})
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> Frame:
+    """Rows as columns."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+
+
 @dataclass(frozen=True)
 class Section:
     """A folded part of a page: a paragraph, figures side by side, wide figures, tables, then text as it is.
@@ -84,15 +100,6 @@ class Section:
     tables: tuple[Table, ...] = ()
     about: str = ""
     code: str = ""
-
-
-def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
-    """The charts, with one that would be by itself in its row kept to half the page's width."""
-    narrow = [c for c in charts if not c.wide]
-    if len(narrow) != 1:
-        return tuple(charts)
-    held = Markup(str(narrow[0].svg).replace("<svg ", '<svg style="max-width:34rem" ', 1))
-    return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ from unskew.errors import RunError
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import Bound
 from unskew.record.reader import Flow, Record, configured
-from unskew.report.section import Frame
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
@@ -63,25 +62,6 @@ class Difference:
         if self.low <= 0 <= self.high or len(shown) == 1:
             return "level" if self.until is not None and self.high - self.low < self.until else "undecided"
         return "higher" if self.low > 0 else "lower"
-
-
-def frame(record: Record) -> Frame:
-    """Every number of a run in rows: method, seed, round, client, name, value.
-
-    A client's number is its headline after the last round; `client` is None where a number is of no single client.
-    """
-    rows = [
-        (method, seed, t, None, name, value)
-        for (method, seed, name), by_round in record.series.items()
-        for t, value in by_round.items()
-    ]  # fmt: skip
-    own = f"personal.{record.headline.name}"
-    for (method, seed), of_client in record.clients.items():
-        partition, at = record.partitions.get(seed), reached(record, method, seed)
-        name = str if partition is None else partition.client
-        rows += [(method, seed, at, name(c), own, value) for c, value in of_client.items()]  # type: ignore[misc]
-    names = ("method", "seed", "round", "client", "name", "value")
-    return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
 
 def bounds(record: Record) -> dict[str, str]:

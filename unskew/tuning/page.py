@@ -2,16 +2,15 @@
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 
 from unskew.advice.follow_up import division, write_experiment
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.report import figures
+from unskew.report import charts
 from unskew.report.page import Page, write_page
 from unskew.report.section import Chart, Section, Table, TableRow
 from unskew.report.worth import bracket
@@ -42,14 +41,15 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
 def view(tuning: Tuning) -> Page:
     """The page: what tuning was worth, and by method what was tried."""
     measure, searches = tuning.sites.measure, [s for s in tuning.searches if s.ranges]
-    tried = [replace(_sensitivity(s, measure, i), tables=(_trials(s, measure),)) for i, s in enumerate(searches)]
+    tried = [_sensitivity(s, measure) for s in searches if any(t.score is not None for t in s.trials)]
+    pictures = [_best(searches, measure), *(chart for s in tried for chart in s.charts)] if tried else []
     lead = f"{EXPERIMENT}, for unskew run, has the tuned methods under seeds not used before."
     how = "Every choice was made on validation rows of the clients that train; test rows decided nothing."
     return Page(
         f"{tuning.sites.experiment.name}: tuned at equal budgets",
         f"{tuning.budget} for each of {len(searches)} methods, {tuning.sites.experiment.rounds} rounds a trial",
         tuning.lead,
-        [chart for s in tried for chart in s.charts][:2],
+        pictures[:2],
         _worth(tuning).tables[0],
         sections=[*tried, Section("The experiment", f"{how} {lead} {division(tuning.sites, CLIENTS)}")],
     )
@@ -88,17 +88,32 @@ def _worth(tuning: Tuning) -> Section:
     return Section("What was it worth?", "", (), (Table(caption, head, tuple(entries), text=frozenset((4, 5))),))
 
 
-def _sensitivity(searched: Searched, m: Measure, number: int) -> Section:
-    """Return a figure for each hyperparameter."""
-    charts = tuple(
-        Chart(
-            f"{searched.method.label}: {name}",
-            "A mark for each trial: filled to the end, open pruned. The ring is the best.",
-            _chart(searched, name, m, f"tried{number}-{k}"),
-        )
-        for k, name in enumerate(searched.ranges)
+def _best(searches: Sequence[Searched], m: Measure) -> Chart:
+    """The best score of each method after each of its trials."""
+    scores = [
+        {"method": s.method.label, "trial": i + 1, "score": m.scale * t.score}
+        for s in searches
+        for i, t in enumerate(s.trials)
+        if t.score is not None
+    ]
+    drawn = charts.best_so_far(scores, charts.colours([s.method.label for s in searches]), m.axis, m.higher)
+    ends = "; ".join(
+        f"{s.method.label} {m.with_unit(s.trials[s.best].score or 0.0)}" for s in searches if s.best is not None
     )
-    return Section(searched.method.label, sensitivity(searched, m), charts)
+    return Chart("Best so far", "On validation rows, after each trial.", drawn, f"Best on validation rows: {ends}.")
+
+
+def _sensitivity(searched: Searched, m: Measure) -> Section:
+    """What was tried, a line for each trial."""
+    tried = [
+        {"trial": i + 1, "score": m.scale * t.score, **{name: t.values.get(name) for name in searched.ranges}}
+        for i, t in enumerate(searched.trials)
+        if t.score is not None
+    ]
+    label, told = searched.method.label, sensitivity(searched, m)
+    drawn = charts.parallel(tried, list(searched.ranges), m.axis)
+    caption = "A line is a trial; darker is a higher score on validation rows."
+    return Section(label, told, (Chart(f"What was tried of {label}", caption, drawn, told),), (_trials(searched, m),))
 
 
 def _trials(searched: Searched, m: Measure) -> Table:
@@ -141,22 +156,3 @@ def sensitivity(searched: Searched, m: Measure) -> str:
         f"From {ends} over {len(complete)} complete trials. Rank correlation "
         f"of {m.label} with {', '.join(parts)}; a best in the middle of a range is seen in the figure only."
     )
-
-
-def _chart(searched: Searched, name: str, m: Measure, figure_name: str) -> Markup:
-    points = [(i, t) for i, t in enumerate(searched.trials) if t.score is not None and name in t.values]
-    with figures.style(figure_name):
-        figure, axes = figures.chart(190, 300)
-        look = figures.looks([False])[0]
-        for i, t in points:
-            face = look.colour if t.state == "complete" else "none"
-            score = m.scale * (t.score or 0.0)
-            axes.plot([t.values[name]], [score], "o", color=look.colour, markerfacecolor=face, markersize=6)
-            if i == searched.best:
-                axes.plot([t.values[name]], [score], "o", color=figures.INK, markerfacecolor="none", markersize=12)
-        if searched.ranges[name].log:
-            axes.set_xscale("log")
-            figures.plain_numbers(axes.xaxis)
-        axes.set_xlabel(name)
-        axes.set_ylabel(f"{m.label}{', %' if m.percent else ''}")
-        return figures.markup(figure, figure_name, f"{m.label} of {len(points)} trials against {name}.")

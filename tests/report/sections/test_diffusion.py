@@ -297,16 +297,15 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
     expected = radio.positions(Key(0) / "channel", 1, 1, 5)[1:]
     assert places(2) == pytest.approx(expected)
     assert radius == 100
-    priced = cost.priced(read(folder))
-    assert priced is not None
-    assert priced.words.startswith("Priced under this run’s own radio: of 106 resource blocks")
+    _, words = cost.priced(read(folder))
+    assert words.startswith("Priced under this run’s own radio: of 106 resource blocks")
 
 
 # ---------------------------------------------------------------- cost to target
 def _rows(folder: Path) -> list[str]:
     """The table of costs as text, without a radio."""
     record = read(folder)
-    section = cost.section(record, charts.colours(record.methods), cost.quantities(record), None)
+    section = cost.section(record, charts.colours(record.methods))
     assert section is not None
     return [" ".join((entry.name, *entry.cells)) for entry in section.tables[0].entries]
 

@@ -255,8 +255,8 @@ def test_pictures_are_made_of_the_embeddings_and_stand_beside_real_ones(tmp_path
     chart = made(make_run(tmp_path / "run", sha256=digits.sha256))
     assert isinstance(chart, Chart)
     for text in ("client 2, label 2", "n 12, merged", "real images of client 0, label 0", "made from embedding 1"):
-        assert text in chart.svg
-    (png,) = re.findall(r'made from embedding 1 [^>]*base64,([^"]*)"', chart.svg)
+        assert text in chart.html
+    (png,) = re.findall(r'made from embedding 1 [^>]*base64,([^"]*)"', chart.html)
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
     assert pixels.shape == (8, 6 * 9, 3)
     assert (pixels[:, :8] == 128).all()
@@ -266,7 +266,7 @@ def test_counts_that_were_not_sent_are_not_shown(tmp_path: Path, digits: Any) ->
     noisy = {**ROUND, **COVERED, "counts": [0] * 6}
     chart = made(make_run(tmp_path / "run", {"feddistr": first_round(noisy)}, sha256=digits.sha256))
     assert isinstance(chart, Chart)
-    assert ">n 0" not in chart.svg
+    assert ">n 0" not in chart.html
     assert "n: images" not in chart.caption
 
 
@@ -299,7 +299,7 @@ def test_without_real_images_the_others_are_drawn_and_the_caption_says_why(
     assert isinstance(chart, Chart)
     assert "No real images beside them: " in chart.caption
     assert why in chart.caption
-    assert "real images of" not in chart.svg
+    assert "real images of" not in chart.html
 
 
 def test_the_data_of_a_deployed_run_is_not_looked_for(

@@ -28,7 +28,7 @@ from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
 from unskew.record.reader import Record, info_of
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, TableRow, table
 from unskew.words import sentence
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
@@ -70,12 +70,10 @@ class DWHistory:
 
 @dataclass
 class _Seed:
-    """Statistics of one seed's rounds."""
-
     rounds: list[int] = field(default_factory=list)
     distance: dict[int, float] = field(default_factory=dict)
+    last: ClassRelations | None = None
     norms: tuple[float, ...] = ()
-    privacy: Privacy | None = None
 
 
 def history(record: Record, method: str) -> DWHistory | None:
@@ -84,34 +82,29 @@ def history(record: Record, method: str) -> DWHistory | None:
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    counted = set(tables.counted_seeds(record, method))
-    seeds: dict[int, _Seed] = {}
+    counted, seeds = set(tables.counted_seeds(record, method)), dict[int, _Seed]()
     for seed, at, info in info_of(record, method, ClassRelations):
-        if seed not in counted:
-            continue
-        kept = seeds.setdefault(seed, _Seed())
-        kept.rounds.append(at)
-        if info.distance is not None:
-            kept.distance[at] = info.distance
-        kept.norms = info.class_norms or kept.norms
-        kept.privacy = info.privacy
+        if seed in counted:
+            kept = seeds.setdefault(seed, _Seed())
+            kept.rounds.append(at)
+            kept.last, kept.norms = info, info.class_norms or kept.norms
+            if info.distance is not None:
+                kept.distance[at] = info.distance
     if not seeds:
         return None
     first = min(seeds)
     rounds = seeds[first].rounds
     wanted = {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
     # Read the info again: matrices of all rounds are too many to hold.
-    matrices = [
-        relations(at, info) for s, at, info in info_of(record, method, ClassRelations) if s == first and at in wanted
-    ]
+    again = (relations(t, i) for s, t, i in info_of(record, method, ClassRelations) if s == first and t in wanted)
     return DWHistory(
-        method=method,
-        distance=stats.curve_by_round([kept.distance for kept in seeds.values()]),
-        seed=first,
-        shown=tuple(r for r in matrices if r is not None),
-        norms={s: kept.norms for s, kept in seeds.items() if kept.norms},
-        shares={s: _shares(record, s) for s in seeds if s in record.partitions},
-        privacy=max((k.privacy for k in seeds.values() if k.privacy is not None), key=lambda p: p.bound),
+        method,
+        stats.curve_by_round([kept.distance for kept in seeds.values()]),
+        first,
+        tuple(r for r in again if r is not None),
+        {s: kept.norms for s, kept in seeds.items() if kept.norms},
+        {s: _shares(record, s) for s in seeds if s in record.partitions},
+        max((kept.last.privacy for kept in seeds.values() if kept.last is not None), key=lambda p: p.bound),
     )
 
 
@@ -137,31 +130,28 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     histories = [t for m in methods if (t := history(record, m)) is not None]
     if not histories:
         return None
-    norms = {
+    every = {
         t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)]
         for t in histories
     }
+    norms = {method: pairs for method, pairs in every.items() if pairs}
     drawn = [distance_chart(histories, marks)] if any(t.distance for t in histories) else []
-    norms = {method: pairs for method, pairs in norms.items() if pairs}
     drawn += [norms_chart(norms, "training examples", marks)] if norms else []
     drawn += [relations_chart(f"{t.method}, seed {t.seed}", t.shown) for t in histories[:MOST_SHOWN] if t.shown]
     without = ", ".join(t.method for t in histories if t.distance is None)
     lead = f"No class relations for {without}: no global model." if without else ""
-    return Section("Soft labels and class relations", lead, tuple(drawn), (_privacy_table(histories, marks),))
-
-
-def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, str]) -> Table:
-    entries = tuple(
+    rows = [
         TableRow(
             t.method,
             (t.privacy.guarantee, sentence(t.privacy.server), sentence(t.privacy.clients)),
             charts.swatch(marks[t.method]),
         )
         for t in histories
-    )
-    head = (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", ""))
+    ]
+    head = ["Method", "Guarantee", "The server saw", "Clients saw"]
     note = "The largest ε of several seeds. It is about soft labels; models are covered only where they are named."
-    return Table("What each party learned from the soft labels", head, entries, note, frozenset({1, 2, 3}))
+    learned = table("What each party learned from the soft labels", head, rows, note, [1, 2, 3])
+    return Section("Soft labels and class relations", lead, tuple(drawn), (learned,))
 
 
 # ---------------------------------------------------------------- figures
@@ -169,9 +159,8 @@ def distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, str]) -> 
     """How far SL and CR are apart, by round."""
     lines = {t.method: t.distance for t in histories if t.distance is not None}
     title = "Soft labels against class relations"
-    caption = "Frobenius norm of SL − CR: 0 if they are equal. The term pulls it down."
-    chart = charts.curves(charts.of_curves(lines), marks, "round", "‖SL − CR‖", log=True)
-    return charts.figure(title, caption, chart, charts.ends(title, lines))
+    drawn = charts.curves(charts.of_curves(lines), marks, "round", "‖SL − CR‖", log=True)
+    return Chart(title, "0 if they are equal. The term pulls it down.", drawn, charts.ends(title, lines))
 
 
 Shared = tuple[Sequence[float], Sequence[float]]
@@ -196,20 +185,19 @@ def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mappin
     for method in drawn:
         r = correlation(*([p[k] for p in points if p["method"] == method] for k in "xy"))
         parts.append(f"{method} {'–' if r is None else f'{r:+.2f}'.replace('-', '−')}")
-    title, said = "Weight of a class against its share", f"Correlation: {', '.join(parts)}."
+    title, told = "Weight of a class against its share", f"Correlation: {', '.join(parts)}."
     colour = charts.by_name({m: (marks or charts.colours(list(drawn)))[m] for m in drawn}, legend=len(drawn) > 1)
     alone = len(drawn) == 1 and len(points) == len({p["class"] for p in points})
     chart = charts.scatter(points, f"share of the {whose}, %", "length of the class’s weights", colour, "class" * alone)
-    caption = f"A mark is a class. A layer that favours frequent classes has its marks rise to the right. {said}"
-    return charts.figure(title, caption, chart, f"{title}. {said}")
+    caption = f"A mark is a class. A layer that favours frequent classes has its marks rise to the right. {told}"
+    return Chart(title, caption, chart, f"{title}. {told}")
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Pearson's correlation; None if one of the two does not vary by more than rounding."""
-    a, b = (np.array(v) - np.mean(v) for v in (x, y))
-    if min(float(np.abs(a).max()) / max(map(abs, x)), float(np.abs(b).max()) / max(*map(abs, y), 1e-30)) < 1e-9:
+    if any(np.ptp(v) <= 1e-9 * max(*map(abs, v), 1e-30) for v in (x, y)):
         return None
-    return float(a @ b / math.sqrt(float(a @ a) * float(b @ b)))
+    return float(np.corrcoef(x, y)[0, 1])
 
 
 def relations_chart(method: str, matrices: Sequence[Relations]) -> Chart:
@@ -219,32 +207,26 @@ def relations_chart(method: str, matrices: Sequence[Relations]) -> Chart:
         method: Title of the matrices: a method's label, and the seed.
         matrices: Matrices to draw, at least one, all with the same number of classes.
     """
-    panels = [
-        (f"{name}, round {r.round}", matrix)
+    panels = {
+        f"{name}, round {r.round}": matrix
         for r in matrices
         for name, matrix in (("SL", r.sl), ("CR", r.cr))
         if matrix is not None
-    ]
+    }
     cells = [
         {"panel": panel, "as": str(b), "class": str(a), "value": float(v)}
-        for panel, matrix in panels
+        for panel, matrix in panels.items()
         for (a, b), v in np.ndenumerate(np.clip(matrix, 0, 1))
     ]
     both = any(r.cr is not None for r in matrices)
     text = "; ".join(f"round {r.round}: mean diagonal of SL {float(np.diagonal(r.sl).mean()):.2f}" for r in matrices)
-    caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more." + (
-        " CR: how its weights relate to those of each class." if both else ""
-    )
+    caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more."
+    caption += " CR: how its weights relate to those of each class." * both
     order = [str(c) for c in range(len(matrices[0].sl))]
-    drawn = charts.panels(
-        cells,
-        alt.X("as:N", sort=order, title="as which class"),
-        alt.Y("class:N", sort=order, title="class"),
-        [p for p, _ in panels],
-        columns=2 if both else 3,
-    )
+    across, up = alt.X("as:N", sort=order, title="as which class"), alt.Y("class:N", sort=order, title="class")
+    drawn = charts.panels(cells, across, up, list(panels), columns=2 if both else 3)
     title = f"Soft labels and class relations of {method}"
-    return charts.figure(title, caption, drawn, f"{title}. {text}.", wide=True)
+    return Chart(title, caption, drawn, f"{title}. {text}.", wide=True)
 
 
 # ---------------------------------------------------------------- for reproductions
@@ -269,11 +251,11 @@ def mu_chart(lines: Mapping[str, Mapping[float, Sequence[float]]]) -> Chart:
         for line, by in lines.items() for mu, seeds in sorted(by.items())
     ]  # fmt: skip
     best = {line: max((p for p in points if p["method"] == line), key=lambda p: p["mean"]) for line in lines}
-    said = "; ".join(f"{line} {p['mean']:.1f} % at mu {p['mu']}" for line, p in best.items())
+    told = "Best: " + "; ".join(f"{line} {p['mean']:.1f} % at mu {p['mu']}" for line, p in best.items()) + "."
     ticks, x = [f"{mu:g}" for mu in values], "weight of the term mu"
     chart = charts.curves(points, charts.colours(list(lines)), x, "global test accuracy, %", ticks=ticks)
-    caption = f"In the last round; 0 is the method without the term. Best: {said}."
-    return charts.figure("How much the weight of the term matters", caption, chart, f"Accuracy by mu. Best: {said}.")
+    caption = f"In the last round; 0 is the method without the term. {told}"
+    return Chart("How much the weight of the term matters", caption, chart, f"Accuracy by mu. {told}")
 
 
 def help_chart(apart: Mapping[str, Sequence[float]]) -> Chart:
@@ -287,16 +269,15 @@ def help_chart(apart: Mapping[str, Sequence[float]]) -> Chart:
     """
     if not apart or not all(apart.values()):
         raise ConfigError(f"help_chart needs a method, with a seed each, got {dict(apart)!r:.60}")
-    found = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
-    gains = "; ".join(f"{d.method} {tables.bracket(d)}" for d in found)
+    every = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
     rows = [
-        {"name": d.method, "value": 100 * d.mean, "low": None if d.low is None else 100 * d.low,
-         "high": None if d.high is None else 100 * d.high, "seeds": [100 * v for v in d.values]}
-        for d in found
+        {**charts.interval(d.method, d, 100.0), "seeds": [100 * v for v in d.values]}
+        for d in every
     ]  # fmt: skip
     chart = charts.forest(rows, "accuracy with the term minus without it, points", charts.colours(list(apart)))
+    told = "; ".join(f"{d.method} {tables.bracket(d)}" for d in every)
     caption = "Last round, seed by seed. Mark: mean; bar: 95 % interval; ticks: seeds."
-    return charts.figure("What the term adds", caption, chart, f"Accuracy with the term minus without it: {gains}.")
+    return Chart("What the term adds", caption, chart, f"Accuracy with the term minus without it: {told}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,16 +347,15 @@ def features_chart(planes: Mapping[str, Plane]) -> Chart:
         for c, (x, y) in zip(classes, places.tolist(), strict=True)
     ]
     shares = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
-    said = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
+    told = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
     colour = charts.by_name(charts.colours([str(c) for c in range(sizes[0])]), "class")
-    bare = alt.Axis(labels=False, ticks=False, grid=False, title=None)
-    base = alt.Chart(charts.rows(points)).encode(x=alt.X("x:Q", axis=bare), y=alt.Y("y:Q", axis=bare), color=colour)
+    base = alt.Chart(charts.rows(points)).encode(x=charts.bare("x"), y=charts.bare("y"), color=colour)
     marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
     numbers = base.transform_filter("datum.weight").mark_text(fontSize=16, fontWeight="bold", stroke=charts.PAGE,
                                                               strokeWidth=0.4).encode(text="class:N")  # fmt: skip
     drawn = charts.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
-    caption = f"A mark is a test example where t-SNE puts it, a number the weight of that class. {said}"
-    return charts.figure("Features with the weights of the classes", caption, drawn, said, wide=len(planes) > 1)
+    caption = f"A mark is a test example where t-SNE puts it, a number the weight of that class. {told}"
+    return Chart("Features with the weights of the classes", caption, drawn, told, wide=len(planes) > 1)
 
 
 def nearest(p: Plane) -> float:

@@ -41,7 +41,7 @@ from unskew.info import DiffusionRound
 from unskew.keys import Key
 from unskew.record.reader import DataSplit, Record, configured, info_of
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.server.distance import DistanceMetric, iid_distance
 from unskew.words import counted
 from unskew.world.wireless import Radio
@@ -367,19 +367,19 @@ def curve_charts(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> l
         f"Lemma 2’s closed form differs by at most {_tiny(gap)} over {chains:,} chains."
     )
     drawn = charts.curves(charts.of_curves(distance), marks, "diffusion round", y)
-    both = [charts.figure(title, caption, drawn, charts.ends(title, distance))]
+    both = [Chart(title, caption, drawn, charts.ends(title, distance))]
     efficiency = {d.method: d.efficiency for d in diffusions if d.efficiency is not None}
     if efficiency:
         title = "Diffusion efficiency by diffusion round"
         caption = "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."
         rows = charts.of_curves(efficiency, MHZ)
         drawn = charts.curves(rows, marks, "diffusion round", "efficiency, 1/(MHz s)", log=True)
-        both.append(charts.figure(title, caption, drawn, charts.ends(title, efficiency, MHZ)))
+        both.append(Chart(title, caption, drawn, charts.ends(title, efficiency, MHZ)))
     return both
 
 
 def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table:
-    entries = tuple(
+    rows = [
         TableRow(
             d.method,
             (
@@ -395,14 +395,12 @@ def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table
             charts.swatch(marks[d.method]),
         )
         for d in diffusions
-    )
-    head = (
-        ("Method", ""), ("Rounds", "all seeds"), ("Diffusion rounds", "per round"), ("Models that move", "% of a hop"),
-        ("Models that stay", "% of a round"), ("IID distance", "first trainer"), ("IID distance", "end of chain"),
-        ("Recursion and Lemma 2", "apart, at most"), ("Bids and Lemma 2", "apart, at most"),
-    )  # fmt: skip
+    ]
+    head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
+            "Models that stay | % of a round", "IID distance | first trainer", "IID distance | end of chain",
+            "Recursion and Lemma 2 | apart, at most", "Bids and Lemma 2 | apart, at most"]  # fmt: skip
     note = "Bids differ from Lemma 2 where they are valued a move behind, or clients add noise to what they show."
-    return Table("Diffusion in numbers", head, entries, note)
+    return table("Diffusion in numbers", head, rows, note)
 
 
 def _tiny(value: float) -> str:
@@ -417,7 +415,7 @@ def _tiny(value: float) -> str:
 def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
     distances, sizes = d.ruler.simulated(round.learning), round.learning.sizes[-1]
     chains = round.info.chains()
-    entries = tuple(
+    rows = [
         TableRow(
             str(m),
             (
@@ -426,14 +424,12 @@ def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
             ),
         )
         for m, chain in enumerate(chains[:MOST_MODELS])
-    )  # fmt: skip
-    some = f"The first {len(entries)} of {len(chains):,} models." if len(entries) < len(chains) else ""
-    head = (
-        ("Model", ""), ("Clients that trained it", "in order"), ("Examples", "along the path"),
-        ("IID distance", "first trainer"), ("IID distance", "end of path"),
-    )  # fmt: skip
+    ]  # fmt: skip
+    some = f"The first {len(rows)} of {len(chains):,} models." if len(rows) < len(chains) else ""
+    head = ["Model", "Clients that trained it | in order", "Examples | along the path",
+            "IID distance | first trainer", "IID distance | end of path"]  # fmt: skip
     title = f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}"
-    return Table(title, head, entries, some, frozenset({1}))
+    return table(title, head, rows, some, [1])
 
 
 # ---------------------------------------------------------------- the cell
@@ -479,17 +475,12 @@ def cell_chart(record: Record, d: Diffusion, round: DrawnRound) -> Chart:
     rows = steps(round, places)
     panels = list(dict.fromkeys(str(row["panel"]) for row in rows))
     reach = 1.1 * (radius or 1.0)
-    scale, bare = (
-        alt.Scale(domain=[-reach, reach]),
-        alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None),
-    )
-    base = alt.Chart(charts.rows(rows)).encode(
-        x=alt.X("x:Q", scale=scale, axis=bare), y=alt.Y("y:Q", scale=scale, axis=bare)
-    )
+    scale = alt.Scale(domain=[-reach, reach])
+    base = alt.Chart(charts.rows(rows)).encode(x=charts.bare("x", scale=scale), y=charts.bare("y", scale=scale))
     models = {str(m): charts.COLOURS[m % len(charts.COLOURS)] for m in range(min(len(round.info.starts), MOST_MODELS))}
     tip = [alt.Tooltip(f"{field}:N") for field in ("model", "from", "to")]
     one = base.transform_filter("isValid(datum.model)").encode(color=charts.by_name(models, "model"), tooltip=tip)
-    to = {"x": alt.X("x2:Q", scale=scale, axis=bare), "y": alt.Y("y2:Q", scale=scale, axis=bare)}
+    to = {"x": charts.bare("x2", scale=scale), "y": charts.bare("y2", scale=scale)}
     moving, staying = one.transform_filter("datum.moves"), one.transform_filter("!datum.moves")
     head = moving.mark_point(shape="triangle", filled=True, size=70, opacity=1)
     layers = (
@@ -511,7 +502,7 @@ def cell_chart(record: Record, d: Diffusion, round: DrawnRound) -> Chart:
         "Devices stand where the channel had them" if radius else "No radio was modelled: clients stand on a circle"
     )
     caption = f"Seed {round.seed}, round {round.round}. An arrow is a model, a square one that stays. {ground_is}."
-    return charts.figure(title, caption, drawn, f"{title}: {'; '.join(words)}."[:1000], wide=True)
+    return Chart(title, caption, drawn, f"{title}: {'; '.join(words)}."[:1000], wide=True)
 
 
 KIND = SectionKind("FedDif's models on their way through the clients", (DiffusionRound,), section)

@@ -17,7 +17,7 @@ import numpy as np
 from unskew.info import Embeddings, Mixtures
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.sections.generated_images import gallery, latent_chart, latents
 from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.words import counted, sentence
@@ -69,7 +69,7 @@ def aligned(r: OneRound, uploads: Uploads) -> str:
 
 
 def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, str]) -> Table:
-    entries = tuple(
+    rows = [
         TableRow(
             r.method,
             (
@@ -80,16 +80,13 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, str]) -> Table:
             charts.swatch(marks[r.method]),
         )
         for r in runs
-    )  # fmt: skip
-    head = (
-        ("Method", ""), ("Nearest image", "medians"), ("Guarantee", ""), ("The server saw", ""),
-        ("Clients saw", ""), ("Models were trained by", ""),
-    )  # fmt: skip
+    ]  # fmt: skip
+    head = ["Method", "Nearest image | medians", "Guarantee", "The server saw", "Clients saw", "Models were trained by"]
     note = (
         "Nearest image: least distance from a generated image to one of the client’s own, divided by the median from "
         "one of its own to the next. Near 0 it would be a copy."
     )
-    return Table("What each party saw and trained", head, entries, note, frozenset({2, 3, 4, 5}))
+    return table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
 
 
 # ---------------------------------------------------------------- embeddings
@@ -124,7 +121,7 @@ def plane_chart(method: str, uploads: Uploads) -> Chart | None:
         f"filled one was kept. The plane holds {100 * share:.0f} % of the variance."
     )
     told = f"{counted(len(at), 'embedding')} of {method}, of {counted(len(clients), 'client')}; {merged} were merged."
-    return charts.figure(f"Embeddings by client, {method}", caption, drawn, told)
+    return Chart(f"Embeddings by client, {method}", caption, drawn, told)
 
 
 def matched(uploads: Uploads) -> list[dict[str, Any]]:
@@ -168,7 +165,7 @@ def alignment_chart(method: str, uploads: Uploads) -> Chart | None:
         f"Pairs of two clients’ clusters that the server matched: distance of {of}; the line is the threshold.{some}"
     )
     told = "; ".join(f"{p['pair']} at {p['distance']:.3g} {p['state']}" for p in pairs)
-    return charts.figure(f"What clients have in common, {method}", caption, drawn, f"Matches: {told}."[:1000])
+    return Chart(f"What clients have in common, {method}", caption, drawn, f"Matches: {told}."[:1000])
 
 
 KIND = SectionKind("one-round methods that send embeddings", (Embeddings, Mixtures), section)

@@ -121,9 +121,8 @@ def latent_chart(method: str, by_client: Sequence[Latents]) -> Chart | None:
             where = {"panel": f"client {f.client}", "label": str(y), "cx": own[:, 0].mean(), "cy": own[:, 1].mean()}
             points += [{**where, "x": x, "y": y} for x, y in own[:MOST_SPOKES].tolist()]
     labels = sorted({str(p["label"]) for p in points}, key=int)
-    bare = alt.Axis(labels=False, ticks=False, grid=False, title=None)
     base = alt.Chart(charts.rows(points)).encode(
-        x=alt.X("x:Q", axis=bare), y=alt.Y("y:Q", axis=bare),
+        x=charts.bare("x"), y=charts.bare("y"),
         color=charts.by_name(charts.colours(labels), "label", legend=True), tooltip="label:N",
     )  # fmt: skip
     spokes = base.mark_rule(opacity=0.3, strokeWidth=0.6).encode(x2="cx:Q", y2="cy:Q")
@@ -134,7 +133,7 @@ def latent_chart(method: str, by_client: Sequence[Latents]) -> Chart | None:
         f"{100 * share:.0f} % of the variance. No server sees this: the run was a simulation."
     )
     told = f"Latents of {len(every)} images of {counted(len(by_client), 'client')} in the plane, {method}."
-    return charts.figure(f"Latent clusters by client, {method}", caption, drawn, told, wide=True)
+    return Chart(f"Latent clusters by client, {method}", caption, drawn, told, wide=True)
 
 
 # ---------------------------------------------------------------- pictures
@@ -301,7 +300,7 @@ def _gallery_chart(
             else " Think before passing on real images."
         )
     )
-    return Chart(f"What the embeddings of {r.method} say, seed {r.seed}", caption, svg=table, wide=True)
+    return Chart(f"What the embeddings of {r.method} say, seed {r.seed}", caption, None, wide=True, html=table)
 
 
 def _picture(images: Tensor, what: str, below: str) -> Markup:

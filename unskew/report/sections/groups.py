@@ -21,7 +21,7 @@ from unskew.errors import ConfigError
 from unskew.info import ClientGroups
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts, stats
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, columns, table
 from unskew.report.sections.group_history import ALONE, Floats, GroupHistory, grouping, places
 from unskew.report.worth import alone
 from unskew.server.cluster import alphas
@@ -45,14 +45,15 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         return None
     options = method_tables(record)
     drawn: list[Chart | None] = [rand_chart(histories, marks)]
-    for g in histories[:MOST_SHOWN]:
+    members = []
+    for i, g in enumerate(histories):
         own = {**options.get(g.method, {}), **({} if g.judged.alpha is None else {"alpha": g.judged.alpha})}
-        drawn.append(rounds_chart(g))
-        if g.clients <= MOST_CLIENTS:
+        members.append(members_table(record, g, own))
+        drawn += [rounds_chart(g)] if i < MOST_SHOWN else []
+        if i < MOST_SHOWN and g.clients <= MOST_CLIENTS:
             drawn += [tree_chart(g), similarity_chart(g), gain_chart(g, own, record.partitions[g.seed].sizes)]
-    pilots = [_pilot(g) for g in histories if g.judged.tried]
-    lead = " ".join(formed(g) for g in histories)
-    return Section("Groups", lead, tuple(filter(None, drawn)), (_summary(histories, marks), *pilots))
+    tables = (_summary(histories, marks), *members, *(_pilot(g) for g in histories if g.judged.tried))
+    return Section("Groups", " ".join(map(formed, histories)), tuple(filter(None, drawn)), tables)
 
 
 def formed(g: GroupHistory) -> str:
@@ -87,7 +88,7 @@ def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> C
     title = "Groups against the clients’ domains"
     drawn = charts.curves(charts.of_curves(lines), marks, "round", "adjusted Rand index")
     caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
-    return charts.figure(title, caption, drawn, charts.ends(title, lines))
+    return Chart(title, caption, drawn, charts.ends(title, lines))
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
@@ -103,7 +104,7 @@ def rounds_chart(g: GroupHistory) -> Chart:
     alt_text = f"{title}; round {g.last.round}: {' | '.join(in_words) or 'everybody alone'}."[:1000]
     caption = f"Seed {g.seed}. A colour is a group; grey is alone." + " Of several groups the first." * g.overlapping
     drawn = charts.groups(cells, "round", "client") if g.clients <= MOST_CLIENTS else charts.group_sizes(cells)
-    return charts.figure(title, caption, drawn, alt_text, wide=len(at) > 12)
+    return Chart(title, caption, drawn, alt_text, wide=len(at) > 12)
 
 
 def _order(g: GroupHistory, client: int) -> tuple[bool, int, int]:
@@ -163,7 +164,7 @@ def tree_chart(g: GroupHistory) -> Chart | None:
     last, following = benefit(judged.history, -1), benefit(judged.beyond, 0)
     said = f"{counted(made, 'merge')} made, the last with benefit {last}; the next one’s would be {following}"
     caption = f"Seed {g.seed}, round {round}. Right of the line: merges that were not made. Benefits: {said}."
-    return charts.figure(f"How the groups of {g.method} formed", caption, drawn, f"Merges of {g.method}: {said}.")
+    return Chart(f"How the groups of {g.method} formed", caption, drawn, f"Merges of {g.method}: {said}.")
 
 
 def similarity_chart(g: GroupHistory) -> Chart | None:
@@ -185,7 +186,7 @@ def similarity_chart(g: GroupHistory) -> Chart | None:
     title = f"How alike the clients of {g.method} are"
     caption = f"Cosine of two clients’ updates before round {g.last.round}, by group. Mean: {said or 'not known'}."
     drawn = charts.matrix(cells, "client", "client", "cosine")
-    return charts.figure(title, caption, drawn, f"{title}: mean cosine {said}.")
+    return Chart(title, caption, drawn, f"{title}: mean cosine {said}.")
 
 
 def _in_and_out(cosines: Floats, numbers: Sequence[int]) -> tuple[float | None, float | None]:
@@ -241,22 +242,53 @@ def gain_chart(g: GroupHistory, options: Mapping[str, Any], sizes: Sequence[int]
         f"Seed {g.seed}, round {g.last.round}. A bar right of its line says join; the gain is over training alone."
     )
     title = f"Should I join? The clients of {g.method}"
-    return charts.figure(title, caption, drawn, f"{title}: {'; '.join(ranges)}.", wide=True)
+    return Chart(title, caption, drawn, f"{title}: {'; '.join(ranges)}.", wide=True)
 
 
 # ---------------------------------------------------------------- tables
+def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -> Table:
+    """Who is with whom in the last round of a seed: what the group promised each client, and what it got."""
+    where, m = places(g.last.groups, g.last.numbers), record.headline
+    own, utilities = record.clients.get((g.method, g.seed), {}), g.judged.utility or None
+    apart = None if utilities is None else utility_alone(options, record.partitions[g.seed].sizes)
+    data: list[dict[str, Any]] = []
+    for c in range(g.clients):
+        groups = [n + 1 for n in where.get(c, ()) if n != ALONE]
+        utility = None if utilities is None else utilities[c]
+        data.append(
+            {"client": g.called(c), "groups": ", ".join(map(str, groups)) or ("alone" if c in where else None),
+             "utility": utility, "utility_alone": None if apart is None or utility is None else apart[c],
+             m.name: own.get(c)}
+        )  # fmt: skip
+    rows = []
+    for row in data:
+        promised = (row["utility"], row["utility_alone"]) if utilities else ()
+        cells = ("–" if v is None else f"{v:.2f}".replace("-", "−") for v in promised)
+        value = row[m.name]
+        got = "–" if value is None else m.show(value)
+        rows.append(TableRow(row["client"], (row["groups"] or "–", *cells, got)))
+    head = [
+        "client",
+        "group",
+        *["utility | in its group", "utility | alone"] * bool(utilities),
+        f"{m.label} | {m.unit}",
+    ]
+    note = "Utility: agreement with the group less what a small group costs." * bool(utilities)
+    return table(f"{g.method}, seed {g.seed}, round {g.last.round}", head, rows, note, [1], columns(data))
+
+
 def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Table:
-    head = [("Method", ""), ("Groups", "of two or more"), ("Alone", "clients")]
-    head += [("Adjusted Rand", "index")] * any(g.rand for g in histories)
-    entries = tuple(
+    known = any(g.rand for g in histories)
+    rows = [
         TableRow(
             g.method,
-            (*map(_mean, (g.several, g.alone)), *[f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * (len(head) > 3)),
+            (*map(_mean, (g.several, g.alone)), *[f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * known),
             charts.swatch(marks[g.method]),
         )
         for g in histories
-    )
-    return Table("Groups in the last round; mean ± standard deviation over seeds", tuple(head), entries)
+    ]
+    head = ["Method", "Groups | of two or more", "Alone | clients", *["Adjusted Rand | index"] * known]
+    return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
 
 def _mean(spread: stats.Spread) -> str:
@@ -266,22 +298,22 @@ def _mean(spread: stats.Spread) -> str:
 def _pilot(g: GroupHistory) -> Table:
     """Table of what HCCT's pilot measured for each alpha."""
     by_class = all(t.accuracy is not None for t in g.judged.tried)
-    measured = ("Accuracy", "% of held-out examples") if by_class else ("Loss", "mean on held-out examples")
-    head = (("Alpha", "examples"), ("Groups", "at the pilot's end"), measured, ("", ""))
+    measured = "Accuracy | % of held-out examples" if by_class else "Loss | mean on held-out examples"
 
     def value(accuracy: float | None, loss: float | None) -> str:
         if by_class and accuracy is not None:
             return f"{100 * accuracy:.1f}"
         return "–" if loss is None else f"{loss:.4g}"
 
-    rows = tuple(
+    rows = [
         TableRow(
             f"{t.alpha:.4g}", (str(t.groups), value(t.accuracy, t.loss), "chosen" if t.alpha == g.judged.alpha else "")
         )
         for t in g.judged.tried
-    )
-    note = "A larger alpha makes larger groups; at 0 every client trains alone."
-    return Table(f"{g.method}: the alphas tried in a pilot under seed {g.seed}", head, rows, note)
+    ]
+    caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}"
+    head = ["Alpha | examples", "Groups | at the pilot's end", measured, ""]
+    return table(caption, head, rows, "A larger alpha makes larger groups; at 0 every client trains alone.")
 
 
 KIND = SectionKind("groups of clients that train together", (ClientGroups,), section)

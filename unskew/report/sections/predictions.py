@@ -13,7 +13,7 @@ import altair as alt
 from unskew.info import Info, PredictedNumbers, RankedClasses, RecallByClass
 from unskew.record.reader import DataSplit, Record, info_of
 from unskew.report import charts, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.stats import Spread
 from unskew.report.worth import FEW
 
@@ -70,8 +70,8 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
         TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(v[k]) for v in shares.values())))
         for k in classes[:MOST_CLASSES]
     ]
-    head = (("Class", ""), ("Test examples", ""), *((method, "%") for method in shares))
-    return Table(caption, head, tuple(entries), note.strip())
+    head = ["Class", "Test examples", *(f"{method} | %" for method in shares)]
+    return table(caption, head, entries, note.strip())
 
 
 def _label(partition: DataSplit | None, k: int) -> str:
@@ -111,7 +111,7 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
     drawn = charts.faceted(alt.layer(diagonal, dots.encode(color=colour)), list(shown), 2, height=220)
     worst = "; ".join(f"{m} {_error(i):.3g}" for m, i in shown.items())
     caption = f"A dot is a test example; on the line the prediction is right. Mean absolute error: {worst}."
-    return charts.figure("Predicted against true", caption, drawn, f"Predicted against true; mean error {worst}.")
+    return Chart("Predicted against true", caption, drawn, f"Predicted against true; mean error {worst}.")
 
 
 def _error(info: PredictedNumbers) -> float:
@@ -143,12 +143,12 @@ def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], se
         curve("likely", "happened"), of, "predicted probability", "share that is of the class", dotted=True
     )
     return [
-        charts.figure("ROC curve", f"Up and left is better. Area: {areas}.", roc, f"ROC curves; areas {areas}."),
-        charts.figure(
+        Chart("ROC curve", f"Up and left is better. Area: {areas}.", roc, f"ROC curves; areas {areas}."),
+        Chart(
             "Precision and recall", f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %.",
             precision, f"Precision by recall; average precision {precise}.",
         ),
-        charts.figure(
+        Chart(
             "Calibration", f"A point is a tenth of the examples by predicted probability of {second}.", likely,
             f"Predicted probability against the share of {second}, near the diagonal where it is right.",
         ),

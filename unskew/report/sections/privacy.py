@@ -10,7 +10,7 @@ from dataclasses import replace
 from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.record.reader import Record, info_of
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.server import privacy as accountant
 from unskew.words import sentence
 
@@ -89,15 +89,12 @@ def _chart(covers: str, delta: float | None, lines: Mapping[str, stats.Curve], m
     title = f"Epsilon by round, for {covers}" + ("" if delta is None else f", at delta {delta:g}")
     caption = f"The most that all rounds so far tell about {covers}, the largest of the seeds. Smaller is better."
     drawn = charts.curves(charts.of_curves(lines), marks, "round", "epsilon spent", log=True)
-    return charts.figure(title, caption, drawn, charts.ends(title, lines))
+    return Chart(title, caption, drawn, charts.ends(title, lines))
 
 
 def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, str]) -> Table:
-    head = (
-        ("Method", ""), ("Clipping norm", ""), ("Noise", "std"), ("Budget", "ε"), ("Guarantee", ""),
-        ("The server saw", ""), ("Clients saw", ""),
-    )  # fmt: skip
-    entries = tuple(
+    head = ["Method", "Clipping norm", "Noise | std", "Budget | ε", "Guarantee", "The server saw", "Clients saw"]
+    rows = [
         TableRow(
             method,
             (
@@ -111,13 +108,13 @@ def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, str]) -> Table
             charts.swatch(marks[method]),
         )
         for method, info in last.items()
-    )
+    ]
     note = (
         "Noise is that of the last round. Of several seeds the largest ε is given. A simulation’s noise follows from "
         "its seed: the guarantee is that of the same rounds with secret noise."
     )
     title = "What is guaranteed after the last round, and what each party saw"
-    return Table(title, head, entries, note, frozenset({4, 5, 6}))
+    return table(title, head, rows, note, [4, 5, 6])
 
 
 def clients_table(training: str, info: ExampleBudget) -> Table:
@@ -125,9 +122,9 @@ def clients_table(training: str, info: ExampleBudget) -> Table:
     most = sorted(info.spent.items(), key=lambda spent: (-spent[1], spent[0]))
     others = len(most) - LISTED
     rest = f" The {others} other clients spent at most {most[LISTED][1]:.3g}." if others > 0 else ""
-    entries = tuple(TableRow(str(c), (f"{epsilon:.3g}",)) for c, epsilon in most[:LISTED])
+    rows = [TableRow(str(c), (f"{epsilon:.3g}",)) for c, epsilon in most[:LISTED]]
     note = f"For one example of the client, by how often it trained.{rest}"
-    return Table(f"What each client has spent: {training}", (("Client", ""), ("Spent", "ε")), entries, note)
+    return table(f"What each client has spent: {training}", ["Client", "Spent | ε"], rows, note)
 
 
 KIND = SectionKind("epsilon of differential privacy by round, and what is guaranteed", (PrivacyBudget,), draw)
