@@ -99,7 +99,7 @@ def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(uns
 
 def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report")
-    assert "More seeds would help: unskew resume r --until 0.5 --out FOLDER" in said.out
+    assert "More seeds: unskew resume r --until 0.5 --out FOLDER" in said.out
     more = unskew("resume", "r", "--until", 0.001, "--most", 7, "--out", "m", "-q", "--no-report", "--json")
     assert {len(r["seeds"]) for r in document(more.out)["rows"]} == {6}  # the fewest: the two hardly differ
     assert "unskew resume" not in unskew("resume", "m", "-q", "--no-report").out

@@ -35,12 +35,12 @@ class _Commands(TyperGroup):
     """The commands with a line each, on one screen."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the commands in their order; each has a help of its own."""
-        formatter.write("Usage: unskew COMMAND ...\n\n")
-        formatter.write("Federated learning on non-IID client data: run methods, compare them, see costs.\n\n")
-        for name, of in self.commands.items():
-            formatter.write(f"  {name:15}{of.short_help}\n")
-        formatter.write("\nunskew COMMAND --help says more, unskew --version which version this is.\n")
+        """Print the commands in their order, as Typer prints the help of each."""
+        print("Usage: unskew COMMAND ...\n")
+        print("Federated learning on non-IID client data: run methods, compare them, see costs.\n")
+        for name, command in self.commands.items():
+            print(f"  {name:15}{command.short_help}")
+        print("\nunskew COMMAND --help says more, unskew --version which version this is.")
 
 
 # What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.

@@ -215,7 +215,8 @@ def _gains(record: Record, swatches: results.Swatches) -> Section | None:
     parts = results.gains(record, swatches)
     if not parts:
         return None
-    drawn = [pictures.clients(w, record.headline) for w in worth.worths(record) if w.bound is None and w.clients]
+    named = (w for w in worth.worths(record) if w.bound is None and worth.named(w.clients))
+    drawn = [pictures.clients(w, record.headline) for w in named]
     return Section("Gains over training alone", "", tuple(drawn[:6]), tuple(parts), "by method and by client")
 
 

@@ -63,7 +63,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
     unit = f", {m.points}" if m.points else ""
     if of:
         best = max(of, key=lambda w: (w.whole.low is not None, w.whole.mean))
-        if named and best.clients and isinstance(best.clients[0].label, str):
+        if named and worth.named(best.clients):
             return clients(best, m)
         rows: list[tuple[str, Gain | Difference, str]]
         rows = [(w.method, w.whole, w.verdict) for w in sorted(of, key=lambda w: -w.whole.mean)]

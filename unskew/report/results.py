@@ -133,7 +133,7 @@ def columns(record: Record) -> dict[str, Column]:
 
 
 ALWAYS = ("seeds", "round", "global", "personal", "worst_decile")
-BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted", "mb")
+BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted")
 """Columns that a terminal has; the difference only where there is no gain over training alone."""
 
 
@@ -335,7 +335,7 @@ def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
         f"{by_chance}The best of many methods looks better than it is."
     )
     whole = table(f"Gain over training alone ({alone})", head, map(row, worths), note, [3, 4, 7], columns_of(rows))
-    return [whole, _client_gains(record, worths)]
+    return [whole, *([_client_gains(record, worths)] if worth.named(worths[0].clients) else [])]
 
 
 MOST_CLIENTS = 100

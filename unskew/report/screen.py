@@ -9,12 +9,14 @@ from unskew.errors import shown
 from unskew.record.reader import Record
 from unskew.report import render, results, verdict
 
-MOST_NOTES = 3
-"""Notes on the screen; the page has the others."""
-
 
 def screen(
-    record: Record, width: int, records: Sequence[Record] = (), names: Sequence[str] = (), more: Sequence[str] = ()
+    record: Record,
+    width: int,
+    records: Sequence[Record] = (),
+    names: Sequence[str] = (),
+    more: Sequence[str] = (),
+    most: int = 1,
 ) -> str:
     """The run in at most 25 lines, if it has no more than a dozen methods.
 
@@ -23,12 +25,16 @@ def screen(
         width: Characters in a line.
         records, names: These several, and what they are called.
         more: Notes that come before those of the record.
+        most: Notes that are shown, a line each, beside the serious ones; the page has the others.
     """
     table = results.headline(record, brief=True)
     means = [replace(row, cells=tuple(re.sub(r" ± \S+", "", cell) for cell in row.cells)) for row in table.entries]
     lines = [render.text(replace(table, entries=tuple(means)), width, note=False)]
     lines += textwrap.wrap(verdict.verdict(record), width)
-    notes = list(dict.fromkeys((*verdict.serious(record), *more, *verdict.notes(record, records, names))))
-    lines += [f"- {textwrap.shorten(note, width - 2, placeholder=' …')}" for note in notes[:MOST_NOTES]]
-    lines += [f"- {len(notes) - MOST_NOTES} more on the page"] if len(notes) > MOST_NOTES else []
+    serious = verdict.serious(record)
+    for note in serious:
+        lines += textwrap.wrap(note, width, initial_indent="- ", subsequent_indent="  ")
+    notes = [note for note in dict.fromkeys((*more, *verdict.notes(record, records, names))) if note not in serious]
+    lines += [f"- {textwrap.shorten(note, min(width, 80) - 2, placeholder=' …')}" for note in notes[:most]]
+    lines += [f"- {len(notes) - most} more on the page"] if len(notes) > most else []
     return shown("\n".join(lines))

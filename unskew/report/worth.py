@@ -149,6 +149,11 @@ class Worth:
         return sum(c.verdict == verdict for c in self.clients)
 
 
+def named(clients: Sequence[ClientGain]) -> bool:
+    """True if clients have names: only then can somebody ask whether to join."""
+    return bool(clients) and isinstance(clients[0].label, str)
+
+
 def alone(record: Record) -> str | None:
     """The label of local-only training, the first if there are several; None if the run has none."""
     return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
