@@ -531,55 +531,28 @@ NO_RESULTS = "This run has no results: every method diverged under every seed."
 def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]], diverged: Sequence[DivergedRow]) -> dict[str, Any]:
     """The content of a summary.json so far, of the seeds of each method that came furthest and did not diverge."""
     without = {(row["method"], row["seed"]) for row in diverged}
-    rows = [row for row in rows if (row["method"], row["seed"]) not in without]
-    reached: dict[tuple[str, int], int] = {}
+    reached: dict[str, dict[int, int]] = {}
     for row in rows:
-        reached[row["method"], row["seed"]] = max(row["round"], reached.get((row["method"], row["seed"]), 0))
-    furthest: dict[str, int] = {}
-    for (method, _), at in reached.items():
-        furthest[method] = max(at, furthest.get(method, 0))
-    counted_rows: Any = [row for row in rows if reached[row["method"], row["seed"]] == furthest[row["method"]]]
+        method, seed = row["method"], row["seed"]
+        if (method, seed) not in without:
+            rounds = reached.setdefault(method, {})
+            rounds[seed] = max(row["round"], rounds.get(seed, 0))
+    counted = {(m, s) for m, rounds in reached.items() for s, at in rounds.items() if at == max(rounds.values())}
+    last: Any = [row for row in rows if (row["method"], row["seed"]) in counted]
     labels, seeds = (list(dict.fromkeys(cell[key] for cell in card["cells"])) for key in ("method", "seed"))
-    measures = card.get("measures", [None])
+    measures, setting, base = card.get("measures", [None]), card["cells"][0]["setting"], card.get("baseline") or None
+    methods = [m for m in labels if m in reached]
     return {
         "headline": measures[0],
         "asked": measures[2:],
         "fingerprint": "",
-        "rows": summarise(
-            counted_rows,
-            [m for m in labels if m in furthest],
-            seeds,
-            card["cells"][0]["setting"],
-            None,
-            card.get("baseline") or None,
-            described(measures[0]),
-            diverged,
-        ),
+        "rows": summarise(last, methods, seeds, setting, None, base, described(measures[0]), diverged),
         "diverged": list(diverged),
     }
 
 
 def _undefined(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on metrics that were asked for and have no number in any round, so that no table has them."""
-    names: dict[str, set[str]] = {}
-    for row in rows:
-        names.setdefault(row["method"], set()).add(row["name"])
-    sentences = []
-    for card in summary.get("asked") or ():
-        name, headline = card["name"], described(summary.get("headline"))
-        missing = [
-            (method, where)
-            for method, has in names.items()
-            for where, own, measured in (
-                ("on the global test set", f"global.{name}", headline.shared),
-                ("on any client's own test data", f"personal.{name}.mean", headline.own),
-            )
-            if measured in has and own not in has
-        ]
-        if missing:
-            methods, places = (list(dict.fromkeys(part)) for part in zip(*missing, strict=True))
-            sentences.append(
-                f"{name} of {listed(methods)} was not a number (NaN) in any round {' or '.join(places)}, so no table "
-                "has it there."
-            )
-    return sentences
+    """A sentence on metrics that were asked for and have no number, so that no table has them."""
+    names, asked = {row["name"] for row in rows}, [card["name"] for card in summary.get("asked") or ()]
+    missing = [name for name in asked if not {f"global.{name}", f"personal.{name}.mean"} & names]
+    return [f"{listed(missing)} was not a number (NaN) in any round, so no table has it."] if missing else []

@@ -227,15 +227,11 @@ def test_damaged_runs_are_refused_or_named(unskew: Unskew) -> None:
         unskew("run", "tiny.toml", "--out", place, "-q", "--no-report")
     summary = (Path("same") / "summary.json").read_text()
     rewrite(Path("same"), metrics=())
-    without = (Path("same") / "summary.json").read_text()
     (Path("same") / "summary.json").write_text(summary)
     for command in (("show", "one", "same"), ("resume", "same", "--no-report"), ("show", "same", "--format", "html")):
         said = unskew(*command)
         assert (said.code, said.out) == (2, "")
         assert "run.sqlite cannot be read: its rows are not those that were written" in said.err
-    (Path("same") / "summary.json").write_text(without)
-    says = "but the record has no global accuracy of every seed: rows were removed"
-    assert says in unskew("show", "one", "same", "--format", "md").err
 
 
 @pytest.mark.parametrize(

@@ -381,19 +381,6 @@ def test_one_seed_allows_no_interval_and_says_so(tmp_path: Path) -> None:
     assert "nan" not in text.lower()
 
 
-def test_contradicting_files_are_reported(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", rounds=4)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["rows"][0]["mean"] = 0.99
-    (folder / "summary.json").write_text(json.dumps(summary))
-    row = {"method": "FedAvg", "seed": 0, "round": 4, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 7}
-    rewrite(folder, transfers=[*rows(folder, "transfers"), row])
-    text = " ".join(verdict.serious(read(folder)))
-    assert "summary.json gives a last-round accuracy of 0.9900" in text
-    # 3 seeds x 4 rounds x 10 clients x 31,400 B = 3,768,000 B.
-    assert "the ledger books 3,768,007 bytes down, the metrics 3,768,000" in text
-
-
 def test_a_large_run_stays_small_and_draws_some_of_its_clients(tmp_path: Path) -> None:
     methods = tuple(Trained(f"Method {i}", 0.7 + 0.01 * i, 0.02) for i in range(3))
     folder = make_run(

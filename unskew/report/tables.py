@@ -18,9 +18,9 @@ from typing import Literal
 from unskew.algorithms import TABLE
 from unskew.data.differs import holm
 from unskew.errors import RunError
-from unskew.ledger import DIRECTIONS, KINDS
+from unskew.ledger import DIRECTIONS
 from unskew.record.logs import Bound
-from unskew.record.reader import Flow, Record, configured
+from unskew.record.reader import Record, configured
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
@@ -343,44 +343,6 @@ def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int,
 def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
     """Per-client accuracies in the last round that has them, over the counted seeds."""
     return tuple(a for s in counted_seeds(record, method) for a in record.clients.get((method, s), {}).values())
-
-
-def discrepancies(record: Record) -> tuple[str, ...]:
-    """Sentences about damaged files that are left out, and those of a finished run that contradict each other."""
-    if record.summary is None or record.runs:
-        return record.left_out
-    sentences, m = [*record.left_out], record.headline
-    for method in record.methods:
-        seeds = counted_seeds(record, method)
-        shared, summarised = results(record, method, seeds, m.shared), record.summary.means.get((method, m.shared))
-        if shared is None and summarised is not None:
-            sentences.append(
-                f"{method}: summary.json gives a last-round {m.label} of {summarised:.4f}, but the record has no "
-                f"global {m.label} of every seed: rows were removed; restore the file or run again."
-            )
-        if shared is not None and summarised is not None and abs(shared.mean - summarised) > 1e-6:
-            sentences.append(
-                f"{method}: summary.json gives a last-round {m.label} of {summarised:.4f}, the record gives "
-                f"{shared.mean:.4f}; this report shows the record's."
-            )
-        for d in DIRECTIONS if record.flows else ():
-            booked = sum(record.flows.get((method, s, d, k), Flow()).bytes for s in seeds for k in KINDS)
-            metered = round(sum(math.fsum(record.series.get((method, s, f"bytes.{d}"), {}).values()) for s in seeds))
-            if booked != metered:
-                sentences.append(
-                    f"{method}: the ledger books {booked:,} bytes {d}, the metrics {metered:,}; "
-                    "the headline shows the metrics, the ledger table the ledger."
-                )
-    return tuple(sentences)
-
-
-def percent(value: float, digits: int = 1) -> str:
-    """A fraction as a number of percent.
-
-    >>> percent(0.8614)
-    '86.1'
-    """
-    return ACCURACY.show(value, digits)
 
 
 def amount(value: float) -> str:

@@ -49,7 +49,7 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
         info={},
         predicted=None,
         remarks=prefixed(lambda r: r.remarks),
-        left_out=prefixed(tables.discrepancies),
+        left_out=prefixed(lambda r: r.left_out),
         for_own=frozenset(f"{n}/{m}" for n, r in runs for m in tables.for_own_models(r)),
         run_of={f"{n}/{m}": n for n, r in runs for m in r.methods},
         runs={n: r.finished for n, r in runs},

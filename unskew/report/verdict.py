@@ -157,7 +157,7 @@ def serious(record: Record) -> tuple[str, ...]:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
     notes += tables.diverged(record)
-    return (*notes, *tables.discrepancies(record))
+    return (*notes, *record.left_out)
 
 
 def notes(record: Record, records: Sequence[Record] = (), names: Sequence[str] = ()) -> tuple[str, ...]:

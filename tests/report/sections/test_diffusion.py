@@ -19,14 +19,11 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from records import rewrite
 
 from unskew import simulate
@@ -158,44 +155,24 @@ def _round(told: Info, clients: int = 4) -> DiffusionRound:
 
 def test_degrees_of_learning_follow_the_models_as_worked_out_by_hand() -> None:
     """See the module: (1, 0) -> (.5, .5), 10 -> 20 examples; (1, 0) -> (2/3, 1/3) -> (.5, .5), 20 -> 30 -> 40."""
-    found = diffusion.learning(_round(ROUND_1), np.array(COUNTS))
-    assert found.dol == pytest.approx(
-        np.array([[[1, 0], [1, 0]], [[0.5, 0.5], [2 / 3, 1 / 3]], [[0.5, 0.5], [0.5, 0.5]]])
-    )
-    assert found.sizes.tolist() == [[10, 20], [20, 30], [20, 40]]
+    pooled = diffusion.learned(_round(ROUND_1), np.array(COUNTS))
+    assert pooled.tolist() == [[[10, 0], [20, 0]], [[10, 10], [20, 10]], [[10, 10], [20, 20]]]
     ruler = diffusion.ruler({}, np.array(COUNTS))
-    distances = np.array([[FAR, FAR], [0, NEAR], [0, 0]])
-    assert ruler.simulated(found) == pytest.approx(distances)
-    assert ruler.closed(found) == pytest.approx(distances)
+    assert ruler.between(pooled) == pytest.approx(np.array([[FAR, FAR], [0, NEAR], [0, 0]]))
 
 
 def test_the_pooled_target_is_the_class_shares_of_all_clients() -> None:
     """30 examples of class 0 and 20 of class 1: u = (.6, .4); model 0 ends at (.5, .5), sqrt(2) / 10 from it."""
-    found = diffusion.learning(_round(ROUND_1), np.array(COUNTS))
+    pooled = diffusion.learned(_round(ROUND_1), np.array(COUNTS))
     ruler = diffusion.ruler({"target": "pooled"}, np.array(COUNTS))
-    assert ruler.simulated(found)[1, 0] == pytest.approx(math.sqrt(2) / 10)
+    assert ruler.between(pooled)[1, 0] == pytest.approx(math.sqrt(2) / 10)
     assert ruler.words == "L2 distance from pooled class shares"
-
-
-@given(st.data())
-def test_the_closed_form_is_the_recursion_for_every_metric(data: st.DataObject) -> None:
-    clients, classes = data.draw(st.integers(2, 6)), data.draw(st.integers(2, 5))
-    row = st.lists(st.integers(0, 40), min_size=classes, max_size=classes).filter(any)
-    counts = np.array(data.draw(st.lists(row, min_size=clients, max_size=clients)))
-    path = data.draw(st.lists(st.integers(0, clients - 1), min_size=1, max_size=8))
-    hops = [(1e-6, [move(0, a, b, 0.0)]) for a, b in pairwise(path)]
-    found = diffusion.learning(_round(info(path[:1], hops, [0]), clients), counts)
-    for metric in ("l2", "l1", "tv", "kl", "js", "w1"):
-        for target in ("uniform", "pooled"):
-            ruler = diffusion.ruler({"metric": metric, "target": target}, counts)
-            # an entropy near zero is a difference of numbers near one
-            assert ruler.closed(found) == pytest.approx(ruler.simulated(found), abs=1e-12)
 
 
 def test_a_chain_without_examples_has_no_distance_until_it_meets_one() -> None:
     counts = np.array([[0, 0], [5, 5]])
-    found = diffusion.learning(_round(info([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
-    distances = diffusion.ruler({}, counts).simulated(found)
+    pooled = diffusion.learned(_round(info([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
+    distances = diffusion.ruler({}, counts).between(pooled)
     assert math.isnan(distances[0, 0])
     assert distances[1, 0] == 0
 
@@ -215,12 +192,9 @@ def test_curves_are_means_over_models_and_rounds(folder: Path) -> None:
     found = _diffusion(folder)
     assert found.distance.x == (0, 1, 2)
     assert found.distance.mean == pytest.approx((0.70711, 0.41248, 0.35355), abs=1e-5)
-    assert found.closed.mean == pytest.approx(found.distance.mean)
     assert found.efficiency is not None
     assert (found.efficiency.x, found.efficiency.mean) == ((1, 2), pytest.approx((2e-6, 1e-6)))
-    assert found.gap < 1e-15
-    assert found.overbid < 1e-15
-    assert (found.rounds, found.chains, found.mismatched) == (2, 4, 0)
+    assert found.rounds == 2
     assert found.hops.mean == 1, "two diffusion rounds, then none"
     assert found.moved == 3 / 4, "3 moves of 2 models in 2 diffusion rounds"
     assert found.stayed == 2 / 4, "both models of round 2, of 4"
@@ -235,19 +209,6 @@ def test_the_band_is_over_seeds(tmp_path: Path) -> None:
     assert found.distance.low[-1] == pytest.approx(0)
     assert found.distance.high[-1] == pytest.approx(FAR / 2)
     assert found.distance.mean[-1] == pytest.approx(FAR / 4)
-
-
-def test_a_bid_that_promises_what_the_move_does_not_bring_is_told(tmp_path: Path) -> None:
-    """The second move of model 1 brings .23570; its bid says .33570."""
-    told = json.loads(json.dumps(ROUND_1))
-    told["hops"][1]["moves"][0]["bid"] = NEAR + 0.1
-    assert _diffusion(make_run(tmp_path / "run", [told, ROUND_2])).overbid == pytest.approx(0.1)
-
-
-def test_chain_sizes_that_are_not_the_partitions_are_told(tmp_path: Path) -> None:
-    found = _diffusion(make_run(tmp_path / "run", [{**ROUND_1, "sizes": [20, 41]}, ROUND_2]))
-    assert found.mismatched == 1
-    assert "1 round of FedDif name other numbers of examples" in diffusion.lead([found])
 
 
 # ---------------------------------------------------------------- the section
@@ -420,7 +381,7 @@ def test_a_measure_that_is_none_is_refused(tmp_path: Path, options: str, message
         _section(make_run(tmp_path / "run", options=options))
 
 
-def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Path) -> None:
+def test_what_a_run_records_is_followed(tmp_path: Path) -> None:
     simulate(
         {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},
         split=Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=World(channel=Radio()),
@@ -431,9 +392,6 @@ def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Pat
     found = diffusion.diffusion(record, "FedDif", lambda counts: diffusion.ruler(options, counts))
     assert found is not None
     assert found.hops.mean >= 1
-    assert found.mismatched == 0
-    assert found.gap < 1e-12
-    assert found.overbid < 1e-9
     passes = record.passes["FedDif", 0]
     iterations = {t: info.iterations for _, t, info in diffusion.info_of(record, "FedDif", DiffusionRound)}
     assert passes == iterations, "legs counted in the work are those FedDif counted"

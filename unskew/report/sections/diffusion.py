@@ -3,24 +3,13 @@
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data".
 
-Notation   d_i    class shares of client i's training examples, D_i their number
-           psi_k  degree of learning (DoL) of a model after k diffusion rounds: class shares of what it was trained on
-           D_k    examples along its chain of clients
+Notation   psi_k  degree of learning (DoL) of a model after k diffusion rounds: class shares of what it was trained on
            u      the distribution that counts as IID
            W      distance between two distributions; the L2 norm of their difference unless the run says otherwise
 
-The run records which client trained which model (its info) and which client holds which examples (partition.json),
-but no DoL: the base station never sees one.  Here each model's DoL is rebuilt by the recursion that the clients use,
-
-    psi_k = (D_{k-1} psi_{k-1} + D_i d_i) / D_k,   D_k = D_{k-1} + D_i,                          (1)
-
-and compared with Lemma 2's closed form, from the pooled examples of the chain and without recursion,
-
-    W(psi_k, u) = || sum_j D_j (d_j - u) || / D_k.                                                (2)
-
-The two are equal up to rounding, whatever the chain.  The run itself is checked by a third number: a winner's bid,
-which the client computed from the DoL it received, against the gain of its move by (2).  They differ where bids are
-valued one move behind, and where clients add noise to their DoL, which is neither in (1) nor in (2).
+The run records which client trained which model (its info) and which client holds which examples (partition.json), but
+no DoL: the base station never sees one.  Here it is that of the examples along the model's chain of clients, which the
+clients' recursion equals by Lemma 2.
 """
 
 import math
@@ -43,7 +32,6 @@ from unskew.record.reader import DataSplit, Record, configured, info_of
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.server.distance import DistanceMetric, iid_distance
-from unskew.words import counted
 from unskew.world.wireless import Radio
 
 MOST_SHOWN = 3  # methods whose paths are drawn
@@ -57,47 +45,20 @@ Counts = npt.NDArray[np.int64]
 
 
 # ---------------------------------------------------------------- degrees of learning
-@dataclass(frozen=True, eq=False)
-class Learning:
-    """The data that the models of one round learned from, before the first hop and after each.
+def learned(round: DiffusionRound, histograms: Counts) -> Counts:
+    """Examples along the models' chains by class, before the first hop and after each, (hops + 1, models, classes).
 
-    Attributes:
-        dol: Degree of learning by the recursion (1), (hops + 1, models, classes).
-        pooled: Examples along the chain by class, (hops + 1, models, classes).
+    Args:
+        round: The models' moves.
+        histograms: Class counts of the clients, (clients, classes).
     """
-
-    dol: Floats
-    pooled: Counts
-
-    @property
-    def sizes(self) -> Counts:
-        """Examples along the chain, D_k, (hops + 1, models)."""
-        return np.asarray(self.pooled.sum(axis=2))
-
-
-def learning(round: DiffusionRound, histograms: Counts) -> Learning:
-    """Follow the models of a round over the clients' class histograms, (clients, classes).
-
-    A model whose chain has no example yet has a DoL of NaN.
-    """
-    start = np.array(round.starts, dtype=np.int64)
-    sizes = histograms.sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        shares = histograms / sizes[:, None]
-        psi, d, pooled = shares[start], sizes[start], histograms[start]
-        dols, pools = [psi], [pooled]
-        for hop in round.hops:
-            models = np.array([m.model for m in hop.moves], dtype=np.int64)
-            to = np.array([m.dst for m in hop.moves], dtype=np.int64)
-            psi, d, pooled = psi.copy(), d.copy(), pooled.copy()
-            # nan_to_num: no examples, no weight
-            had, gained = d[models, None] * np.nan_to_num(psi[models]), sizes[to, None] * np.nan_to_num(shares[to])
-            psi[models] = (had + gained) / (d[models] + sizes[to])[:, None]
-            d[models] += sizes[to]
-            pooled[models] += histograms[to]
-            dols.append(psi)
-            pools.append(pooled)
-    return Learning(np.stack(dols), np.stack(pools))
+    pools = [histograms[np.array(round.starts, dtype=np.int64)]]
+    for hop in round.hops:
+        pooled = pools[-1].copy()
+        for move in hop.moves:
+            pooled[move.model] += histograms[move.dst]
+        pools.append(pooled)
+    return np.stack(pools)
 
 
 _WORDS: dict[DistanceMetric, tuple[str, str]] = {
@@ -124,21 +85,11 @@ class Ruler:
         name, unit = _WORDS[self.metric]
         return f"{name} distance from {self.goal} class shares{unit}"
 
-    def between(self, p: Floats) -> Floats:
-        """W(p, u) of distributions, (..., classes)."""
-        return np.asarray(iid_distance(torch.from_numpy(p), torch.from_numpy(self.target), self.metric).numpy())
-
-    def simulated(self, learned: Learning) -> Floats:
-        """W(psi_k, u) by the recursion, (hops + 1, models)."""
-        return self.between(learned.dol)
-
-    def closed(self, learned: Learning) -> Floats:
-        """W(psi_k, u) from the pooled examples, (hops + 1, models): (2), or with another metric W of their shares."""
-        d = learned.sizes[..., None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            if self.metric == "l2":
-                return np.asarray(np.linalg.norm(learned.pooled - d * self.target, axis=-1) / d[..., 0])
-            return self.between(learned.pooled / d)
+    def between(self, pooled: Counts) -> Floats:
+        """W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none."""
+        with np.errstate(invalid="ignore"):
+            shares = torch.from_numpy(pooled / pooled.sum(axis=-1, keepdims=True))
+        return np.asarray(iid_distance(shares, torch.from_numpy(self.target), self.metric).numpy())
 
 
 def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> Ruler:
@@ -173,7 +124,6 @@ class _Tally:
     """Statistics of one seed's rounds: means over the models of a round."""
 
     distance: list[Floats] = field(default_factory=list)  # of each round, (hops + 1,)
-    closed: list[Floats] = field(default_factory=list)
     efficiency: list[tuple[float, ...]] = field(default_factory=list)
     moves: int = 0
     places: int = 0  # models times diffusion rounds
@@ -183,12 +133,12 @@ class _Tally:
 
 @dataclass(frozen=True, eq=False)
 class DrawnRound:
-    """A communication round to draw, and the data its models learned from."""
+    """A communication round to draw, and the examples its models learned from."""
 
     seed: int
     round: int
     info: DiffusionRound
-    learning: Learning
+    pooled: Counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,32 +146,23 @@ class Diffusion:
     """A FedDif method over a run.
 
     Attributes:
-        distance, closed: Mean IID distance of the models by diffusion round, from (1) and from (2).
+        distance: Mean IID distance of the models by diffusion round.
         efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that got that far.
-        gap: Largest difference between (1) and (2) of any model after any hop.
-        overbid: Largest difference between a winner's bid and the gain of its move by (2).
-        chains: Number of models followed, over all rounds and seeds.
         rounds: Number of communication rounds, over all seeds.
         hops: Mean number of diffusion rounds per communication round, by seed.
         moved: Share of the models that move in a diffusion round.
         stayed: Share of the models that never leave their first trainer in a round.
-        mismatched: Number of rounds whose chain sizes in its info differ from those of partition.json.
-        shown: The first round in which a model moved, with the data its models learned from.
+        shown: The first round in which a model moved.
     """
 
     method: str
     ruler: Ruler
     distance: stats.Curve
-    closed: stats.Curve
     efficiency: stats.Curve | None
-    gap: float
-    overbid: float
-    chains: int
     rounds: int
     hops: stats.Spread
     moved: float
     stayed: float
-    mismatched: int
     shown: DrawnRound | None
 
 
@@ -240,49 +181,33 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
     rulers = {s: measure(h) for s, h in held.items()}
     tallies: dict[int, _Tally] = {}
-    gap, overbid, mismatched, first_drawn = 0.0, 0.0, 0, None
+    shown = None
     for seed, at, round in info_of(record, method, DiffusionRound):
         if seed not in held:
             continue
-        tally = tallies.setdefault(seed, _Tally())
-        learned = learning(round, held[seed])
-        simulated, closed = rulers[seed].simulated(learned), rulers[seed].closed(learned)
-        known = ~np.isnan(simulated)
-        if known.any():
-            gap = max(gap, float(np.abs(simulated - closed)[known].max()))
-        for k, hop in enumerate(round.hops):
-            for move in hop.moves:
-                brought = closed[k, move.model] - closed[k + 1, move.model]
-                overbid = max(overbid, abs(move.bid - brought)) if math.isfinite(brought) else overbid
-        mismatched += tuple(learned.sizes[-1].tolist()) != round.sizes
-        tally.distance.append(_over_models(simulated))
-        tally.closed.append(_over_models(closed))
+        tally, pooled = tallies.setdefault(seed, _Tally()), learned(round, held[seed])
+        tally.distance.append(_over_models(rulers[seed].between(pooled)))
         tally.efficiency.append(tuple(hop.efficiency for hop in round.hops))
         tally.moves += sum(len(hop.moves) for hop in round.hops)
         tally.places += len(round.starts) * len(round.hops)
         tally.stayed += sum(len(chain) == 1 for chain in round.chains())
         tally.models += len(round.starts)
-        if first_drawn is None and any(hop.moves for hop in round.hops):
-            first_drawn = DrawnRound(seed, at, round, learned)
+        if shown is None and any(hop.moves for hop in round.hops):
+            shown = DrawnRound(seed, at, round, pooled)
     if not tallies:
         return None
-    ruler, all_tallies = next(iter(rulers.values())), list(tallies.values())
-    places, models = sum(t.places for t in all_tallies), sum(t.models for t in all_tallies)
+    every = list(tallies.values())
+    places, models = sum(t.places for t in every), sum(t.models for t in every)
     return Diffusion(
-        method=method,
-        ruler=ruler,
-        distance=_level([t.distance for t in all_tallies]),
-        closed=_level([t.closed for t in all_tallies]),
-        efficiency=_efficiency([t.efficiency for t in all_tallies]),
-        gap=gap,
-        overbid=float(overbid),
-        chains=models,
-        rounds=sum(len(t.distance) for t in all_tallies),
-        hops=stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in all_tallies)),
-        moved=sum(t.moves for t in all_tallies) / places if places else 0.0,
-        stayed=sum(t.stayed for t in all_tallies) / models if models else 0.0,
-        mismatched=mismatched,
-        shown=first_drawn,
+        method,
+        next(iter(rulers.values())),
+        _level([t.distance for t in every]),
+        _efficiency([t.efficiency for t in every]),
+        sum(len(t.distance) for t in every),
+        stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in every)),
+        sum(t.moves for t in every) / places if places else 0.0,
+        sum(t.stayed for t in every) / models if models else 0.0,
+        shown,
     )
 
 
@@ -303,14 +228,9 @@ def _level(seeds: Sequence[Sequence[Floats]]) -> stats.Curve:
 def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> stats.Curve | None:
     """Mean over the rounds that got that far, by diffusion round from 1; None if no round had one."""
     last = max(len(row) for rows in seeds for row in rows)
-    if not last:
-        return None
-    means = np.full((len(seeds), last), math.nan)
-    for i, rows in enumerate(seeds):
-        for k in range(last):
-            values = [row[k] for row in rows if k < len(row)]
-            means[i, k] = statistics.fmean(values) if values else math.nan
-    return _curve(range(1, last + 1), list(means))
+    means = [[[row[k] for row in rows if k < len(row)] or [math.nan] for k in range(last)] for rows in seeds]
+    by_seed = [np.array([statistics.fmean(values) for values in row]) for row in means]
+    return _curve(range(1, last + 1), by_seed) if last else None
 
 
 def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
@@ -333,49 +253,33 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     if not diffusions:
         return None
     drawn = [(d, d.shown) for d in diffusions[:MOST_SHOWN] if d.shown is not None]
+    near = (f"{d.method}: from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in diffusions)
     return Section(
         "Diffusion",
-        lead(diffusions),
+        f"The models’ mean IID distance. {'; '.join(near)}.",
         (*curve_charts(diffusions, marks), *(cell_chart(record, d, round) for d, round in drawn)),
         (_summary(diffusions, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in drawn)),
     )
 
 
-def lead(diffusions: Sequence[Diffusion]) -> str:
-    """How near to IID the models came, in a sentence for each method."""
-    near = (
-        f"{d.method}: the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}."
-        for d in diffusions
-    )
-    wrong = (
-        f"{counted(d.mismatched, 'round')} of {d.method} name other numbers of examples than the partition has."
-        for d in diffusions
-        if d.mismatched
-    )
-    return " ".join([*near, *wrong])
-
-
 def curve_charts(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> list[Chart]:
     """IID distance, and where it was recorded efficiency, by diffusion round."""
     distance = {d.method: d.distance for d in diffusions}
-    words = list(dict.fromkeys(d.ruler.words for d in diffusions))
-    y = words[0] if len(words) == 1 else "IID distance"
-    gap, chains = max(d.gap for d in diffusions), sum(d.chains for d in diffusions)
-    title = "IID distance by diffusion round"
-    caption = (
-        "Mean over models and communication rounds. "
-        f"Lemma 2’s closed form differs by at most {_tiny(gap)} over {chains:,} chains."
-    )
-    drawn = charts.curves(charts.of_curves(distance), marks, "diffusion round", y)
-    both = [Chart(title, caption, drawn, charts.ends(title, distance))]
     efficiency = {d.method: d.efficiency for d in diffusions if d.efficiency is not None}
-    if efficiency:
-        title = "Diffusion efficiency by diffusion round"
-        caption = "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."
-        rows = charts.of_curves(efficiency, MHZ)
-        drawn = charts.curves(rows, marks, "diffusion round", "efficiency, 1/(MHz s)", log=True)
-        both.append(Chart(title, caption, drawn, charts.ends(title, efficiency, MHZ)))
-    return both
+    words = list(dict.fromkeys(d.ruler.words for d in diffusions))
+    kinds = [
+        ("IID distance", words[0] if len(words) == 1 else "IID distance", distance, 1.0,
+         "Mean over models and communication rounds."),
+        ("Diffusion efficiency", "efficiency, 1/(MHz s)", efficiency, MHZ,
+         "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."),
+    ]  # fmt: skip
+    drawn = []
+    for what, y, lines, scale, caption in kinds:
+        if lines:
+            title, rows = f"{what} by diffusion round", charts.of_curves(lines, scale)
+            chart = charts.curves(rows, marks, "diffusion round", y, log=scale != 1.0)
+            drawn.append(Chart(title, caption, chart, charts.ends(title, lines, scale)))
+    return drawn
 
 
 def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table:
@@ -383,45 +287,28 @@ def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table
         TableRow(
             d.method,
             (
-                f"{d.rounds:,}",
-                tables.count(d.hops.mean) + (f" ± {d.hops.std:.1f}" if d.hops.std is not None else ""),
-                tables.percent(d.moved, 0),
-                tables.percent(d.stayed, 0),
-                f"{d.distance.mean[0]:.3f}",
+                f"{d.rounds:,}", tables.count(d.hops.mean) + (f" ± {d.hops.std:.1f}" if d.hops.std is not None else ""),
+                f"{100 * d.moved:.0f}", f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}",
                 f"{d.distance.mean[-1]:.3f}",
-                _tiny(d.gap),
-                _tiny(d.overbid),
             ),
             charts.swatch(marks[d.method]),
         )
         for d in diffusions
-    ]
+    ]  # fmt: skip
     head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
-            "Models that stay | % of a round", "IID distance | first trainer", "IID distance | end of chain",
-            "Recursion and Lemma 2 | apart, at most", "Bids and Lemma 2 | apart, at most"]  # fmt: skip
-    note = "Bids differ from Lemma 2 where they are valued a move behind, or clients add noise to what they show."
-    return table("Diffusion in numbers", head, rows, note)
-
-
-def _tiny(value: float) -> str:
-    """A difference as text, short whether or not it is only rounding.
-
-    >>> _tiny(2.3e-16), _tiny(0.0123), _tiny(0.0)
-    ('2e-16', '0.01', '0')
-    """
-    return f"{value:.1g}"
+            "Models that stay | % of a round", "IID distance | first trainer",
+            "IID distance | end of chain"]  # fmt: skip
+    return table("Diffusion in numbers", head, rows)
 
 
 def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
-    distances, sizes = d.ruler.simulated(round.learning), round.learning.sizes[-1]
+    distances, sizes = d.ruler.between(round.pooled), round.pooled[-1].sum(axis=-1)
     chains = round.info.chains()
     rows = [
         TableRow(
             str(m),
-            (
-                " → ".join(map(partition.client, chain)), f"{sizes[m]:,}", f"{distances[0, m]:.3f}",
-                f"{distances[-1, m]:.3f}",
-            ),
+            (" → ".join(map(partition.client, chain)), f"{sizes[m]:,}", f"{distances[0, m]:.3f}",
+             f"{distances[-1, m]:.3f}"),
         )
         for m, chain in enumerate(chains[:MOST_MODELS])
     ]  # fmt: skip
