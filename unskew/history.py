@@ -377,7 +377,7 @@ class History:
         if not self.rows:
             return "<History of no round: nothing was evaluated yet>"
         try:
-            return screen(self.record, WIDE, more=self.doubts, most=8)
+            return screen(self.record, WIDE, more=self.doubts, most=8, whole=True)
         except RunError as error:
             return f"<History of {shown(listed(self.methods))}: {error}>"
 

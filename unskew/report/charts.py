@@ -361,12 +361,17 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Ma
     low, high = map(math.log, ends) if log else ends
     step = 15 * (high - low) / HEIGHT
     last = {r["method"]: r["mean"] for r in points if math.isfinite(r["mean"]) and not (log and r["mean"] <= 0)}
-    at, placed = -math.inf, []
-    for method, mean in sorted(last.items(), key=lambda of: (of[1], of[0])):
-        at = max(math.log(mean) if log else mean, at + step)
-        placed.append((method, at))
-    for i, (method, y) in enumerate(reversed(placed), start=1):
-        placed[-i] = method, min(y, high - (i - 1) * step)
+    ordered = sorted(last, key=lambda method: (last[method], method))
+    groups: list[tuple[float, int]] = []  # names that touch stand around the mean of where they belong
+    for i, method in enumerate(ordered):
+        at, n = (math.log(last[method]) if log else last[method]) - i * step, 1
+        while groups and groups[-1][0] > at:
+            before, k = groups.pop()
+            at, n = (n * at + k * before) / (n + k), n + k
+        groups.append((at, n))
+    lowest = [at for at, n in groups for _ in range(n)]
+    top = high - (len(ordered) - 1) * step
+    placed = [(method, min(max(lowest[i], low), top) + i * step) for i, method in enumerate(ordered)]
     texts = [
         {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
     ]

@@ -55,7 +55,8 @@ def sites_table(look: Look) -> Table:
     rows = []
     for site in look.sites:
         n = max(site.train + site.test, 1)
-        cells = [f"{site.patients:,}"] * people + [f"{site.train:,}"] + [f"{site.test:,}"] * tested
+        cells = [f"{site.patients:,}"] if people else []
+        cells += [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
         cells += [f"{100 * count / n:.0f}" for count in site.labels[:by_class]]
         cells += [f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric and site.mean is not None else []
         rows.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))

@@ -17,6 +17,7 @@ def screen(
     names: Sequence[str] = (),
     more: Sequence[str] = (),
     most: int = 1,
+    whole: bool = False,
 ) -> str:
     """The run in at most 25 lines, if it has no more than a dozen methods.
 
@@ -25,16 +26,17 @@ def screen(
         width: Characters in a line.
         records, names: These several, and what they are called.
         more: Notes that come before those of the record.
-        most: Notes that are shown, a line each, beside the serious ones; the page has the others.
+        most: Notes that are shown beside the serious ones; the page has the others.
+        whole: True for notes of several lines; by default each is cut to one.
     """
     table = results.headline(record, brief=True)
     means = [replace(row, cells=tuple(re.sub(r" ± \S+", "", cell) for cell in row.cells)) for row in table.entries]
     lines = [render.text(replace(table, entries=tuple(means)), width, note=False)]
     lines += textwrap.wrap(verdict.verdict(record), width)
     serious = verdict.serious(record)
-    for note in serious:
-        lines += textwrap.wrap(note, width, initial_indent="- ", subsequent_indent="  ")
     notes = [note for note in dict.fromkeys((*more, *verdict.notes(record, records, names))) if note not in serious]
-    lines += [f"- {textwrap.shorten(note, min(width, 80) - 2, placeholder=' …')}" for note in notes[:most]]
+    for i, note in enumerate((*serious, *notes[:most])):
+        cut = note if whole or i < len(serious) else textwrap.shorten(note, min(width, 80) - 2, placeholder=" …")
+        lines += textwrap.wrap(cut, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
     lines += [f"- {len(notes) - most} more on the page"] if len(notes) > most else []
     return shown("\n".join(lines))
