@@ -18,7 +18,7 @@ from unskew.info import Embeddings, Mixtures
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
-from unskew.report.sections.generated_images import gallery, latent_chart, latents
+from unskew.report.sections.generated_images import gallery
 from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.words import counted, sentence
 
@@ -46,14 +46,10 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     options, sentences = method_tables(record), []
     shown = [(r, r.uploads) for r in runs if r.uploads is not None]
     for r, uploads in shown[:MOST_SHOWN]:
-        name, own = f"{r.method}, seed {r.seed}", options.get(r.method, {})
-        seen, images = latents(record, r, own), gallery(record, r, uploads, own)
+        name, images = f"{r.method}, seed {r.seed}", gallery(record, r, uploads, options.get(r.method, {}))
         drawn += [plane_chart(name, uploads), alignment_chart(name, uploads)]
-        drawn += [] if isinstance(seen, str) else [latent_chart(name, seen)]
         drawn += [] if isinstance(images, str) else [images]
-        sentences += [aligned(r, uploads)]
-        sentences += [f"No latents are drawn for {r.method}: {seen}."] * isinstance(seen, str)
-        sentences += [images] if isinstance(images, str) else []
+        sentences += [aligned(r, uploads), *([images] if isinstance(images, str) else [])]
     title = "Embeddings and generated images"
     return Section(title, " ".join(sentences), tuple(filter(None, drawn)), (_privacy_table(runs, marks),))
 

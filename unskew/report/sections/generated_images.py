@@ -1,10 +1,10 @@
-"""Images generated from embeddings, beside the clients' own, and latents: all that needs FedDistr's prior.
+"""Images generated from embeddings, beside the clients' own: what needs FedDistr's prior.
 
 Images are generated again for the page, from the embeddings in its record and the experiment's prior, with other noise
 than in the run, so a run folder is all that is needed.  Only unskew's own priors are used for that: a Stable Diffusion
-pipeline takes minutes an image here, and may be remote.  Real images, and their latents in the clusters the clients
-found, are shown beside them if the run was a simulation whose data can still be read and have the same hash.  The
-server of a deployed run has no images, and its report never looks for any.
+pipeline takes minutes an image here, and may be remote.  Real images are shown beside them if the run was a simulation
+whose data can still be read and have the same hash.  The server of a deployed run has no images, and its report never
+looks for any.
 """
 
 import base64
@@ -14,70 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-import numpy as np
-import numpy.typing as npt
 import torch
 from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
 from unskew import priors
-from unskew.algorithms.feddistr import Disentangle, FedDistr
 from unskew.data.dataset import Dataset
 from unskew.data.images import ByteImages, extremes
 from unskew.data.sources import SCHEMES, load
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
-from unskew.local import imagery
-from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
 from unskew.record.reader import Record, configured, holdings
-from unskew.report import charts
 from unskew.report.section import Chart
-from unskew.report.sections.one_round import Floats, OneRound, Uploads, principal
-from unskew.server.kmeans import kmeans
-from unskew.words import counted
+from unskew.report.sections.one_round import OneRound, Uploads
 
 MOST_ROWS = 10  # of the gallery, each a label of a client
 MOST_BLOCKS = 6  # embeddings of one row
 MADE, REAL = 12, 5  # pictures in a row, about
-MOST_PANELS = 6  # clients whose latents are drawn
-MOST_LATENTS = 6_000  # images that a page encodes
-MOST_SPOKES = 100  # images drawn of a cluster
-
-
-# ---------------------------------------------------------------- latents
-@dataclass(frozen=True, eq=False)
-class Latents:
-    """Latents of a client's images under the prior's encoder, z (n, D), with the label and the cluster of each."""
-
-    client: int
-    z: Floats
-    labels: npt.NDArray[np.int64]
-    clusters: npt.NDArray[np.int64]
-
-
-def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Latents] | str:
-    """The first clients' latents in the clusters they found in the run, or in words why these are not available.
-
-    The clustering is repeated from the run's seed, so the clusters are the same.
-    """
-    source = str(options.get("prior", priors.BUILT_IN))
-    if not own(source):
-        return f"they take the prior {source}, and here that is none of unskew’s own"
-    dataset = readable(record, r.seed)
-    if isinstance(dataset, str):
-        return dataset
-    held = holdings(record, r.seed)[:MOST_PANELS]
-    if (images := sum(map(len, held))) > MOST_LATENTS:
-        return f"the first {counted(len(held), 'client')} have {images:,} images, more than a page encodes"
-    try:
-        maker = imagery.of(source, torch.device("cpu"), dataset.input_shape, dataset.levels)
-        clusters = Disentangle(source, options.get("m", FedDistr.m), 1, 1, None)
-        return [_clustered(c, rows, dataset, maker, clusters, r.seed) for c, rows in enumerate(held) if rows]
-    except (ConfigError, DataError) as error:
-        return str(error)
 
 
 def own(source: str) -> bool:
@@ -85,58 +40,6 @@ def own(source: str) -> bool:
     return source == priors.BUILT_IN or (Path(source) / CARD).is_file()
 
 
-def _clustered(
-    client: int, rows: Sequence[int], dataset: Dataset, maker: TaskImagery, disentangle: Disentangle, seed: int
-) -> Latents:
-    at = torch.tensor(rows, dtype=torch.int64)
-    y, z = dataset.y_train[at], maker.encode(dataset.x_train[at])
-    domains = None if dataset.domains is None else dataset.domains[at]
-    cluster = torch.zeros_like(y)
-    # Where the run drew from: the first function of the client's first step in round 1.
-    key = Key(seed) / "round" / 1 / "client" / client / 0 / "run" / 0 / "clusters"
-    for label in torch.unique(y).tolist():
-        mine = y == label
-        many = disentangle.count(z[mine], None if domains is None else domains[mine], key / label)
-        cluster[mine] = kmeans(z[mine], many, key / label)
-    return Latents(client, z.flatten(1).double().numpy(), y.numpy(), cluster.numpy())
-
-
-def latent_chart(method: str, by_client: Sequence[Latents]) -> Chart | None:
-    """Latents of the clients' images in one plane, a panel for each client; None if there are none that differ.
-
-    Args:
-        method: Source of the clusters, for the title: a method's label, and the seed.
-        by_client: Latents of each client.
-    """
-    every = np.concatenate([f.z for f in by_client]) if by_client else np.empty((0, 0))
-    if len(every) < 3 or not np.ptp(every, axis=0).max() > 0:
-        return None
-    middle = every.mean(0)
-    plane, share = principal(every - middle)
-    points: list[dict[str, object]] = []
-    for f in by_client:
-        at = (f.z - middle) @ plane
-        for y, k in sorted(set(zip(f.labels.tolist(), f.clusters.tolist(), strict=True))):
-            own = at[(f.labels == y) & (f.clusters == k)]
-            where = {"panel": f"client {f.client}", "label": str(y), "cx": own[:, 0].mean(), "cy": own[:, 1].mean()}
-            points += [{**where, "x": x, "y": y} for x, y in own[:MOST_SPOKES].tolist()]
-    labels = sorted({str(p["label"]) for p in points}, key=int)
-    base = alt.Chart(charts.rows(points)).encode(
-        x=charts.bare("x"), y=charts.bare("y"),
-        color=charts.by_name(charts.colours(labels), "label", legend=True), tooltip="label:N",
-    )  # fmt: skip
-    spokes = base.mark_rule(opacity=0.3, strokeWidth=0.6).encode(x2="cx:Q", y2="cy:Q")
-    layers = alt.layer(spokes, base.mark_point(filled=True, size=8, opacity=0.8))
-    drawn = charts.faceted(layers, list(dict.fromkeys(str(p["panel"]) for p in points)), 3, height=200)
-    caption = (
-        "A dot is a training image as the prior’s encoder sees it, joined to its cluster’s centre. The plane holds "
-        f"{100 * share:.0f} % of the variance. No server sees this: the run was a simulation."
-    )
-    told = f"Latents of {len(every)} images of {counted(len(by_client), 'client')} in the plane, {method}."
-    return Chart(f"Latent clusters by client, {method}", caption, drawn, told, wide=True)
-
-
-# ---------------------------------------------------------------- pictures
 @dataclass(frozen=True)
 class GalleryRow:
     """A row of the gallery: a client's label, and the numbers of its embeddings."""
