@@ -468,7 +468,7 @@ def test_the_command_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     for words in (
         "Rows and classes by site",
-        "Where sites&#39; means lie",
+        "Where sites’ means lie",
         "Gaps by column and site",
         "Basel",
         "alike sites",

@@ -314,9 +314,11 @@ def curves(
     across = alt.X("x:Q", **(over(x, (r["x"] for r in points), True) if far else flat))
     pick = alt.selection_point(fields=["method"], on="click")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
-    grey = alt.FieldOneOfPredicate("method", [m for m, colour in shown.items() if colour == BOUND])
+    # Bounds are dotted, and who has the colour of an earlier method dashed.
+    dashes = [[4, 3] if c == BOUND else [1, 0] if i < len(COLOURS) else [8, 3] for i, c in enumerate(shown.values())]
+    legend = None if few else alt.Legend(title=None)
     look: dict[str, Any] = {
-        "strokeDash": alt.condition(grey, alt.value([4, 3]), alt.value([1, 0])),
+        "strokeDash": alt.StrokeDash("method:N", scale=alt.Scale(domain=list(shown), range=dashes), legend=legend),
         "opacity": alt.condition(pick, alt.value(1.0), alt.value(0.15)),
     }
     mean, tip = alt.Y("mean:Q", **up), _tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q")
