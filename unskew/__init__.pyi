@@ -51,9 +51,9 @@ from .algorithms.tthf import TTHF as TTHF
 from .api import resume as resume
 from .api import simulate as simulate
 from .conformance import check_method as check_method
-from .data.describe import describe as describe
 from .data.federated import federate as federate
 from .data.latest import Latest as Latest
+from .data.look import describe as describe
 from .data.preprocess import ColumnRule as ColumnRule
 from .data.preprocess import Preprocess as Preprocess
 from .data.sources import load as load

@@ -23,14 +23,9 @@ from torch import nn
 from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.augment import Transform
-from unskew.data.columns import composed_names, composed_test, with_composed_columns
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
-from unskew.data.own.clients import check_test_of, one_table, row_of_client
-from unskew.data.own.frames import check_column, is_frames
-from unskew.data.own.given import names_of_classes
 from unskew.data.patients import PatientIds
-from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.saved import save
 from unskew.data.sources import DATA
@@ -549,27 +544,9 @@ def _model_name(model: object) -> str:
 
 def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Dataset:
     """The data set passed as a value, or named by the task."""
-    if is_frames(data):
-        frames: Mapping[Any, Any] = with_composed_columns(data)
-        columns = {key: composed_names(table[key]) for key in ("target", "client", "patient")}
-        test, at = composed_test(table["test"]), row_of_client(frames)
-        table = {**table, **columns, "test": test}
-        if table["target"] is None or isinstance(table["target"], str):
-            check_column(next(iter(frames.values())).columns, table["target"], "target", "labels")
-        if len(frames) == 1:
-            raise DataError(f"{next(iter(frames))!r} is the only client; give its table itself, and a split divides it")
-        if task.preprocess is not None:
-            check_test_of(frames, test)
-        joined, client = one_table(frames, table["client"], table["target"])
-        table = {**table, "client": client, "test": one_table(test, client, table["target"])[0]}
-        table["by_client"] = ["train", "test"] if is_frames(test) else ["train"]
-        if is_frames(test):
-            table["test_rows_at"] = row_of_client(test, "test")
-        with rows_at(at):
-            return _dataset(task, joined, table)
     if data is not ... and not isinstance(data, str):
         targets = tasks.kind_of(task.kind).targets
-        classes = names_of_classes(task.data_options.get("classes"), targets)
+        classes = own.names_of_classes(task.data_options.get("classes"), targets)
         return own.dataset(data, **table, preprocess=task.preprocess, targets=targets, classes=classes)
     named = task.data.partition(":")[0] in ENDINGS
     if _names_times(task.data, table["test"]):  # which are in data_options

@@ -161,13 +161,11 @@ def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, e
     columns = {"a table": {"target": "y", "client": "site"}, "tables": {"target": "y"}, "arrays": {}}[form]
     given: dict[str, Any] = {"data": of_sites(TABLE[~LATER], form), "test": of_sites(late, form), **columns}
     more: dict[str, Any] = {"simulate": {"methods": "fedavg"}, "tune": {"methods": "fedavg", "out": tmp_path / "t"}}
-    way = {"arrays": "test=(x, y)", "tables": "a table without the column 'client'"}
     sentence = (
-        "test names client 'aarau', which has no rows to train on (3 such clients in all); did you mean Aarau? "
-        "(clients: Aarau, Basel, Bern); give it some, leave it out, or, if the rows are nobody's own, give "
-        + way.get(form, "a table without the column 'site'")
+        "test rows name client 'aarau', which has none to train on; did you mean Aarau? (clients: Aarau, Basel, Bern): "
+        "give it some, leave it out, or give test rows that are nobody's own"
     )
-    if entry == "describe" and form != "arrays":
+    if entry == "describe":
         assert f"{sentence[0].upper()}{sentence[1:]}." in us.describe(**given).warnings
     else:
         with pytest.raises(DataError, match=re.escape(sentence)):

@@ -317,7 +317,7 @@ def test_a_signal_to_end_is_a_keyboard_interrupt_whenever_it_comes(tmp_path: Pat
     heard = json.loads(done.stdout)
     assert all(bool(said) != bool(outside) for said, outside in heard), heard
     assert all(said.startswith("stopped ") for said, _ in heard if said)
-    assert sum(bool(said) for said, _ in heard) >= 6
+    assert any(said for said, _ in heard)
 
 
 class OwnNet(nn.Module):

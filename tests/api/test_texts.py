@@ -27,7 +27,7 @@ def test_texts_of_each_site_are_learned_and_new_ones_told() -> None:
     assert history.value("FedAvg") == 1.0
     model = history.model("FedAvg")
     assert us.predict(model, ["Der Patient: GUT!", "schlecht, übel"]) == ["well", "ill"]
-    with pytest.warns(DataWarning, match="rows 0, 1 have no word that was learnt"):
+    with pytest.warns(DataWarning, match="no word was learnt of row 0, 1"):
         (nothing, unknown) = us.predict(model, ["", "Unbekanntes Wort"], probabilities=True)
     assert nothing == unknown
     assert set(model.unskew.inputs.vocabulary) == {*GOOD, *BAD, *OTHERS}
@@ -98,12 +98,12 @@ def test_texts_that_are_cut_are_said() -> None:
 @pytest.mark.parametrize(
     ("data", "settings", "sentence"),
     [
-        (([*TEXTS[:5], None], LABELS[:6]), {}, "x of data holds texts, and None in row 5; give a text"),
-        (([*TEXTS[:5], 7.0], LABELS[:6]), {}, "x of data holds texts, and 7.0 in row 5"),
-        (([None, *TEXTS[:5]], LABELS[:6]), {}, "x of data holds texts, and None in row 0"),
+        (([*TEXTS[:5], None], LABELS[:6]), {}, "x holds texts, and None in row 5; give a text"),
+        (([*TEXTS[:5], 7.0], LABELS[:6]), {}, "x holds texts, and 7.0 in row 5"),
+        (([None, *TEXTS[:5]], LABELS[:6]), {}, "x holds texts, and None in row 0"),
         ({**SITES, "Bern": (np.eye(4), [0, 1, 0, 1])}, {}, "texts and the other numbers|have shape"),
-        ({**SITES, "Bern": (np.arange(4.0), LABELS[:4])}, {}, "one of the clients Basel and Bern has texts"),
-        (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "x_train holds texts and the other part does not"),
+        ({**SITES, "Bern": (np.arange(4.0), LABELS[:4])}, {}, "one of client Basel and client Bern has texts"),
+        (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "one of data and test has texts"),
         (SITES, {"preprocess": True}, "preprocess is for columns of a table"),
         ((TEXTS, LABELS[:-1]), {}, "x has 120 examples, y has 119 labels"),
     ],

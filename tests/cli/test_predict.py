@@ -167,7 +167,7 @@ def test_columns_that_were_not_trained_on_may_be_anything(here: Path, unskew: Un
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        (["nix.csv"], "there is no file "),
+        (["nix.csv"], "there is no table (.csv, .tsv, .parquet, .pq) "),
         (["few.csv"], "few.csv has no column 'smoker', which the model was trained on (columns: age, sex, chol"),
         (["case.csv"], "case.csv has no column 'age', which the model was trained on; did you mean AGE? (columns: hos"),
         (["twice.csv"], "twice.csv has a column 'predicted' already"),
@@ -290,7 +290,7 @@ def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataWarning)
         answer = unskew("predict", "m.safetensors", "new.txt", "--json")
-    assert "Warning: row 2 has no word that was learnt" in answer.err
+    assert "Warning: no word was learnt of row 2" in answer.err
     rows = json.loads(answer.out)["rows"]
     assert [row["text"] for row in rows] == ["a\u2028b\x0cc", "bad", ""]
     (here / "new.txt").write_bytes("schön".encode("latin-1"))

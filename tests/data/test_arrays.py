@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unskew.data.arrays import from_arrays
+from unskew.data import arrays, build
 from unskew.data.dataset import Dataset
 from unskew.data.federated import federate
 from unskew.data.inputs import ROWS
@@ -18,7 +18,7 @@ N = 40
 
 
 def made(x: Any, y: Any, **more: Any) -> Dataset:
-    return from_arrays("mine", {"x_train": x, "y_train": y, **more}, Key(0) / "test")
+    return build.dataset(arrays.table("mine", {"x_train": x, "y_train": y, **more}), Key(0) / "test", own=False)
 
 
 def numbers() -> Any:
@@ -32,36 +32,40 @@ def numbers() -> Any:
     [
         (np.nan, "a NaN or infinite value; clean the data or "),
         (-np.inf, "a NaN or infinite value; clean the data or "),
-        (-1e300, r"the value -1e\+300, and networks take float32, at most 3.4e38; scale the data or "),
+        (-1e300, r"the value -1e\+300, and networks take float32"),
     ],
 )
 def test_a_value_that_is_no_number_is_named_by_its_row_as_given(row: int, value: float, text: str) -> None:
     """A fifth of the rows is set aside for the test part, here any of them: the row is the user's all the same."""
     x = numbers().astype(np.float64)
     x[row, 1] = value
-    with pytest.raises(DataError, match=rf"^mine: x_train\[{row}\] has {text}"):
+    with pytest.raises(DataError, match=rf"row {row} has {text}"):
         made(x, np.arange(N) % 4)
 
 
 def test_a_row_far_down_is_named_too() -> None:
     x = np.zeros((2 * ROWS + 10, 1), np.float32)
     x[2 * ROWS + 3] = np.nan
-    with pytest.raises(DataError, match=rf"x_train\[{2 * ROWS + 3}\] has a NaN"):
+    with pytest.raises(DataError, match=rf"row {2 * ROWS + 3} has a NaN"):
         made(x, np.arange(len(x)) % 2)
 
 
 def test_a_negative_token_is_named_by_its_row_as_given() -> None:
     x = np.ones((N, 3), np.int64)
     x[17, 2] = -4
-    with pytest.raises(DataError, match=r"x_train\[17\] has a negative token id"):
+    with pytest.raises(DataError, match="row 17 has a negative token id"):
         made(x, np.arange(N) % 4)
 
 
 @pytest.mark.parametrize(
     ("label", "more", "message"),
     [
-        (-1, {}, r"mine: y_train\[17\] is -1, .* numbered from 0; number the 5 that occur 0, 1, \.\.\."),
-        (7, {"classes": np.array(["a", "b", "c", "d"])}, r"mine: y_train\[17\] is 7, must be 0\.\.3 \(4 classes\)"),
+        (-1, {}, "the label of row 17 is -1, and classes are numbers from 0: number those"),
+        (
+            7,
+            {"classes": np.array(["a", "b", "c", "d"])},
+            "the label of row 17 is 7, and classes are numbers from 0 to 3",
+        ),
     ],
 )
 def test_a_label_out_of_range_is_named_by_its_row_as_given(label: int, more: dict[str, Any], message: str) -> None:
@@ -96,12 +100,12 @@ def test_words_are_labels_in_alphabetical_order_or_in_that_of_the_classes() -> N
     data = made(numbers(), y, classes=np.array(["dog", "ape", "cat", "cow"]))
     assert data.classes == ("dog", "ape", "cat", "cow")
     assert data.y_train.bincount(minlength=4).tolist() == [16, 8, 8, 0]
-    with pytest.raises(DataError, match=r"mine: y_train\[0\] is 'dog', none of the 3 classes; did you mean dogs\?"):
+    with pytest.raises(DataError, match=r"'dog', none of the 3 classes; did you mean dogs\?"):
         made(numbers(), y, classes=np.array(["ape", "cat", "dogs"]))
 
 
 def test_words_and_numbers_are_not_mixed() -> None:
-    with pytest.raises(DataError, match="y_train and y_test must both be words or both be integers"):
+    with pytest.raises(DataError, match="must be of one kind"):
         made(numbers(), np.array(["a", "b"] * 20), x_test=numbers(), y_test=np.arange(N))
 
 
@@ -125,10 +129,10 @@ def test_no_message_names_a_file_that_a_wheel_lacks(tmp_path: Any, monkeypatch: 
 
 @pytest.mark.parametrize("key", ["client_train", "domain_train"])
 def test_a_corrupt_client_or_domain_is_named_by_its_row_as_given(key: str) -> None:
-    arrays = {"x_train": np.zeros((40, 3), np.float32), "y_train": np.arange(40) % 4, key: np.arange(40) % 2}
-    arrays[key][7] = 2_000_000_000
-    with pytest.raises(DataError, match=rf"toy: {key}\[7\] is 2000000000, and 40 examples"):
-        from_arrays("toy", arrays, Key(0))
+    given = {"x_train": np.zeros((40, 3), np.float32), "y_train": np.arange(40) % 4, key: np.arange(40) % 2}
+    given[key][7] = 2_000_000_000
+    with pytest.raises(DataError, match="has the number 2000000000, and 40 examples"):
+        build.dataset(arrays.table("toy", given))
 
 
 # ---------------------------------------------------------------- shares of a client
@@ -137,7 +141,7 @@ def test_a_client_s_few_events_are_in_every_part_that_has_room_for_one(seed: int
     """5 events of 100 at each client: .2 of them is 1 to test; of the 4 of 80 left .25 is 1 to validate, 3 train."""
     y, client = np.arange(300) % 20 == 7, np.arange(300) // 100
     given = {"x_train": np.zeros((300, 1), np.float32), "y_train": y.astype(np.int64), "client_train": client}
-    data = from_arrays("mine", given, Key(seed) / "test", own_test=True)
+    data = build.dataset(arrays.table("mine", given), Key(seed) / "test", own_test=True)
     fed = federate(data, Natural(), Key(seed), val_fraction=0.25)
     labels = data.y_train.numpy()
     for of in fed.clients:

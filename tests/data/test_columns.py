@@ -4,15 +4,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 import polars
-import pytest
 
 import unskew as us
 from unskew.data import own
-from unskew.data.describe import describe
 from unskew.data.inputs import Column, Inputs
+from unskew.data.look import describe
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.sources import load
-from unskew.errors import DataError
 
 AGE, APART = "\u00e2ge", "a\u0302ge"
 DEATH, DEATH_APART = "d\u00e9c\u00e8s", "de\u0301ce\u0300s"
@@ -56,17 +54,6 @@ def test_sites_tables_may_have_either_form(tmp_path: Path) -> None:
     assert [column.name for column in data.inputs.columns] == [AGE, "b"]
     for column in (AGE, APART):  # as an older version has trained on it
         assert Inputs("table", columns=(Column(column),)).prepare(TABLE).shape == (60, 1)
-
-
-def test_two_columns_that_become_one_are_refused(tmp_path: Path) -> None:
-    both = TABLE.assign(**{AGE: 1.0})
-    both.to_csv(tmp_path / "both.csv", index=False)
-    with pytest.raises(DataError, match=f"the table has 2 columns '{AGE}', which differ in their form of Unicode"):
-        own.dataset(both, target=DEATH)
-    with pytest.raises(DataError, match=f"both.csv has 2 columns '{AGE}', which differ"):
-        load(f"csv:{tmp_path / 'both.csv'}", None, {"target": DEATH})
-    with pytest.raises(DataError, match="2 columns"):
-        Inputs("table", columns=(Column(AGE),)).prepare(both)
 
 
 class Rows(NamedTuple):

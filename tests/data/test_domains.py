@@ -242,9 +242,9 @@ def test_missing_sets_are_named_with_every_place(tmp_path: Path):
     [
         ({"y_train": np.full(40, 10)}, r"usps: y_train\[0\] is 10, must be 0\.\.9"),
         ({"y_test": np.full(30, -1)}, r"usps: y_test\[0\] is -1, must be 0\.\.9"),
-        ({"y_train": np.arange(3)}, "usps: y_train has 3 entries for 40 examples"),
-        ({"x_train": np.zeros((40, 256))}, r"usps: x_train must be uint8 images .* got float64 of shape \(40, 256\)"),
-        ({"x_test": np.zeros((30, 3, 16, 16), np.uint8)}, r"usps: x_test must be uint8 images"),
+        ({"y_train": np.arange(3)}, "usps: x_train has 40 entries for 3 examples"),
+        ({"x_train": np.zeros((40, 256))}, r"usps: x_train and x_test must be of one kind"),
+        ({"x_test": np.zeros((30, 3, 16, 16), np.uint8)}, r"usps: x_train holds examples of shape \(16, 16\), x_test"),
     ],
 )
 def test_a_domain_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):

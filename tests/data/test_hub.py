@@ -348,7 +348,7 @@ def test_what_is_no_image_label_or_text_is_refused_by_row(monkeypatch: pytest.Mo
     with pytest.raises(DataError, match=r"label column 'label' must hold whole numbers or names, got 1.5 in row 1"):
         load("hub:me/mine")
     there({"image": [], "label": []})
-    with pytest.raises(DataError, match="x_train is empty"):
+    with pytest.raises(DataError, match="holds no examples"):
         load("hub:me/mine")
     there({"words": ["a", 3], "label": [0, 1]})
     with pytest.raises(DataError, match=r"hub:me/mine, words must hold texts, got int in row 1"):

@@ -47,7 +47,7 @@ def test_a_folder_of_arrays_takes_them_too(tmp_path: Path) -> None:
 def test_images_that_stay_bytes_read_as_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = saved(tmp_path, RNG.integers(0, 255, (12, 5, 5), np.uint8))
     floats = load(source, None, GREY)
-    monkeypatch.setattr("unskew.data.arrays.BYTES_FROM", 1)
+    monkeypatch.setattr("unskew.data.build.BYTES_FROM", 1)
     kept = load(source, None, GREY)
     assert not isinstance(kept.x_train, torch.Tensor)
     torch.testing.assert_close(as_tensor(kept.x_train), as_tensor(floats.x_train), rtol=0, atol=0)

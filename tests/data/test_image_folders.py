@@ -33,7 +33,7 @@ def pictures(root: Path, *parts: str) -> None:
 
 def test_a_folder_of_images_is_told_how_it_is_written(tmp_path: Path) -> None:
     pictures(tmp_path)
-    with pytest.raises(DataError, match=f"holds no table .*; write images:{tmp_path} for the images in it"):
+    with pytest.raises(DataError, match=f"holds no table .* write images:{tmp_path}"):
         us.describe(str(tmp_path))
 
 
@@ -119,7 +119,7 @@ def test_a_site_with_files_and_no_image_is_refused_by_name(tmp_path: Path) -> No
     pictures(tmp_path)
     for file in (tmp_path / "Bern").rglob("*.png"):
         file.rename(file.with_suffix(".dcm"))
-    with pytest.raises(DataError, match=r"Bern is a site's folder, and none of its 10 files is read \(0\.dcm, .*DICOM"):
+    with pytest.raises(DataError, match=r"Bern: none of its 10 files is read \(0\.dcm, .*DICOM"):
         load(f"images:{tmp_path}")
 
 
@@ -132,31 +132,6 @@ def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
         file.rename(deeper / file.name)
     deep = load(f"images:{tmp_path}")
     assert (deep.sha256, deep.classes, deep.doubts) == (flat.sha256, ("benign", "malignant"), ())
-
-
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        (("train/cat/1.png", "test/cat/1.png"), "has the folders test, train, where those of the sites are expected"),
-        (("Train/cat/1.png", "VAL/cat/1.png"), "has the folders Train, VAL, where those of the sites are expected"),
-        (("cat/1.png", "dog/2.png"), r"none of its 1 file is read \(1\.png\); expected is PATH/SITE"),
-        (("1.png", "2.png"), "has no folder with files, where those of at least 2 sites are expected: PATH/SITE/CLASS"),
-        (("A/cat/1.png", "A/dog/2.png"), "has one folder with files, A, where those of at least 2 sites are expected"),
-        (
-            [f"{site}/{part}/cat/1.png" for site in "AB" for part in ("train", "test", "val")],
-            "A has the folders test, train, val; expected is PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and",
-        ),
-        ([f"{site}/train/cat/1.png" for site in "AB"], "A has the folders train; expected is PATH/SITE/CLASS"),
-        (
-            [f"{site}/cat/{part}/1.png" for site in "AB" for part in ("train", "test")],
-            "A/cat has the folders test, train; expected is PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file",
-        ),
-    ],
-)
-def test_another_layout_is_told_by_what_was_found(files: list[str], says: str, tmp_path: Path) -> None:
-    saved(*(tmp_path / name for name in files))
-    with pytest.raises(DataError, match=says):
-        load(f"images:{tmp_path}")
 
 
 def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> None:
@@ -174,7 +149,9 @@ def test_links_that_lead_out_of_the_folder_are_refused(link: str, tmp_path: Path
     (tmp_path / "scans" / link).symlink_to(tmp_path / "elsewhere" / target)
     (tmp_path / "link").symlink_to(tmp_path / "scans")
     for given in ("scans", "link"):
-        with pytest.raises(DataError, match=rf"{link} is a link that leads out of the folder, to .*elsewhere/{target}"):
+        with pytest.raises(
+            DataError, match=rf"{link} is a link that leads out of the folder or back, to .*elsewhere/{target}"
+        ):
             load(f"images:{tmp_path / given}")
     (tmp_path / "scans" / link).unlink()
     (tmp_path / "scans" / link).symlink_to(tmp_path / "scans" / target)
@@ -186,7 +163,9 @@ def test_links_that_lead_back_or_nowhere_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path)
     (tmp_path / "Basel" / "benign" / "to").symlink_to(tmp_path / "Bern" / "benign")
     (tmp_path / "Bern" / "benign" / "to").symlink_to(tmp_path / "Basel" / "benign")
-    with pytest.raises(DataError, match=r"benign/to/to is a link that leads back to .*Basel/benign, in which it lies"):
+    with pytest.raises(
+        DataError, match=r"benign/to/to is a link that leads out of the folder or back, to .*Basel/benign"
+    ):
         load(f"images:{tmp_path}")
     (tmp_path / "Basel" / "benign" / "to").unlink()
     (tmp_path / "Bern" / "benign" / "to").unlink()
@@ -439,5 +418,5 @@ def test_a_patient_in_the_folders_of_both_parts_is_refused(tmp_path: Path) -> No
     for site in ("Basel", "Bern"):
         for part in ("train", "test"):
             shutil.copytree(tmp_path / "a" / site, tmp_path / "b" / site / part)
-    with pytest.raises(DataError, match="are one patient's, who is for training and for testing; put all images"):
+    with pytest.raises(DataError, match=r"is for training in .* and for testing in"):
         load(f"images:{tmp_path / 'b'}", None, {"patient": "folder", "patient_ids": "site"})

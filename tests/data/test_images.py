@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import unskew as us
-from unskew.data import arrays, load, own
+from unskew.data import build, load, own
 from unskew.data.dataset import Dataset, checked
 from unskew.data.images import ByteImages, as_tensor, extremes
 from unskew.data.saved import save
@@ -32,9 +32,9 @@ NEVER = 1 << 60
 def both(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Dataset, Dataset]:
     """The same images as floats and as bytes."""
     x = {"colour": COLOUR, "grey": GREY}[getattr(request, "param", "colour")]
-    monkeypatch.setattr(arrays, "BYTES_FROM", NEVER)
+    monkeypatch.setattr(build, "BYTES_FROM", NEVER)
     eager = own.dataset((x, Y))
-    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    monkeypatch.setattr(build, "BYTES_FROM", 0)
     kept = own.dataset((x, Y))
     assert isinstance(eager.x_train, Tensor)
     assert isinstance(kept.x_train, ByteImages)
@@ -86,7 +86,7 @@ def test_a_constant_channel_is_nothing_in_bytes_too(monkeypatch: pytest.MonkeyPa
     x = COLOUR.copy()
     x[..., 1] = 9
     eager = own.dataset((x, Y))
-    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    monkeypatch.setattr(build, "BYTES_FROM", 0)
     kept = own.dataset((x, Y))
     assert kept.levels is None
     assert isinstance(kept.x_train, ByteImages)
@@ -101,12 +101,12 @@ def test_only_large_images_of_your_own_stay_bytes(tmp_path: Path, monkeypatch: p
     np.save(tmp_path / "folder" / "x_train.npy", COLOUR)
     np.save(tmp_path / "folder" / "y_train.npy", Y)
     files = (f"npz:{tmp_path / 'a.npz'}", f"folder:{tmp_path / 'folder'}")
-    monkeypatch.setattr(arrays, "BYTES_FROM", 4 * COLOUR.size + 1)
+    monkeypatch.setattr(build, "BYTES_FROM", 4 * COLOUR.size + 1)
     assert all(isinstance(load(source).x_train, Tensor) for source in files)
-    monkeypatch.setattr(arrays, "BYTES_FROM", 4 * COLOUR.size)
+    monkeypatch.setattr(build, "BYTES_FROM", 4 * COLOUR.size)
     assert all(isinstance(load(source).x_train, ByteImages) for source in files)
     assert isinstance(own.dataset((COLOUR.astype(np.float32) / 255, Y)).x_train, Tensor)
-    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    monkeypatch.setattr(build, "BYTES_FROM", 0)
     assert isinstance(load("digits").x_train, Tensor)
 
 
@@ -119,7 +119,7 @@ def test_images_in_any_layout_stay_bytes(changed: str, monkeypatch: pytest.Monke
         "whole numbers": COLOUR.astype(np.int64),
     }[changed]
     eager = own.dataset((x, Y), test=(x[:2], Y[:2]))
-    monkeypatch.setattr(arrays, "BYTES_FROM", 0)
+    monkeypatch.setattr(build, "BYTES_FROM", 0)
     kept = own.dataset((x, Y), test=(x[:2], Y[:2]))
     assert isinstance(kept.x_train, ByteImages)
     assert same(as_tensor(kept.x_train), as_tensor(eager.x_train))
@@ -197,7 +197,7 @@ def test_local_work_on_bytes_ends_with_the_same_bits(network: str, both: tuple[D
 def test_a_run_on_bytes_writes_the_same_metrics(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
     for name, limit in (("floats", NEVER), ("bytes", 0)):
-        monkeypatch.setattr(arrays, "BYTES_FROM", limit)
+        monkeypatch.setattr(build, "BYTES_FROM", limit)
         us.simulate(
             [us.FedAvg(), us.SCAFFOLD()],
             data=(COLOUR, Y),

@@ -130,7 +130,7 @@ def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
 def test_a_column_of_test_images_may_not_part_a_patient_and_validation_images_do_not(tmp_path: Path) -> None:
     scans(tmp_path)
     with pytest.raises(
-        DataError, match=r"column 'patient': patient 0 is for training in line 4 and for testing in line 7"
+        DataError, match=r"column 'patient': patient 0 is for training in line 5 and for testing in line 2"
     ):
         read(tmp_path, patient="patient", patient_ids="site", test="part")
     part = ["test" if i // 6 == 1 else "train" for i in range(30)]
@@ -156,18 +156,6 @@ def test_a_column_that_seems_to_name_patients_and_is_not_named_is_doubted(tmp_pa
     assert not read(tmp_path).doubts
 
 
-def test_a_site_with_few_patients_is_named(tmp_path: Path) -> None:
-    scans(tmp_path)
-    people = ["1" if i % 3 == 0 else str(i // 6) for i in range(30)]
-    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{people[i]},train" for i in range(30)])
-    with pytest.warns(DataWarning, match="Bern has fewer than 3 patients, so nobody is tested there"):
-        data = read(tmp_path, patient="patient", patient_ids="site")
-    assert data.doubts
-    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},1,train" for i in range(30)])
-    with pytest.raises(DataError, match="'patient' names at most 1 patients of one client, of whom a fifth is nobody"):
-        read(tmp_path, patient="patient", patient_ids="site")
-
-
 def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
     picture(scans(tmp_path) / "more" / "x.png", 77)
     (tmp_path / "notes.txt").write_text("no image")
@@ -181,24 +169,23 @@ def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
         (
             ["000,a,Bern", "0000.png,b,Basel", "gone,a,Basel"],
             {},
-            r"column 'file' of labels\.csv names no image below .* in 2 rows, such as '0000\.png' in line 3; did you "
-            r"mean 000\.png\? put them there, or leave the rows out",
+            r"column 'file' of labels\.csv: '0000\.png' in line 3 names no image below .*; did you mean 000\.png\?",
         ),
-        (["000,a,Bern", "part_0/000.png,b,Basel"], {}, r"names an image twice, 'part_0/000\.png' in line 2 and line 3"),
-        (["000.dcm,a,Bern"], {}, r"such as '000\.dcm' .*, such as DICOM, save the pixels as 8-bit PNG"),
-        (["000,a,Bern", ",b,Basel"], {}, "names no image in line 3; fill it, or leave the row out"),
-        (["000,a,Bern", "001,b,Basel", "part_0/same,,Basel"], {}, "column 'dx': the label of line 4 is missing"),
-        (["000,a,Bern", "001,b,"], {}, "column 'hospital' names no client in line 3"),
+        (["000,a,Bern", "part_0/000.png,b,Basel"], {}, r"'part_0/000\.png' in line 3 names the image of line 2"),
+        (["000.dcm,a,Bern"], {}, r"'000\.dcm' .*, such as DICOM, save the pixels as 8-bit PNG"),
+        (["000,a,Bern", ",b,Basel"], {}, "in line 3 names no image .* or leave the row out"),
+        (["000,a,Bern", "001,b,Basel", "part_0/same,,Basel"], {}, "the first line 4 .the label is missing"),
+        (["000,a,Bern", "001,b,"], {}, "column 'hospital' names nobody in 1 row, first line 3"),
         (["000,a,Bern", "001,b,Bern"], {}, r"column 'hospital' names only one client \(Bern\)"),
-        (["same,a,Bern", "001,b,Basel"], {}, r"'same' in line 2 may be any of .*0/same\.png.*1/same\.png; write"),
-        (["../../x,a,Bern", "/etc/x,b,Basel"], {}, "names no image below .* in 2 rows"),
+        (["same,a,Bern", "001,b,Basel"], {}, r"'same' in line 2 may be any of .*0/same\.png.*1/same\.png: write"),
+        (["../../x,a,Bern", "/etc/x,b,Basel"], {}, "'../../x' in line 2 names no image below"),
         (["000,a,Bern"], {"target": "diagnosis"}, r"data_options\.target: there is no column 'diagnosis'"),
-        (["000,a,Bern"], {"labels": "label.csv"}, r"data_options\.labels: there is no file .*label\.csv"),
-        (["000,a,Bern"], {"labels": "../labels.csv"}, r"labels: \.\./labels\.csv lies outside of .*; put the table"),
-        (["000,a,Bern"], {"labels": "part_0/000.png"}, r"labels: part_0/000\.png is no table; it must end in \.csv or"),
+        (["000,a,Bern"], {"labels": "label.csv"}, r"data_options\.labels: label\.csv is no table .* in "),
+        (["000,a,Bern"], {"labels": "../labels.csv"}, r"labels: \.\./labels\.csv is no table .* in "),
+        (["000,a,Bern"], {"labels": "part_0/000.png"}, r"labels: part_0/000\.png is no table \(\.csv"),
         (["000,a,Bern"], {"patient": "p"}, r"data_options\.patient: there is no column 'p'"),
-        (["000,a,Bern"], {"labels": None}, "image, target, client name what is in the table of .*; name the"),
-        (["000,a,Bern"], {"test": 0.3}, r"test of images is the column of .*, got 0\.3; without it a fifth"),
+        (["000,a,Bern"], {"labels": None}, "image, target, client are columns of the images' table; name it"),
+        (["000,a,Bern"], {"test": 0.3}, r"data_options\.test must be a string, got 0\.3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_so_is_told(
@@ -220,7 +207,7 @@ def test_columns_as_arguments_are_told_where_those_of_images_go(settings: dict[s
 def test_a_path_of_images_is_its_text(tmp_path: Path) -> None:
     scans(tmp_path)
     for look in (us.describe, us.load):
-        with pytest.raises(DataError, match=f"write images:{tmp_path / 'part_0'} for the images in it"):
+        with pytest.raises(DataError, match=f"write images:{tmp_path / 'part_0'}"):
             look(tmp_path / "part_0")
 
 
@@ -283,7 +270,7 @@ def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> No
         assert y.tolist() == [[i % 2, i % 3 % 2] for i in level]
     with pytest.raises(DataError, match=r"target: there is no column 'cuogh'; did you mean cough\?"):
         load(f"images:{tmp_path}", None, options | {"target": ["cuogh", "fever"]}, targets=kind.targets)
-    with pytest.raises(DataError, match="must name one column, whose values are classes, got cough, fever"):
+    with pytest.raises(DataError, match="classes are one label an example"):
         load(f"images:{tmp_path}", None, options)
     task = us.TaskConfig(f"images:{tmp_path}", "mlp", kind="multi_label", data_options=options)
     history = us.simulate("fedavg", task=task, rounds=1, progress=False)

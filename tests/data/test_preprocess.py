@@ -27,7 +27,7 @@ from unskew.data.preprocess import (
 )
 from unskew.data.saved import save
 from unskew.data.split import IID, Natural
-from unskew.data.table import CheckedTable
+from unskew.data.table import Table
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 
@@ -103,11 +103,11 @@ def test_a_column_that_is_suddenly_empty_is_named() -> None:
     ward, few = [1.0] * 5, [None, None, None]
     prepared(inputs, crp=few, sex=few, ward=ward[:3])
     prepared(inputs, crp=[1.0] * 5, sex=["f"] * 5, ward=[None] * 5)
-    with pytest.warns(DataWarning, match="'crp' has no value in 3 of 5 rows, where the model takes 2, as it knows"):
+    with pytest.warns(DataWarning, match="'crp' has no value in 3 of 5 rows"):
         prepared(inputs, crp=[1.0, 1.0, *few], sex=["f"] * 5, ward=ward)
-    with pytest.warns(DataWarning, match="'sex' has no value in 3 of 5 rows, where the model takes none of the words"):
+    with pytest.warns(DataWarning, match="'sex' has no value in 3 of 5 rows"):
         prepared(inputs, crp=[1.0] * 5, sex=["f", "m", *few], ward=ward)
-    with pytest.warns(DataWarning, match="'ward' has no value in any of 20 rows"):
+    with pytest.warns(DataWarning, match="'ward' has no value in 20 of 20 rows"):
         prepared(inputs, crp=[1.0] * 20, sex=["f"] * 20, ward=[None] * 20)
 
 
@@ -125,15 +125,6 @@ def test_codes_that_look_like_numbers_are_the_words_of_training() -> None:
     assert prepared(numbers, code=["1.0", "2", "0"]) == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
 
 
-def test_a_row_without_a_value_is_named() -> None:
-    one: dict[str, Any] = {"age": [30.0, None, None], "smokes": ["no", None, None], "grade": [2.0, 1.0, 1.0]}
-    inputs = fit(Preprocess(), TRAIN, OWNERS, NAMES)
-    prepared(inputs, **one)
-    table = {**TRAIN, "grade": np.array([1.0, NAN, 2.0, 3.0])}
-    with pytest.warns(DataWarning, match=r"row 1 has no value in any column \(2 such rows in all\)"):
-        prepared(fit(Preprocess(), table, OWNERS, NAMES), **{**one, "grade": [2.0, None, None]})
-
-
 def test_numbers_that_are_codes_are_words_in_the_order_of_numbers() -> None:
     table = {"grade": np.array([10.0, 2.0, 1.0, 2.0])}
     inputs = fit(Preprocess(columns={"grade": ColumnRule(kind="category")}), table, OWNERS, NAMES)
@@ -146,8 +137,7 @@ def test_a_sites_median_fills_its_gaps() -> None:
     table = {"a": np.array([1.0, 2.0, 30.0, NAN, 5.0, 5.0])}
     rules = Preprocess(scale="none", missing="site median", indicator=False)
     inputs = fit(rules, table, np.array([0, 0, 0, 0, 1, 1]), NAMES)
-    with pytest.warns(DataWarning, match="row 0 has no value in any column"):
-        assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0], [4.0]]
+    assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0], [4.0]]
 
 
 @given(
@@ -455,28 +445,28 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a date": (
         {"day": ["2021-03-04"] * 40},
         {},
-        "column 'day' holds dates, such as '2021-03-04'; make",
+        "column 'day' holds dates, such as '2021-03-04'",
     ),
-    "all missing": ({"ca": [None] * 40}, {}, "column 'ca' has no value in any training row; leave it out"),
-    "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 32 different words in 32"),
+    "all missing": ({"ca": [None] * 40}, {}, "column 'ca' has no value in any row"),
+    "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 40 different words in 40"),
     "a text in every row": (
         {"note": [f"slept well in night {i} of the stay, no complaints" for i in range(40)]},
         {},
-        "of the s...'; leave it out, or learn from the texts alone, in Python with data = {site: (rows['note'], rows[T",
+        "column 'note' holds 40 different words in 40",
     ),
     "a word among measurements": (
         {"ca": [*map(str, range(39)), "high"]},
         {},
         "column 'ca' holds numbers as words, such as 'high': correct it, or declare",
     ),
-    "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1; correct it"),
-    "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39; correct it"),
+    "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1"),
+    "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39"),
     "a gap where none is allowed": ({}, {"missing": "refuse"}, "column 'age' has no value in row"),
     "a rule for no column": ({}, {"columns": {"agge": ColumnRule()}}, "there is no column 'agge'; did you mean age?"),
     "words as numbers": (
         {},
         {"columns": {"smokes": ColumnRule(kind="number")}},
-        "preprocess.columns.smokes.kind is number, and the column holds words, such as ",
+        "column 'smokes' is to hold numbers and holds 'yes'",
     ),
     "a site without a value": (
         {"ca": [1.0, None] * 20},
@@ -567,7 +557,7 @@ def test_a_column_in_another_unit_is_doubted_at_a_site_and_in_new_rows() -> None
     ],
 )
 def test_a_number_that_stands_for_no_value_is_doubted(values: list[float], named: str) -> None:
-    said = list(stands_for_none(CheckedTable({"crp": np.array(values)})))
+    said = list(stands_for_none(Table("", np.empty((len(values), 0)), columns={"crp": np.array(values)})))
     assert (named in said[0]) if named else not said
 
 

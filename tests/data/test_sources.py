@@ -259,18 +259,6 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path):
         load(f"folder:{folder}")
 
 
-def test_a_missing_key_is_named_with_those_present(tmp_path: Path):
-    with pytest.raises(DataError, match=r"lacks y_train \(it has: x_train\)"):
-        load(save_npz(tmp_path / "a.npz", {"x_train": pictures()}))
-    with pytest.raises(DataError, match=r"y_train\.npy is missing"):
-        load(save_folder(tmp_path / "a", {"x_train": pictures()}))
-    path = tmp_path / "bare.npz"
-    with path.open("wb") as file:
-        np.save(file, pictures())
-    with pytest.raises(DataError, match="one bare array"):
-        load(f"npz:{path}")
-
-
 def test_a_broken_training_batch_is_named(tmp_path: Path):
     folder = tmp_path / "cifar10"
     save_npz(folder / "train_1.npz", {"d": coded(pictures()), "y": np.zeros(20, np.uint8)})
@@ -282,46 +270,6 @@ def test_a_broken_training_batch_is_named(tmp_path: Path):
     (folder / "test.npz").write_bytes(b"")
     with pytest.raises(DataError, match=r"test\.npz is not a readable data file.*0 bytes"):
         load("cifar10", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"x_train": 2 * pictures().astype(np.int32)},
-            r"x_train must be images of whole numbers 0\.\.255 or of floats, got int32 from 0 to 510; divide them by "
-            "the largest value they can have, the same at all sites, which gives floats of 0 to 1, or",
-        ),
-        (
-            {
-                f"x_{part}": 2 * pictures(n)[..., 0].astype(np.int64) + n % 20
-                for part, n in (("train", 20), ("test", 8))
-            },
-            r"x_train must be images of whole numbers 0\.\.255 or of floats, got int64 from 0 to 510; divide them by ",
-        ),
-        ({"x_train": pictures() - np.int16(9)}, r"whole numbers 0\.\.255 or of floats, got int16 from -9 to "),
-        ({"x_train": np.zeros((20, 5), np.uint8)}, r"x_train must be images .* got uint8 of shape \(20, 5\)"),
-        ({"x_test": np.zeros((8, 5), bool)}, r"x_test must be images .* got bool of shape \(8, 5\)"),
-        (
-            {"x_test": pictures(8) / 255},
-            "x_train and x_test must be of one kind, floats or whole numbers, on one scale, got uint8 and float64; ",
-        ),
-        ({"x_test": pictures(8)[:, :4]}, r"training images are \(6, 5, 3\), test images \(4, 5, 3\)"),
-        ({"y_train": np.zeros(20)}, "y_train must be integers"),
-        ({"y_train": np.zeros(19, np.uint8)}, "y_train has 19 entries for 20"),
-        ({"y_test": np.full(8, -1)}, r"y_test\[0\] is -1"),
-        ({"classes": np.array(["a", "b", "c"])}, r"y_train\[3\] is 3, must be 0\.\.2"),
-        ({"classes": np.array([1, 2])}, "classes must be a list of names"),
-        ({"domain_train": np.zeros(3, np.int64)}, "domain_train has 3 entries for 20"),
-        ({"x_train": pictures(0), "y_train": np.zeros(0, np.uint8)}, r"x_train is empty, shape \(0, 6, 5, 3\)"),
-        ({"x_train": np.full((20, 2), np.nan), "x_test": np.zeros((8, 2))}, r"x_train\[0\] has a NaN"),
-        ({"x_train": np.full((20, 2), 1e200), "x_test": np.zeros((8, 2))}, r"x_train\[0\] has the value 1e\+200"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused_with_their_file(tmp_path: Path, changes: dict[str, Any], message: str):
-    with pytest.raises(DataError, match=message) as caught:
-        load(save_npz(tmp_path / "a.npz", plain() | changes))
-    assert str(tmp_path / "a.npz") in str(caught.value)
 
 
 def test_half_a_test_part_is_refused(tmp_path: Path):
@@ -349,7 +297,7 @@ def test_a_misspelt_key_is_refused_and_not_left_out(tmp_path: Path, key: str, me
     source = save_folder(tmp_path / "a", arrays)
     name = {"clients": "clients.txt", "classes": "classes.txt"}.get(meant, f"{meant}.npy")
     (tmp_path / "a" / name.replace(meant, key)).touch()
-    with pytest.raises(DataError, match=rf"unknown key {key}\.(npy|txt); did you mean {meant}\?"):
+    with pytest.raises(DataError, match=rf"unknown key {key}; did you mean {meant}\?"):
         load(source)
 
 
@@ -360,17 +308,8 @@ def test_keys_of_ones_own_are_left_out(tmp_path: Path):
     assert load(save_npz(tmp_path / "a.npz", arrays | own)).sha256 == load(save_npz(tmp_path / "b.npz", arrays)).sha256
 
 
-def test_other_keys_than_the_layouts_are_named_beside_it(tmp_path: Path):
-    with pytest.raises(DataError) as caught:
-        load(save_npz(tmp_path / "a.npz", {"X": pictures(20), "y": np.arange(20) % 4}))
-    assert str(caught.value) == (
-        f"{tmp_path / 'a.npz'} must have the keys x_train and y_train, and lacks x_train and y_train (it has: X, y); "
-        "save it with np.savez('a.npz', x_train=x, y_train=y)"
-    )
-
-
 def test_too_few_examples_for_a_test_part_are_refused(tmp_path: Path):
-    with pytest.raises(DataError, match="2 examples are too few to set a test part aside"):
+    with pytest.raises(DataError, match="is nobody: say which rows are for testing"):
         load(save_npz(tmp_path / "a.npz", {"x_train": pictures(2), "y_train": np.arange(2)}))
 
 
@@ -380,8 +319,8 @@ def test_too_few_examples_for_a_test_part_are_refused(tmp_path: Path):
         ("{", r"imdb\.json is not a readable data file.*SHA-256"),
         ("[]", "a JSON object with"),
         ('{"x_train": ["a"], "y_train": [0.5], "x_test": ["b"], "y_test": [0]}', "y_train must be a list of integers"),
-        ('{"x_train": ["a"], "y_train": [2], "x_test": ["b"], "y_test": [0]}', r"y_train\[0\] is 2, must be 0\.\.1"),
-        ('{"x_train": [], "y_train": [], "x_test": ["b"], "y_test": [0]}', "x_train holds no examples"),
+        ('{"x_train": ["a"], "y_train": [2], "x_test": ["b"], "y_test": [0]}', r"label of row 0 is 2, .* from 0 to 1"),
+        ('{"x_train": [], "y_train": [], "x_test": ["b"], "y_test": [0]}', "holds no training examples"),
     ],
 )
 def test_bad_reviews_are_refused(tmp_path: Path, text: str, message: str):

@@ -8,8 +8,6 @@ import pytest
 
 import unskew as us
 from unskew.data import own
-from unskew.errors import DataError
-from unskew.tasks.targets import NUMBER
 
 SITES = ("Coast", "Delta", "Eagle")
 SHAPES = {"channels first": (6, 16), "channels last": (16, 6), "read before": (1, 6, 16)}
@@ -51,33 +49,6 @@ def test_windows_as_they_should_be_are_not_doubted_and_each_channel_is_described
     assert said(data) == ([], [])
     names = [column.name for column in us.describe(data).columns]
     assert names == [f"channel {c} {what}" for c in range(6) for what in ("mean", "spread")]
-
-
-@pytest.mark.parametrize("part", ["data", "test"])
-def test_what_is_not_finite_is_named_by_client_row_and_channel(part: str) -> None:
-    data = windows((6, 16), "Delta", 2, np.nan)
-    given = {"data": windows((6, 16), "Delta", 2, 1), "test": windows((6, 16), "Delta", 2, 1), part: data}
-    who = "Delta, test" if part == "test" else "Delta"
-    with pytest.raises(DataError, match=rf"^client {who}: x\[0\], channel 2, has a NaN .* \(20 of 20 examples\)$"):
-        own.dataset(**given)
-    data["Delta"][0][:, :] = 0
-    data["Delta"][0][7, :, 3] = np.inf
-    with pytest.raises(DataError, match=rf"^client {who}: x\[7\] has a NaN or infinite value; clean .* out$"):
-        own.dataset(**given)
-
-
-def test_targets_and_labels_are_named_by_client_and_row_too() -> None:
-    data = windows((6, 16), "Delta", 2, 1)
-    numbers: Any = {
-        name: (x, np.where(np.arange(20) == 5, np.nan, 1.5) if name == "Eagle" else y) for name, (x, y) in data.items()
-    }
-    with pytest.raises(DataError, match=r"^arrays: the target of row 5 of Eagle has no value; leave the row out$"):
-        own.dataset(numbers, targets=NUMBER)
-    with pytest.raises(DataError, match="the target of row 5 of Eagle, test has no value"):
-        own.dataset(data, test=numbers, targets=NUMBER)
-    words: Any = {name: (x, ["a", None] * 10 if name == "Eagle" else ["a", "b"] * 10) for name, (x, _) in data.items()}
-    with pytest.raises(DataError, match="client Eagle: the label of row 1 is missing"):
-        own.dataset(words)
 
 
 def test_windows_are_no_images_in_sentences() -> None:

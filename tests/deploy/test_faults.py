@@ -1,13 +1,16 @@
 """What a federation of real processes does when things go wrong; the table at the end of the run says it in words."""
 
+import hashlib
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,8 +18,9 @@ import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import channel, operate, parity
+from unskew.deploy import channel, operate, parity, signing
 from unskew.deploy.operate import ClientProcess
+from unskew.deploy.settings import ServerConfig, own_state
 from unskew.experiment.config import Experiment, to_toml
 from unskew.record.logs import rows
 
@@ -84,6 +88,19 @@ def test_a_client_killed_in_mid_training_comes_back_and_nothing_is_lost(
     outcome("client killed in mid-training, twice", "went on", "equal to a simulation")
 
 
+def test_a_client_that_never_answers_is_given_up_at_the_deadline(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, deeds: list[object]
+) -> None:
+    deeds.append((1, 1.0, signalled(signal.SIGSTOP)))
+    out = tmp_path / "run"
+    operate.prepare(small("rounds=4", *LONG), 2, out, ServerConfig(2, 8.0, 300.0))
+    run = operate.local(small("rounds=4", *LONG), 2, out, said)
+    assert {(t, 0) for t in range(1, 5)} <= uplinks(run)
+    assert "late: no reply within 8 s" in reasons(run)
+    assert processes_of(tmp_path) == []
+    outcome("client that never answers", "went on", reasons(run))
+
+
 def test_a_client_that_is_gone_for_good_is_missed_and_the_run_goes_on(
     small: Callable[..., Experiment],
     said: Lines,
@@ -139,3 +156,39 @@ def test_a_client_whose_settings_cannot_be_used_ends_the_trial_with_the_reason(
     with pytest.raises(operate.DeployError, match=r"client-1 ended: .*client\.key is not the key of client\.crt"):
         operate.local(small(), 2, tmp_path / "run", said)
     assert processes_of(tmp_path) == []
+
+
+def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_room(
+    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome
+) -> None:
+    """Its file system has 256 kB, and a file that fills it until two rounds have failed."""
+    experiment = small("rounds=8", 'methods.0.name="fedper"', 'methods.0.personal=["head.bias"]', *LONG)
+    deployment = operate.prepare(experiment, 2, tmp_path / "run")
+    state, running = deployment / "client-1" / "state", deployment / "server" / "run"
+    state.mkdir(mode=0o700, exist_ok=True)
+    manifest = (deployment / "client-1" / signing.MANIFEST).read_bytes()
+    accepted = own_state() / "accepted" / hashlib.sha256(manifest).hexdigest()  # its state is there before it runs
+    accepted.parent.mkdir(parents=True, exist_ok=True)
+    accepted.touch()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(state)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+
+    def fill() -> None:
+        while not any(state.glob("*/0/000001-*-0000")):
+            time.sleep(0.02)
+        with suppress(OSError), open(state / "filler", "wb", buffering=0) as f:
+            while True:
+                f.write(bytes(256))
+        while len(list(rows(running, "failures"))) < 2:
+            time.sleep(0.02)
+        (state / "filler").unlink()
+
+    threading.Thread(target=fill, daemon=True).start()
+    try:
+        run = operate.local(experiment, 2, tmp_path / "run", said)
+    finally:
+        subprocess.run(["umount", "--lazy", str(state)], capture_output=True, check=False)
+    assert {(1, 1), (8, 1)} <= uplinks(run)
+    assert "No space left on device; make room" in "".join(r["reason"] for r in rows(run, "failures"))
+    outcome("disk full on a client", "went on", reasons(run))

@@ -199,28 +199,20 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "changes", "text"),
     [
-        ("age", {"n": -20}, r"n of column 'age' must be a number of rows, 0 to 1,000,000,000,000, got -20"),
-        ("age", {"n": 10**30}, r"n of column 'age' must be a number of rows, .*, got 10{30}"),
-        ("age", {"n": 19}, "n of column 'age' must be 20, as in other columns without gaps, got 19"),
-        ("chol", {"n": 20}, "n of column 'chol' must be fewer than the 20 of other columns without gaps, got 20"),
-        (
-            "age",
-            {"mean": float("nan")},
-            r"mean of column 'age' must be a number of size 3\.40282e\+38 at most, got nan",
-        ),
-        ("age", {"mean": 1e300}, r"mean of column 'age' must be a number of size .*, got 1e\+300"),
-        ("age", {"m2": -1.0}, "m2 of column 'age' must be 0 or larger, and not infinite, got -1.0"),
-        ("age", {"m2": float("inf")}, "m2 of column 'age' must be 0 or larger, and not infinite, got inf"),
-        ("chol", {"n": 0}, "mean of column 'chol' must be 0 where n is 0"),
-        ("chol", {"n": 0, "mean": 0.0}, "m2 of column 'chol' must be 0 where n is 0"),
-        ("chol", {"n": 1}, "n of column 'chol' must be 0, or more than 1, as .* is that value, got 1"),
-        ("age", {"words": ["old"]}, "n of column 'age' must be 0 for words, got 20"),
-        (
-            "smokes",
-            {"words": [f"w{i}" for i in range(5000)]},
-            "words of column 'smokes' must be at most 100 .*, got 5000",
-        ),
-        ("smokes", {"words": ["yes", "yes"]}, "words of column 'smokes' must be all different, got 2"),
+        ("age", {"n": -20}, "age' must have n of 0, or of 2 or more rows"),
+        ("age", {"n": 10**30}, "age' must have n of 0, or of 2 or more rows"),
+        ("age", {"n": 19}, "age' must have the same n as other columns"),
+        ("chol", {"n": 20}, "chol' must have the same n as other columns, or fewer where it has gaps"),
+        ("age", {"mean": float("nan")}, "age' must have a mean that networks can hold"),
+        ("age", {"mean": 1e300}, "age' must have a mean that networks can hold"),
+        ("age", {"m2": -1.0}, "age' must have m2 of 0 or more"),
+        ("age", {"m2": float("inf")}, "age' must have m2 of 0 or more"),
+        ("chol", {"n": 0}, "chol' must have a mean that networks can hold"),
+        ("chol", {"n": 0, "mean": 0.0}, "chol' must have m2 of 0 or more"),
+        ("chol", {"n": 1}, "chol' must have n of 0, or of 2 or more rows, as the mean of one value is that value"),
+        ("age", {"words": ["old"]}, "age' must have words or numbers"),
+        ("smokes", {"words": [f"w{i}" for i in range(5000)]}, "smokes' must have .* at most 100 different words"),
+        ("smokes", {"words": ["yes", "yes"]}, "smokes' must have .* at most 100 different words"),
     ],
 )
 def test_statistics_that_no_rows_have_are_refused(
@@ -234,7 +226,7 @@ def test_statistics_that_no_rows_have_are_refused(
     basel = json.loads((tmp_path / "basel.json").read_text())
     basel[column] |= changes
     (tmp_path / "basel.json").write_text(json.dumps(basel))
-    with pytest.raises(DataError, match=f"basel: {text}"):
+    with pytest.raises(DataError, match=f"basel: column '{text}"):
         unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
 
 
@@ -275,7 +267,7 @@ def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Pa
     """Of one row the mean is that row."""
     rows = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
     options = ("--target", "sick", "--test", "part", "--sums", str(tmp_path / "x.json"))
-    for n, says in ((1, None), (4, "has 4 training rows, fewer than 5: sums of so few tell much about each")):
+    for n, says in ((1, None), (4, "has 4 training rows: sums of so few tell much about each")):
         path = tmp_path / f"{n}.csv"
         path.write_text("\n".join([rows[0], *rows[1 : n + 1], rows[-1]]))
         if says is None:
@@ -322,7 +314,7 @@ def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, 
     """Before, they stood in the experiment's file as they are, and in the terminal."""
     basel = sums_file(tmp_path, "basel", "sex", words=["yes", "x"])
     for column, words in (("sex", [odd, "x"]), (odd, ["yes", "x"])):
-        with pytest.raises(DataError, match=r"^bern: a (word of|column).* is .*, with control characters") as refused:
+        with pytest.raises(DataError, match=r"^bern: column .* none of which terminals obey") as refused:
             unskew(basel, sums_file(tmp_path, "bern", column, words=words))
         assert odd not in str(refused.value)
 
@@ -369,5 +361,5 @@ def test_a_site_of_its_own_applies_the_experiments_rule_in_time(tmp_path: Path) 
     )
     assert (train, val, test) == ([*range(15)], [*range(15, 20)], [*range(20, 30)])
     early = site(tmp_path, 1, None, tmp_path / "basel.csv", test={"latest": "on", "after": "2023"})
-    with pytest.raises(DataError, match="no row up to 2023 to train on: the table begins with 2024-06-01"):
+    with pytest.raises(DataError, match="nothing to train on before 2023: the table begins with 2024-06-01"):
         opened(early)

@@ -17,7 +17,7 @@ import toy_prior
 
 from unskew import machine
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
-from unskew.data import arrays, own
+from unskew.data import build, own
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
@@ -583,7 +583,7 @@ def test_images_that_stay_bytes_are_counted_as_bytes_and_their_batches_as_floats
     experiment = tiny("local.batch_size=5", "runtime.executor=sequential")
     found = []
     for limit in (1 << 60, 0):
-        monkeypatch.setattr(arrays, "BYTES_FROM", limit)
+        monkeypatch.setattr(build, "BYTES_FROM", limit)
         setup = run_setup.prepare(experiment, run_setup.InMemoryInputs(dataset=own.dataset((x, y))))
         feds = {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
         found.append(forecast(experiment, setup, feds, drive_s=0.0))

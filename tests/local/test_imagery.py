@@ -11,7 +11,7 @@ from toy_prior import Toy, clients, images, toy
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data import sources
-from unskew.data.arrays import inputs_of
+from unskew.data.build import inputs_of
 from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery

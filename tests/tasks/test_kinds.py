@@ -420,8 +420,12 @@ def test_class_weights_find_the_rare_class(kind: str) -> None:
 
 # ---------------------------------------------------------------- what is refused, before any work
 BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
-    "text": ("regression", (X, ["a"] * 120), "the target of row 0 is 'a', a number is needed"),
-    "nan": ("regression", (X, np.where(np.arange(120) == 7, np.nan, RISK)), r"the target of row 7 has no value"),
+    "text": ("regression", (X, ["a"] * 120), "the target holds words, such as 'a', and the task learns numbers"),
+    "nan": (
+        "regression",
+        (X, np.where(np.arange(120) == 7, np.nan, RISK)),
+        r"the target has no value in 1 row, the first row 7",
+    ),
     "two columns": ("regression", (X, X[:, :2]), r"shape \(N,\), got \(120, 2\): a number is one target; run each of"),
     "negative time": ("survival", (X, np.stack([RISK, RISK > 0], 1)), r"has the time -.*, must be at least 0"),
     "no event": ("survival", (X, np.stack([RISK**2, RISK * 0], 1)), "survival' needs an event, and none of 96"),

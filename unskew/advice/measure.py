@@ -16,8 +16,7 @@ from scipy.spatial.distance import squareform
 
 from unskew.advice.training import OutOfTime, Sites, Training
 from unskew.algorithms.hcct import HCCTState
-from unskew.data.images import stored
-from unskew.data.look import Disagreement, look, of_arrays
+from unskew.data.look import Disagreement, look, of_dataset
 from unskew.errors import UnskewError
 from unskew.experiment import config
 from unskew.protocol import ClientId
@@ -71,23 +70,9 @@ def measure(sites: Sites, local: dict[str, Any]) -> SiteDisagreement:
 def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
     """The numbers of `us.describe`, of training rows; of several labels each has its number."""
     data, train = sites.fed.dataset, sites.fed.clients.train
-    y = data.y_train[train.values].numpy()
-    arrays: dict[str, Any] = {
-        "x_train": stored(data.x_train)[train.values].numpy(),
-        "y_train": y if y.ndim == 1 else data.labels[train.values].numpy(),
-        "client_train": np.repeat(np.arange(len(train)), train.sizes),
-        "clients": np.array(sites.names),
-    }
-    if data.classes:
-        arrays["classes"] = np.array(data.classes)
-    names = [feature for column in data.inputs.columns for feature in column.features]
-    if names:
-        arrays["features"] = np.array(names)
-    rows = of_arrays(data.name, arrays)
-    if y.ndim == 2 and len(data.targets.groups) == 1:
-        several = data.outputs if len(data.outputs) == y.shape[1] and not data.targets.tokens else ()
-        rows = replace(rows, target=None, targets={name: y[:, i] for i, name in enumerate(several)})
-    return look(rows).disagreement
+    owners = np.repeat(np.arange(len(train)), train.sizes)
+    rows = of_dataset(data, train.values.numpy())
+    return look(replace(rows, owners=owners, clients=tuple(sites.names), patients=None)).disagreement
 
 
 def _cosines(sites: Sites, local: dict[str, Any]) -> Floats | None:

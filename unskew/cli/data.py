@@ -97,7 +97,7 @@ def data(
     if sums is not None:
         _write_sums(name, settings, sums)
         return
-    from unskew.data.describe import describe
+    from unskew.data.look import describe
 
     seen = describe(name, data_dir=data_dir, **settings)
     if out is not None:

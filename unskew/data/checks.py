@@ -1,29 +1,26 @@
-"""Checks of what may not be meant in a user's data: each is a sentence that names the column, the client or the number.
+"""Checks of a user's data: each looks at one table, and says what cannot be meant, or what may not be meant.
 
-`notes` runs the list once, behind the door: for a run, a deployed client, `us.describe` and the command alike.  What
-cannot be meant is refused where it is read.  Checks look at training rows, and at test rows for copies alone.
+`REFUSALS` look at all rows; a run ends with the first.  `NOTES` look at training rows, and at test rows for copies
+alone.  Both run once, behind the door: for a run, a deployed client, `us.describe` and the command alike.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.dataset import Dataset
-from unskew.data.inputs import Array, gaps_in, value_of, word
+from unskew.data.columns import Array, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of, word
+from unskew.data.inputs import refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
-from unskew.data.preprocess import ColumnMoments, ColumnSums, agreed
-from unskew.data.table import CheckedTable, CheckedTarget, codes_of, table_of
+from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
+from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, Table, Target, codes_of, label_name, names_of_numbers
 from unskew.data.text import LENGTH
-from unskew.errors import warn
+from unskew.errors import DataError, did_you_mean, warn
+from unskew.tasks.targets import CLASS, RowError, mislabelled
 from unskew.words import counted, letters, separate_classes, some, spelling_variants
 
 FEW_ROWS = 5
 """Training rows below which a client is named."""
-
-MOST_CLASSES = 20
-"""Different values of a target up to which they may be classes however few rows each has."""
 
 ENOUGH = 40
 """Rows of which more tell something of a column."""
@@ -37,41 +34,311 @@ LARGE = 100.0
 NINES = tuple(sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1))
 """Numbers such as -999, which stand for no value in many tables."""
 
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".dcm")
+"""Endings of files that are given in place of what is in them."""
+
 
 def have(names: Sequence[object]) -> str:
     """The verb after these names."""
     return "has" if len(names) == 1 else "have"
 
 
-# ---------------------------------------------------------------- clients
-def few_rows(table: CheckedTable) -> Iterable[str]:
+# ---------------------------------------------------------------- what cannot be meant: the target
+def no_target(table: Table) -> Iterable[str]:
+    """Rows without a target, and targets that are dates or spans of time."""
+    for target in table.targets:
+        values = target.values
+        missing = np.array([v is None or v != v for v in values.tolist()], bool)
+        present = [v for v in values.tolist() if v is not None and v == v] if values.dtype.kind == "O" else []
+        if missing.all():
+            yield f"{target.called} has no value in any row: name another column"
+        elif present and all(is_date(v) or (not isinstance(v, str) and kind_of_time(v)[0]) for v in present):
+            yield (
+                f"{target.called} holds {kind_of_time(present[0])[0]}s, such as {present[0]!s:.30}: make numbers of "
+                "them, or name another column"
+            )
+        if not target.classes and values.dtype.kind == "f" and np.isinf(values).any():
+            yield f"{target.called} is infinite in {table.place(int(np.isinf(values).argmax()))}: correct it"
+        if missing.any() and not missing.all():
+            row = int(missing.argmax())
+            yield (
+                f"{target.called} has no value in {counted(int(missing.sum()), 'row')}, the first {table.place(row)} "
+                "(the label is missing): leave such rows out"
+            )
+
+
+def no_class(table: Table) -> Iterable[str]:
+    """Targets that are no classes, where classes are learned."""
+    called = "column " + repr(table.target[0]) if len(table.target) == 1 else "y"
+    if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
+        yield (
+            f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1), "
+            "for several labels an example task.kind = 'multi_label'"
+        )
+        return
+    y = table.y.reshape(-1)
+    if (
+        table.kind.classes
+        and y.dtype.kind in "iu"
+        and not (table.declared and not mislabelled(table.declared, "integer"))
+    ):
+        names = table.classes or table.declared
+        low = y < 0 if names or not names_of_numbers(np.unique(y), table.of_table, table.alone) else y != y
+        bad = np.flatnonzero(low | (y >= len(names) if names else False))
+        if len(bad):
+            yield (
+                f"{called}: the label of {table.place(bad[0])} is {y[bad[0]]}, and classes are numbers from 0"
+                f"{f' to {len(names) - 1}' if names else ''}: number those that occur 0, 1, ..., or give words"
+            )
+    for target in table.targets if table.kind in (CLASS, UNKNOWN) else ():
+        if not target.classes:
+            continue
+        values = [v for v in target.values.tolist() if v is not None and v == v]
+        kinds = {isinstance(v, str | bool) for v in values}
+        known = set(values)
+        if len(kinds) > 1:
+            yield f"{called}: some labels are words and some are numbers; make them all one or the other"
+            continue
+        broken = next(
+            (i for i, v in enumerate(target.values.tolist()) if isinstance(v, float) and v == v and v % 1), None
+        )
+        many = len(known) > MOST_CLASSES and 2 * len(known) > len(values) and table.classes is None
+        if many and (table.columns or table.target):
+            regression = "" if any(isinstance(v, str) for v in values) else "set task.kind = regression, "
+            yield (
+                f"{called} holds {len(known):,} different {'numbers' if regression else 'words'} in {len(values):,} "
+                f"rows, such as {values[0]!r}, and a class is what many rows share; {regression}group them, or name "
+                "another column"
+            )
+        elif broken is not None:
+            yield (
+                f"{called} is {target.values[broken]:g} in {table.place(broken)}; labels are classes: words or whole "
+                "numbers, unless the task is regression"
+            )
+        elif any(isinstance(v, int) and not isinstance(v, bool) and abs(v) >= 2**63 for v in values):
+            yield f"{called} holds numbers that no 64-bit whole number holds; give such labels as words"
+        elif len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
+            yield f"{called} is {values[0]!r} in all {len(values):,} rows: name another column"
+        elif table.declared and (strange := [v for v in known if isinstance(v, str) and v not in table.declared]):
+            row = target.values.tolist().index(strange[0])
+            yield (
+                f"{called} is {strange[0]!r} in {table.place(row)}, none of the {len(table.declared)} classes"
+                f"{did_you_mean(strange[0], table.declared)}"
+            )
+
+
+def no_number(table: Table) -> Iterable[str]:
+    """Targets that a task of another form does not take."""
+    if table.kind.classes or table.kind is UNKNOWN:
+        return
+    called = f"column{'s' * (len(table.target) > 1)} {', '.join(map(repr, table.target))}" if table.target else "y"
+    for target in table.targets:
+        if odd := [v for v in target.values.tolist() if isinstance(v, str)]:
+            clock = ": make numbers of them, such as hours" if is_clock(odd[0]) else ""
+            yield (
+                f"{called}: {target.called} holds words, such as {odd[0]!r}{clock}, and the task learns "
+                f"{table.kind.what}; correct them, name another column, or choose classification"
+            )
+            return
+    try:
+        table.kind.read(called, table.y)
+    except RowError as error:
+        yield f"{called}: the target of {table.place(error.row)} {error.what}"
+    except DataError as error:
+        yield str(error)
+
+
+# ---------------------------------------------------------------- what cannot be meant: who has the rows
+def nobodys(table: Table) -> Iterable[str]:
+    """Rows that name no client."""
+    if table.owners is not None:
+        rows = np.flatnonzero((table.owners < 0) & (not table.common_test or table.part == TRAIN))
+        if len(rows):
+            yield (
+                f"column {table.client!r} names nobody in {counted(len(rows), 'row')}, first {table.place(rows[0])}: "
+                "fill it, or leave the row out"
+            )
+
+
+def no_federation(table: Table) -> Iterable[str]:
+    """A column of clients that names one, or one for each row."""
+    if table.owners is None or table.client is None or table.alone:
+        return
+    most = int(table.count().max(initial=0))
+    if len(table.clients) == 1:
+        yield (
+            f"column {table.client!r} names only one client ({table.clients[0]}): name another column, or leave client "
+            "out and choose a split"
+        )
+    elif table.part is None and table.patients is None and most == 1:
+        yield (
+            f"column {table.client!r} has {len(table.clients):,} clients with one row each, so none can keep a row for "
+            "testing: if it numbers rows or patients, name the column of who holds them"
+        )
+
+
+def strangers(table: Table) -> Iterable[str]:
+    """Clients who have rows for testing and none to train on."""
+    if table.own_test and table.part is not None and not table.newcomers and not table.refusals:
+        trained, tested = table.count(table.part == TRAIN), table.count(table.part == TEST)
+        if odd := table.names((tested > 0) & (trained == 0)):
+            known = table.names(trained > 0)
+            yield (
+                f"test rows name client {odd[0]!r}, which has none to train on{did_you_mean(odd[0], known)} (clients: "
+                f"{some(known)}): give it some, leave it out, or give test rows that are nobody's own"
+            )
+
+
+def no_patient(table: Table) -> Iterable[str]:
+    """Rows that name no patient, and patients in training and in testing."""
+    if table.patients is None:
+        return
+    where = "patients" if table.patient is None else f"column {table.patient!r}"
+    for row, who in enumerate(table.patients.tolist()):
+        if is_gap(who) or not (isinstance(who, str | int) or float(who).is_integer()):
+            yield f"{where} names no patient in {table.place(row)}, got {who!r}: fill it, or leave the row out"
+            return
+    if table.owners is not None and table.common_test and table.patient_ids != "network" and len(table.test):
+        yield "the test rows name no clients, so it is not known who is in them: name them, or leave test out"
+        return
+    codes = table.people
+    if table.part is None or codes is None:
+        return
+    both = np.intersect1d(codes[table.part == TRAIN], codes[table.part == TEST])
+    if len(both):
+        one, other = (int(np.flatnonzero((codes == both[0]) & (table.part == part))[0]) for part in (TRAIN, TEST))
+        yield (
+            f"{where}: patient {table.patients[one]} is for training in {table.place(one)} and for testing in "
+            f"{table.place(other)} ({counted(len(both), 'such patient')} in all): put all rows of a patient into one "
+            "part, or leave test out, and it is drawn by patient"
+        )
+
+
+# ---------------------------------------------------------------- what cannot be meant: the inputs
+def no_input(table: Table) -> Iterable[str]:
+    """Inputs that are no finite numbers and no texts."""
+    x = table.inputs
+    if x is None:
+        return
+    if x.dtype.kind in "OU":
+        values = x.reshape(-1).tolist()
+        named = [v for v in values if isinstance(v, str) and v.lower().endswith(IMAGES)]
+        if len(named) >= 0.9 * len(values) > 0:
+            yield (
+                f"x holds the names of image files, such as {named[0]!r}, and not what is in them; give "
+                "data='images:FOLDER', with the sites' folders or a table of labels in it, or arrays of pixels"
+            )
+        elif x.ndim > 1 or x.dtype.kind == "U" or not any(isinstance(v, str) for v in values):
+            yield f"x must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
+        elif (row := next((i for i, v in enumerate(values) if not isinstance(v, str)), None)) is not None:
+            yield f"x holds texts, and {values[row]!r} in {table.place(row)}; give a text, or leave the row out"
+    elif x.dtype.kind not in "fiub":
+        yield f"x must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
+    elif bad := refused_row(x):
+        yield f"x: {table.place(bad[0])} {bad[1]}"
+
+
+def too_long(table: Table) -> Iterable[str]:
+    """Words too long for a label, a name or a category: NumPy keeps all of an array as wide as the longest."""
+    who = {} if table.patients is None else {"patient": table.patients}
+    if table.owners is not None:
+        who["client"] = np.array([*table.clients, None], object)[table.owners]
+    for name, values in {"y": table.y.reshape(-1), **who, **table.columns}.items():
+        for row, value in enumerate(values.tolist() if values.dtype.kind in "OU" else ()):
+            if isinstance(value, str) and len(value) > LONGEST:
+                yield (
+                    f"{name!r} holds a text of {len(value):,} characters in {table.place(row)}, and a label or a "
+                    f"category has at most {LONGEST:,}: shorten it, or leave the column out"
+                )
+                break
+
+
+def no_column(table: Table) -> Iterable[str]:
+    """Columns that cannot be inputs, as they are or by their rules."""
+    return filter(None, (of_column(table, name) for name in table.columns))
+
+
+def of_column(table: Table, name: str) -> str:
+    """A sentence on a column that cannot be an input; empty for any other."""
+    values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
+    missing = gaps_in(values)
+    present = values[~missing]
+    way = "" if table.rules else ", which preprocess does"
+    if not len(present):
+        return (
+            ""
+            if rule.gaps is not None or table.by_site(name)
+            else f"column {name!r} has no value in any row: leave it out"
+        )
+    if values.dtype.kind == "f":
+        beyond = np.flatnonzero(np.abs(values) > LARGEST)
+        if len(beyond):
+            state = "infinite" if np.isinf(values[beyond[0]]) else f"{values[beyond[0]]:g}"
+            return f"column {name!r} is {state} in {table.place(int(beyond[0]))}: correct it, or leave the row out"
+        if known and missing.any() and (table.rules is None or table.rules.of(name)[1] == "refuse"):
+            first = table.place(int(missing.argmax()))
+            return f"column {name!r} has no value in {first}: fill it{way}, or leave it out"
+        return ""
+    if sentence := no_value(name, values, table.place):
+        return sentence
+    coded = rule.kind == "category" or name in table.categories
+    if rule.words is None and rule.mean is None and (sentence := no_category(name, present.tolist(), coded)):
+        return sentence
+    if known and table.rules is None:
+        first = table.place(int((~missing).argmax()))
+        return (
+            f"column {name!r} holds words, such as {present[0]!r} in {first}: make numbers "
+            "of them, which preprocess does, or leave the column out"
+        )
+    return ""
+
+
+REFUSALS: tuple[Callable[[Table], Iterable[str]], ...] = (
+    lambda table: table.refusals,
+    no_input,
+    too_long,
+    nobodys,
+    no_federation,
+    no_patient,
+    strangers,
+    no_target,
+    no_class,
+    no_number,
+    no_column,
+)
+
+
+# ---------------------------------------------------------------- what may not be meant: clients
+def few_rows(table: Table) -> Iterable[str]:
     """Clients with too few rows to train on."""
     if table.alone:
         return [f"there are fewer than {FEW_ROWS} training {table.what} here: too few to train on alone"] * (
-            table.rows < FEW_ROWS
+            len(table) < FEW_ROWS
         )
     few = table.names(table.count() < FEW_ROWS)
     return few and [f"{some(few)} {have(few)} fewer than {FEW_ROWS} training {table.what}: too few to train on alone"]
 
 
-def untested(table: CheckedTable) -> Iterable[str]:
-    """Clients without test rows."""
-    none = [name for name, n in zip(table.clients, table.tested or (), strict=False) if n == 0]
-    return none and [
-        f"{some(none)} {have(none)} no test {table.what}: a result there cannot be measured, so nothing will tell "
-        "whether to join"
-    ]
+def untested(table: Table) -> Iterable[str]:
+    """Clients without rows for testing, of which a cut in time says so itself."""
+    if table.own_test and table.part is not None and table.when is None:
+        none = table.names(table.count(table.part == TEST) == 0)
+        if none:
+            yield (
+                f"{some(none)} {have(none)} no test {table.what}: a result there cannot be measured, so nothing will "
+                "tell whether to join"
+            )
 
 
-def spelt_alike(table: CheckedTable) -> Iterable[str]:
+def spelt_alike(table: Table) -> Iterable[str]:
     """Clients, labels and words that differ in case, accents or spaces alone."""
     if alike := spelling_variants(table.clients):
         yield f"clients {alike} differ in case, accents or spaces alone: one client under several names? make them one"
     for target in () if table.declared else table.targets:
-        values = np.array(table.labels)[target.values] if table.labels and target.classes else target.values
+        values = target.values
         if values.dtype.kind in "OU" and (alike := spelling_variants(*_held(values, table))):
-            yield target.of(separate_classes(alike))
-    for name, values in table.columns.items():
+            yield target.sentence(separate_classes(alike))
+    for name, values in table.features.items():
         known = table.rule(name).words or ()
         if values.dtype.kind != "O" or {v for v in values.tolist() if v is not None} <= set(known):
             continue
@@ -82,7 +349,7 @@ def spelt_alike(table: CheckedTable) -> Iterable[str]:
             )
 
 
-def _held(values: Array, table: CheckedTable, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
+def _held(values: Array, table: Table, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
     """The different words among values, and who holds one."""
 
     def held(one: str) -> str:
@@ -93,26 +360,27 @@ def _held(values: Array, table: CheckedTable, known: Sequence[str] = ()) -> tupl
     return [*known, *sorted({v for v in values.tolist() if isinstance(v, str)} - set(known))], held
 
 
-def one_class(table: CheckedTable) -> Iterable[str]:
+def one_class(table: Table) -> Iterable[str]:
     """Clients whose rows, if they are not few, are of one class."""
-    for target in table.targets:
+    whole, table = table, table.take(table.train)
+    for target, of_all in zip(table.targets, whole.targets, strict=True):
         if not target.classes or target.called == "the event":
             continue
-        if table.alone and table.rows >= FEW_ROWS and len(table.labels) != 1 == len(np.unique(target.values)):
-            name = table.labels[int(target.values[0])] if table.labels else target.values[0]
-            yield f"all training {table.what} here are of one class, {name}"
+        known = table.declared or codes_of(of_all.values)[1]
+        if table.alone and len(table) >= FEW_ROWS and len(known) > 1 == len(codes_of(target.values)[1]):
+            yield f"all training {table.what} here are of one class, {label_name(target.values[0])}"
         codes, enough = codes_of(target.values)[0], table.count() >= FEW_ROWS
-        owners = np.full(table.rows, -1) if table.owners is None else table.owners
+        owners = np.full(len(table), -1) if table.owners is None else table.owners
         kinds = np.unique(np.stack([owners, codes]), axis=1)[0]
         single = table.names(enough & (np.bincount(kinds[kinds >= 0], minlength=len(table.clients)) == 1))
         if single:
-            yield target.of(
+            yield target.sentence(
                 f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there alone "
                 "learns nothing but to say it"
             )
 
 
-def no_event(table: CheckedTable) -> Iterable[str]:
+def no_event(table: Table) -> Iterable[str]:
     """Clients among whose rows, if they are not few, no event happened."""
     for target in table.targets:
         if target.called == "the event":
@@ -121,20 +389,24 @@ def no_event(table: CheckedTable) -> Iterable[str]:
                 yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
 
 
-def no_such_class(table: CheckedTable) -> Iterable[str]:
+def no_such_class(table: Table) -> Iterable[str]:
     """Classes that no row has, where labels are their numbers and nobody has named them."""
-    return table.absent and [
-        f"there are classes 0 to {len(table.labels) - 1}, and {some(table.absent)} never occur: number those that do "
-        "0, 1, ..., or give words as labels, unless these are classes, too"
-    ]
+    if table.kind.classes and table.y.dtype.kind in "iu" and not (table.alone or table.classes or table.declared):
+        known = np.unique(table.y)
+        absent = [] if names_of_numbers(known, table.of_table) else sorted({*range(known[-1] + 1)} - {*known.tolist()})
+        if absent:
+            yield (
+                f"there are classes 0 to {known[-1]}, and {some(list(map(str, absent)))} never occur: number those "
+                "that do 0, 1, ..., or give words as labels, unless these are classes, too"
+            )
 
 
 # ---------------------------------------------------------------- numbers
-def far_from_others(table: CheckedTable) -> Iterable[str]:
+def far_from_others(table: Table) -> Iterable[str]:
     """Sites whose mean of a column or a target is so far from the others' that its unit may be another."""
-    of = {table.called(name): values for name, values in table.columns.items() if not table.by_site(name)}
+    of = {table.called(name): values for name, values in table.features.items() if not table.by_site(name)}
     for target in table.targets:
-        if not target.classes:
+        if not target.classes and target.values.dtype.kind in "fiu":
             of[target.called] = np.where(np.isfinite(target.values), target.values, np.nan)
     for what, values in of.items():
         if values.dtype.kind in "fiu":
@@ -163,9 +435,9 @@ def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
     return abs(own.mean - together.mean) / (together.sd or max(abs(together.mean), 1.0))
 
 
-def far_from_agreed(table: CheckedTable) -> Iterable[str]:
+def far_from_agreed(table: Table) -> Iterable[str]:
     """A client's numbers whose unit may not be the one agreed on."""
-    for name, values in table.columns.items() if table.alone and table.rules else ():
+    for name, values in table.features.items() if table.alone and table.rules else ():
         rule = table.rule(name)
         if values.dtype.kind != "f" or rule.mean is None or not rule.sd or np.isnan(values).all():
             continue
@@ -177,10 +449,10 @@ def far_from_agreed(table: CheckedTable) -> Iterable[str]:
             )
 
 
-def stands_for_none(table: CheckedTable) -> Iterable[str]:
+def stands_for_none(table: Table) -> Iterable[str]:
     """Numbers such as -999 that return, farther from all others than these reach."""
     way = "leave it empty (data_options.gaps names such values of a CSV file)"
-    of = [(table.called(name), values, way) for name, values in table.columns.items() if not table.measured]
+    of = [(table.called(name), values, way) for name, values in table.features.items() if not table.measured]
     of += [(target.called, target.values, "leave such rows out") for target in table.targets if not target.classes]
     for what, values, remedy in of:
         if values.dtype.kind not in "fiu":
@@ -197,11 +469,11 @@ def stands_for_none(table: CheckedTable) -> Iterable[str]:
                 break
 
 
-def unscaled(table: CheckedTable) -> Iterable[str]:
+def unscaled(table: Table) -> Iterable[str]:
     """The column that a network will stumble over."""
     size = {
         name: float(np.sqrt(np.nanmean(values**2)))
-        for name, values in (table.columns.items() if table.rules is None and table.what != "texts" else ())
+        for name, values in (table.features.items() if table.rules is None and table.what != "texts" else ())
         if values.dtype.kind == "f" and np.isfinite(values).any()
     }
     large = [name for name, of in size.items() if of > (FAR if table.measured else LARGE)]
@@ -215,9 +487,9 @@ def unscaled(table: CheckedTable) -> Iterable[str]:
         )
 
 
-def empty_at(table: CheckedTable) -> Iterable[str]:
+def empty_at(table: Table) -> Iterable[str]:
     """Sites at which a column has no value, or only one where others have many."""
-    for name, values in table.columns.items():
+    for name, values in table.features.items():
         present = ~gaps_in(values)
         silent = table.names((table.count() > 0) & (table.count(present) == 0))
         if table.alone and table.by_site(name) and not present.any():
@@ -232,9 +504,9 @@ def empty_at(table: CheckedTable) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- words
-def cut_texts(table: CheckedTable) -> Iterable[str]:
+def cut_texts(table: Table) -> Iterable[str]:
     """Texts of which the end is not read."""
-    share = float((table.columns["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
+    share = float((table.features["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
     if share >= 0.05:
         yield (
             f"{share:.0%} of the training texts have {LENGTH} words or more, and only the first {LENGTH} are read: put "
@@ -242,9 +514,9 @@ def cut_texts(table: CheckedTable) -> Iterable[str]:
         )
 
 
-def codes_beside_words(table: CheckedTable) -> Iterable[str]:
+def codes_beside_words(table: Table) -> Iterable[str]:
     """Columns of words that some sites write in numbers alone."""
-    for name, values in table.columns.items():
+    for name, values in table.features.items():
         sides: dict[bool, list[str]] = {}
         for i, client in enumerate(table.compared if values.dtype.kind == "O" else ()):
             kinds = {value_of(one) is not None for one in set(values[table.at(i)].tolist()) if isinstance(one, str)}
@@ -257,9 +529,9 @@ def codes_beside_words(table: CheckedTable) -> Iterable[str]:
             )
 
 
-def not_agreed(table: CheckedTable) -> Iterable[str]:
+def not_agreed(table: Table) -> Iterable[str]:
     """Words that were not agreed on; those spelt like one of these are named for that."""
-    for name, values in table.columns.items() if table.rules else ():
+    for name, values in table.features.items() if table.rules else ():
         known = table.rule(name).words or ()
         present = {word(v) if isinstance(v, float) else v for v in values[~gaps_in(values)].tolist()}
         alike = set(map(letters, known))
@@ -268,7 +540,7 @@ def not_agreed(table: CheckedTable) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- columns that say too much
-def identifies(table: CheckedTable) -> Iterable[str]:
+def identifies(table: Table) -> Iterable[str]:
     """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
     yield from _named(
         [name for name, values in _columns(table) if _never_return(values, table)],
@@ -276,7 +548,7 @@ def identifies(table: CheckedTable) -> Iterable[str]:
     )
 
 
-def _never_return(values: Array, table: CheckedTable) -> bool:
+def _never_return(values: Array, table: Table) -> bool:
     present = ~gaps_in(values)
     values = values[present]
     if values.dtype.kind == "O":
@@ -289,7 +561,7 @@ def _never_return(values: Array, table: CheckedTable) -> bool:
     return bool(dense and len(np.unique(np.stack([values, sites]), axis=1).T) == len(values))
 
 
-def names_the_site(table: CheckedTable) -> Iterable[str]:
+def names_the_site(table: Table) -> Iterable[str]:
     """Columns of values that return, nearly each at one site alone."""
     if table.owners is not None:
         here, owners = table.owners >= 0, table.owners
@@ -299,7 +571,7 @@ def names_the_site(table: CheckedTable) -> Iterable[str]:
         )
 
 
-def gives_the_answer(table: CheckedTable) -> Iterable[str]:
+def gives_the_answer(table: Table) -> Iterable[str]:
     """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
     for target in table.targets:
         yield from _named(
@@ -308,8 +580,8 @@ def gives_the_answer(table: CheckedTable) -> Iterable[str]:
         )
 
 
-def _columns(table: CheckedTable) -> Iterator[tuple[str, Array]]:
-    return iter(table.columns.items() if table.rows > ENOUGH and not table.measured else ())
+def _columns(table: Table) -> Iterator[tuple[str, Array]]:
+    return iter(table.features.items() if len(table) > ENOUGH and not table.measured else ())
 
 
 def _named(columns: Sequence[str], what: str) -> Iterator[str]:
@@ -328,7 +600,7 @@ def _tells(values: Array, kinds: Array) -> bool:
     return wrong <= len(kind) / 100 and len(kind) - most >= max(ENOUGH, 10 * wrong)
 
 
-def _gives(values: Array, target: CheckedTarget) -> bool:
+def _gives(values: Array, target: Target) -> bool:
     present = ~gaps_in(values) & ~gaps_in(target.values)
     numbers, kind = values[present], codes_of(target.values[present])[0]
     if len(kind) <= ENOUGH or not kind.any():
@@ -345,13 +617,13 @@ def _gives(values: Array, target: CheckedTarget) -> bool:
     return min(n, len(kind) - n) >= FEW_ROWS and max(auroc, 1 - auroc) > 0.99
 
 
-def names_people(table: CheckedTable) -> Iterable[str]:
+def names_people(table: Table) -> Iterable[str]:
     """A column that seems to say who is in a row, where that is not known."""
-    return [] if table.people or table.measured else unnamed_patients(table.columns)
+    return [] if table.patients is not None or table.measured else unnamed_patients(table.features)
 
 
 # ---------------------------------------------------------------- copies
-def copies(table: CheckedTable) -> Iterable[str]:
+def copies(table: Table) -> Iterable[str]:
     """Test rows that stand in training although chance hardly makes them equal."""
     if table.keys:
         train, test, chance = table.keys
@@ -365,7 +637,8 @@ def copies(table: CheckedTable) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- the list
-CHECKS: tuple[Callable[[CheckedTable], Iterable[str]], ...] = (
+NOTES: tuple[Callable[[Table], Iterable[str]], ...] = (
+    lambda table: table.notes,
     few_rows,
     untested,
     spelt_alike,
@@ -388,18 +661,37 @@ CHECKS: tuple[Callable[[CheckedTable], Iterable[str]], ...] = (
 )
 
 
-def notes(table: CheckedTable) -> list[str]:
-    """The sentences of all checks."""
-    return [sentence for check in CHECKS for sentence in check(table)]
+def refuse(table: Table) -> None:
+    """End with what cannot be meant.
+
+    Raises:
+        DataError: If there is anything.
+    """
+    if not len(table):
+        raise DataError(f"{table.name} holds no examples, at least 1 is needed")
+    for check in REFUSALS:
+        for sentence in check(table):
+            raise DataError(f"{table.name}: {sentence}")
 
 
-def noted(data: Dataset, alone: bool = False, more: Sequence[str] = ()) -> Dataset:
-    """The data set with what may not be meant in it, which is warned of, and `more` that is known of its test rows."""
-    table = table_of(data, alone)
-    sentences = [*more, *notes(replace(table, tested=None) if more else table)]
+def notes(table: Table) -> list[str]:
+    """The sentences on what may not be meant."""
+    training = table.take(table.train)
+    return list(
+        dict.fromkeys(
+            sentence
+            for check in NOTES
+            for sentence in check(table if check in (untested, one_class, no_such_class, copies) else training)
+        )
+    )
+
+
+def warned(table: Table) -> tuple[str, ...]:
+    """The same, each of which is warned of."""
+    sentences = notes(table)
     for sentence in sentences:
         warn(sentence, stacklevel=3)
-    return replace(data, doubts=(*data.doubts, *sentences))
+    return tuple(sentences)
 
 
 # ---------------------------------------------------------------- sums of sites
@@ -419,5 +711,7 @@ def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
     for name in next(iter(sites.values())):
         held = [(i, one) for i, by_name in enumerate(sites.values()) for one in by_name[name].words or ()]
         words, owners = np.array([one for _, one in held], object), np.array([i for i, _ in held], np.int64)
-        sentences += spelt_alike(CheckedTable({name: words}, owners=owners, clients=tuple(sites)))
+        sentences += spelt_alike(
+            Table("", np.empty((len(words), 0)), columns={name: words}, owners=owners, clients=tuple(sites))
+        )
     return sentences

@@ -1,14 +1,304 @@
-"""Columns of tables: how many there may be, and their names in one form of Unicode, also in settings."""
+"""Columns of values: frames of any library (by narwhals), lists, tensors and arrays become numbers, words and gaps."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import time, timedelta
+from decimal import Decimal
 from typing import Any
 
-from unskew.errors import DataError
-from unskew.words import composed
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from unskew.data.places import Place, by_number
+from unskew.errors import DataError, did_you_mean
+from unskew.words import composed, with_article
+
+Array = npt.NDArray[Any]
+RawTable = Mapping[str, Array]
+"""Columns by name, of one length: numbers as float64 with NaN for a gap, or words as objects with None for a gap."""
+
+GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
+"""Words of a CSV file that mean that there is no value."""
 
 MOST = 1 << 16
 """Most columns of a table: each is looked at by itself, which takes half a millisecond."""
+
+WRITTEN = "of a CSV file decimal, thousands and gaps say how numbers are written"
+"""What to do about numbers that were read as words."""
+
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_CLOCK = re.compile(r"\s*-?([0-9]+ days?,? )?[+-]?[0-9]{1,4}:[0-5][0-9](:[0-5][0-9](\.[0-9]+)?)?\s*")
+_PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?")
+_LIKE_A_NUMBER = re.compile(r"[+-]?(?!0[0-9])[0-9.,'\u2019\s]*[0-9][0-9.,'\u2019\s]*([eE][+-]?[0-9]+)?")
+
+
+# ---------------------------------------------------------------- values
+def is_gap(value: object) -> bool:
+    """True for what stands where there is no value: None, NaN, pandas' NA and NaT, NumPy's NaT, and a blank text."""
+    return (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float | np.datetime64 | np.timedelta64) and value != value)
+        or type(value).__name__ in ("NAType", "NaTType")
+    )
+
+
+def is_date(value: object) -> bool:
+    """True for a date, and for a word that is written as one."""
+    return (
+        hasattr(value, "year")
+        or isinstance(value, np.datetime64)
+        or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)
+    )
+
+
+def is_clock(value: object) -> bool:
+    """True for a word for a span of time or a time of day.
+
+    >>> [is_clock(word) for word in ("5 days 21:46:00", "141:46", "0:00:00.028", "1:2")]
+    [True, True, True, False]
+    """
+    return isinstance(value, str) and _CLOCK.fullmatch(value) is not None
+
+
+def kind_of_time(value: object) -> tuple[str, str]:
+    """A date, a span of time or a time of day in words, and numbers that can be made of it; else both empty."""
+    if isinstance(value, timedelta | np.timedelta64) or is_clock(value):
+        return "span of time", "such as hours"
+    if isinstance(value, time):
+        return "time of day", "such as hours since midnight"
+    return ("date", "such as days since a day that all agree on") if is_date(value) else ("", "")
+
+
+def value_of(word: str) -> float | None:
+    """The number that a short word with a decimal point is; None for other words.
+
+    >>> value_of("-99"), value_of("k.A.")
+    (-99.0, None)
+    """
+    return float(word) if _PLAIN.fullmatch(word) else None
+
+
+def word(number: float) -> str:
+    """A number that is a code, as a word: 3.0 is "3"; True is "True"."""
+    if isinstance(number, bool):
+        return str(number)
+    return str(int(number)) if float(number).is_integer() else repr(float(number))
+
+
+def gap_numbers(gaps: Sequence[str]) -> list[float]:
+    """The numbers among words that mean that there is no value."""
+    return [value for word in gaps if (value := value_of(word)) is not None]
+
+
+def gaps_in(values: Array) -> npt.NDArray[np.bool_]:
+    """True where a column has no value, (N,)."""
+    return np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
+
+
+def numbers_as_words(words: Iterable[str], few: int = 10) -> str:
+    """A word of a column of more than a `few` different ones most of which are numbers; empty for any other column."""
+    known = sorted(set(words))
+    like = [one for one in known if _LIKE_A_NUMBER.fullmatch(one.strip()) and not is_date(one)]
+    if len(known) <= few or 2 * len(like) <= len(known):
+        return ""
+    return next((one for one in known if one not in like), next((w for w in like if value_of(w) is None), like[0]))
+
+
+def natural(word: str) -> tuple[float, str]:
+    """Order of words: numbers by size before all others."""
+    try:
+        return float(word), word
+    except ValueError:
+        return float("inf"), word
+
+
+# ---------------------------------------------------------------- columns
+def cells(values: Any) -> Array:
+    """Values of a frame's column, a list, a tensor or an array: numbers, or objects with None where there is no value.
+
+    What is masked is a gap.  Decimals, and NumPy's single numbers among objects, are plain numbers.
+
+    Raises:
+        DataError: If it is a sparse matrix, or lists of different lengths.
+    """
+    if isinstance(values, Tensor):
+        plain = values.detach().cpu()
+        return np.asarray((plain if plain.dtype.is_complex or not plain.is_floating_point() else _known(plain)).numpy())
+    if hasattr(values, "toarray"):
+        raise DataError("a sparse matrix is not read; give its .toarray()")
+    column = nw.from_native(values, series_only=True, pass_through=True)
+    if isinstance(column, nw.Series):
+        return _of_series(column)
+    if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
+        values = np.ma.array(values)
+    if np.ma.is_masked(values):
+        gap, kind = (
+            (np.nan, np.result_type(values.dtype, np.float32)) if values.dtype.kind in "fiub" else (None, object)
+        )
+        array: Array = values.data.astype(kind)
+        array[np.ma.getmaskarray(values)] = gap
+        return array if kind is not object else _objects(array)
+    if isinstance(values, list | tuple) and any(isinstance(one, str) or is_gap(one) for one in values):
+        return _objects(_listed(values))  # of which NumPy would make words of gaps
+    try:
+        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    except (TypeError, ValueError) as error:
+        if isinstance(values, list | tuple):
+            raise DataError("got lists of different lengths; give rows of one length") from None
+        raise DataError(f"it is not an array of numbers: {' '.join(str(error).split())}") from None
+    return array if array.dtype.kind in "fiubU" else _objects(array)
+
+
+def _known(values: Tensor) -> Tensor:
+    """NumPy has no bfloat16."""
+    return values.float() if values.element_size() == 2 and "bfloat" in str(values.dtype) else values
+
+
+def _of_series(column: "nw.Series[Any]") -> Array:
+    kind = column.dtype
+    if kind.is_decimal():
+        column = column.cast(nw.Float64)
+    if kind.is_numeric() or kind == nw.Boolean:
+        array = np.asarray((column.cast(nw.Float64) if column.null_count() else column).to_numpy())
+        if array.dtype.kind in "fiub":
+            return array
+    return _objects(_listed(column.to_list()))
+
+
+def _listed(values: Sequence[Any]) -> Array:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _objects(array: Array) -> Array:
+    flat = np.fromiter(map(_plain, array.astype(object).flat), object, array.size)
+    return flat.reshape(array.shape)
+
+
+def _plain(value: Any) -> Any:
+    if is_gap(value) and not isinstance(value, str):
+        return None
+    if isinstance(value, Decimal):
+        return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
+    # A span of time is a number to NumPy; one in nanoseconds would become a whole number.
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufcU" else value
+
+
+def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Array:
+    """A column as float64 with NaN for a gap, or as words with None for a gap; truths are 0 and 1.
+
+    What is neither number nor word stays as it is, for checks to name.
+
+    Args:
+        values: The column.
+        gaps: Words that mean that there is no value, and so do the numbers among them.
+        category: Numbers are words, too.
+    """
+    array = cells(values)
+    if array.dtype.kind in "fiub" and array.ndim == 1 and not category:
+        numbers = array.astype(np.float64)
+        return np.where(np.isin(numbers, gap_numbers(gaps)), np.nan, numbers) if gaps else numbers
+    none = {*gaps, *gap_numbers(gaps)}
+    plain = [None if is_gap(v) or (isinstance(v, str | int | float) and v in none) else v for v in array.tolist()]
+    if category or any(isinstance(value, str) for value in plain):
+        return _listed([word(v) if isinstance(v, bool | int | float) else v for v in plain])
+    if all(v is None or isinstance(v, bool | int | float) for v in plain):
+        return np.array([np.nan if v is None else v for v in plain], np.float64)
+    return _listed(plain)
+
+
+def no_value(name: str, values: Array, place: Place) -> str:
+    """A sentence on a column of something else than numbers and words; else empty."""
+    for i, value in enumerate(values.tolist() if values.dtype.kind == "O" else ()):
+        if value is not None and not isinstance(value, str | int | float):
+            kind, numbers = kind_of_time(value)
+            return (
+                f"column {name!r} holds {with_article(kind or type(value).__name__)} in {place(i)}: make numbers of "
+                f"them{', ' + numbers if numbers else ''}, or leave the column out"
+            )
+    return ""
+
+
+def stacked(parts: Sequence[Array]) -> Array:
+    """One column of several: numbers, or words if some are."""
+    if len({part.dtype.kind == "O" for part in parts}) == 1:
+        return np.concatenate(parts)
+    return column(np.concatenate([part.astype(object) for part in parts]))
+
+
+# ---------------------------------------------------------------- frames
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A table of any library.
+
+    Attributes:
+        columns: Cells by name, in one form of Unicode.
+        categories: Names of columns that are categories by their type.
+        orders: Labels in the order that a column's type declares.
+        place: Where a row stands, in words.
+        notes: Sentences on how it was read.
+    """
+
+    columns: dict[str, Array]
+    categories: frozenset[str] = frozenset()
+    orders: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    place: Place = by_number
+    notes: tuple[str, ...] = ()
+
+    def column(self, name: str, gaps: Sequence[str] = ()) -> Array:
+        """A column as an input."""
+        return column(self.columns[name], gaps, name in self.categories)
+
+
+def is_frame(data: object) -> bool:
+    """True for a table of a library such as pandas, Polars or Arrow."""
+    try:
+        native = nw.from_native(data, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        return True
+    return isinstance(native, Frame | nw.DataFrame | nw.LazyFrame)
+
+
+def frame_of(data: Any, what: str = "the table") -> Frame:
+    """A table of any library, or a mapping of columns.
+
+    Raises:
+        DataError: If it is lazy, empty, or has two columns of one name.
+    """
+    if isinstance(data, Frame):
+        return data
+    with suppress(nw.exceptions.DuplicateError):
+        if isinstance(nw.from_native(data, pass_through=True), nw.LazyFrame):
+            raise DataError(f"{what} is a lazy frame; collect() it first")
+    names = (
+        list(data) if isinstance(data, Mapping) else list(getattr(data, "columns", getattr(data, "column_names", ())))
+    )
+    name, count = Counter(composed(str(one)) for one in names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise DataError(f"{what} has {count} columns {name!r}; rename or remove all but one")
+    check_width(len(names), what)
+    frame = nw.from_native(data, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        columns = {composed(str(name)): cells(data[name]) for name in names}
+        return Frame(columns)
+    if not names or not len(frame):
+        raise DataError(f"{what} has no {'rows' if names else 'columns'}")
+    columns, categories, orders = {}, set(), {}
+    for native, series in zip(names, frame.iter_columns(), strict=True):
+        name = composed(str(native))
+        columns[name] = cells(series)
+        if series.dtype in (nw.Categorical, nw.Enum):
+            categories.add(name)
+            if order := order_of(series.to_native()):
+                orders[name] = order
+    return Frame(columns, frozenset(categories), orders)
 
 
 def check_width(columns: int, what: str) -> None:
@@ -19,12 +309,39 @@ def check_width(columns: int, what: str) -> None:
     """
     if columns > MOST:
         raise DataError(
-            f"{what} has {columns:,} columns, and a table has {MOST:,} at most; keep fewer, or give an array (npz:PATH)"
+            f"{what} has {columns:,} columns, and a table has {MOST:,} at most; keep fewer, or give an array"
         )
 
 
+def order_of(labels: Any) -> tuple[Any, ...]:
+    """The labels in the order of an ordered category of pandas, or of an Enum of Polars; empty of anything else.
+
+    They are words, truths or whole numbers: other numbers are no classes.
+    """
+    dtype: Any = getattr(labels, "dtype", None)
+    if not getattr(dtype, "ordered", type(dtype).__name__ == "Enum"):
+        return ()
+    known = dtype.categories.to_list()
+    whole = all(isinstance(one, str | int) or (isinstance(one, float) and one.is_integer()) for one in known)
+    return tuple(known) if whole else ()
+
+
+def check_column(columns: Collection[str], name: object, setting: str, holds: str = "values") -> None:
+    """Refuse a setting that does not name a column.
+
+    Raises:
+        DataError: If it is missing, or there is no such column.
+    """
+    known = list(columns)
+    some_of = f"columns: {', '.join(known[:8])}" + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+    if name is None:
+        raise DataError(f"{setting} must name the column of the {holds}, as in {setting}={known[-1]!r} ({some_of})")
+    if name not in known:
+        raise DataError(f"{setting}: there is no column {name!r}{did_you_mean(str(name), known)} ({some_of})")
+
+
 def composed_names(names: Any) -> Any:
-    """A name of a column, or several, composed; anything else as it is.
+    """A name of a column, or several, in one form of Unicode; anything else as it is.
 
     >>> composed_names(("a\u0308ge", None)) == ("\u00e4ge", None)
     True
@@ -34,55 +351,36 @@ def composed_names(names: Any) -> Any:
     return composed(names) if isinstance(names, str) else names
 
 
-def with_composed_columns(data: Any, what: str = "the table") -> Any:
-    """A table, or data that hold some, with columns whose names are composed; anything else as it is.
-
-    Args:
-        data: A DataFrame or a Hugging Face dataset, a mapping of such, or a tuple that begins with one.
-        what: What it is called in an error.
+def truths(values: Iterable[Any], column: str, place: Any) -> npt.NDArray[np.bool_]:
+    """True for test rows, by a column that says so; `place` names a row.
 
     Raises:
-        DataError: If two columns of a table are then one, or there are too many.
+        DataError: If a value is neither true nor false, or all are the same.
     """
-    if isinstance(data, Mapping):
-        parts = {key: with_composed_columns(of, f"the table of {key}") for key, of in data.items()}
-        return parts if any(parts[key] is not of for key, of in data.items()) else data
+    flags = []
+    for i, value in enumerate(values):
+        key = value.strip().lower() if isinstance(value, str) else value
+        if not isinstance(key, bool | int | float | str | np.bool_ | np.number) or key not in _TRUTHS:
+            raise DataError(
+                f"column {column!r} must say test or train, true or false, yes or no, or 1 or 0, got {value!r} in "
+                f"{place(i)}"
+            )
+        flags.append(_TRUTHS[key])
+    is_test = np.array(flags, bool)
+    if is_test.all() or not is_test.any():
+        raise DataError(f"column {column!r} calls {'all' if is_test.all() else 'none'} of the rows test rows")
+    return is_test
+
+
+_TRUTHS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
+_TRUTHS |= dict.fromkeys(("yes", "oui", "vrai", "ja", "wahr"), True)  # as Excel writes truths elsewhere
+_TRUTHS |= dict.fromkeys(("no", "non", "faux", "nein", "falsch"), False)
+
+
+def type_name(data: object) -> str:
+    """Name what was given, for messages: its type, and its shape or length."""
+    if isinstance(data, np.ndarray | Tensor):
+        return f"one array of shape {tuple(data.shape)}"
     if isinstance(data, tuple | list):
-        first = with_composed_columns(data[0], what) if len(data) in (2, 3) else None
-        return data if first is None or first is data[0] else (first, *data[1:])
-    of_hugging_face = hasattr(data, "column_names") and hasattr(data, "features")
-    if not of_hugging_face and not (hasattr(data, "to_numpy") and hasattr(data, "columns")):
-        return data
-    known = list(data.column_names if of_hugging_face else data.columns)
-    check_width(len(known), what)
-    changed = {name: composed(name) for name in known if composed_names(name) != name}
-    if not changed:
-        return data
-    check_one_form(known, what)
-    if of_hugging_face:
-        return data.rename_columns(changed)
-    return data.rename(changed) if type(data).__module__.startswith("polars") else data.rename(columns=changed)
-
-
-def composed_test(test: Any) -> Any:
-    """The setting `test` of data at hand: a column's name, or tables, composed; rows of numbers or texts as they are.
-
-    Raises:
-        DataError: As in `with_composed_columns`.
-    """
-    return composed(test) if isinstance(test, str) else with_composed_columns(test, "test")
-
-
-def check_one_form(names: Any, what: str) -> None:
-    """Refuse two names of columns that differ in their form of Unicode alone.
-
-    Raises:
-        DataError: If there are such names.
-    """
-    different = dict.fromkeys(names)
-    name, count = Counter(map(composed_names, different)).most_common(1)[0] if different else ("", 0)
-    if count > 1:
-        raise DataError(
-            f"{what} has {count} columns {name!r}, which differ in their form of Unicode alone (an é is one character, "
-            "or two as macOS writes it); rename or remove all but one"
-        )
+        return f"{with_article(type(data).__name__)} of {len(data)}"
+    return with_article(type(data).__name__)

@@ -1,17 +1,24 @@
-"""Reads folders of images: a folder for each client, in it a folder for each class.
+"""Reads images: in folders of sites and classes, or named by a table that lies beside them.
 
-Below `images:PATH` lie PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file; where all
-images are one client's own, the same without SITE.  All images below the folder of a class are of this class, however
-deep they lie: a folder for each patient is usual, as PATH/SITE/CLASS/PATIENT/file.
+    PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file; where all images are one
+    client's own, the same without SITE.  All images below the folder of a class are of this class, however deep they
+    lie: a folder for each patient is usual, as PATH/SITE/CLASS/PATIENT/file.
+
+    PATH/labels.csv, with a row for each image: its path from PATH, or the file's name, with or without its ending,
+    where only one file has it; its label and, where known, its site and patient.
+
+A folder is a table, too: what the path says of an image is a row of it.
 """
 
 import importlib
 import os
+import re
 import struct
 import warnings
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,33 +27,26 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew import machine
-from unskew.data.arrays import all_for_testing, from_arrays
-from unskew.data.checks import noted
+from unskew.data import build, tables
+from unskew.data.columns import Array, check_column, composed_names, truths, value_of
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
-from unskew.data.patients import Ints, PatientIds, coded
-from unskew.errors import DataError, did_you_mean, shown, warn
-from unskew.keys import Key
+from unskew.data.latest import Latest
+from unskew.data.own import cut_in_time
+from unskew.data.patients import PatientIds, unnamed_patients
+from unskew.data.table import TEST, TRAIN, Table, numbered
+from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
+from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
 LAYOUT = "PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file"
 OWN_LAYOUT = "PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"
-ARRAYS = "give them as arrays (npz:PATH), which a split divides"
 
 PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")
 """Names of folders that are parts of data, and no site, class or patient."""
 
-OF_SYSTEMS = (
-    "thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information",
-    "lost+found",
-)  # fmt: skip
-"""What Windows, macOS and servers of files write beside people's files, besides hidden ones."""
-
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-NEARLY_ALL = 0.9
-"""Share of values that are names of image files from which on they are taken for such, and not for texts."""
-
 READ = (
     f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}; of others, such as DICOM, save the pixels as "
     "8-bit PNG, or give arrays"
@@ -72,21 +72,35 @@ TURNS = {
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Rules that bring images to one shape, and classes to one order.
+    """Rules that bring images to one shape and classes to one order, and the table that names the images, if one does.
 
     Attributes:
+        labels: The table, CSV or Parquet, by its path from the folder; without it folders are sites and classes.
+        image: Its column of the images.
+        target: Its column of what is learned; several columns where it has several, as 0 or 1 for each label.
+        client: Its column of the clients; by default the data name none, and a split divides them.
+        patient: Its column of who is on an image, by default not known: nobody is in training and in testing then.  Of
+            folders, "folder" if each folder directly in that of a class is one patient's: those of one name at one
+            site are one's, and a file beside them is somebody else's.
+        patient_ids: Whose the patients' names are, as in a table.
+        test: Its column that says which images are for testing, or that the latest are, as in a table; by default a
+            fifth of each client's is set aside, or the images of a fifth of each client's patients.
         size: Height and width to which they are resized, pixels; by default all must have one size.
-        classes: Names of all classes, in order, where sites may lack some; by default those of the folders.
-        alone: The folder is one client's own, and no folders of sites are in it.
+        classes: Names of all classes, in order, where sites may lack some; by default those that occur.
+        alone: The folder is one client's own: no folders of sites are in it, and a column `client` is not read.
         mean, std: Of each channel, by which pixels in [0, 1] are standardised; by default those of the training images.
         channels: 1 makes all images grey, 3 gives all three channels; by default grey ones stay grey where all are.
-        testing: All images are for testing, unless folders say which are, and `alone` is as the folder looks: true if
-            images lie directly in its folders, or these are called after `classes` or train and test.
-        patient: "folder" if each folder directly in that of a class is one patient's: nobody is in training and in
-            testing then.  Folders of one name at one site are one's, and a file beside them is somebody else's.
-        patient_ids: Whose the folders' names are, as in a table.
+        testing: All images are for testing, unless folders or `test` say which are, and `alone` is as the folder
+            looks: true if images lie directly in its folders, or these are called after `classes` or train and test.
     """
 
+    labels: str | None = None
+    image: str | None = None
+    target: str | tuple[str, ...] | None = None
+    client: str | None = None
+    patient: str | None = None
+    patient_ids: PatientIds | None = None
+    test: str | Latest | None = None
     size: Annotated[int, Ge(1)] | None = None
     classes: tuple[str, ...] | None = None
     alone: bool = False
@@ -94,231 +108,290 @@ class ImageOptions:
     std: tuple[float, ...] | None = None
     channels: Literal[1, 3] | None = None
     testing: bool = False
-    patient: Literal["folder"] | None = None
-    patient_ids: PatientIds | None = None
 
-    @property
-    def layout(self) -> str:
-        """Layout of the files."""
-        return OWN_LAYOUT if self.alone else LAYOUT
+    def __post_init__(self) -> None:
+        """Write names in one form of Unicode, as tables have them.
+
+        Raises:
+            ConfigError: If columns are named and no table, or a table and not what is in it.
+        """
+        for setting in ("image", "target", "client", "patient", "classes"):
+            object.__setattr__(self, setting, composed_names(getattr(self, setting)))
+        columns = [name for name in ("image", "target", "client", "test") if getattr(self, name) is not None]
+        if self.labels is None and (columns or self.patient not in (None, "folder")):
+            raise ConfigError(
+                f"{', '.join(columns or ['patient'])} are columns of the images' table; name "
+                "it, too, as in labels = 'labels.csv', a file in their folder"
+            )
+        if self.labels is not None and (self.image is None or self.target is None):
+            raise ConfigError("labels is a table; name its columns image and target, too")
 
 
-def read_images(root: Path, options: ImageOptions) -> Dataset:
-    """The data set in folders of images: a folder for each client, unless all is one's own, in it one for each class.
+@dataclass(frozen=True)
+class _Image:
+    """An image, by what its path or its row says: part is train, test, or "" where that is not said."""
 
-    A client may divide its images into `train` and `test`, which hold the classes; then all clients must.  Files that
-    are not read are counted in a warning.
+    file: Path
+    label: Any
+    site: str | None = None
+    patient: str | None = None
+    part: str = ""
+
+
+def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Table:
+    """The images of a folder as one table.
 
     Raises:
-        DataError: If there is no such folder or image, folders are not laid out so, a link leads out of the folder, a
-            site has files and no image, an image cannot be read, or sizes differ.
+        DataError: If there is no such folder, image, table or column, folders are not laid out so, a link leads out of
+            the folder, an image cannot be read, sizes differ, or a row names no image or one that another has named.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    constants = constants_of(options.mean, options.std)
-    if options.classes is not None:
-        options = replace(options, classes=tuple(map(composed, options.classes)))
+    read = _in_folders if options.labels is None else _in_table
+    images, times, notes = read(root, options, targets)
+    files = [image.file for image in images]
+    grey, mixed = look_at(root, files, options.size, options.channels)
+    sites = [image.site for image in images]
+    owners, names = (None, ()) if set(sites) == {None} else numbered(sites)
+    part = np.array([TEST if image.part == "test" else TRAIN for image in images], np.int8)
+    patients = np.array([image.patient for image in images], object)
+    several = (options.target,) if isinstance(options.target, str) else options.target or ()
+    labels = [image.label for image in images]
+    y = np.array(labels) if isinstance(labels[0], tuple | int | float) else np.array(labels, object)
+    rows = Table(
+        root.name,
+        y,
+        pixels(files, options.size, grey),
+        target=() if options.labels is None else several,
+        client=None if options.labels is None or options.alone else options.client,
+        patient=None if options.labels is None else options.patient,
+        owners=owners,
+        clients=names,
+        patients=patients if options.patient is not None and (not options.testing or part.any()) else None,
+        patient_ids=options.patient_ids,
+        part=part if part.any() else None,
+        place=lambda row: str(files[row].relative_to(root)) if options.labels is None else _place(root, options)(row),
+        files=options.labels is None,
+        notes=tuple(map(shown, (*notes, *mixed))),
+        kind=targets,
+        declared=options.classes,
+        alone=options.alone,
+    )
+    rule = options.test
+    return (
+        rows if times is None or not isinstance(rule, Latest) else cut_in_time(rows, rule, times, build.TEST_FRACTION)
+    )
+
+
+def read_images(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Dataset:
+    """The data set of the images of a folder, as `table` reads them; notes say what is not read."""
+    rows = table(root, options, targets)
+    data = build.dataset(
+        rows, own_test=True, constants=constants_of(options.mean, options.std), testing=options.testing
+    )
+    return replace(data, inputs=replace(data.inputs, made_grey=options.channels == 1))
+
+
+# ---------------------------------------------------------------- a table of images
+def _place(root: Path, options: ImageOptions) -> Any:
+    assert options.labels is not None
+    path = root / options.labels
+    return tables.lines_of(tables.kind_of(options.labels) or "", path, tables.TableOptions(""))
+
+
+def _in_table(root: Path, options: ImageOptions, targets: Targets) -> tuple[list[_Image], Array | None, list[str]]:
+    """The images that a table names, their times if that was asked for, and a sentence on those that it does not."""
+    assert options.labels is not None
+    assert options.image is not None
+    path, kind = root / options.labels, tables.kind_of(options.labels)
+    if kind is None or not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
+        raise DataError(
+            f"task.data_options.labels: {options.labels} is no table (.csv, .tsv, .parquet, .pq) in {root.absolute()}"
+        )
+    frame = tables.words_of(kind, path, tables.TableOptions("", leave_out=("",)))
+    words = frame.columns
+    several = (options.target,) if isinstance(options.target, str) else options.target or ()
+    client = None if options.alone else options.client
+    apart = options.test.column if isinstance(options.test, Latest) else options.test
+    roles = {"image": options.image, "client": client, "patient": options.patient, "test": apart}
+    for setting, name in (*(("target", name) for name in several), *roles.items()):
+        if name is not None:
+            check_column(list(words), name, f"task.data_options.{setting}")
+    found, _ = files_below(root)
+    files = _files(root, found, words[options.image].tolist(), frame.place, f"column {options.image!r} of {path.name}")
+    labels = list(zip(*(_target(words[name].tolist(), targets) for name in several), strict=True))
+    empty = [None] * len(files)
+    sites, who = (empty if name is None else words[name].tolist() for name in (client, options.patient))
+    tested = apart is not None and not isinstance(options.test, Latest)
+    is_test = truths(words[str(apart)].tolist(), str(apart), frame.place) if tested else np.zeros(len(files), bool)
+    images = [
+        _Image(
+            file,
+            label if len(label) > 1 else label[0],
+            "" if client and site is None else site,
+            one,
+            "test" * bool(test),
+        )
+        for file, label, site, one, test in zip(files, labels, sites, who, is_test.tolist(), strict=True)
+    ]
+    notes = []
+    if left := sorted(str(file.relative_to(root)) for file in set(found) - set(files)):
+        notes.append(
+            f"{len(left):,} of {counted(len(found), 'image')} below {root} stand{'s' * (len(left) == 1)} in no row of "
+            f"{path.name}: {some(left)}"
+        )
+    if options.patient is None:
+        taken = {*several, *roles.values()}
+        notes += unnamed_patients({name: words[name].tolist() for name in words if name not in taken}, inputs=False)
+    return images, words[apart] if apart is not None and not tested else None, notes
+
+
+def _target(words: Sequence[Any], targets: Targets) -> list[Any]:
+    """Labels as whole numbers if all are such, or as numbers where these are learned; else as they are."""
+    if all(word is not None and re.fullmatch("0|-?[1-9][0-9]*", word) for word in words):
+        return list(map(int, words))
+    numbers = [None if word is None else value_of(word) for word in words]
+    if targets.classes or any(number is None and word is not None for number, word in zip(numbers, words, strict=True)):
+        return list(words)
+    return [np.nan if number is None else number for number in numbers]
+
+
+def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Any, column: str) -> list[Path]:
+    """The file of each row's image."""
+    known = _by_name(root, images)
+    rows: dict[Path, int] = {}
+    for i, name in enumerate(names):
+        files = [] if name is None else known.get(composed(name.replace("\\", "/").removeprefix("./")), [])
+        if len(files) != 1 or files[0] in rows:
+            state = (
+                "names no image below the folder"
+                if not files
+                else f"may be any of {some([str(file.relative_to(root)) for file in files])}: write the path"
+                if len(files) > 1
+                else f"names the image of {place(rows[files[0]])}, too"
+            )
+            nearest = did_you_mean(str(name), list(known)[:1000]) if not files else ""
+            raise DataError(
+                f"{column}: {name!r} in {place(i)} {state}{nearest}; correct it, or leave the row out (what is read is "
+                f"{READ})"
+            )
+        rows[files[0]] = i
+    return list(rows)
+
+
+def _by_name(root: Path, images: Sequence[Path]) -> Mapping[str, list[Path]]:
+    """Images by all that they may be called: the path from the folder, the file's name, each with or without ending.
+
+    The longer name counts: `a/1.png` is that file, and `1.png` the one beside the table, whatever lies deeper.
+    """
+    known: list[dict[str, list[Path]]] = [{}, {}, {}, {}]
+    for file in images:
+        path = file.relative_to(root)
+        names = path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem
+        for of_kind, name in zip(known, names, strict=True):
+            of_kind.setdefault(composed(name), []).append(file)
+    return ChainMap(*known)
+
+
+# ---------------------------------------------------------------- folders of sites and classes
+def _in_folders(root: Path, options: ImageOptions, targets: Targets) -> tuple[list[_Image], None, list[str]]:
+    """The images in folders, and sentences on files that are not read, and on folders that may be patients'."""
     if options.testing:
         options = replace(options, alone=_has_no_sites(root, options))
-    contents = _contents(root, options)
-    grey, of_images = look_at(root, [image.file for image in contents.images], options.size, options.channels)
-    doubts = [*_not_read(root, contents.images, contents.left), *of_images]
-    patients: Ints | None = None
+    sites, left = ([root], []) if options.alone else entries(root, os.path.realpath(root))
+    if not options.alone and (odd := [site.name for site in sites if site.name.casefold() in PARTS]):
+        raise DataError(f"{root} has the folders {some(odd)}, where those of sites are expected: {LAYOUT}")
+    images: list[_Image] = []
+    for site in sites:
+        mine, others = _of_site(root, site, options)
+        if others and not mine:
+            raise DataError(
+                f"{site}: none of its {counted(len(others), 'file')} is read ({some([f.name for f in others])}); "
+                f"expected is {OWN_LAYOUT if options.alone else LAYOUT}, and a file is {READ}"
+            )
+        images, left = [*images, *mine], [*left, *others]
+    if not images or (not options.alone and len({image.site for image in images}) < 2):
+        raise DataError(
+            f"{root} has no images of {'a client' if options.alone else 'two sites or more'}; expected is "
+            f"{OWN_LAYOUT if options.alone else LAYOUT}"
+        )
+    if len({bool(image.part) for image in images}) > 1:
+        one = next(image.site for image in images if not image.part)
+        raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
+    notes = _not_read(root, len(images), left)
     if options.patient is None and not options.testing:
-        doubts += filter(None, [_folders_of_patients(root, contents.images)])
-    elif not options.testing:  # else nobody is kept apart from anybody
-        patients = _patients(contents.images, options.patient_ids)
-    for doubt in doubts:
-        warn(doubt)
-    sites = list(dict.fromkeys(image.site for image in contents.images))
-    arrays: dict[str, npt.NDArray[Any]] = {} if options.alone else {"clients": np.array(sites, np.str_)}
-    files: dict[str, list[str]] = {}
-    for part in sorted({image.part for image in contents.images}):
-        images = [image for image in contents.images if image.part == part]
-        key = part or "train"
-        arrays[f"x_{key}"] = pixels([image.file for image in images], options.size, grey)
-        arrays[f"y_{key}"] = np.array([image.label for image in images], np.str_)
-        if patients is not None:
-            arrays[f"patient_{key}"] = patients[[image.part == part for image in contents.images]]
-        files[key] = [shown(str(image.file.relative_to(root))) for image in images]
-        if not options.alone:
-            arrays[f"client_{key}"] = np.array([sites.index(image.site) for image in images], np.int64)
-    data = from_arrays(
-        root.name,
-        arrays,
-        Key(0) / "npz" / "test",
-        options.classes,
-        own=True,
-        own_test=True,
-        files=files,
-        constants=constants,
-    )
-    inputs = replace(data.inputs, made_grey=options.channels == 1)
-    data = replace(data, inputs=inputs, doubts=tuple(doubts), rows=None, ordered=options.classes is not None)
-    if not options.testing:
-        return noted(data, options.alone)
-    return data if "test" in files else all_for_testing(data)
-
-
-# ---------------------------------------------------------------- folders
-@dataclass(frozen=True)
-class _Image:
-    """An image: train, test, or "" where they are not divided; its site, class and file, and its folder there."""
-
-    part: str
-    site: str
-    label: str
-    file: Path
-    patient: str
-
-
-@dataclass
-class _Contents:
-    """Contents of a folder.
-
-    Attributes:
-        home: The folder, without links, which none may leave.
-        images: Images, by site and class.
-        left: Files that are not read.
-    """
-
-    home: str
-    images: list[_Image] = field(default_factory=list)
-    left: list[Path] = field(default_factory=list)
+        notes += _folders_of_patients(root, images)
+    return sorted(images, key=lambda image: image.part == "test"), None, notes
 
 
 def _has_no_sites(root: Path, options: ImageOptions) -> bool:
     """True for a folder of the folders of classes, rather than of sites that have these."""
     home = os.path.realpath(root)
     folders, _ = entries(root, home)
-    names = {folder.name.casefold() for folder in folders}
-    if names == {"train", "test"} or (
-        names and {composed(folder.name) for folder in folders} <= set(options.classes or ())
-    ):
+    names = {composed(folder.name) for folder in folders}
+    if {name.casefold() for name in names} == {"train", "test"} or (names and names <= set(options.classes or ())):
         return True
     return any(is_image(file) for folder in folders for file in entries(folder, home)[1])
 
 
-def _contents(root: Path, options: ImageOptions) -> _Contents:
-    """All images below the folder.
-
-    Raises:
-        DataError: If folders are not laid out so, one is of no known class, a link leads out of the folder, or a site
-            has files and no image.
-    """
-    contents = _Contents(os.path.realpath(root))
-    if options.alone:
-        _read_site(root, contents, options)
-        if not contents.images:
-            raise DataError(f"{root} has no file; expected is {OWN_LAYOUT}")
-        return contents
-    sites, loose = entries(root, contents.home)
-    if sites and len(_named_parts(sites)) == len(sites):
-        raise DataError(
-            f"{root} has the folders {_names(sites)}, where those of the sites are expected: {LAYOUT}; put such "
-            f"folders into each site's, or, if the images come without sites, {ARRAYS}"
-        )
-    contents.left += loose
-    parts = {site.name: _read_site(site, contents, options) for site in sites}
-    sites = [site for site in sites if any(site in image.file.parents for image in contents.images)]
-    if len({composed(site.name) for site in sites}) < 2:
-        raise DataError(
-            f"{root} has {f'one folder with files, {sites[0].name}' if sites else 'no folder with files'}, where those "
-            f"of at least 2 sites are expected: {LAYOUT}"
-        )
-    if len({parts[site.name] for site in sites}) > 1:
-        one = next(site.name for site in sites if not parts[site.name])
-        raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
-    return contents
-
-
-def _read_site(site: Path, contents: _Contents, options: ImageOptions) -> bool:
-    """Find a site's images; True if they are divided into train and test."""
-    folders, loose = entries(site, contents.home)
+def _of_site(root: Path, site: Path, options: ImageOptions) -> tuple[list[_Image], list[Path]]:
+    """A site's images, and its other files."""
+    home, layout = os.path.realpath(root), OWN_LAYOUT if options.alone else LAYOUT
+    folders, left = entries(site, home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
-    if not divided:
-        _check_no_parts(site, folders, options.layout)
     images: list[_Image] = []
-    left = list(loose)
     for part in folders if divided else [site]:
-        labels, in_part = entries(part, contents.home)
-        left += in_part if divided else []
+        labels, loose = entries(part, home)
+        left += loose if divided else []
         for label in labels:
             name = composed(label.name)
+            if name.casefold() in PARTS:
+                raise DataError(f"{label} is called after a part of data, where a class is expected: {layout}")
             if options.classes is not None and name not in options.classes:
                 raise DataError(
                     f"{label} is the folder of none of the classes ({some(options.classes)})"
                     f"{did_you_mean(name, options.classes)}; rename it, or name its class in data_options.classes"
                 )
-            files = list(_below(label, contents.home, options.layout))
-            kind = part.name.casefold() if divided else ""
-            images += [
-                _Image(kind, composed(site.name), name, file, _folder_in(label, file))
-                for file in files
-                if is_image(file)
-            ]
-            left += [file for file in files if not is_image(file)]
-    if left and not images:
-        whose = "client" if options.alone else "site"
-        raise DataError(
-            f"{site} is a {whose}'s folder, and none of its {counted(len(left), 'file')} is read "
-            f"({some([file.name for file in left])}); expected is {options.layout}, and a file is {READ}"
-            + ("" if options.alone else f"; if it is the folder of a class, put the sites' above it, or {ARRAYS}")
-        )
-    contents.images += images
-    contents.left += left
-    return divided
+            found, others = files_below(label, home)
+            left += others
+            for file in found:
+                folder, *below = file.relative_to(label).parts
+                if below and folder.casefold() in PARTS:
+                    raise DataError(f"{label / folder} is called after a part of data, inside a class: {layout}")
+                who = composed(folder) if below else str(file)
+                where = None if options.alone else composed(site.name)
+                images.append(_Image(file, name, where, who, part.name.casefold() if divided else ""))
+    return images, left
 
 
-def _folder_in(label: Path, file: Path) -> str:
-    """The folder directly in that of the class in which a file lies; "" if it lies beside such folders."""
-    folder, *below = file.relative_to(label).parts
-    return composed(folder) if below else ""
-
-
-def _folders_of_patients(root: Path, images: Sequence[_Image]) -> str:
-    """A sentence if most images lie in folders below those of classes, several in most; "" otherwise."""
-    deeper = [image for image in images if image.patient and not image.part]
-    folders = list(dict.fromkeys((image.site, image.label, image.patient) for image in deeper))
+def _folders_of_patients(root: Path, images: Sequence[_Image]) -> list[str]:
+    """A sentence if most images lie in folders below those of classes, several in most; none otherwise."""
+    deeper = [image for image in images if image.patient != str(image.file) and not image.part]
+    folders = {(image.site, image.label, image.patient) for image in deeper}
     classes = {(image.site, image.label) for image in images}
     if 2 * len(deeper) <= len(images) or len(deeper) < 2 * len(folders) or len(folders) < 2 * len(classes):
-        return ""
-    one = deeper[0].file.parent.relative_to(root)
-    return shown(
-        f"most images below {root} lie in folders below those of the classes, several in each, such as {one}: if each "
-        'is one patient\'s, data_options = { patient = "folder" } keeps it together, so that nobody is in training and '
-        "in testing"
-    )
+        return []
+    return [
+        f"most images below {root} lie in folders below those of the classes, several in each, such as "
+        f'{deeper[0].file.parent.relative_to(root)}: if each is one patient\'s, data_options = {{ patient = "folder" }}'
+        " keeps it together, so that nobody is in training and in testing"
+    ]
 
 
-def _patients(images: Sequence[_Image], ids: PatientIds | None) -> Ints:
-    """The patient of each image, (N,).
-
-    Raises:
-        DataError: If somebody has images for training and for testing.
-    """
-    names = [image.patient or f"{image.file}" for image in images]
-    (codes,) = coded((names, [image.site for image in images]), ids=ids)
-    part_of: dict[int, _Image] = {}
-    for code, image in zip(codes.tolist(), images, strict=True):
-        if (first := part_of.setdefault(code, image)).part != image.part:
-            raise DataError(
-                f"{first.file.parent} and {image.file.parent} are one patient's, who is for training and for testing; "
-                "put all images of a patient into one part"
-            )
-    return codes
-
-
+# ---------------------------------------------------------------- files
 def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     """The folders and the files in a folder, in order, without hidden ones and what systems write."""
     folders: list[Path] = []
     files: list[Path] = []
     try:
         for path in sorted(folder.iterdir()):
-            if path.name[0] == "." or path.name.casefold() in OF_SYSTEMS:
+            if path.name[0] == "." or path.name.casefold() in tables.OF_SYSTEMS:
                 continue
-            if path.is_symlink():
-                _check_link(path, home)
+            target = os.path.realpath(path)
+            if path.is_symlink() and (
+                not Path(target).is_relative_to(home) or target in map(os.path.realpath, path.parents)
+            ):
+                raise DataError(f"{path} is a link that leads out of the folder or back, to {target}; put a copy there")
             if path.is_dir():
                 folders.append(path)
             elif path.is_file():
@@ -330,17 +403,17 @@ def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
     return folders, files
 
 
-def files_below(root: Path) -> tuple[list[Path], list[Path]]:
+def files_below(root: Path, home: str = "") -> tuple[list[Path], list[Path]]:
     """All images below the folder, in order, files directly in a folder before those of its folders; and other files.
 
     Raises:
-        DataError: If a folder cannot be read, or a link leads out of `root`.
+        DataError: If a folder cannot be read, or a link leads out of `home`, by default the folder.
     """
     images: list[Path] = []
     others: list[Path] = []
     pending = [root]
     while pending:
-        folders, files = entries(pending.pop(), str(root.resolve()))
+        folders, files = entries(pending.pop(), home or os.path.realpath(root))
         for file in files:
             (images if is_image(file) else others).append(file)
         pending += reversed(folders)
@@ -354,48 +427,9 @@ def images_below(root: Path) -> list[Path]:
         DataError: As in `files_below`.
     """
     images, others = files_below(root)
-    for sentence in _not_read(root, images, others):
+    for sentence in _not_read(root, len(images), others):
         warn(sentence)
     return images
-
-
-def _check_link(link: Path, home: str) -> None:
-    """Refuse a link that leads out of the folder, to other files of this machine, or back to where it came from."""
-    target = os.path.realpath(link)
-    if not Path(target).is_relative_to(home):
-        raise DataError(
-            f"{link} is a link that leads out of the folder, to {target}; put a copy in its place, or name a folder "
-            "that holds both"
-        )
-    if target in map(os.path.realpath, link.parents):
-        raise DataError(f"{link} is a link that leads back to {target}, in which it lies; remove it")
-
-
-def _below(label: Path, home: str, layout: str) -> Iterator[Path]:
-    """All files of a class, however deep they lie."""
-    folders, files = entries(label, home)
-    _check_no_parts(label, folders, layout)
-    yield from files
-    for folder in folders:
-        yield from _below(folder, home, layout)
-
-
-def _named_parts(folders: Sequence[Path]) -> list[Path]:
-    return [folder for folder in folders if folder.name.casefold() in PARTS]
-
-
-def _check_no_parts(above: Path, folders: Sequence[Path], layout: str) -> None:
-    """Refuse folders that are named like parts of data, where they would be taken for classes or patients."""
-    parts = _named_parts(folders)
-    if len(parts) > 1 or (parts and len(parts) == len(folders)):
-        raise DataError(
-            f"{above} has the folders {_names(folders)}; expected is {layout}, with no folder beside train and test: "
-            "put other images for training into train, or move them away"
-        )
-
-
-def _names(folders: Sequence[Path]) -> str:
-    return some([folder.name for folder in folders])
 
 
 def is_image(file: Path) -> bool:
@@ -403,30 +437,18 @@ def is_image(file: Path) -> bool:
     return file.suffix.lower() in IMAGES
 
 
-def check_no_files(values: Sequence[object], place: str) -> None:
-    """Refuse names of image files where examples are expected: a network would learn from the words in their paths.
-
-    Raises:
-        DataError: If nearly all values are such.
-    """
-    names = [str(value) for value in values if isinstance(value, str | os.PathLike)]
-    named = [name for name in names if name.lower().endswith((*IMAGES, ".dcm"))]
-    if not named or len(named) < NEARLY_ALL * len(values):
-        return
-    raise DataError(
-        f"{place} holds the names of image files, such as {shown(named[0])!r}, and not what is in them; give "
-        "data='images:FOLDER', where images lie in FOLDER/SITE/CLASS or a table in FOLDER has their labels and sites "
-        "(task.data_options.labels), or give arrays of pixels"
-    )
-
-
-def _not_read(root: Path, images: Sequence[object], left: Sequence[Path]) -> list[str]:
-    """A sentence on files that are not read, beside these images; none if there are none."""
+def _not_read(root: Path, images: int, left: Sequence[Path]) -> list[str]:
+    """A sentence on files that are not read, beside so many images; none if there are none."""
     if not left:
         return []
-    of, names = counted(len(images) + len(left), "file"), some([str(file.relative_to(root)) for file in left])
+    names = some([str(file.relative_to(root)) for file in left])
     was = "was" if len(left) == 1 else "were"
-    return [shown(f"{len(left):,} of {of} below {root} {was} not read: {names}; what is read is {READ}")]
+    return [
+        shown(
+            f"{len(left):,} of {counted(images + len(left), 'file')} below {root} {was} not read: {names}; what is "
+            f"read is {READ}"
+        )
+    ]
 
 
 # ---------------------------------------------------------------- images

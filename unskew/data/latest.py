@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.inputs import is_gap
+from unskew.data.columns import is_gap
 from unskew.data.places import place
 from unskew.errors import ConfigError, DataError
 from unskew.words import composed, counted, some
@@ -225,29 +225,16 @@ class Cut:
     """Rows before and after a cut in time.
 
     Attributes:
-        when: Time of each row, (N,).
         train, test: True for the rows of each, (N,); rows of patients who come again, and in a gap, are in neither.
         doubts: Sentences on rows that are left out, and on clients without test rows.
         refusal: A sentence on what makes the cut impossible: nothing to test on, or a client with nothing to train on;
             empty without.
     """
 
-    when: Times
     train: Bools
     test: Bools
     doubts: tuple[str, ...]
     refusal: str
-
-    @property
-    def rows(self) -> dict[str, Times]:
-        """Numbers of the rows of each part."""
-        return {"train": np.flatnonzero(self.train), "test": np.flatnonzero(self.test)}
-
-    @property
-    def ranks(self) -> dict[str, Times]:
-        """The times of each part's rows by their order: 0 for the earliest of all."""
-        order = np.unique(self.when, return_inverse=True)[1]
-        return {part: order[rows] for part, rows in self.rows.items()}
 
 
 def cut(
@@ -281,12 +268,22 @@ def cut(
     train = _new(test, patients) & early
     untrained = [name for name, of in rows.items() if not train[of].any()]
     untested = [name for name, of in rows.items() if not test[of].any()]
-    refusal = ""
+    refusal, doubts = "", list[str]()
     if untrained:
-        refusal = _untrained(rule, untrained, when[rows[untrained[0]]], bool(early[rows[untrained[0]]].any()))
-    elif not test.any():
-        refusal = _untested(rule, untested, when[rows[untested[0]]])
-    doubts = [_untested(rule, untested, when[rows[untested[0]]])] if untested and not refusal else []
+        first = rows[untrained[0]]
+        why = f"{untrained[0]} begins with {written(when[first].min())}"
+        refusal = (
+            f"{some(untrained)} {_have(untrained)} nothing to train on before {_cut_at(rule)}: "
+            f"{'everybody there comes again later' if early[first].any() else why}; say a later date or a share, a "
+            "shorter gap, or leave these rows out"
+        )
+    elif untested:
+        ends = written(when[rows[untested[0]]].max())
+        sentence = (
+            f"{some(untested)} {_have(untested)} no row after {_cut_at(rule)}, so nothing is tested there: "
+            f"{untested[0]} ends with {ends}; say an earlier date, or a share of each client's rows in place of a date"
+        )
+        refusal, doubts = ("", [sentence]) if test.any() else (sentence, [])
     if patients is not None and (again := early & ~train).any():
         who, left = len(np.unique(patients[again])), int(again.sum())
         doubts.append(
@@ -294,32 +291,14 @@ def cut(
             f"{counted(left, 'earlier row')} {'is' if left == 1 else 'are'} left out, so that nobody is in training "
             "and in testing"
         )
-    return Cut(when, train, test, tuple(doubts), refusal)
+    return Cut(train, test, tuple(doubts), refusal)
 
 
-def _untrained(rule: Latest, names: Sequence[str], when: Times, again: bool) -> str:
-    """A sentence on clients that have nothing to train on; `when` is of the first's rows, some early if `again`."""
-    has = "has" if len(names) == 1 else "have"
-    if again:
-        return (
-            f"{some(names)} {has} nothing to train on: everybody who has rows before the cut in time has later ones, "
-            "too; leave patient out if the same people or machines are met again in use, or cut elsewhere"
-        )
-    if rule.after is None:
-        return f"{some(names)} {has} nothing to train on before the gap of {rule.gap:g}; say a shorter one"
-    return (
-        f"{some(names)} {has} no row up to {rule.after} to train on: {names[0]} begins with {written(when.min())}; say "
-        "a later date, or a share of each client's rows in place of a date, or leave these rows out"
-    )
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
-def _untested(rule: Latest, names: Sequence[str], when: Times) -> str:
-    """A sentence on clients that have nothing to test on; `when` is of the first's rows."""
-    has = "has" if len(names) == 1 else "have"
-    if rule.after is None:
-        return f"{some(names)} {has} too few rows, or too many of one time, for a test part: nothing is tested there"
+def _cut_at(rule: Latest) -> str:
+    """The cut of a rule, in words."""
     gap = f" and a gap of {rule.gap:g}" if rule.gap else ""
-    return (
-        f"{some(names)} {has} no row after {rule.after}{gap}, so nothing is tested there: {names[0]} ends with "
-        f"{written(when.max())}; say an earlier date, or a share of each client's rows in place of a date"
-    )
+    return f"{'the cut in time' if rule.after is None else rule.after}{gap}"

@@ -12,47 +12,28 @@ Whether labels and columns differ by more than chance is tested (`unskew.data.di
 of targets and of columns (`holm`).
 """
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data import checks
-from unskew.data.checks import MOST_CLASSES
+from unskew import schema
+from unskew.data import checks, own, sources, tables
+from unskew.data.columns import Array, composed_names, gaps_in, is_date
 from unskew.data.dataset import Dataset
 from unskew.data.differs import differs, holm
 from unskew.data.images import stored
-from unskew.data.inputs import (
-    Array,
-    RawTable,
-    gaps_in,
-    in_words,
-    is_category,
-    is_clock,
-    is_date,
-    is_gap,
-    kind_of_time,
-    numbers_as_words,
-    plain_value,
-)
-from unskew.data.latest import written
-from unskew.data.own.frames import categories_in
-from unskew.data.patients import (
-    PatientIds,
-    coded,
-    most_frequent,
-    names_of_patients,
-)
-from unskew.data.places import place
-from unskew.data.preprocess import LARGEST, Preprocess
-from unskew.data.table import CheckedTable, CheckedTarget, codes_of, keys_of, keys_of_inputs, measured
-from unskew.data.text import words
-from unskew.errors import DataError
-from unskew.tasks.targets import Label, labels_of
-from unskew.words import composed, counted, some
+from unskew.data.latest import Latest, written
+from unskew.data.patients import PatientIds, most_frequent
+from unskew.data.places import path_of
+from unskew.data.preprocess import LARGEST, Preprocess, rules_of
+from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, Table, Target, label_name
+from unskew.errors import ConfigError, DataError
+from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of
+from unskew.words import counted
 
 NO_VALUE = "(none)"
 """Name of the class of rows that have no value in the target's column."""
@@ -68,49 +49,6 @@ MOST_NAMED, ALPHA = 3, 0.05
 
 Span = tuple[str, str]
 """First and last time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows as they were found, words and gaps included.
-
-    Attributes:
-        name: Name of the data.
-        columns: Inputs by name; of images their mean brightness and contrast, of windows mean and spread of each
-            channel, of texts their number of words.
-        target: Classes as words or numbers, or numbers, (N,); None if no target is known, or there are several.
-        clients: Number of each row's client in `client_names`, (N,); -1 where it has none; None if there are no
-            clients.
-        client_names: A name for each client.
-        test: True for test rows, (N,); None if none are known.
-        dates: Columns that hold dates; they are not among `columns`.
-        measured: True if `columns` were measured on images or texts.
-        common_test: The test rows are nobody's own; each client keeps rows of its own for testing.
-        rows: Their number.
-        keys: As in `unskew.data.checks.Table`.
-        patients: Number of who is in each row, (N,); None if they are not known.
-        doubts: Sentences on what was found as the rows were read.
-        targets: Where there are several, each by its column.
-        when: Time of each row, (N,), as `unskew.data.latest.moments`; None if test rows are not the latest.
-        categories: Columns that are categories by their type.
-    """
-
-    name: str
-    columns: RawTable
-    target: Array | None
-    clients: npt.NDArray[np.int64] | None
-    client_names: tuple[str, ...]
-    test: npt.NDArray[np.bool_] | None
-    rows: int
-    dates: tuple[str, ...] = ()
-    measured: bool = False
-    common_test: bool = False
-    patients: npt.NDArray[np.int64] | None = None
-    doubts: tuple[str, ...] = ()
-    targets: Mapping[str, Array] = field(default_factory=dict)
-    when: Array | None = None
-    categories: tuple[str, ...] = ()
-    keys: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -303,272 +241,247 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
 
-# ---------------------------------------------------------------- rows
-def of_frame(
-    frame: Any,
-    name: str,
-    targets: Sequence[str] = (),
+# ---------------------------------------------------------------- the door
+def describe(
+    data: object,
+    *,
+    target: str | Sequence[str] | None = None,
     client: str | None = None,
-    test: Array | None = None,
     patient: str | None = None,
     patient_ids: PatientIds | None = None,
-) -> Rows:
-    """The rows of a DataFrame; `targets` are the columns of what is learned, and `test` says which are test rows.
+    test: object = None,
+    separator: str | None = None,
+    thousands: str | None = None,
+    decimal: Literal[".", ","] | None = None,
+    encoding: str | None = None,
+    gaps: Sequence[str] = (),
+    leave_out: str | Sequence[str] = (),
+    preprocess: Preprocess | bool | None = None,
+    data_dir: Path | str | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> Look:
+    """Look at data: sites, sizes, labels, columns, gaps, disagreement, and rows that stand twice.
+
+    Args:
+        data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: one of these but a path}, what
+            `unskew.load` returns, or a name.
+        target, client: Columns of a table; both may be left out.  Several targets are named in a list, as for
+            `simulate`.
+        patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
+        patient_ids: Whose the patients' names are, as for `simulate`.
+        test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
+        separator, thousands, decimal, encoding, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
+        leave_out: Columns of a table that are not looked at.
+        preprocess: What will become of a table's columns, as for `simulate`; what it does is not advised.
+        data_dir: Folder of named data sets.
+        data_options: Settings of data that are named, as for `simulate`; those of a file that are arguments here may be
+            given in either way.
 
     Raises:
-        DataError: If a row names no patient where there is a column of patients, or as in `unskew.data.patients.coded`.
+        ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
+        DataError: If the data cannot be read, or a column is missing.
     """
-    raw = {str(column): _plain(frame[column]) for column in frame.columns if column not in (*targets, client, patient)}
-    dates = tuple(column for column, values in raw.items() if values is None)
-    columns = {column: values for column, values in raw.items() if values is not None}
-    owners, names = (None, ()) if client is None else _numbered(frame[client])
-    wanted = {name: _target(frame[name]) for name in targets}
-    target = wanted[targets[0]] if len(targets) == 1 else None
-    several = wanted if len(targets) > 1 else {}
-    is_test = None if test is None else np.asarray(test, bool)
-    patients = None
-    if patient is not None:
-        of_rows = names_of_patients(_listed(frame[patient]), f"column {patient!r}")
-        clients = None if owners is None else [names[owner] if owner >= 0 else "no client" for owner in owners]
-        (patients,) = coded((of_rows, clients), ids=patient_ids)
-    keys: tuple[Array, ...] = ()
-    if is_test is not None and wanted and columns:
-        train, later = ([of[part] for of in columns.values()] for part in (~is_test, is_test))
-        keys = keys_of(train, later, [(of[~is_test], of[is_test]) for of in wanted.values()])
-    return Rows(
-        name,
-        columns,
-        target,
-        owners,
-        names,
-        is_test,
-        len(frame),
-        dates,
+    rules, left_out = rules_of(preprocess), [leave_out] if isinstance(leave_out, str) else list(leave_out)
+    roles = {"target": target, "client": client, "patient": patient, "patient_ids": patient_ids, "test": test}
+    of_file: dict[str, Any] = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
+    of_file["gaps"] = list(gaps) or None
+    given = {
+        key: value for key, value in {**roles, **of_file, "leave_out": left_out or None}.items() if value is not None
+    }
+    if isinstance(data, str | Path):
+        return look(_named(str(data), given, data_options or {}, data_dir, rules))
+    if ignored := [*(key for key in of_file if key in given), *(["data_options"] if data_options else [])]:
+        raise ConfigError(f"{', '.join(ignored)}: for data that are named, and these are given as values; leave it out")
+    if isinstance(data, Dataset):
+        return look(of_dataset(data))
+    return look(own.table(data, **roles, leave_out=left_out, rules=rules, kind=UNKNOWN))  # type: ignore[arg-type]
+
+
+def _named(
+    source: str, given: dict[str, Any], options: Mapping[str, Any], folder: Path | str | None, rules: Preprocess | None
+) -> Table:
+    """The table of data that are named, with the settings that were arguments and those of data_options."""
+    kind = tables.kind_at(source)
+    if twice := [key for key in given if key in options]:
+        raise ConfigError(f"{twice[0]} is an argument and in data_options, too; give it once")
+    if isinstance(rule := given.get("test"), Latest):
+        given["test"] = {key: value for key, value in vars(rule).items() if value is not None}
+    if kind is not None:
+        settings = {
+            "target": (),
+            **options,
+            **{key: composed_names(str(value) if isinstance(value, Path) else value) for key, value in given.items()},
+        }
+        settings["target"] = [settings["target"]] if isinstance(settings["target"], str) else list(settings["target"])
+        chosen = schema.build(tables.TableOptions, settings, "", owner=source)
+        return tables.table(kind, path_of(source.removeprefix(f"{kind}:")), chosen, rules, UNKNOWN)
+    arrays = source.startswith(("npz:", "folder:"))
+    if odd := [key for key in given if not (arrays and key == "test")]:
+        if sentence := tables.unreadable(source):
+            raise DataError(sentence)
+        raise ConfigError(f"{', '.join(odd)}: for what is in a table, and {source!r} names none; leave it out")
+    rows = sources.table(source, folder, {**options, **given}, UNKNOWN)
+    return (
+        of_dataset(sources.load(source, folder, options)) if rows is None else replace(rows, rules=rules or rows.rules)
+    )
+
+
+def of_dataset(data: Dataset, rows: npt.NDArray[np.int64] | None = None) -> Table:
+    """The table of a data set, as it is after it was read; `rows` are some of its training examples."""
+    x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
+    parts = np.zeros(n, np.int8) if data.own_test is None else np.where(data.own_test.numpy(), TEST, TRAIN)
+    owners, patients = (None if of is None else of.numpy() for of in (data.owners, data.patients))
+    if rows is None and data.own_test is None:
+        x, y = np.concatenate([x, stored(data.x_test).numpy()]), np.concatenate([y, data.y_test.numpy()])
+        parts = np.repeat([TRAIN, TEST], [n, len(y) - n])
+        owners = None if owners is None else np.concatenate([owners, np.full(len(y) - n, -1)])
+        of_test = data.test_patients
+        patients = None if patients is None or of_test is None else np.concatenate([patients, of_test.numpy()])
+    if data.targets is CLASS:
+        y = np.array(labels_of(data.classes, data.label_type), object)[y]
+        y = y.astype(np.int64) if data.label_type == "integer" else y
+    elif data.targets is not SURVIVAL and y.ndim == 2 and len(data.outputs) != y.shape[1]:
+        y = np.empty((len(y), 0))
+    columns = [feature for column in data.inputs.columns for feature in column.features]
+    named = len(columns) == x.shape[1] and x.ndim == 2
+    whole = Table(
+        data.name,
+        y,
+        None if named else x,
+        {name: x[:, i].astype(np.float64) for i, name in enumerate(columns)} if named else {},
+        target=data.outputs if y.ndim == 2 else (),
+        owners=owners,
+        clients=data.client_names,
         patients=patients,
-        targets=several,
-        categories=tuple(categories_in(frame)),
-        keys=keys,
+        patient_ids="network",
+        part=parts.astype(np.int8),
+        common_test=data.own_test is None,
+        kind=data.targets if data.targets is SURVIVAL else UNKNOWN,
+        rules=Preprocess(),
     )
-
-
-def of_arrays(name: str, arrays: Mapping[str, Array], pictures: bool = False) -> Rows:
-    """The rows of arrays in the plain layout; `pictures` says that floats are such whatever their shape.
-
-    Raises:
-        DataError: If examples are no numbers and no texts, which are objects.
-    """
-    parts = [part for part in ("train", "test") if f"x_{part}" in arrays]
-    for part in parts:
-        x = arrays[f"x_{part}"]
-        if x.dtype.kind not in "fiubO":
-            raise DataError(f"{name}: x_{part} must hold numbers or texts, got {x.dtype} of shape {x.shape}")
-    x = np.concatenate([arrays[f"x_{part}"] for part in parts]) if len(parts) > 1 else arrays["x_train"]
-    y = np.concatenate([arrays[f"y_{part}"] for part in parts])
-    classes = arrays.get("classes")
-    named = np.array([str(classes[int(v)]) for v in y], object) if classes is not None and y.dtype.kind in "iu" else y
-    owners = None
-    names: tuple[str, ...] = ()
-    if "client_train" in arrays:
-        unknown = [np.full(len(arrays[f"y_{part}"]), -1) for part in parts]
-        owners = np.concatenate([arrays.get(f"client_{part}", u) for part, u in zip(parts, unknown, strict=True)])
-        given = arrays.get("clients")
-        names = tuple(map(str, given if given is not None else range(int(owners.max()) + 1)))
-    test = np.arange(len(y)) >= len(arrays["y_train"]) if len(parts) > 1 else None
-    columns, are_measured = _columns_of(x, arrays.get("features"), pictures)
-    keys: tuple[Array, ...] = ()
-    if test is not None and x.dtype.kind != "O":
-        labels = codes_of(y)[0]
-        keys = keys_of_inputs(x[~test], x[test], labels[~test], labels[test])
-    common = owners is not None and test is not None and "client_test" not in arrays
-    known = all(f"patient_{part}" in arrays for part in parts)
-    patients = np.concatenate([arrays[f"patient_{part}"] for part in parts]) if known else None
-    return Rows(name, columns, named, owners, names, test, len(x), (), are_measured, common, patients, keys=keys)
-
-
-def of_dataset(dataset: Dataset) -> Rows:
-    """The rows of a data set, as it is after it was read; of several targets a row their group, if there are groups."""
-    several = dataset.y_train.dim() > 1
-    y, y_test = (
-        dataset.targets.counted(of.numpy()) if several else of.numpy() for of in (dataset.y_train, dataset.y_test)
-    )
-    arrays: dict[str, Array] = {"x_train": stored(dataset.x_train).numpy(), "y_train": y}
-    if dataset.own_test is None:
-        arrays |= {"x_test": stored(dataset.x_test).numpy(), "y_test": y_test}
-        if dataset.test_patients is not None:
-            arrays["patient_test"] = dataset.test_patients.numpy()
-    if dataset.patients is not None:
-        arrays["patient_train"] = dataset.patients.numpy()
-    if dataset.label_type != "text" and dataset.targets.classes:
-        labels = np.array(labels_of(dataset.classes, dataset.label_type))
-        arrays |= {key: labels[of] for key, of in arrays.items() if key.startswith("y_")}
-    elif dataset.classes:
-        arrays["classes"] = np.array(dataset.classes)
-    if dataset.owners is not None:
-        arrays |= {"client_train": dataset.owners.numpy(), "clients": np.array(dataset.client_names)}
-    names = [feature for column in dataset.inputs.columns for feature in column.features]
-    if names:
-        arrays["features"] = np.array(names)
-    rows = of_arrays(dataset.name, arrays, dataset.inputs.kind == "images")
-    if several and len(dataset.targets.groups) == 1:
-        rows = replace(rows, target=None)
-    if dataset.own_test is None:
-        return rows
-    own = dataset.own_test.numpy()
-    return replace(rows, test=own, common_test=False)
-
-
-def _columns_of(x: Array, names: Array | None, pictures: bool) -> tuple[dict[str, Array], bool]:
-    if x.ndim == 2 and x.dtype.kind == "f":
-        labels = names if names is not None else [f"x{i}" for i in range(x.shape[1])]
-        return {str(label): x[:, i].astype(np.float64) for i, label in enumerate(labels)}, False
-    if x.dtype.kind == "O":
-        return {"number of words": np.array([len(words(text)) for text in x], np.float64)}, True
-    if x.ndim < 3:
-        return {}, False
-    return measured(x, pictures), True
-
-
-def _plain(values: Any) -> Array | None:
-    """A column as numbers with NaN, or words with None; None if it holds dates or spans of time."""
-    if hasattr(values, "to_numpy") and not is_category(values):
-        numbers = np.asarray(values.to_numpy())
-        if numbers.dtype.kind in "fiub" and numbers.ndim == 1:
-            return numbers.astype(np.float64)
-    plain = list(map(in_words, _listed(values))) if is_category(values) else _listed(values)
-    if set(map(type, plain)) <= {bool, int, float}:
-        return np.array(plain, np.float64)
-    present = [v for v in plain if not is_gap(v)]
-    if present and (all(map(is_date, present)) or any(kind_of_time(v)[0] for v in present if not isinstance(v, str))):
-        return None
-    if all(isinstance(v, bool | int | float) for v in present):
-        return np.array([np.nan if is_gap(v) else float(v) for v in plain], np.float64)
-    return np.array([None if is_gap(v) else str(in_words(v)) for v in plain], object)
-
-
-def _listed(values: Any) -> list[Any]:
-    return list(map(plain_value, values.to_list() if hasattr(values, "to_list") else values))
-
-
-def _target(values: Any) -> Array:
-    plain = _listed(values)
-    present = [v for v in plain if not is_gap(v)]
-    if len(present) == len(plain) and all(isinstance(v, bool | int | float) for v in plain):
-        return np.array(plain)
-    if present and all(isinstance(v, int | float) and not isinstance(v, bool) for v in present):
-        return np.array([math.nan if is_gap(v) else v for v in plain], np.float64)
-    return np.array([NO_VALUE if is_gap(v) else composed(str(v)) for v in plain], object)
-
-
-def _numbered(values: Any) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    plain = [composed(v) if isinstance(v, str) else v for v in _listed(values)]
-    present = {v for v in plain if not is_gap(v)}
-    ordered = sorted(present, key=lambda v: (isinstance(v, str), v))
-    number = {value: i for i, value in enumerate(ordered)}
-    return np.array([-1 if is_gap(v) else number[v] for v in plain], np.int64), tuple(str(v) for v in ordered)
+    return whole if rows is None else replace(whole.take(rows), part=None)
 
 
 # ---------------------------------------------------------------- the look
-def look(rows: Rows, rules: Preprocess | None = None) -> Look:
-    """Sum up rows: numbers that are shown as tables and figures, and sentences.
-
-    What `rules` does to the columns is not advised.
-    """
-    n = rows.rows
-    classes = _classes(rows.target)[0]
-    groups = [] if rows.clients is None else [np.flatnonzero(rows.clients == i) for i in range(len(rows.client_names))]
-    missing = {name: gaps_in(values) for name, values in rows.columns.items()}
+def look(table: Table) -> Look:
+    """Sum up a table: numbers that are shown as tables and figures, and sentences."""
+    if table.part is not None and (table.part == LEFT_OUT).any():
+        table = table.take(np.flatnonzero(table.part != LEFT_OUT))
+    n, test = len(table), np.zeros(len(table), bool) if table.part is None else table.part == TEST
+    groups = [np.flatnonzero(table.at(i)) for i in range(len(table.clients))]
+    columns = {name: of for name, of in table.features.items() if not _odd(of)}
+    missing = {name: gaps_in(values) for name, values in columns.items()}
     share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
-    test = np.zeros(n, bool) if rows.test is None else rows.test
-    patients = rows.patients
+    people = table.people
 
     def spans(group: npt.NDArray[np.int64]) -> dict[str, Any]:
-        when = rows.when
+        when = table.when
         if when is None:
             return {}
         parts = {"train_span": when[group[~test[group]]], "test_span": when[group[test[group]]]}
         return {key: (written(of.min()), written(of.max())) if len(of) else None for key, of in parts.items()}
 
-    def sites_of(target: Array | None) -> tuple[SiteLook, ...]:
-        known, numbers = _classes(target)
+    def sites_of(target: Target | None) -> tuple[SiteLook, ...]:
         return tuple(
-            replace(
-                _site(name, group, target, numbers, len(known), share, test),
-                patients=None if patients is None else len(np.unique(patients[group])),
+            SiteLook(
+                name,
+                len(group) - int(test[group].sum()),
+                int(test[group].sum()),
+                float(share[group].mean()) if len(group) else 0.0,
+                **_at_site(target, group),
+                patients=None if people is None else len(np.unique(people[group])),
                 **spans(group),
             )
-            for name, group in zip(rows.client_names, groups, strict=True)
+            for name, group in zip(table.clients, groups, strict=True)
         )
 
-    sites = sites_of(rows.target)
-    targets = tuple(TargetLook(name, _classes(of)[0], sites_of(of)) for name, of in rows.targets.items())
-    columns = (
-        *(_column(name, values, missing[name], groups, rows) for name, values in rows.columns.items()),
-        *(ColumnLook(name, "dates", "make numbers of them, or leave the column out", 0.0) for name in rows.dates),
+    several = len(table.targets) > 1
+    one = table.targets[0] if len(table.targets) == 1 else None
+    looked = (
+        *(_column(name, values, missing[name], groups, table) for name, values in columns.items()),
+        *(
+            ColumnLook(name, "dates", "make numbers of them, or leave the column out", 0.0)
+            for name in table.features
+            if name not in columns
+        ),
     )
     return Look(
-        rows.name,
+        table.name,
         n,
-        None if rows.test is None else int(test.sum()),
-        sites,
-        classes,
-        columns,
-        _disagreement(rows, groups, columns),
-        (
-            *rows.doubts,
-            *_notes(rows, sites, columns, test, rules),
-        ),
-        None if patients is None else len(np.unique(patients)),
-        targets,
+        None if table.part is None else int(test.sum()),
+        sites_of(one),
+        _classes(one)[0],
+        looked,
+        _disagreement(table, groups, looked),
+        tuple(_notes(table)),
+        None if people is None else len(np.unique(people)),
+        tuple(TargetLook(_name_of(of), _classes(of)[0], sites_of(of)) for of in table.targets if several),
         **spans(np.arange(n)),
     )
 
 
-def _classes(target: Array | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
+def _odd(values: Array) -> bool:
+    """True for a column that holds something else than numbers and words, or words for dates alone."""
+    present = [v for v in values.tolist() if v is not None] if values.dtype.kind == "O" else []
+    return any(not isinstance(v, str) for v in present) or (bool(present) and all(map(is_date, present)))
+
+
+def _notes(table: Table) -> list[str]:
+    """Sentences on what a run would refuse, and on what may not be meant in all else."""
+    refused = {name: sentence for name in table.columns if (sentence := checks.of_column(table, name))}
+    sentences = [sentence for check in checks.REFUSALS for sentence in check(table)]
+    if len(table.clients) == 1 and not table.client:
+        sentences.append(f"there is only one site ({table.clients[0]}); a federation needs at least two")
+    kept = replace(table, columns={name: of for name, of in table.columns.items() if name not in refused})
+    sentences += checks.notes(kept)
+    gaps = [name for name, values in kept.columns.items() if table.rules is None and gaps_in(values).any()]
+    if gaps:
+        some = ", ".join(gaps[:5]) + (f" and {len(gaps) - 5} more" if len(gaps) > 5 else "")
+        sentences.append(f"column{'s' * (len(gaps) > 1)} {some} {checks.have(gaps)} gaps: fill with preprocess")
+    return list(dict.fromkeys(sentences))
+
+
+def _name_of(target: Target) -> str:
+    return target.called.removeprefix("target ").strip("'").removeprefix("the ")
+
+
+def _classes(target: Target | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
     """Names of the classes, and the class of each row; none where the target is a number.
 
-    Rows without a finite number are of a last class, if the others' numbers are classes.
+    Rows without a value are of a last class, if the others are classes.
     """
-    if target is None:
+    if target is None or not target.classes:
         return (), None
-    present = _finite(target)
-    if target.dtype.kind == "f" and not np.array_equal(target[present], np.round(target[present])):
-        return (), None
-    words = target.astype(str) if target.dtype.kind == "O" else target
-    known, number = np.unique(words[present], return_inverse=True)
-    if target.dtype.kind in "iuf" and len(known) > MOST_CLASSES:
-        return (), None
-    label: Callable[[Any], Label] = {"b": bool, "i": int, "u": int, "f": int}.get(target.dtype.kind, str)
-    labels = np.full(len(target), len(known), np.int64)
-    labels[present] = number
-    return (*map(label, known), *([] if present.all() else [NO_VALUE])), labels
+    values = target.values.tolist()
+    present = [v is not None and v == v for v in values]
+    known = {label_name(v): v for v, there in zip(values, present, strict=True) if there}
+    words = target.values.dtype.kind in "OU" and any(isinstance(v, str) for v in known.values())
+    order = sorted(known) if words else sorted(known, key=lambda name: known[name])
+    number = {name: i for i, name in enumerate(order)}
+    codes = [number[label_name(v)] if there else len(order) for v, there in zip(values, present, strict=True)]
+    label: Callable[[Any], Label] = bool if all(isinstance(v, bool) for v in known.values()) else int
+    names = [name if words else label(known[name]) for name in order]
+    return (*names, *([] if all(present) else [NO_VALUE])), np.array(codes, np.int64)
 
 
-def _finite(target: Array) -> npt.NDArray[np.bool_]:
-    """True for rows in which the target is a word or a finite number, (N,)."""
-    return np.isfinite(target) if target.dtype.kind == "f" else np.ones(len(target), bool)
+def _numbers(target: Target) -> npt.NDArray[np.float64]:
+    """A target that is no classes as finite numbers, NaN for all else."""
+    if target.values.dtype.kind not in "fiub":
+        return np.full(len(target.values), np.nan)
+    return np.where(np.isfinite(target.values), target.values, np.nan).astype(np.float64)
 
 
-def _site(
-    name: str,
-    group: npt.NDArray[np.int64],
-    target: Array | None,
-    labels: npt.NDArray[np.int64] | None,
-    classes: int,
-    missing: npt.NDArray[np.floating[Any]],
-    test: npt.NDArray[np.bool_],
-) -> SiteLook:
-    tested = int(test[group].sum())
-    counts = () if labels is None else tuple(np.bincount(labels[group], minlength=classes).tolist())
-    gaps = float(missing[group].mean()) if len(group) else 0.0
-    if target is None or labels is not None or not len(group):
-        return SiteLook(name, len(group) - tested, tested, gaps, counts)
-    values = target[group[_finite(target[group])]].astype(np.float64)
-    moments = (float(values.mean()), float(values.std())) if len(values) else (None, None)
-    return SiteLook(name, len(group) - tested, tested, gaps, (), *moments)
+def _at_site(target: Target | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
+    known, codes = _classes(target)
+    if codes is not None:
+        return {"labels": tuple(np.bincount(codes[group], minlength=len(known)).tolist())}
+    values = np.empty(0) if target is None else _numbers(target)[group]
+    values = values[np.isfinite(values)]
+    return {"mean": float(values.mean()), "sd": float(values.std())} if len(values) else {}
 
 
 def _column(
-    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]], rows: Rows
+    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]], table: Table
 ) -> ColumnLook:
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
@@ -605,33 +518,33 @@ def _column(
     held = [group[present[group]] for group in groups]
     means = tuple(float(measured[group].mean()) if len(group) else None for group in held)
     return ColumnLook(
-        name, kind, summary, float(missing.mean()), by_site, _difference(compared, rows, shown), means, **known
+        name, kind, summary, float(missing.mean()), by_site, _difference(compared, table, shown), means, **known
     )
 
 
-def _difference(values: Array, rows: Rows, classes: Sequence[Label] = ()) -> SiteDifference | None:
+def _difference(values: Array, table: Table, classes: Sequence[Label] = ()) -> SiteDifference | None:
     """Describe how sites differ in a column or a target; None where nothing can differ.
 
     A patient's rows may all be alike, so each counts as one: with the mean of its numbers, or its commonest class.
 
     Args:
         values: Numbers with NaN for a gap, or numbers of `classes`, -1 for a gap, (N,).
-        rows: The rows.
+        table: The rows.
         classes: Their names.
     """
-    if rows.clients is None:
+    if table.owners is None:
         return None
     of_numbers = values.dtype.kind == "f"
-    site = np.where(np.isnan(values) if of_numbers else values < 0, -1, rows.clients)
-    if rows.patients is not None:
-        values, site = values[site >= 0], np.stack([site, rows.patients])[:, site >= 0]
+    site = np.where(np.isnan(values) if of_numbers else values < 0, -1, table.owners)
+    if table.people is not None:
+        values, site = values[site >= 0], np.stack([site, table.people])[:, site >= 0]
         pairs, of_row, n = np.unique(site, axis=1, return_inverse=True, return_counts=True)
         of_row, site = of_row.reshape(-1), pairs[0]
         values = np.bincount(of_row, values) / n if of_numbers else most_frequent(of_row, values)
-    seen = differs(values, site, len(rows.columns) + 1)
+    seen = differs(values, site, len(table.features) + 1)
     if seen is None:
         return None
-    names = [rows.client_names[i] for i in seen.pair]
+    names = [table.clients[i] for i in seen.pair]
     what = "" if seen.kind is None else f"{classes[seen.kind]} "
     levels = [f"{of:.3g}" if seen.kind is None else f"{of:.0%}" for of in seen.levels]
     return SiteDifference(
@@ -640,12 +553,12 @@ def _difference(values: Array, rows: Rows, classes: Sequence[Label] = ()) -> Sit
 
 
 def _disagreement(
-    rows: Rows,
+    table: Table,
     groups: Sequence[npt.NDArray[np.int64]],
     columns: Sequence[ColumnLook],
 ) -> tuple[Disagreement, ...]:
     held = [group for group in groups if len(group)]
-    names = [name for name, group in zip(rows.client_names, groups, strict=False) if len(group)]
+    names = [name for name, group in zip(table.clients, groups, strict=False) if len(group)]
     if len(held) < 2:
         return ()
     sizes = np.array([len(group) for group in held])
@@ -661,12 +574,12 @@ def _disagreement(
         )
     ]
     of_targets: dict[str, tuple[str, SiteDifference]] = {}
-    several = [(f"labels of {name}", f"target {name} ", target) for name, target in rows.targets.items()]
-    for name, what, target in [*several, *([] if rows.target is None else [("labels", "the target ", rows.target)])]:
-        classes, labels = _classes(target)
-        values = np.where(_finite(target), target, np.nan).astype(np.float64) if labels is None else labels
-        if (one := _difference(values, rows, classes)) is not None:
-            of_targets[name] = (what, one)
+    for target in table.targets:
+        known, codes = _classes(target)
+        values = target.values if codes is None else codes
+        name = "labels" if len(table.targets) == 1 else f"labels of {_name_of(target)}"
+        if (one := _difference(_numbers(target) if codes is None else values, table, known)) is not None:
+            of_targets[name] = (f"{target.called} ", one)
     for name, p in holm({name: one.p for name, (_, one) in of_targets.items()}).items():
         what, one = of_targets[name]
         numbers.append(Disagreement(name, one.share, one.chance, f"{what}{replace(one, p=p)}", p))
@@ -691,110 +604,3 @@ def _disagreement(
             )
         )
     return tuple(numbers)
-
-
-def _notes(
-    rows: Rows,
-    sites: Sequence[SiteLook],
-    columns: Sequence[ColumnLook],
-    test: npt.NDArray[np.bool_],
-    rules: Preprocess | None,
-) -> tuple[str, ...]:
-    sentences: list[str] = []
-    train = ~test
-    if len(sites) == 1:
-        sentences.append(f"there is only one site ({sites[0].name}); a federation needs at least two")
-    several = {f"target {name!r}": of for name, of in rows.targets.items()}
-    targets = several or ({} if rows.target is None else {"the target": rows.target})
-    for called, target in targets.items():
-        sentences += _of_target(called, target)
-    if rows.clients is not None and (nobodys := (rows.clients < 0) & ~(test & rows.common_test)).any():
-        sentences.append(f"{int(nobodys.sum()):,} rows name no site")
-    if rows.patients is not None and (both := np.intersect1d(rows.patients[train], rows.patients[test])).size:
-        of_one = rows.patients == both[0]
-        first, other = (place(int(np.flatnonzero(of_one & part)[0])) for part in (train, test))
-        sentences.append(
-            f"{counted(len(both), 'patient')} {'has' if len(both) == 1 else 'have'} rows for training and for testing "
-            f"({first} and {other}): put all of a patient into one part"
-        )
-    categories = (*rows.categories, *(rules.categories if rules else ()))
-    refused = {column.name: _refused(column, rows.columns.get(column.name), categories) for column in columns}
-    sentences += filter(None, refused.values())
-    kept = {called: CheckedTarget(of[train], _classes(of)[1] is not None, called) for called, of in targets.items()}
-    table = CheckedTable(
-        {name: values[train] for name, values in rows.columns.items() if not refused[name]},
-        list(kept.values()),
-        None if rows.clients is None else rows.clients[train],
-        rows.client_names,
-        [site.test for site in sites] if rows.test is not None and not rows.common_test and rows.when is None else None,
-        rules,
-        _what(rows),
-        rows.measured,
-        rows.patients is not None,
-        keys=rows.keys,  # type: ignore[arg-type]
-    )
-    sentences += checks.notes(table)
-    gaps = [column.name for column in columns if 0 < column.missing < 1]
-    if gaps and rules is None:
-        sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {checks.have(gaps)} gaps: fill with preprocess")
-    return tuple(sentences)
-
-
-def _refused(column: ColumnLook, values: Array | None, categories: Collection[str]) -> str:
-    """A sentence on a column that a run would refuse as it is; empty for any other."""
-    if values is None:
-        return (
-            f"column {column.name!r} holds dates or spans of time: make numbers of them, leave it out, or test on the "
-            f"latest rows by latest = {column.name!r}"
-        )
-    if column.missing == 1:
-        return f"column {column.name!r} has no value at all: leave it out"
-    if values.dtype.kind == "f":
-        beyond = np.flatnonzero(np.abs(values) > LARGEST)
-        return (
-            f"column {column.name!r} is {values[beyond[0]]:g} in {place(beyond[0])}: correct it" if len(beyond) else ""
-        )
-    words = [v for v in values if v is not None]
-    return "" if column.name in categories else numbers_as_words(column.name, words)
-
-
-def _what(rows: Rows) -> str:
-    if not rows.measured:
-        return "rows"
-    of = {"brightness": "images", "channel 0 mean": "examples", "number of words": "texts"}
-    return next((what for name, what in of.items() if name in rows.columns), "rows")
-
-
-def _of_target(called: str, target: Array) -> list[str]:
-    """Sentences on a target that a run would refuse."""
-    if target.dtype.kind not in "Of":
-        return []
-    if target.dtype.kind == "f":
-        missing, endless = np.isnan(target), np.isinf(target)
-        sentences = [_valueless(called, int(missing.sum()))] if missing.any() else []
-        if endless.any():
-            sentences.append(f"{called} is infinite in {place(int(endless.argmax()))}: correct it")
-        return sentences
-    words = [word for word in target.tolist() if word != NO_VALUE]
-    if not words:
-        return [f"{called} has no value at all: name another column"]
-    if all(map(is_date, words)):
-        return [f"{called} holds dates, such as {words[0]}: make numbers of them, or name another column"]
-    known = len(set(words))
-    many = known > MOST_CLASSES and 2 * known > len(words)
-    of_time = all(map(is_clock, words)) and (many or all(word.count(":") == 2 for word in words))
-    sentences = []
-    if of_time:
-        sentences.append(
-            f"{called} holds spans of time or times of day, such as {words[0]}: make numbers of them, such as hours, "
-            "or name another column"
-        )
-    if len(words) < len(target):
-        sentences.append(_valueless(called, len(target) - len(words)))
-    if many and not of_time:
-        sentences.append(f"{called} holds {known:,} different words in {len(words):,} rows: group them")
-    return sentences
-
-
-def _valueless(called: str, rows: int) -> str:
-    return f"{called} has no value in {counted(rows, 'row')}: leave {'it' if rows == 1 else 'them'} out"

@@ -14,37 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from unskew.data.inputs import is_gap
-from unskew.data.lengths import check_words
-from unskew.data.places import place
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.words import composed, counted
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-
-def names_of_patients(values: Sequence[Any], where: str) -> list[str]:
-    """The patient of each row as a name, by what says so, such as "column 'who'".
-
-    17 and 17.0 are one, and so are names that differ in spaces at their ends or in their form of Unicode.
-
-    Raises:
-        DataError: If a row has none, or there is something else than words and whole numbers.
-    """
-    names = []
-    for i, value in enumerate(values):
-        if is_gap(value):
-            raise DataError(f"{where} names no patient in {place(i)}; fill it, or leave the row out")
-        if not isinstance(value, str | int | np.integer) and not (isinstance(value, float) and value.is_integer()):
-            raise DataError(
-                f"{where} must name patients by words or whole numbers, got {value!r} in {place(i)}; correct it, or "
-                "name others"
-            )
-        names.append(composed(value.strip()) if isinstance(value, str) else str(int(value)))
-    check_words(names, where)
-    return names
 
 
 _WHO = re.compile(r"(pat|patient|patienten|subject|person|case|fall)[ _.-]?(id|nr|no|num|number|nummer)?|pid|mrn", re.I)
@@ -77,31 +52,28 @@ PatientIds = Literal["site", "network"]
 """Whose ids of patients are: each site's own, so that two sites' 17 are two people, or the network's."""
 
 
-def coded(*parts: tuple[Sequence[str], Sequence[str] | None], ids: PatientIds | None = None) -> list[Ints]:
-    """The codes of patients of several parts, each given as names of patients and of their clients, row by row.
+def coded(names: Sequence[str], clients: Sequence[str] | None, ids: PatientIds | None) -> Ints:
+    """A code for each row's patient, by who it is and at which client.
+
+    17 and 17.0 are one, and so are names that differ in spaces at their ends.
 
     Raises:
         DataError: If a name occurs at several clients, and `ids` does not say whether it is one person, or is neither.
     """
     if ids not in (None, *get_args(PatientIds)):
         raise DataError(f"patient_ids must be 'network' or 'site', got {ids!r}")
-    pairs = [list(zip(clients or [""] * len(names), names, strict=True)) for names, clients in parts]
-    different = dict.fromkeys(pair for part in pairs for pair in part)
-    at = Counter(name for _, name in different)
-    if ids is None and (several := [name for name, clients in at.items() if clients > 1]):
-        where = [client for client, name in different if name == several[0]]
+    names = [composed(name.strip().removesuffix(".0")) for name in names]
+    pairs = list(zip(clients or [""] * len(names), names, strict=True))
+    at = Counter(name for _, name in dict.fromkeys(pairs))
+    if ids is None and (several := [name for name, count in at.items() if count > 1]):
+        where = list(dict.fromkeys(client for client, name in pairs if name == several[0]))
         raise DataError(
             f"{counted(len(several), 'patient id')} occur{'s' * (len(several) == 1)} at several sites, such as "
             f"{several[0]} at {where[0]} and {where[1]}: one person, patient_ids = 'network', or not, 'site'?"
         )
     code: dict[tuple[str, str], int] = {}
-    return [
-        np.array(
-            [code.setdefault(("", name) if ids == "network" else (client, name), len(code)) for client, name in part],
-            np.int64,
-        )
-        for part in pairs
-    ]
+    who = [("", name) if ids == "network" else (client, name) for client, name in pairs]
+    return np.array([code.setdefault(one, len(code)) for one in who], np.int64)
 
 
 def number_of(patients: Tensor) -> int:
@@ -203,18 +175,3 @@ def drawn(patients: Ints, shares: Sequence[float], rng: np.random.Generator, lab
         masks.append(np.isin(of_row, order[aside]))
         order = order[~aside]
     return masks
-
-
-def check_together(name: str, patients: Ints, others: Ints, remedy: str) -> None:
-    """Refuse a patient of these training rows who is among the others, which are for testing.
-
-    Raises:
-        DataError: Naming the first row of both.
-    """
-    both = np.flatnonzero(np.isin(patients, others))
-    if len(both):
-        other = int(np.flatnonzero(others == patients[both[0]])[0])
-        raise DataError(
-            f"{name}: patient_train[{both[0]}] and patient_test[{other}] are both {patients[both[0]]}, and nobody may "
-            f"be in training and in testing; {remedy}"
-        )

@@ -9,12 +9,11 @@ name, is refused that the client has not named or allowed itself.
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from unskew.errors import DataError
 from unskew.files import user_path
@@ -124,9 +123,3 @@ def rows_at(of: Place) -> Iterator[None]:
         yield
     finally:
         _place.reset(before)
-
-
-def rows_among(rows: Sequence[int] | npt.NDArray[np.int64]) -> AbstractContextManager[None]:
-    """Name the rows of a part of a table, which has these of its rows, by where they stand in the table."""
-    whole = _place.get()
-    return rows_at(lambda row: whole(int(rows[row])))

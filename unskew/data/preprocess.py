@@ -14,10 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.columns import check_one_form
-from unskew.data.inputs import Array, Column, Inputs, RawTable, gaps_in, is_date, numbers_as_words, value_of, word
-from unskew.data.lengths import LONGEST
-from unskew.data.places import place
+from unskew.data.columns import WRITTEN, Array, RawTable, column, gaps_in, is_date, natural, numbers_as_words, value_of
+from unskew.data.inputs import Column, Inputs
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed
 from unskew.words import composed, some
 
@@ -34,6 +32,9 @@ LARGEST = float(np.finfo(np.float32).max)
 
 MOST_ROWS = 10**12
 """Training rows that no site has."""
+
+LONGEST = 1000
+"""Characters that a label, a category or the name of a client or class has at most."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,7 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         """Write names of columns in one form of Unicode, as tables have them."""
-        if any(composed(name) != name for name in self.columns):
-            check_one_form(self.columns, "preprocess")
-            object.__setattr__(self, "columns", {composed(name): of for name, of in self.columns.items()})
+        object.__setattr__(self, "columns", {composed(name): rule for name, rule in self.columns.items()})
 
     def of(self, name: str) -> tuple[Scale, Missing]:
         """Return how a column is scaled and what fills its gaps."""
@@ -265,47 +264,28 @@ def _column(
     clients: Sequence[str],
     known: npt.NDArray[np.bool_],
 ) -> Column:
+    rule, missing = rules.columns.get(name, ColumnRule()), gaps_in(values)
     words = values.dtype.kind == "O"
-    kind = rules.columns.get(name, ColumnRule()).kind or ("category" if words else "number")
-    if words and rules.columns.get(name, ColumnRule()).mean is not None:
-        odd = next(
-            (repr(v) for v in values.tolist() if v is not None and value_of(v) is None), "words in rows for testing"
-        )
+    kind = rule.kind or ("category" if words else "number")
+    if words and (kind == "number" or rule.mean is not None):
+        odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
         raise DataError(
-            f"column {name!r} holds {odd}, and a mean was agreed on: correct it, or leave it empty (data_options.gaps "
-            "names words of a CSV file that mean so)"
+            f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or leave it empty; {WRITTEN}"
         )
-    if kind == "number" and words:
-        one = next((value for value in values if value is not None), "")
-        raise ConfigError(f"preprocess.columns.{name}.kind is number, and the column holds words, such as {one!r}")
-    missing = gaps_in(values)
-    if missing[known].all() and rules.columns.get(name, ColumnRule()).gaps is None:
+    if missing[known].all() and rule.gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
-    scale, instead = rules.of(name)
-    agreed_on = rules.columns.get(name, ColumnRule())
-    gaps = rules.indicator and (bool(missing[known].any()) if agreed_on.gaps is None else agreed_on.gaps)
-    if kind == "category" and agreed_on.words is not None:
-        strange, some_known = unagreed(values[known], agreed_on.words)
-        if strange and not some_known and rules.unseen == "none":
-            raise DataError(
-                f"column {name!r} holds none of the words that were agreed on ({some(agreed_on.words)}) in any "
-                f"training row, but {some(strange)}; write them alike, or agree anew with this site's words"
-            )
-        return Column(name, "category", gaps=gaps, values=agreed_on.words, other=rules.unseen == "other")
-    if kind == "category":
-        present = values[~missing & known]
-        agreed_words = sorted({word(v) for v in present.tolist()} if not words else set(present.tolist()), key=_natural)
-        _check_category(name, agreed_words, present.tolist(), agreed_on.kind is not None)
-        return Column(name, "category", gaps=gaps, values=tuple(agreed_words), other=rules.unseen == "other")
-    return _number(name, values, by_client, clients, scale, instead, gaps, agreed_on, known)
-
-
-def unagreed(values: Array, agreed_on: Sequence[str]) -> tuple[list[str], bool]:
-    """Words of a column that were not agreed on, and whether any was."""
-    words = values.dtype.kind == "O"
-    present = values[[v is not None for v in values]] if words else values[~np.isnan(values)]
-    found = {str(v) if words else word(v) for v in present.tolist()}
-    return sorted(found - set(agreed_on), key=_natural), bool(found & set(agreed_on))
+    gaps = rules.indicator and (bool(missing[known].any()) if rule.gaps is None else rule.gaps)
+    if kind == "number":
+        return _number(name, values, by_client, clients, rules, gaps, known)
+    here = sorted({v for v in column(values[known], category=True).tolist() if v is not None}, key=natural)
+    if rule.words is None:
+        return Column(name, "category", gaps=gaps, values=tuple(here), other=rules.unseen == "other")
+    if here and not set(here) & set(rule.words) and rules.unseen == "none":
+        raise DataError(
+            f"column {name!r} holds none of the words that were agreed on ({some(rule.words)}) in any training row, "
+            f"but {some(here)}; write them alike, or agree anew with this site's words"
+        )
+    return Column(name, "category", gaps=gaps, values=rule.words, other=rules.unseen == "other")
 
 
 def _number(
@@ -313,28 +293,19 @@ def _number(
     values: Array,
     by_client: Sequence[Ints],
     clients: Sequence[str],
-    scale: Scale,
-    instead: Missing,
+    rules: Preprocess,
     gaps: bool,
-    agreed_on: ColumnRule,
     known: npt.NDArray[np.bool_],
 ) -> Column:
-    check_size(values, name)
+    rule, (scale, instead) = rules.columns.get(name, ColumnRule()), rules.of(name)
     own = [ColumnMoments.of(values[rows]) for rows in by_client]
     together = agreed([ColumnMoments.of(values[rows[known[rows]]]) for rows in by_client])
-    mean = together.mean if agreed_on.mean is None else agreed_on.mean
-    sd = together.sd if agreed_on.sd is None else agreed_on.sd
-    centre, spread = {
-        "agreed": ((mean,), (sd,)),
-        "site": (tuple(m.mean for m in own), tuple(m.sd for m in own)),
-        "none": ((), ()),
-    }[scale]
-    fill: tuple[float, ...] = {
-        "agreed mean": (mean,),
-        "site mean": tuple(m.mean for m in own),
-        "site median": tuple(_median(values[rows]) for rows in by_client),
-        "refuse": (),
-    }[instead]
+    mean = together.mean if rule.mean is None else rule.mean
+    sd = together.sd if rule.sd is None else rule.sd
+    means = tuple(m.mean for m in own)
+    centre, spread = {"agreed": ((mean,), (sd,)), "site": (means, tuple(m.sd for m in own)), "none": ((), ())}[scale]
+    medians = tuple(_median(values[rows]) for rows in by_client) if instead == "site median" else ()
+    fill = {"agreed mean": (mean,), "site mean": means, "site median": medians, "refuse": ()}[instead]
     empty = [client for client, m in zip(clients, own, strict=True) if m.n == 0]
     if empty and instead.startswith("site") and scale != "site":
         raise DataError(
@@ -349,63 +320,32 @@ def _median(values: npt.NDArray[np.float64]) -> float:
     return float(np.median(present)) if len(present) else 0.0
 
 
-def _natural(word: str) -> tuple[float, str]:
-    """Order of words: numbers by size before all others."""
-    try:
-        return float(word), word
-    except ValueError:
-        return float("inf"), word
+def no_category(name: str, words: Sequence[str], declared: bool) -> str:
+    """A sentence on a column whose words are no categories; empty for one whose are.
 
-
-def check_size(values: Array, name: str) -> None:
-    """Refuse a column of numbers one of which is infinite or beyond what a network can hold.
-
-    Raises:
-        DataError: Naming its row.
+    Args:
+        name: The column.
+        words: Its words, row by row, gaps left out.
+        declared: Somebody has said that they are categories.
     """
-    beyond = np.flatnonzero(np.abs(values) > LARGEST) if values.dtype.kind == "f" else np.empty(0, np.int64)
-    if len(beyond):
-        row = int(beyond[0])
-        state = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"
-        raise DataError(f"column {name!r} is {state} in {place(row)}; correct it, or leave the row out")
-
-
-def check_gaps(rules: Preprocess, table: RawTable) -> None:
-    """Refuse gaps where the rules do.
-
-    Raises:
-        DataError: Naming the first column's first.
-    """
-    for name, values in table.items():
-        missing = gaps_in(values)
-        if rules.of(name)[1] == "refuse" and missing.any():
-            raise DataError(
-                f"column {name!r} has no value in {place(missing.argmax())}; fill it, leave the row out, or choose "
-                "what takes its place with preprocess.missing"
-            )
-
-
-def _check_category(name: str, known: Sequence[str], cells: Sequence[str], declared: bool) -> None:
-    """Refuse words that are no category; `declared` is true if somebody said that they are one."""
-    n = len(cells)
-    if all(map(is_date, known)):
-        raise DataError(
-            f"column {name!r} holds dates, such as {known[0]!r}; make numbers of them, such as days since a day that "
+    known = sorted(set(words))
+    if known and all(map(is_date, known)):
+        return (
+            f"column {name!r} holds dates, such as {known[0]!r}: make numbers of them, such as days since a day that "
             "all agree on, or leave the column out"
         )
-    if not declared and (sentence := numbers_as_words(name, known)):
-        raise DataError(sentence)
-    if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > n):
-        if sorted(len(one.split()) for one in known)[len(known) // 2] > 2:  # names have two
-            raise DataError(
-                f"column {name!r} holds texts, such as {f'{known[0][:30]}...'!r}; leave it out, or learn from the "
-                f"texts alone, in Python with data = {{site: (rows[{name!r}], rows[TARGET])}} of each site's rows"
-            )
-        raise DataError(
-            f"column {name!r} holds {len(known)} different words in {n} training rows, such as {known[0]!r}; leave it "
-            "out, group them, or make numbers of them; if it says who is in a row, name it with patient = "
-            f"{name!r}"
+    if not declared and (odd := numbers_as_words(known)):
+        return (
+            f"column {name!r} holds numbers as words, such as {odd!r}: correct it, or declare "
+            f"preprocess.columns.{name}.kind = 'category'; {WRITTEN}"
         )
+    if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > len(words)):
+        return (
+            f"column {name!r} holds {len(known)} different words in {len(words)} rows, such as "
+            f"{known[0][:30]!r}: leave it out, group them, or make numbers of them; if it says who is in a row, name "
+            f"it with patient = {name!r}"
+        )
+    return ""
 
 
 # ---------------------------------------------------------------- agreeing without rows
@@ -434,17 +374,15 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
     """
     by_name = {}
     for name, values in table.items():
-        coded = rules.columns.get(name, ColumnRule()).kind == "category"
-        missing = gaps_in(values)
-        present = values[~missing]
+        coded, gaps = rules.columns.get(name, ColumnRule()).kind == "category", bool(gaps_in(values).any())
         if values.dtype.kind == "f" and not coded:
             moments = ColumnMoments.of(values)
-            by_name[name] = ColumnSums(moments.n, moments.mean, moments.m2, bool(missing.any()))
+            by_name[name] = ColumnSums(moments.n, moments.mean, moments.m2, gaps)
             continue
-        known = sorted({word(v) if values.dtype.kind == "f" else str(v) for v in present.tolist()}, key=_natural)
-        if known:
-            _check_category(name, known, present.tolist(), coded)
-        by_name[name] = ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(known))
+        words = [v for v in column(values, category=True).tolist() if v is not None]
+        if sentence := no_category(name, words, coded):
+            raise DataError(sentence)
+        by_name[name] = ColumnSums(0, 0.0, 0.0, gaps, tuple(sorted(set(words), key=natural)))
     return by_name
 
 
@@ -470,7 +408,7 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
             raise DataError(f"column {name!r} holds words at {with_words[0]} and numbers at {with_numbers[0]}")
         gaps = any(of.gaps for of in by_site.values())
         if with_words:
-            union = sorted({w for of in by_site.values() for w in of.words or ()}, key=_natural)
+            union = sorted({w for of in by_site.values() for w in of.words or ()}, key=natural)
             rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
         else:
             together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
@@ -483,30 +421,21 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
     rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0
     for name, of in by_name.items():
         words = of.words or ()
-        for what, text in (("a column's name", name), *((f"a word of column {name!r}", one) for one in words)):
-            if obeyed(text) or len(text) > LONGEST:
-                why = (
-                    "with control characters, which terminals obey" if obeyed(text) else f"of {len(text):,} characters"
-                )
-                raise DataError(f"{site}: {what} is {text[:40]!r}, {why}; correct the table there, and run --sums anew")
-        wrong = [
-            ("n", f"a number of rows, 0 to {MOST_ROWS:,}", of.n, 0 <= of.n <= MOST_ROWS),
-            ("mean", f"a number of size {LARGEST:g} at most", of.mean, abs(of.mean) <= LARGEST),
-            ("m2", "0 or larger, and not infinite", of.m2, 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2),
-            ("mean", "0 where n is 0", of.mean, of.n > 0 or of.mean == 0),
-            ("m2", "0 where n is 0", of.m2, of.n > 0 or of.m2 == 0),
-            ("n", "0 for words", of.n, of.n == 0 or not words),
-            ("n", "0, or more than 1, as the mean of one value is that value", of.n, of.n != 1),
-            ("words", f"at most {MANY_WORDS} different words", len(words), len(words) <= MANY_WORDS),
-            ("words", "all different", len(words), len(words) == len(set(words))),
-        ]
-        if rows is not None and of.n:
-            expected = f"fewer than the {rows} of" if of.gaps else f"{rows}, as in"
-            fits = of.n < rows if of.gaps else of.n == rows
-            wrong += [("n", f"{expected} other columns without gaps", of.n, fits)]
-        for what, expected, got, fits in wrong:
-            if not fits:
-                raise DataError(f"{site}: {what} of column {name!r} must be {expected}, got {str(got)[:40]}")
+        fits = rows is None or not of.n or (of.n < rows if of.gaps else of.n == rows)
+        rules = {
+            "text of at most 1,000 characters, none of which terminals obey": not any(
+                obeyed(text) or len(text) > LONGEST for text in (name, *words)
+            ),
+            "n of 0, or of 2 or more rows, as the mean of one value is that value": 0 <= of.n <= MOST_ROWS
+            and of.n != 1,
+            "the same n as other columns, or fewer where it has gaps": fits,
+            "a mean that networks can hold": abs(of.mean) <= LARGEST and (of.n > 0 or of.mean == 0),
+            "m2 of 0 or more": 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2 and (of.n > 0 or of.m2 == 0),
+            f"words or numbers, and at most {MANY_WORDS} different words": not (of.n and words)
+            and len(words) == len(set(words)) <= MANY_WORDS,
+        }
+        if broken := [rule for rule, holds in rules.items() if not holds]:
+            raise DataError(f"{site}: column {name[:40]!r} must have {broken[0]}; run --sums there anew")
 
 
 HOW_AGREED = (
@@ -521,22 +450,22 @@ def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
     Raises:
         ConfigError: Naming the first column without agreed numbers.
     """
-    for column in inputs.columns:
-        own, (scale, instead) = rules.columns.get(column.name, ColumnRule()), rules.of(column.name)
+    for one in inputs.columns:
+        own, (scale, instead) = rules.columns.get(one.name, ColumnRule()), rules.of(one.name)
         needed = {
-            "words": column.kind == "category" and own.words is None,
-            "mean": column.kind == "number" and "agreed" in (scale, instead.partition(" ")[0]) and own.mean is None,
-            "sd": column.kind == "number" and scale == "agreed" and own.sd is None,
+            "words": one.kind == "category" and own.words is None,
+            "mean": one.kind == "number" and "agreed" in (scale, instead.partition(" ")[0]) and own.mean is None,
+            "sd": one.kind == "number" and scale == "agreed" and own.sd is None,
             "gaps": rules.indicator and own.gaps is None,
         }
         lacking = [setting for setting, missing in needed.items() if missing]
-        if lacking and rules.columns and column.name not in rules.columns:
+        if lacking and rules.columns and one.name not in rules.columns:
             raise ConfigError(
-                f"column {column.name!r} is none of those that were agreed on ({some(list(rules.columns))}): take it "
+                f"column {one.name!r} is none of those that were agreed on ({some(list(rules.columns))}): take it "
                 "out of this table, or agree anew with it at every site"
             )
         if lacking:
-            raise ConfigError(f"task.preprocess.columns.{column.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
+            raise ConfigError(f"task.preprocess.columns.{one.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
 
 
 def check_agreed_unseen(rules: Preprocess) -> None:

@@ -1,20 +1,40 @@
-"""The one form in which checks see data: the columns of training rows, what is learned, and who has the rows."""
+"""One table and its roles: what every form of data becomes, and what checks, first looks and data sets are made of."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.dataset import Dataset
-from unskew.data.images import stored
-from unskew.data.inputs import ROWS, Array, RawTable, are_windows
+from unskew.data.columns import Array, RawTable, column, is_gap, stacked, value_of
+from unskew.data.patients import PatientIds, coded
+from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess
+from unskew.data.text import words
+from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.tasks.targets import NUMBER, SURVIVAL
+from unskew.tasks.targets import CLASS, SURVIVAL, Targets, mislabelled
+from unskew.words import composed, some
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+TRAIN, TEST, LEFT_OUT = 0, 1, 2
+"""What a row is for."""
+
+UNKNOWN = Targets("unknown", "it is not known what")
+"""The form of targets where it is not known what is learned."""
+
+MANY = 100
+"""Largest label up to which all integers below are classes, so that a client that lacks some agrees with the others."""
+
+MOST_CLASSES = 20
+"""Different values of a target up to which they may be classes however few rows each has."""
+
+ROWS = 4096
+"""Examples that are looked at at a time, so that what is needed for it stays small."""
 
 MOST_COMPARED = 100
 """Sites up to which each one's numbers are compared with those of the others."""
@@ -22,164 +42,469 @@ MOST_COMPARED = 100
 MOST_COLUMNS = 64
 """Numbers of a row without names up to which they are columns of a table, of few values perhaps."""
 
+MOST_CHANNELS = 64
+"""Length of the shorter of two dimensions up to which it is that of channels."""
+
 FEW_VALUES = 5
 """Entries of an input that differ from its last one, from which on two inputs are hardly equal by chance."""
 
 
 @dataclass(frozen=True, eq=False)
-class CheckedTarget:
-    """Targets of the rows: words, numbers of classes, or numbers, (N,), and what they are called."""
-
-    values: Array
-    classes: bool
-    called: str = "the target"
-
-    def of(self, sentence: str) -> str:
-        """A sentence, with the name of one of several targets before it."""
-        return f"{self.called}: {sentence}" if self.called.startswith("target ") else sentence
-
-
-@dataclass(frozen=True, eq=False)
-class CheckedTable:
-    """Rows for training, and those for testing.
+class Table:
+    """Rows, and what is known of each; N rows, those for testing among them.
 
     Attributes:
-        columns: Inputs by name, gaps included, each (N,); of images and windows what is `measured` on them.
-        targets: What is learned.
-        owners: Number of each row's client in `clients`, (N,), -1 where it has none; None if there are no clients.
+        name: Name of the data.
+        y: What is learned, as it was given: (N,), or (N, targets); numbers, or objects with None for a gap.
+        inputs: Inputs that are one array, (N, ...); texts are objects.  None where they are columns.
+        columns: Inputs by name; else empty.
+        target: Names of the target's columns; empty where it has none.
+        client, patient: Names of these columns; None where there is none.
+        owners: Number of each row's client in `clients`, -1 where it has none, (N,); None if there are no clients.
         clients: Their names.
-        tested: Number of test rows of each client; None where each draws some of those for training.
-        rules: What becomes of the columns, if that is known.
-        what: What the rows are: rows, images, examples.
-        measured: The columns are measured on the inputs, and no columns of a table.
-        people: It is known who is in a row.
+        patients: Who is in each row, by name, or as codes (N,); None if it is not known.
+        patient_ids: Whose the names are.
+        part: TRAIN, TEST or LEFT_OUT of each row, (N,); None if it is not known what is for testing.
+        common_test: Rows for testing are nobody's own.
+        share: Share of each client's rows that is to be set aside for testing, as was asked for.
+        when: Time of each row (N,), where the latest are for testing.
+        domains, domain_names: Number of each row's domain, and their names.
+        classes: Names of the labels 0, 1, ..., where the data have them.
+        order: Labels in the order that a column's type declares; of which not all need occur.
+        categories: Columns that are categories by their type.
+        aside: Columns that are no inputs, as which rows are for testing, or when each was.
+        numbers: Number of each row where its owner counts it, (N,).
+        place: Where a row stands, in words.
+        files: Rows are files, and have no numbers.
+        notes: Sentences on how the data were read.
+        refusals: Sentences on what makes a run impossible that reading told.
+        rules: What becomes of the columns.
+        kind: What is learned.
+        declared: Names of all classes as a setting lists them; None without.
         alone: The rows are those of one client of several.
-        labels: Names of the classes 0, 1, ...; empty where labels are words.
-        declared: Somebody has named the classes, which are meant.
-        absent: Those of them that no row has, where nobody has named them.
-        keys: A number of each row for training and each for testing, equal where inputs and targets are, and what
-            chance makes of a test row; empty if they are not compared.
+        newcomers: Clients of rows for testing are others, who come after training.
     """
 
-    columns: RawTable
-    targets: Sequence[CheckedTarget] = ()
+    name: str
+    y: Array
+    inputs: Array | None = None
+    columns: RawTable = field(default_factory=dict)
+    target: tuple[str, ...] = ()
+    client: str | None = None
+    patient: str | None = None
     owners: Ints | None = None
     clients: tuple[str, ...] = ()
-    tested: Sequence[int] | None = None
+    patients: Array | None = None
+    patient_ids: PatientIds | None = None
+    part: npt.NDArray[np.int8] | None = None
+    common_test: bool = False
+    share: float | None = None
+    when: Array | None = None
+    domains: Ints | None = None
+    domain_names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    order: tuple[object, ...] = ()
+    categories: frozenset[str] = frozenset()
+    aside: RawTable = field(default_factory=dict)
+    numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    place: Place = by_number
+    files: bool = False
+    notes: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
     rules: Preprocess | None = None
-    what: str = "rows"
-    measured: bool = False
-    people: bool = False
+    kind: Targets = CLASS
+    declared: tuple[str, ...] | None = None
     alone: bool = False
-    labels: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    declared: bool = False
-    keys: tuple[Array, Array, Array] | tuple[()] = field(default=())
+    newcomers: bool = False
+
+    def __post_init__(self) -> None:
+        """Number the rows where nobody has."""
+        if len(self.numbers) != len(self.y):
+            object.__setattr__(self, "numbers", np.arange(len(self.y)))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    # ------------------------------------------------------------ parts
+    @property
+    def train(self) -> Ints:
+        """Rows for training, ascending."""
+        return np.flatnonzero(np.ones(len(self), bool) if self.part is None else self.part == TRAIN)
 
     @property
-    def rows(self) -> int:
-        """The number of training rows."""
-        values = [*self.columns.values(), *(target.values for target in self.targets)]
-        return len(values[0]) if values else 0
+    def test(self) -> Ints:
+        """Rows for testing, ascending."""
+        return np.flatnonzero(np.zeros(len(self), bool) if self.part is None else self.part == TEST)
 
-    def at(self, client: int) -> npt.NDArray[np.bool_]:
+    @property
+    def own_test(self) -> bool:
+        """True if rows for testing are their clients' own."""
+        return self.owners is not None and self.part is not None and not self.common_test
+
+    def take(self, rows: Ints) -> "Table":
+        """The rows of these numbers; each keeps its place."""
+
+        if len(rows) == len(self):
+            return self
+        # A view where rows follow one another, as training rows do before test rows.
+        chosen = slice(rows[0], rows[-1] + 1) if len(rows) and rows[-1] - rows[0] == len(rows) - 1 else rows
+
+        def of(values: Array | None) -> Array | None:
+            return None if values is None else values[chosen]
+
+        return replace(
+            self,
+            y=self.y[chosen],
+            inputs=of(self.inputs),
+            columns={name: values[chosen] for name, values in self.columns.items()},
+            aside={},
+            owners=of(self.owners),
+            patients=of(self.patients),
+            part=of(self.part),
+            when=of(self.when),
+            domains=of(self.domains),
+            numbers=self.numbers[chosen],
+            place=lambda row: self.place(int(rows[row])),
+        )
+
+    @cached_property
+    def people(self) -> Ints | None:
+        """A code for who is in each row, (N,); None if it is not known.
+
+        Raises:
+            DataError: As in `unskew.data.patients.coded`.
+        """
+        of_network = self.patient_ids == "network" or self.owners is None
+        if self.patients is None or (self.patients.dtype.kind in "iu" and of_network):
+            return self.patients
+        whose = None if self.owners is None else [self.clients[i] if i >= 0 else "no client" for i in self.owners]
+        return coded([str(one) for one in self.patients.tolist()], whose, self.patient_ids)
+
+    # ------------------------------------------------------------ sites
+    def at(self, client: int) -> Bools:
         """True for a client's rows, (N,)."""
-        return np.zeros(self.rows, bool) if self.owners is None else self.owners == client
+        return np.zeros(len(self), bool) if self.owners is None else self.owners == client
 
-    def count(self, of: npt.NDArray[np.bool_] | None = None) -> Ints:
+    def count(self, rows: Bools | None = None) -> Ints:
         """Rows of each client, or those of them that are true here, (clients,)."""
-        owners = np.empty(0, np.int64) if self.owners is None else self.owners[slice(None) if of is None else of]
+        owners = np.empty(0, np.int64) if self.owners is None else self.owners[slice(None) if rows is None else rows]
         return np.bincount(owners[owners >= 0], minlength=len(self.clients))
 
-    def names(self, of: npt.NDArray[np.bool_]) -> list[str]:
+    def names(self, clients: Bools) -> list[str]:
         """The clients for which it is true, (clients,)."""
-        return [self.clients[i] for i in np.flatnonzero(of).tolist()]
+        return [self.clients[i] for i in np.flatnonzero(clients).tolist()]
 
     @property
     def compared(self) -> tuple[str, ...]:
         """The clients, if they are few enough to be compared one by one."""
         return self.clients if len(self.clients) <= MOST_COMPARED else ()
 
-    def called(self, name: str) -> str:
-        """A column in a sentence."""
-        return f"the {name}" if self.measured else f"column {name!r}"
+    # ------------------------------------------------------------ columns
+    def rule(self, name: str) -> ColumnRule:
+        """The rules for one column."""
+        return self.rules.columns.get(name, ColumnRule()) if self.rules else ColumnRule()
 
     def by_site(self, name: str) -> bool:
         """True for a column that each client scales with numbers of its own, which takes its unit away."""
         return self.rules is not None and (self.rule(name).scale or self.rules.scale) == "site"
 
-    def rule(self, name: str) -> ColumnRule:
-        """The rules for one column."""
-        return self.rules.columns.get(name, ColumnRule()) if self.rules else ColumnRule()
+    @property
+    def what(self) -> str:
+        """What the rows are."""
+        x = self.inputs
+        if x is None or x.ndim < 3:
+            return "texts" if x is not None and x.dtype.kind == "O" else "rows"
+        return "examples" if windows_of(x) is not None else "images"
+
+    @property
+    def measured(self) -> bool:
+        """True if `features` are measured on the inputs, and no columns of a table."""
+        return self.what != "rows"
+
+    @cached_property
+    def features(self) -> RawTable:
+        """The columns, or what is measured on images, windows and texts; numbers without names are looked at alone."""
+        x = self.inputs
+        if x is None:
+            return self.columns
+        if x.dtype.kind == "O":
+            return {"number of words": np.array([len(words(text)) for text in x], np.float64)}
+        if x.dtype.kind not in "fiub":
+            return {}
+        if x.ndim > 2:
+            return measured(x, self.what == "images")
+        named = self.kind is UNKNOWN and x.dtype.kind == "f"
+        return {f"x{i}": x[:, i].astype(np.float64) for i in range(x.shape[1])} if named else {}
+
+    def called(self, name: str) -> str:
+        """A column in a sentence."""
+        return f"the {name}" if self.measured else f"column {name!r}"
+
+    # ------------------------------------------------------------ targets
+    @property
+    def of_table(self) -> bool:
+        """True if the labels stand in a table, whose whole numbers may be names."""
+        return bool(self.columns or (self.target and not self.files))
+
+    @cached_property
+    def targets(self) -> tuple["Target", ...]:
+        """Each target by itself: words or numbers, (N,); none of sequences of tokens, and of those without names."""
+        y = self.y[:, None] if self.y.ndim == 1 else self.y
+        if self.kind.tokens or not y.shape[1]:
+            return ()
+        if y.shape[1] == 1:
+            return (self._target("the target", y[:, 0]),)
+        if self.kind is SURVIVAL and y.shape[1] == 2:
+            return self._target("the time", y[:, 0]), replace(self._target("the event", y[:, 1]), classes=True)
+        named = self.target if len(self.target) == y.shape[1] else ()
+        return tuple(self._target(f"target {name!r}", y[:, i]) for i, name in enumerate(named))
+
+    def _target(self, called: str, values: Array) -> "Target":
+        names = self.classes
+        if names is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < len(names):
+            values = np.array(names, object)[values]
+        words = values.dtype.kind == "U" or any(isinstance(v, str) for v in values.tolist())
+        if words:
+            values = np.array(
+                [
+                    composed(v) if isinstance(v, str) and v.strip() else None if is_gap(v) else v
+                    for v in values.tolist()
+                ],
+                object,
+            )
+        if words or self.kind.classes:
+            return Target(called, values, self.kind.classes or self.kind is UNKNOWN)
+        truths = values.dtype.kind == "b" or all(isinstance(v, bool) for v in values.tolist())
+        if values.dtype.kind == "O" and not truths and all(isinstance(v, int | float | None) for v in values.tolist()):
+            values = np.array([np.nan if v is None else v for v in values], np.float64)
+        known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+        few = truths or (known.dtype.kind in "iuf" and not (known % 1).any() and len(np.unique(known)) <= MOST_CLASSES)
+        return Target(called, values, self.kind is UNKNOWN and few)
+
+    # ------------------------------------------------------------ equal rows
+    @cached_property
+    def keys(self) -> tuple[Array, ...]:
+        """A number of each row for training and for testing, equal where inputs and targets are, and chance's share.
+
+        Empty where rows are not compared.
+        """
+        x, train, test = self.inputs, self.train, self.test
+        y = self.y.reshape(len(self), -1)
+        if not len(test) or (x is not None and x.dtype.kind == "O"):
+            return ()
+        labels = [(y[train, i], y[test, i]) for i in range(y.shape[1])]
+        if x is not None and not (x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] <= MOST_COLUMNS):
+            return _keys_of_inputs(x[train], x[test], labels)
+        columns = [*self.columns.values()] if x is None else [*x.T]
+        of_train, of_test = ([values[rows] for values in columns] for rows in (train, test))
+        return _keys(of_train, of_test, labels) if columns else ()
 
 
-def table_of(data: Dataset, alone: bool = False) -> CheckedTable:
-    """The rows of a data set; `alone` if they are those of one client of several."""
-    train = slice(None) if data.own_test is None else ~data.own_test.numpy()
-    x, x_test = stored(data.x_train).numpy()[train], stored(data.x_test).numpy()
-    owners = None if data.owners is None else data.owners.numpy()
-    y, y_test = data.y_train.numpy()[train], data.y_test.numpy()
-    pairs = [*zip(y.reshape(len(y), -1).T, y_test.reshape(len(y_test), -1).T, strict=True)]
-    columns: dict[str, Array] = {}
-    keys: tuple[Array, ...]
-    if data.raw is not None:
-        columns = {name: values[train] for name, values in data.raw.train.items()}
-        keys = keys_of([*columns.values()], [data.raw.test[name] for name in columns], pairs)
-    else:
-        keys = keys_of_inputs(x, x_test, y, y_test)
-        if data.inputs.kind == "table":
-            columns = {column.name: x[:, i].astype(np.float64) for i, column in enumerate(data.inputs.columns)}
-        elif data.inputs.kind == "texts":
-            columns = {"number of words": (x != 0).sum(1, dtype=np.float64)}
-        elif x.ndim > 2:
-            columns = measured(x, data.inputs.kind == "images")
-            if x.dtype == np.uint8:  # which become standardised floats, batch by batch
-                columns = {name: values / 255 for name, values in columns.items()}
-    if data.targets.classes and y.ndim == 1:
-        targets = [CheckedTarget(y, True)]
-    elif data.targets is SURVIVAL:
-        targets = [CheckedTarget(y[:, 0], False, "the time"), CheckedTarget(y[:, 1], True, "the event")]
-    else:
-        targets = [CheckedTarget(y, False)] if data.targets is NUMBER else []
-    labels = data.classes if data.targets.classes else ()
-    named = data.ordered or data.label_type != "integer" or labels != tuple(map(str, range(len(labels))))
-    present = {*data.y_train.flatten().tolist(), *data.y_test.flatten().tolist()} if labels and not named else set()
-    what = "texts" if data.inputs.kind == "texts" else "images" if x.ndim > 2 else "rows"
-    if data.inputs.kind == "as given" and are_windows(data.input_shape):
-        what = "examples"
-    return CheckedTable(
-        columns,
-        targets,
-        None if owners is None else owners[train],
-        data.client_names,
-        None
-        if owners is None or data.own_test is None
-        else [*np.bincount(owners[data.own_test.numpy()], None, len(data.client_names))],
-        None if data.raw is None else data.raw.rules,
-        what,
-        measured=what != "rows",
-        people=data.patients is not None,
-        alone=alone,
-        labels=labels,
-        absent=() if alone or named else tuple(labels[i] for i in range(len(labels)) if i not in present),
-        declared=data.ordered,
-        keys=keys,  # type: ignore[arg-type]
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Targets of the rows: words, numbers of classes, or numbers, (N,), and what they are called."""
+
+    called: str
+    values: Array
+    classes: bool
+
+    def sentence(self, text: str) -> str:
+        """A sentence, with the name of one of several targets before it."""
+        return f"{self.called}: {text}" if self.called.startswith("target ") else text
+
+
+# ---------------------------------------------------------------- several as one
+def joined(parts: Sequence[Table], names: Sequence[str] = (), what: str = "client") -> Table:
+    """One table of several, one after the other.
+
+    Args:
+        parts: The tables.
+        names: Clients that have them; empty where the tables say whose rows are.
+        what: What a table is the data of, in messages.
+
+    Raises:
+        DataError: If columns, shapes, scales or kinds of labels do not go together, or not all name patients.
+    """
+    first = parts[0]
+    called = [f"{what} {name}" for name in names] or ["data", "test"]
+    parts = [first, *(_labelled_like(first, part, name) for name, part in zip(called[1:], parts[1:], strict=True))]
+    for name, part in zip(called[1:], parts[1:], strict=True):
+        _check_alike(called[0], first, name, part)
+    owners, clients = _owners(parts, names)
+    ends = np.cumsum([len(part) for part in parts])
+    suffix = [f" of {name}" for name in names] or ["", " of the test rows"]
+
+    def place(row: int) -> str:
+        i = int(np.searchsorted(ends, row, side="right"))
+        return parts[i].place(row - int(ends[i]) + len(parts[i])) + suffix[i]
+
+    categories = frozenset[str]().union(*(part.categories for part in parts))
+    columns = {
+        name: stacked([column(p.columns[name], category=name in categories) for p in parts]) for name in first.columns
+    }
+    none = [part.part is None for part in parts]
+    return replace(
+        first,
+        y=_labels([part.y for part in parts]),
+        inputs=None if first.inputs is None else np.concatenate([p.inputs for p in parts if p.inputs is not None]),
+        columns=columns,
+        owners=owners,
+        clients=clients,
+        patients=None
+        if first.patients is None
+        else np.concatenate([np.empty(0) if p.patients is None else p.patients for p in parts]),
+        part=None
+        if all(none)
+        else np.concatenate([np.zeros(len(p), np.int8) if p.part is None else p.part for p in parts]),
+        when=None if first.when is None else np.concatenate([p.when for p in parts if p.when is not None]),
+        order=_order(dict(zip(called, parts, strict=True))),
+        categories=categories,
+        aside={name: np.concatenate([p.aside[name].astype(object) for p in parts]) for name in first.aside}
+        if names
+        else {},
+        numbers=np.concatenate([part.numbers for part in parts]),
+        place=place,
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
-def measured(x: Array, images: bool = False) -> dict[str, Array]:
-    """Brightness and contrast of each image, or mean and spread of each channel of each window."""
-    windows = None if images else windows_of(x)
-    pictures = x.reshape(len(x), 1, -1) if windows is None else windows
-    parts = [pictures[i : i + ROWS] for i in range(0, len(x), ROWS)]
-    means, spreads = (np.concatenate([of(part, 2, np.float64) for part in parts]) for of in (np.mean, np.std))
-    if windows is None:
-        return {"brightness": means[:, 0], "contrast": spreads[:, 0]}
+def _owners(parts: Sequence[Table], names: Sequence[str]) -> tuple[Ints | None, tuple[str, ...]]:
+    if names:
+        return np.repeat(np.arange(len(parts)), [len(part) for part in parts]), tuple(names)
+    first, later = parts[0], parts[-1]
+    if first.owners is None:
+        return None, ()
+    known = (*first.clients, *(name for name in later.clients if name not in first.clients))
+    number = {name: i for i, name in enumerate(known)}
+    own = np.array([number[name] for name in later.clients] or [0], np.int64)
+    theirs = np.full(len(later), -1) if later.owners is None else np.where(later.owners < 0, -1, own[later.owners])
+    return np.concatenate([first.owners, theirs]), known
+
+
+def _labels(ys: Sequence[Array]) -> Array:
+    if len({y.dtype.kind in "fiub" for y in ys}) > 1 or any(y.dtype.kind in "bU" for y in ys):
+        ys = [y.astype(object) for y in ys]
+    return np.concatenate(ys)
+
+
+def _check_alike(one: str, first: Table, other: str, part: Table) -> None:
+    """Refuse two tables of which one array would hide that they do not go together.
+
+    Whole numbers beside others are refused where they are bytes or images: one site's pixels then reach from 0 to
+    255 and another's, in all likelihood, from 0 to 1.
+    """
+    x, x_other = first.inputs, part.inputs
+    if not len(part):
+        raise DataError(f"{other} has no examples; leave it out")
+    if odd := sorted(first.columns.keys() ^ part.columns.keys()):
+        if not first.columns or not part.columns:
+            raise DataError(f"the columns of {one} and {other} must have names in both, or in neither; give both alike")
+        raise DataError(f"the tables of {one} and {other} differ in columns: {', '.join(odd)}")
+    if x is not None and x_other is not None:
+        if x.shape[1:] != x_other.shape[1:]:
+            raise DataError(f"examples of {other} have shape {x_other.shape[1:]}, those of {one} {x.shape[1:]}")
+        if (x.dtype.kind == "O") != (x_other.dtype.kind == "O"):
+            raise DataError(f"one of {one} and {other} has texts and the other numbers; give all the same")
+        if (x.dtype.kind == "f") != (x_other.dtype.kind == "f") and (
+            x.ndim > 2 or np.uint8 in (x.dtype, x_other.dtype)
+        ):
+            raise DataError(
+                f"examples of {one} are {_range(x)}, those of {other} {_range(x_other)}; bring all to one scale"
+            )
+    kinds, kinds_other = kinds_of_labels(first.y), kinds_of_labels(part.y)
+    if len(kinds) == len(kinds_other) == 1 and kinds != kinds_other:
+        (mine,), (its,) = kinds, kinds_other
+        raise DataError(
+            f"labels of {one} are {mine}, such as {first.y.flat[0]}, those of {other} {its}, such as "
+            f"{part.y.flat[0]}; write them alike"
+        )
+    if (first.patients is None) != (part.patients is None):
+        raise DataError(f"one of {one} and {other} names its patients and the other does not; name all or none")
+
+
+def _labelled_like(first: Table, part: Table, called: str) -> Table:
+    """The part with its classes numbered, or named, as the first has them: its numbers are an order of its own.
+
+    Raises:
+        DataError: If it has a class that the first has not, or a number that is none of its classes.
+    """
+    names, named = first.classes or first.declared, kinds_of_labels(first.y) == {"words"}
+    if part.classes in (None, names) or part.y.dtype.kind not in "iu" or (names is None and not named):
+        return part
+    assert part.classes is not None
+    if odd := [name for name in part.classes if names is not None and name not in names]:
+        raise DataError(f"{called} has the class {odd[0]!r}, none of {some(names or ())}; give both the same classes")
+    if len(bad := np.flatnonzero((part.y < 0) | (part.y >= len(part.classes)))):
+        raise DataError(
+            f"the label of {part.place(int(bad[0]))} of {called} is {part.y[bad[0]]}, and its classes "
+            f"({some(part.classes)}) are numbered from 0"
+        )
+    own: list[object] = list(part.classes)
+    if names is not None and not named:
+        by_number = first.classes is None and not mislabelled(names, "integer")
+        own = [int(name) if by_number else names.index(name) for name in part.classes]
+    return replace(part, y=np.array(own, object if named else np.int64)[part.y], classes=first.classes)
+
+
+def _range(x: Array) -> str:
+    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
+    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else f"{what} ({x.dtype})"
+
+
+def kinds_of_labels(labels: Array) -> set[str]:
+    """The kinds of labels, missing ones left out."""
+    if labels.dtype.kind != "O":
+        return {{"b": "true or false", "U": "words"}.get(labels.dtype.kind, "numbers")}
     return {
-        f"channel {i} {what}": values
-        for i, pair in enumerate(zip(means.T, spreads.T, strict=True))
-        for what, values in zip(("mean", "spread"), pair, strict=True)
+        "words" if isinstance(label, str) else "true or false" if isinstance(label, bool | np.bool_) else "numbers"
+        for label in labels.flat
+        if label is not None
     }
+
+
+def names_of_numbers(known: Ints, of_table: bool, alone: bool = False) -> bool:
+    """True if labels that are these whole numbers are names, and not the places of classes in an order.
+
+    So are those of a table that are not 0, 1, ..., and of arrays where fewer than half occur up to one beyond `MANY`:
+    {1, 999} are two classes, not a thousand.  One client's need not be all: only a negative one tells for sure.
+    """
+    if of_table:
+        return bool(known[0] < 0 if alone else (known != np.arange(len(known))).any())
+    return bool(known[0] >= 0 and known[-1] >= max(MANY, 2 * len(known)))
+
+
+def label_name(label: object) -> str:
+    """A label as the name of its class."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else composed(str(label))
+
+
+def _order(parts: Mapping[str, Table]) -> tuple[object, ...]:
+    """The order of labels that tables declare; empty if none does, or it is that of rising numbers.
+
+    Raises:
+        DataError: If two declare another order, or a table has a label that is not in it.
+    """
+    orders = {name: part.order for name, part in parts.items() if part.order}
+    if not any(any(isinstance(label, str) for label in one) or list(one) != sorted(one) for one in orders.values()):  # type: ignore[type-var]
+        return ()
+    longest = max(orders, key=lambda name: len(orders[name]))
+    known = list(map(label_name, orders[longest]))
+    for name, part in parts.items():
+        own = [label_name(label) for label in part.order] or known
+        strange = {label_name(one) for one in part.y.tolist() if one is not None and one == one} - set(known)
+        if strange or own != [label for label in known if label in own]:
+            raise DataError(
+                f"labels are an ordered category of {', '.join(known)} in {longest}, and in {name} of "
+                f"{', '.join([*own, *sorted(strange)])}; give all the same categories in one order"
+            )
+    return tuple(orders[longest])
+
+
+# ---------------------------------------------------------------- what is measured
+def are_windows(shape: Sequence[int]) -> bool:
+    """True for the shape of an example of floats that is no picture: its two dimensions differ."""
+    sides = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+    return len(sides) == 2 and sides[0] != sides[1] and min(sides) <= MOST_CHANNELS
 
 
 def windows_of(x: Array) -> Array | None:
@@ -190,9 +515,25 @@ def windows_of(x: Array) -> Array | None:
     return flat if flat.shape[1] < flat.shape[2] else np.moveaxis(flat, 2, 1)
 
 
+def measured(x: Array, images: bool = False) -> dict[str, Array]:
+    """Brightness and contrast of each image, or mean and spread of each channel of each window."""
+    windows = None if images else windows_of(x)
+    pictures = x.reshape(len(x), 1, -1) if windows is None else windows
+    parts = [pictures[i : i + ROWS] for i in range(0, len(x), ROWS)]
+    means, spreads = (np.concatenate([of(part, 2, np.float64) for part in parts]) for of in (np.mean, np.std))
+    if windows is None:
+        largest = 255 if x.dtype.kind in "iu" else 1  # what networks take is about 1
+        return {"brightness": means[:, 0] / largest, "contrast": spreads[:, 0] / largest}
+    return {
+        f"channel {i} {what}": values
+        for i, pair in enumerate(zip(means.T, spreads.T, strict=True))
+        for what, values in zip(("mean", "spread"), pair, strict=True)
+    }
+
+
 # ---------------------------------------------------------------- equal rows
-def keys_of(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
-    """Keys of rows, as `CheckedTable.keys`: chance makes n f_a f_b f_c rows equal in the three rarest values.
+def _keys(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
+    """Keys of rows, as `Table.keys`: chance makes n f_a f_b f_c rows equal in the three rarest values.
 
     More columns are not multiplied, because real ones depend on each other.  Frequencies f are taken over different
     rows, so that copies do not vouch for each other; those of values that occur once are estimated (I. J. Good, 1953).
@@ -201,11 +542,11 @@ def keys_of(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[
         train, test: The columns of both, in one order.
         more: The targets of both.
     """
-    n = len(more[0][0])
-    codes = [codes_of(np.concatenate([*map(_plain, pair)]))[0] for pair in zip(train, test, strict=True)]
-    targets = [codes_of(np.concatenate([*map(_plain, pair)]))[0] for pair in more]
+    n = len(train[0])
+    codes = [codes_of(np.concatenate(pair))[0] for pair in zip(train, test, strict=True)]
+    targets = [codes_of(np.concatenate(pair))[0] for pair in more]
     drawn = (Key(0) / "copies").numpy().integers(1 << 63, size=len(codes) + len(targets), dtype=np.uint64)
-    keys = np.zeros(len(targets[0]), np.uint64)
+    keys = np.zeros(len(codes[0]), np.uint64)
     for code, factor in zip([*codes, *targets], drawn * np.uint64(2) + np.uint64(1), strict=True):
         keys += code.astype(np.uint64) * factor
     first = np.unique(keys, return_index=True)[1]
@@ -218,22 +559,17 @@ def keys_of(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[
     return keys[:n], keys[n:], n * rarest.prod(1)
 
 
-def _plain(values: Array) -> Array:
-    return np.array(["" if v is None else str(v) for v in values]) if values.dtype.kind == "O" else values
-
-
-def keys_of_inputs(train: Array, test: Array, y: Array, y_test: Array) -> tuple[Array, ...]:
-    """Keys of images, texts and long rows, which copying alone makes equal, unless nearly all of one is one value."""
-    y, y_test = (np.ascontiguousarray(of.reshape(len(of), -1)) for of in (y, y_test))
-    if train.ndim == 2 and train.dtype.kind == "f" and train.shape[1] <= MOST_COLUMNS:
-        return keys_of([*train.T], [*test.T], [*zip(y.T, y_test.T, strict=True)])
+def _keys_of_inputs(train: Array, test: Array, more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
+    """Keys of images and long rows, which copying alone makes equal, unless nearly all of one is one value."""
+    n = len(train)
+    labels = np.column_stack([np.zeros(n + len(test), np.int64), *(codes_of(np.concatenate(p))[0] for p in more)])
     both = []
-    for x, labels in ((train, y), (test, y_test)):
+    for x, y in ((train, labels[:n]), (test, labels[n:])):
         keys: list[bytes] = []
         for i in range(0, len(x), ROWS):
             rows = np.ascontiguousarray(x[i : i + ROWS]).reshape(len(x[i : i + ROWS]), -1)
             differ = (rows != rows[:, -1:]).sum(1) >= FEW_VALUES
-            for row, label, varied in zip(rows, labels[i : i + ROWS], differ, strict=True):
+            for row, label, varied in zip(rows, y[i : i + ROWS], differ, strict=True):
                 keys.append(blake2b(row.tobytes() + label.tobytes()).hexdigest().encode() if varied else b"")
         both.append(np.array(keys))
     return both[0][both[0] != b""], both[1], np.where(both[1] == b"", 1.0, 0.0)
@@ -241,6 +577,24 @@ def keys_of_inputs(train: Array, test: Array, y: Array, y_test: Array) -> tuple[
 
 def codes_of(values: Array) -> tuple[Ints, Ints]:
     """A number for each different value, and how often each occurs; gaps are one."""
-    words = np.array(["" if v is None else str(v) for v in values]) if values.dtype.kind == "O" else values
-    _, code, times = np.unique(words, return_inverse=True, return_counts=True)
+    plain = np.array(["" if v is None else str(v) for v in values]) if values.dtype.kind == "O" else values
+    _, code, times = np.unique(plain, return_inverse=True, return_counts=True)
     return code, times
+
+
+def numbered(names: Sequence[object]) -> tuple[Ints, tuple[str, ...]]:
+    """The number of each name, -1 where there is none, and all of them: numbers by size, others by name.
+
+    A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
+    """
+    texts = [None if is_gap(name) else name_of_client(name) for name in names]
+    known = {name for name in texts if name is not None}
+    by_size = all(value_of(name) is not None for name in known)
+    ordered = sorted(known, key=lambda name: (value_of(name) or 0.0 if by_size else 0.0, name))
+    number = {name: i for i, name in enumerate(ordered)}
+    return np.array([-1 if name is None else number[name] for name in texts], np.int64), tuple(ordered)
+
+
+def name_of_client(value: object) -> str:
+    """A client's name as text: 3.0, as pandas writes a column with gaps, is client 3."""
+    return composed(str(int(value) if isinstance(value, float) and value.is_integer() else value))

@@ -34,8 +34,9 @@ from torch import Tensor, nn
 
 from unskew import models, tasks, wire
 from unskew.data import image_folders, tables
+from unskew.data.columns import value_of
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import Inputs, value_of
+from unskew.data.inputs import Inputs
 from unskew.data.places import path_of
 from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean

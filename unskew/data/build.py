@@ -1,0 +1,421 @@
+"""From one table and its roles to a data set: what is refused, a test part, numbers of classes, tensors."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unskew.data import checks
+from unskew.data.columns import Array
+from unskew.data.dataset import Dataset, checked
+from unskew.data.images import NUMBERS, ByteImages, as_tensor
+from unskew.data.inputs import ROWS, Column, Inputs, prepared, standardised
+from unskew.data.patients import part_of, set_aside
+from unskew.data.places import rows_at
+from unskew.data.preprocess import RawRows, fit
+from unskew.data.table import TEST, Table, label_name, names_of_numbers
+from unskew.data.text import tokens, vocabulary
+from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.keys import Key
+from unskew.tasks.targets import LabelType, mislabelled
+
+TEST_FRACTION = 0.2
+"""Share of each client's rows, or of each class, that becomes the global test part where the data have none."""
+
+BYTES_FROM = 256 << 20
+"""Bytes that images of your own would take as floats, from which on they stay bytes; below it, floats are faster."""
+
+OWN_KEY = Key(0) / "npz" / "test"
+"""Draws the test part of a user's own data: the same rows in every call."""
+
+
+def dataset(
+    table: Table,
+    key: Key = OWN_KEY,
+    *,
+    fraction: float = TEST_FRACTION,
+    own_test: bool = False,
+    constants: Sequence[tuple[float, float]] | None = None,
+    own: bool = True,
+    testing: bool = False,
+) -> Dataset:
+    """The data set of a table.
+
+    Where patients are known nobody is in training and in testing, and shares are shares of each client's patients.
+
+    Args:
+        table: The rows.
+        key: Draws the test part, where the table has none.
+        fraction: Share that it has.
+        own_test: Rows that are set aside are their clients' own.  So they are where columns are preprocessed, before
+            any number is taken from them, and where `Table.share` asks for them.
+        constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
+            those of the training images.
+        own: The data are a user's own: what may not be meant is said, and large images stay bytes.
+        testing: All rows are for testing, and those that are not said to be so still give their constants.
+
+    Raises:
+        ConfigError: If rules do not fit the columns.
+        DataError: If something cannot be meant (`unskew.data.checks.REFUSALS`), or nothing is left for testing.
+    """
+    with rows_at(table.place):
+        checks.refuse(table)
+        y, names, label_type = labels_of(table)
+        sha256 = _sha256(table)
+        drawn = table.part is None
+        table = with_test_part(table, y, key, fraction, own_test)
+        train, test = table.train, table.test
+        if not len(train) or not len(test):
+            raise DataError(
+                f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed"
+            )
+        theirs = table.own_test or table.newcomers
+        rows = np.concatenate([train, test]) if theirs else train
+        x, x_test, levels, inputs, raw = _inputs(table, constants, own, theirs)
+        doubts = checks.warned(table) if own and not testing else ()
+    owners, patients, when = table.owners, table.people, None
+    if table.when is not None:
+        when = np.unique(table.when, return_inverse=True)[1]
+    later = table.clients if table.newcomers else ()
+    data = checked(
+        table.name,
+        x,
+        torch.from_numpy(y[rows]),
+        x_test,
+        torch.from_numpy(y[test]),
+        classes=names,
+        domains=_tensor(table.domains, rows),
+        domain_names=table.domain_names if table.domains is not None else None,
+        sha256=sha256,
+        levels=levels,
+        inputs=inputs,
+        owners=_tensor(owners, rows),
+        client_names=table.clients if owners is not None else None,
+        own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.newcomers else None,
+        never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
+        targets=table.kind,
+        raw=raw,
+        patients=_tensor(patients, rows),
+        test_patients=_tensor(patients, test),
+        label_type=label_type,
+        rows=_tensor(table.numbers, rows),
+        when=_tensor(when, rows),
+    )
+    data = replace(data, doubts=doubts, ordered=table.kind.classes and bool(table.declared or table.order))
+    data = replace(data, rows=None) if table.files else data
+    return _all_for_testing(data) if testing and drawn else data
+
+
+def _tensor(values: Array | None, rows: Array) -> Tensor | None:
+    return None if values is None else torch.from_numpy(np.ascontiguousarray(values[rows], np.int64))
+
+
+def _all_for_testing(data: Dataset) -> Dataset:
+    """The data set with all its examples as the test part."""
+    if data.own_test is not None:  # the training part holds clients' own test examples already
+        return replace(data, x_test=data.x_train, y_test=data.y_train)
+    return replace(data, x_test=_joined(data.x_train, data.x_test), y_test=torch.cat([data.y_train, data.y_test]))
+
+
+def _joined(x: Tensor | ByteImages, test: Tensor | ByteImages) -> Tensor | ByteImages:
+    if isinstance(x, ByteImages) and isinstance(test, ByteImages):
+        return ByteImages(torch.cat([x.levels, test.levels]), x.table)
+    return torch.cat([as_tensor(x), as_tensor(test)])
+
+
+# ---------------------------------------------------------------- labels
+def labels_of(table: Table) -> tuple[Array, tuple[str, ...] | None, LabelType | None]:
+    """Targets as they are learned, the names of their classes, and the type of the labels that these are.
+
+    Classes are numbered as they are declared, in the order of an ordered category, or else in that of the alphabet;
+    whole numbers that are no names are numbers of classes already.
+    """
+    if not table.kind.classes:
+        several = table.target if len(table.target) > 1 else None
+        if several is not None and len(table.kind.outputs(len(several))) != len(several):
+            several = None
+        return table.kind.read(f"{table.name}: y", table.y), table.declared or table.classes or several, None
+    y = table.y.reshape(len(table))
+    labels = y.tolist()
+    if any(isinstance(label, str | bool) for label in labels):
+        words = list(map(label_name, labels))
+        order = [name for name in map(label_name, table.order) if name in set(words)]
+        names = table.declared or table.classes or tuple(order or sorted(set(words)))
+        truths: LabelType = "boolean" if all(isinstance(label, bool) for label in labels) else "text"
+        return _codes(table, words, names), names, None if mislabelled(names, truths) else truths
+    y = y.astype(np.int64)
+    known = np.unique(y)
+    if table.classes is not None:
+        return y, table.classes, None
+    declared = table.declared
+    if declared is not None and mislabelled(declared, "integer"):
+        return y, declared, None  # numbers of classes that are named
+    order = [name for name in map(label_name, table.order) if name in set(map(str, known.tolist()))]
+    if declared is None and not order and not names_of_numbers(known, table.of_table, table.alone):
+        return y, None, None
+    names = declared or tuple(order or map(str, known.tolist()))
+    return _codes(table, list(map(str, y.tolist())), names), names, "integer"
+
+
+def _codes(table: Table, words: Sequence[str], names: Sequence[str]) -> Array:
+    number = {name: i for i, name in enumerate(names)}
+    for row, word in enumerate(words):
+        if word not in number:
+            raise DataError(
+                f"{table.name}: the label of {table.place(row)} is {word!r}, none of the {len(names)} classes"
+                f"{did_you_mean(word, names)}"
+            )
+    return np.array([number[word] for word in words], np.int64)
+
+
+# ---------------------------------------------------------------- a test part
+def with_test_part(table: Table, y: Array, key: Key, fraction: float, own_test: bool = False) -> Table:
+    """The table with rows set aside of each client, and of its classes or groups, where none are for testing.
+
+    Args:
+        table: The rows.
+        y: What is learned, as it is stored.
+        key: Draws them.
+        fraction: Share of them, or of patients, where these are known.
+        own_test: They are their clients' own.
+
+    Raises:
+        DataError: If the share is none, or is nobody.
+    """
+    if table.part is not None:
+        return table
+    share = fraction if table.share is None else table.share
+    if not 0 < share < 1:
+        raise DataError(
+            f"the data have no test part and test_fraction is {share:g}; give test=(x, y) or a test_fraction above 0 "
+            "and below 1"
+        )
+    labels = y if table.kind.classes else table.kind.counted(y)
+    patients = table.people
+    if patients is None and table.owners is None:
+        aside = _of_each(labels, share, key)
+    else:
+        aside = set_aside(np.arange(len(y)) if patients is None else patients, table.owners, labels, share, key)
+    if not aside.any():
+        who = f"{len(y)} rows" if patients is None else f"{len(np.unique(patients))} patients"
+        raise DataError(
+            f"{table.name}: a share of {share:g} of each client's of {who} is nobody: say which rows are for testing, "
+            "as test"
+        )
+    apart = own_test or table.rules is not None or table.share is not None
+    return replace(table, part=np.where(aside, TEST, 0).astype(np.int8), common_test=not apart)
+
+
+def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.NDArray[np.bool_]:
+    """True for round(fraction * n), half up, of the n examples of each label, of which at least 1 is kept."""
+    rng = key.numpy()
+    aside = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        aside[members[: part_of(len(members), fraction)]] = True
+    return aside
+
+
+# ---------------------------------------------------------------- inputs
+_Levels = tuple[tuple[float, float], ...] | None
+_Tensors = tuple[Tensor | ByteImages, Tensor | ByteImages, _Levels, Inputs, RawRows | None]
+
+
+def _inputs(table: Table, constants: Sequence[tuple[float, float]] | None, own: bool, theirs: bool) -> _Tensors:
+    """Inputs of both parts as tensors, and how they came about; with `theirs` test rows follow training rows, too."""
+    train, test, x = table.train, table.test, table.inputs
+    if x is None:
+        return _prepared(table, np.concatenate([train, test]) if theirs else train)
+    if table.rules is not None:
+        raise ConfigError(f"preprocess is for columns of a table, and {table.name} holds none; leave it out")
+    if x.dtype.kind == "O":
+        ids = vocabulary(x[train].tolist())
+        both = tokens(x[train].tolist(), ids), tokens(x[test].tolist(), ids)
+        read: Any = (*both, None, Inputs("texts", vocabulary=tuple(ids)))
+    else:
+        # Views where rows follow one another.
+        of_train, of_test = (table.take(rows).inputs for rows in (train, test))
+        assert of_train is not None
+        assert of_test is not None
+        read = inputs_of(table.name, of_train, of_test, BYTES_FROM if own else None, constants)
+    x_train, x_test, levels, inputs = read
+    return _joined(x_train, x_test) if theirs else x_train, x_test, levels, inputs, None
+
+
+def _prepared(table: Table, rows: Array) -> _Tensors:
+    """A table's columns, as they are or by its rules; `rows` are those of the data set's training part."""
+
+    def of(chosen: Array) -> dict[str, Array]:
+        return {name: values[chosen] for name, values in table.columns.items()}
+
+    if table.rules is None:
+        inputs = Inputs("table", columns=tuple(map(Column, table.columns)))
+        x, x_test = (
+            torch.from_numpy(np.column_stack([values[chosen] for values in table.columns.values()]).astype(np.float32))
+            for chosen in (rows, table.test)
+        )
+        return x, x_test, None, inputs, None
+    owners, clients = table.owners, table.clients
+    if owners is None:
+        owners, clients = np.zeros(len(table), np.int64), ("all",)
+    inputs = fit(table.rules, of(table.train), owners[table.train], clients)
+    if inputs.clients and not table.own_test:
+        which = next(column.name for column in inputs.columns if column.by_client)
+        raise ConfigError(
+            f"preprocess scales or fills column {which!r} with each client's own numbers, and the test rows belong to "
+            "no client; name the test rows' clients, or choose agreed numbers"
+        )
+    tested = np.maximum(owners[table.test], 0)
+    raw = RawRows(table.rules, of(rows), of(table.test), owners[rows], tested, clients)
+    x, x_test = (
+        torch.from_numpy(prepared(inputs.columns, values, whose))
+        for values, whose in ((raw.train, raw.owners), (raw.test, tested))
+    )
+    return x, x_test, None, inputs, raw
+
+
+def inputs_of(
+    name: str,
+    train: Array,
+    test: Array,
+    bytes_from: int | None = None,
+    constants: Sequence[tuple[float, float]] | None = None,
+) -> tuple[Tensor | ByteImages, Tensor | ByteImages, tuple[tuple[float, float], ...] | None, Inputs]:
+    """Convert both parts of the inputs, and return what black and white became in each channel of byte images.
+
+    Images that would take `bytes_from` bytes as floats stay bytes.  They are standardised by `constants`, the mean and
+    deviation of each channel, by default those of the training part.
+    """
+    train, test = _shaped(train), _shaped(test)
+    if constants is not None and not (train.ndim in (3, 4) and train.dtype.kind in "iu"):
+        raise ConfigError(
+            f"task.data_options: mean and std are for images of whole numbers 0..255, and {name} has {train.dtype} of "
+            f"shape {train.shape}, which stay as they are; leave them out"
+        )
+    if train.dtype == test.dtype == np.int64 and max(train.ndim, test.ndim) < 3:
+        return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
+    *sides, last = train.shape[1:] or (0,)
+    if train.dtype.kind == "f" and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
+        raise DataError(
+            f"{name}: inputs of shape {train.shape} seem to have their channels last, and floats have them first, "
+            "(N, C, H, W); give np.moveaxis(x, -1, 1)"
+        )
+    if train.dtype.kind == "f" and test.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
+            x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
+        return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
+    for x in (train, test):
+        if x.ndim in (3, 4) and x.dtype.kind in "iu" and not (x.min() >= 0 and x.max() <= 255):
+            raise DataError(
+                f"{name}: images must be whole numbers 0..255 or floats, got {x.dtype} from {x.min()} to {x.max()}; "
+                "divide them by the largest value they can have, the same at all sites"
+            )
+        if not _is_images(x):
+            raise DataError(
+                f"{name}: inputs must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), floating (N, D), "
+                f"(N, C, H, W) or (N, C, D, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape "
+                f"{x.shape}; of four channels drop the last, or give floats"
+            )
+    train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
+    channels = range(train.shape[3])
+    if constants is not None and len(constants) != len(channels):
+        raise ConfigError(
+            f"task.data_options: mean and std must have a number for each of {len(channels)} channels of {name}, got "
+            f"{len(constants)}"
+        )
+    moments = constants or [_moments(train[..., c]) for c in channels]
+    tables = np.stack([standardised(mean, std) for mean, std in moments])
+    brightest = int(train.max())  # scikit-learn's digits end at 16
+    levels = [(float(table[0]), float(table[brightest])) for table in tables]
+    kept = bytes_from is not None and tables.itemsize * (train.size + test.size) >= bytes_from
+    convert = _as_bytes if kept else _as_floats
+    known = all(black < white for black, white in levels)  # a constant channel has lost its level
+    means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
+    inputs = Inputs("images", means, deviations, largest=float(brightest))
+    return convert(train, tables), convert(test, tables), tuple(levels) if known else None, inputs
+
+
+def _as_floats(images: Array, tables: npt.NDArray[np.float32]) -> Tensor:
+    scaled = torch.empty(len(images), images.shape[3], *images.shape[1:3])
+    for c, table in enumerate(tables):
+        for start in range(0, len(images), ROWS):  # an index widens to int64: in slices it stays small
+            scaled[start : start + ROWS, c] = torch.from_numpy(table[images[start : start + ROWS, ..., c]])
+    return scaled
+
+
+def _as_bytes(images: Array, tables: npt.NDArray[np.float32]) -> ByteImages:
+    # PyTorch takes no array that runs backwards or is read-only; others are not copied.
+    levels = np.require(images, np.uint8, ["C", "W"])
+    return ByteImages(torch.from_numpy(levels), torch.from_numpy(tables))
+
+
+def _shaped(x: Array) -> Array:
+    """Inputs in the one shape of their kind; what is of no kind stays as it is.
+
+    Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers in two
+    dimensions are token ids, int64.  A dimension of 1 or 3 is that of the channels.
+    """
+    channels_first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)
+    channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+    if x.dtype.kind == "f":
+        return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if channels_last else x
+    if x.dtype.kind not in "iu":
+        return x
+    if x.ndim == 2 and x.dtype.itemsize >= 4:
+        return np.ascontiguousarray(x, np.int64)
+    if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
+        x = x.astype(np.uint8)
+    return np.moveaxis(x, 1, 3) if channels_first else x
+
+
+def _is_images(x: Array) -> bool:
+    """True for uint8 images, (N, H, W) or with one or three channels last."""
+    return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
+
+
+def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
+    """Mean and standard deviation of a channel's values, in units of 255."""
+    counts = np.zeros(256, np.int64)
+    at_once = max(1, NUMBERS // channel[0].size)  # bincount widens to int64: in slices it stays small
+    for start in range(0, len(channel), at_once):
+        counts += np.bincount(channel[start : start + at_once].reshape(-1), minlength=256)
+    level = np.arange(256) / 255
+    mean = np.average(level, weights=counts)
+    # One level only: its deviation is rounding, which must not be blown up to a signal.
+    if np.count_nonzero(counts) == 1:
+        return float(mean), 0.0
+    return float(mean), float(np.sqrt(np.average((level - mean) ** 2, weights=counts)))
+
+
+def _sha256(table: Table) -> str:
+    """Hash of what the rows hold and of their roles, before anything is drawn or scaled."""
+    digest = hashlib.sha256()
+    roles: Mapping[str, Array | None] = {
+        "inputs": table.inputs,
+        **{f"column {name}": values for name, values in table.columns.items()},
+        "y": table.y,
+        "client": table.owners,
+        "patient": table.people,
+        "domain": table.domains,
+        "part": table.part,
+    }
+    for role, values in roles.items():
+        if values is None:
+            continue
+        digest.update(f"{role} {values.dtype.kind} {values.shape};".encode("utf-8", "surrogatepass"))
+        for start in range(0, len(values), ROWS):
+            part = values[start : start + ROWS]
+            text = "\0".join("" if v is None else str(v) for v in part.reshape(-1)) if part.dtype.kind in "OU" else None
+            digest.update(
+                np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+                if text is None
+                else text.encode("utf-8", "surrogatepass")
+            )
+    return digest.hexdigest()
