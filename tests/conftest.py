@@ -4,16 +4,13 @@ import os
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from markupsafe import Markup, escape
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
@@ -77,63 +74,13 @@ def _one_thread() -> None:
         torch.set_num_threads(1)
 
 
-class _Blank:
-    """Axes, and whatever they give, that take every call and draw nothing."""
-
-    def __getattr__(self, name: str) -> "_Blank":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> "_Blank":
-        return self
-
-    def __getitem__(self, _: Any) -> "_Blank":
-        return self
-
-    def __iter__(self) -> Iterator["_Blank"]:
-        return iter(())
-
-    def get_ylim(self) -> tuple[float, float]:
-        return 0.0, 1.0
-
-    def set_xticks(self, at: Sequence[float], *_: Any, **__: Any) -> None:
-        self.ticks = len(at)
-
-    def get_xticklabels(self) -> list["_Blank"]:
-        return [self] * self.ticks
-
-
-def _blanks(_: Any, rows: int = 1, columns: int = 1, *, squeeze: bool = True, **__: Any) -> Any:
-    """The axes of `Figure.subplots`, blank."""
-    grid = np.full((rows, columns), _Blank(), dtype=object)
-    return grid if not squeeze else grid.squeeze() if grid.size > 1 else grid.item()
-
-
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures have their words and no lines: for tests of a page's text, of which drawing is nine tenths.
+    """Figures have their words and no lines: for tests of a page's text, of which drawing is nine tenths."""
+    from unskew.report import charts
 
-    Axes alone, with ticks nobody looks at, took a third of a small run; figures in no style of ours keep theirs.
-    """
-    from matplotlib.figure import Figure
-
-    from unskew.report import figures
-
-    def described(figure: Any, name: str, alt: str) -> Markup:
-        width, height = 72 * figure.get_size_inches()
-        return Markup(f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {width} {height}"></svg>')
-
-    @contextmanager
-    def blank(name: str) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Figure, "subplots", _blanks)
-            for one in ("add_subplot", "add_axes"):
-                patch.setattr(Figure, one, lambda *_, **__: _Blank())
-            yield
-
-    monkeypatch.setattr(figures, "markup", described)
-    monkeypatch.setattr(figures, "style", blank)
+    monkeypatch.setattr(charts, "_svg", lambda spec: '<svg viewBox="0 0 1 1"></svg>')
+    monkeypatch.setattr(charts, "_vega", lambda: "")
 
 
 @pytest.fixture
@@ -147,7 +94,7 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
 
     A test that is the first to import the figures draws them, since importing them would cost the others more.
     """
-    if "unskew.report.figures" in sys.modules and "drawn" not in request.fixturenames and not _draws(request.path):
+    if "unskew.report.charts" in sys.modules and "drawn" not in request.fixturenames and not _draws(request.path):
         request.getfixturevalue("undrawn")
 
 

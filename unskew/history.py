@@ -1,25 +1,22 @@
 """The history of a run: its rows, a table and figures, and its models.
 
-print(history)                      # the table of results; a notebook shows it by itself, with a figure
+print(history)                      # the table of results and the verdict; a notebook shows it with figures
 history.to_frame()                  # every number of every round, a row each
 unskew.load_run("runs/digits")      # that of a run that ended, from its folder
 """
 
 import difflib
-import html
 import importlib
 import re
 import shutil
 import tempfile
-import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +26,19 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
-from unskew.record.reader import Part, client_names, client_values, metric_rows, read, rows_of, same_test_rows
+from unskew.record.logs import DIVERGED, DivergedRow, RunCard, SummaryCard, document, why_diverged
+from unskew.record.reader import Part, client_names, client_values, metric_rows, read, rows_of
 from unskew.run.folder import require_done
-from unskew.run.metrics import fewer_clients, steadier, summarise, with_spread
+from unskew.run.metrics import summarise
 from unskew.run.models import Round, load_model
 from unskew.tasks.measure import Measure, described
-from unskew.words import beginning, counted, listed, of_seeds
+from unskew.words import listed
 
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
+    import altair as alt
 
+    from unskew.record.reader import Record
+    from unskew.report.section import Chart
     from unskew.report.stats import Curve
     from unskew.report.worth import GainRow
 
@@ -62,7 +60,7 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class History:
-    """The numbers of a run; `print` shows their table, a notebook the table and a figure.
+    """The numbers of a run; `print` shows their table and the verdict, a notebook its figures, too.
 
     Attributes:
         rows: {"method", "seed", "round", "name", "value", "weight", "client"?}, one per number.
@@ -289,98 +287,48 @@ class History:
         named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(of_results))}"
         return KeyError(what + (f"; {named}" if names else ""))
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """Every number of every round as a pandas.DataFrame, one per row.
-
-        Columns: method, seed, round, name, value, weight, client and client_name, which are missing, so that `isna` is
-        true, unless the number is per-client; so is client_name where the data name no clients.
+    @cached_property
+    def record(self) -> "Record":
+        """The run's record, without what was sent, as `unskew.report` takes it.
 
         Raises:
-            ConfigError: If pandas is not installed.
+            RunError: If the run's files are gone or corrupt.
         """
-        try:
-            frames = importlib.import_module("pandas")
-        except ImportError as error:
-            raise ConfigError(
-                f"to_frame needs pandas, which cannot be imported ({error}); pip install pandas, or use history.rows"
-            ) from error
-        columns = ("method", "seed", "round", "name", "value", "weight", "client")
-        frame: pandas.DataFrame = frames.DataFrame.from_records(
-            [
-                [*(row.get(column) for column in columns), self._name(row.get("client"), row["seed"])]
-                for row in self.rows
-            ],
-            columns=[*columns, "client_name"],
-        )
-        return frame.astype({"client": "Int64"})
+        return read(self.folder, results_alone=True)
 
-    def plot(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Draw a metric by round, a line per method with a band from the lowest to the highest seed.
+    def table(self) -> Any:
+        """The table of results as a DataFrame, unrounded: a row for each method.
 
-        The legend says what the band is, under how many seeds a method did not diverge, which methods diverged under
-        all, and which have no such metric, as one without a global model.
-
-        Args:
-            metric: Name of a metric in `rows`; by default global.accuracy (or whatever the headline is), or
-                personal.accuracy.mean where no method has a global model.
-            ax: Matplotlib's axes to draw on; by default a new figure, with the legend below its axes.
+        A mean has its standard deviation over seeds beside it as NAME_std, a difference and a gain its interval as
+        NAME_low_95 and NAME_high_95.  Accuracies are fractions.
 
         Raises:
-            KeyError: If no method has that metric.
+            ConfigError: If neither pandas nor Polars is installed.
+            RunError: If the run's files are gone or corrupt.
         """
-        from matplotlib import rcParams
-        from matplotlib.ticker import MaxNLocator
+        from unskew.report import results
 
-        metric, curves = self._curves(metric)
-        m, labels = self.headline, self._labels(curves)
-        lost = [row["method"] for row in self.diverged]
-        missing = [method for method in self.methods if method not in curves and method not in lost]
-        seeds = max(curve.seeds for curve in curves.values())
-        notes = [f"mean of {seeds} seeds, band from lowest to highest"] if seeds > 1 else []
-        notes += [f"without {metric}: {listed(missing)}"] if missing else []
-        gone = [method for method in dict.fromkeys(lost) if method not in curves]
-        notes += [f"diverged: {listed(gone)}"] if gone else []
-        title = "\n".join(textwrap.fill(shown(note), LEGEND_WIDE) for note in notes) or None
-        place: dict[str, Any] = {}
-        if ax is None:
-            from matplotlib import pyplot
+        return framed(results.frame(self.record))
 
-            columns = 2 if len(curves) > 4 and max(map(len, labels.values())) <= LEGEND_WIDE // 3 else 1
-            lines = -(-len(curves) // columns) + (title.count("\n") + 1 if title else 0)
-            ax = pyplot.subplots(layout="constrained", figsize=(6.4, 4.3 + 0.22 * lines))[1]
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns}
-        colours = len(rcParams["axes.prop_cycle"])
-        for i, (method, curve) in enumerate(curves.items()):
-            (line,) = ax.plot(curve.x, curve.mean, label=labels[method])
-            if turn := i // colours:  # a colour's second line, and its third, have their own dashes
-                line.set_linestyle(("--", ":", "-.")[(turn - 1) % 3])
-            if curve.seeds > 1:
-                ax.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.16, linewidth=0)
-        ax.set_xlabel("round")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_ylabel({m.shared: f"global {m.label}", m.own: f"{m.label} on own test data"}.get(metric, metric))
-        ax.legend(title=title, **place)
-        return ax
+    def to_frame(self) -> Any:
+        """Every number of every round as a DataFrame, one per row: of pandas, or of Polars where that alone is there.
 
-    def _curves(self, metric: str | None) -> tuple[str, dict[str, "Curve"]]:
-        """The metric asked for, or else the headline, and the curves of the methods that have it."""
-        names = {row["name"] for row in self.rows}
-        shared, own = self.headline.shared, self.headline.own
-        metric = metric or (own if own in names and shared not in names else shared)
-        curves = {}
-        for method in self.methods:
-            with suppress(KeyError):
-                curves[method] = self._curve(method, metric)
-        if not curves:
-            raise self._lacking(
-                metric, f"no method has {metric}", {row["name"] for row in self.rows if "client" not in row}
-            )
-        return metric, curves
+        Columns: method, seed, round, name, value, weight, client and client_name, which are missing unless the number
+        is per-client; so is client_name where the data name no clients.
 
-    def _labels(self, curves: Mapping[str, "Curve"]) -> dict[str, str]:
-        """The methods' names in a legend, which say under how many seeds one did not diverge."""
-        lost = [row["method"] for row in self.diverged]
-        return {method: method + of_seeds(curve.seeds, lost.count(method)) for method, curve in curves.items()}
+        Raises:
+            ConfigError: If neither pandas nor Polars is installed.
+        """
+        names = ("method", "seed", "round", "name", "value", "weight", "client")
+        columns = {name: [row.get(name) for row in self.rows] for name in names}
+        called = [self._name(row.get("client"), row["seed"]) for row in self.rows]
+        frame = framed({**columns, "client_name": called})
+        return frame.astype({"client": "Int64"}) if hasattr(frame, "astype") else frame
+
+    @property
+    def plot(self) -> "Plots":
+        """The run's figures, as Altair charts: `history.plot.curves()`, `.differences()`, `.clients()`."""
+        return Plots(self)
 
     def gains(self) -> "list[GainRow]":
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
@@ -399,7 +347,7 @@ class History:
         """
         from unskew.report import worth
 
-        record = read(self.folder, results_alone=True)
+        record = self.record
         if worth.alone(record) is None:
             raise RunError(
                 "a gain is over local training, and no method of this run trains every client alone; run it with "
@@ -407,35 +355,10 @@ class History:
             )
         if not (rows := worth.rows(record)):
             raise RunError(
-                worth.verdict(record)
-                or f"no client has a result of its own beside that of {worth.alone(record)}; run it with other "
-                'methods, and with "personal" in evaluate'
+                f"no client has a result of its own beside that of {worth.alone(record)}; run it with other methods, "
+                'and with "personal" in evaluate'
             )
         return rows
-
-    @cached_property
-    def _answer(self) -> str:
-        """The report's first sentences, on whether federation is worth it; empty where the run cannot tell."""
-        from unskew.report import worth
-
-        try:
-            trains_alone = any(
-                cell.get("bound") == "lower" for cell in document(self.folder / "run.json", RunCard)["cells"]
-            )
-            return worth.verdict(read(self.folder, results_alone=True)) if trains_alone else ""
-        except RunError:  # the table is none the worse without its files
-            return ""
-
-    @cached_property
-    def _left_out(self) -> str:
-        """A sentence on what ± leaves out where all seeds have the same test rows; else empty."""
-        from unskew.report.tables import SAME_TEST_ROWS
-
-        try:
-            several = len({row["seed"] for row in self.rows}) > 1
-            return SAME_TEST_ROWS if several and same_test_rows(self.folder) else ""
-        except RunError:  # as of the answer
-            return ""
 
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML file that opens offline, and return its path.
@@ -447,137 +370,110 @@ class History:
 
         return write_report(self.folder, user_path(path))
 
-    def __str__(self) -> str:
-        """The table of results, as text; below it whether federation is worth it, and doubts about the numbers."""
-        lines = _table(self.summary)
-        width, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
-        wide = [max(15, cell) for cell in widths[:-1]]
-        text = ["  ".join([m.ljust(width), *map(str.ljust, cells, wide), f"{mb:>8}"]) for m, *cells, mb in lines]
-        for title, (head, *rows) in _asked(self.summary):
-            for k in range(1, len(head), ASIDE):
-                text += ["", title] if k == 1 else [""]
-                wide = [max(15, len(name)) for name in head[k : k + ASIDE]]
-                text += [
-                    "  ".join([row[0].ljust(width), *map(str.ljust, row[k : k + ASIDE], wide)]).rstrip()
-                    for row in (head, *rows)
-                ]
-        below = [f"diverged: {shown(why_diverged(row))}" for row in self.diverged]
-        below += [shown(text) for text in (self._answer, self._left_out) if text]
-        below += [f"- {shown(doubt)}" for doubt in self._few_doubts()]
-        wrapped = (
-            textwrap.fill(line, WIDE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-            for line in below
-        )
-        return "\n".join([*text, *([""] if below else []), *wrapped])
-
-    def _few_doubts(self) -> list[str]:
-        """The doubts that leave the table in sight, and how many more there are."""
-        more = len(self.doubts) - DOUBTS_SHOWN
-        return [*self.doubts[:DOUBTS_SHOWN], *([f"{more} more in history.doubts"] if more > 0 else [])]
-
     def __repr__(self) -> str:
+        """The table of results as text; below it the verdict, and notes."""
+        from unskew.report.screen import screen
+
         if not self.rows:
             return "<History of no round: nothing was evaluated yet>"
-        methods = ", ".join(self.methods[:4]) + (f" and {len(self.methods) - 4} more" if len(self.methods) > 4 else "")
-        rounds, seeds = (len({row[key] for row in self.rows}) for key in ("round", "seed"))
-        evaluated = f"{rounds - 1} rounds, {counted(seeds, 'seed')}"
-        return f"<History of {shown(methods)}: {evaluated}; print() shows the table>"
+        try:
+            return screen(self.record, WIDE, more=self.doubts, most=8, whole=True)
+        except RunError as error:
+            return f"<History of {shown(listed(self.methods))}: {error}>"
 
     def _repr_html_(self) -> str:
-        """The table of results, what stands below it, and the headline by round, as a notebook shows them."""
-        tables = [("", _table(self.summary)), *_asked(self.summary)]
-        doubts = "".join(f"<li>{html.escape(doubt)}</li>" for doubt in self._few_doubts())
-        below = "".join(f"<p>diverged: {html.escape(shown(why_diverged(row)))}</p>" for row in self.diverged)
-        below += "".join(f"<p>{html.escape(text)}</p>" for text in (self._answer, self._left_out) if text)
-        below += f"<ul>{doubts}</ul>" if doubts else ""
-        return f"{''.join(starmap(html_table, tables))}{below}{self._figure()}"
+        """The first screen of the run's page, as a notebook shows it."""
+        from unskew.report import page
 
-    def _figure(self) -> str:
-        """The headline by round as an SVG element; empty where nothing was evaluated."""
-        from unskew.report import figures, svg_file
-        from unskew.report.section import Chart
-
-        try:
-            metric, curves = self._curves(None)
-        except KeyError:
-            return ""
-        measure = self.headline
-        title = f"Global {measure.label} by round"
-        if metric != measure.shared:
-            title = f"{beginning(measure.label)} on clients' own test data by round"
-        looks = figures.looks([False] * len(curves))
-        labels = self._labels(curves).values()
-        lines = [figures.Line(*each) for each in zip(labels, looks, curves.values(), strict=True)]
-        seeds = max(curve.seeds for curve in curves.values())
-        caption = "Lines: mean over seeds; bands: lowest to highest seed." if seeds > 1 else "One seed: no band."
-        svg = figures.lines_chart(
-            f"h{self.summary['fingerprint'][:8]}", lines, "round", measure.axis, measure.scale, title
-        )
-        legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
-        return svg_file.document(Chart(title, caption, svg, legend))
+        return page.first_screen(page.of_run(self.record, brief=True))
 
 
-def _table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    by = {(r["method"], r["metric"]): r for r in summary["rows"]}
-    measure = described(summary.get("headline"))
-    columns = {f"global {measure.label}": measure.shared}
-    if (steady := steadier(summary["rows"], measure.shared)) is not None:
-        columns[steady[1]] = steady[0]
-    columns[f"own test data{fewer_clients(summary['rows'], measure.own)}"] = measure.own
-    if any(name.startswith(f"{SERVED}.") for _, name in by):
-        columns |= {"unseen": f"{SERVED}.{measure.name}.mean", "adapted": f"{ADAPTED}.{measure.name}.mean"}
-    lines = [("method", *columns, "MB")]
-    lost = (r["method"] for r in summary.get("diverged", ()))
-    for m in dict.fromkeys((*(r["method"] for r in summary["rows"]), *lost)):
-        total = by.get((m, "bytes.total"))
-        cells = (with_spread(by.get((m, name)), measure, unit=True) for name in columns.values())
-        lines.append((shown(m), *cells, f"{total['mean'] / 1e6:.2f}" if total else ""))
-    return lines
+@dataclass(frozen=True)
+class Plots:
+    """A run's figures: each is an Altair chart, to be shown, changed or saved."""
+
+    history: History
+
+    def curves(self, metric: str | None = None, by: Literal["round", "traffic", "time"] = "round") -> "alt.LayerChart":
+        """A metric by round, by the megabytes sent or by time: means over seeds, and bands from lowest to highest.
+
+        Args:
+            metric: Its name in `rows`; by default global.accuracy (or whatever the headline is), or
+                personal.accuracy.mean where no method has a global model.
+            by: What is on the horizontal axis; other than rounds of the headline alone.
+
+        Raises:
+            KeyError: If no method has that metric.
+        """
+        from unskew.report import pictures
+
+        h, record = self.history, self.history.record if by == "round" else read(self.history.folder)
+        chart = pictures.curve(record, by, metric, metric or "")
+        if chart is None:
+            what = metric or h.headline.shared
+            raise h._lacking(what, f"no method has {what}", {row["name"] for row in h.rows if "client" not in row})
+        return _drawing(chart, "")
+
+    def differences(self) -> "alt.LayerChart":
+        """Each method's gain over training alone, or its difference to the baseline, with 95 % intervals.
+
+        Raises:
+            RunError: If the run has neither.
+        """
+        from unskew.report import pictures
+
+        lacks = "the run has no two methods to compare; run it with a baseline, or with bounds=True"
+        return _drawing(pictures.forest(self.history.record, named=False), lacks)
+
+    def clients(self, method: str | None = None) -> "alt.LayerChart":
+        """Each client's gain over training alone with a method, by default that which gains most on average.
+
+        Raises:
+            RunError: If no method of the run trains every client alone.
+            KeyError: If there is no such method.
+        """
+        from unskew.report import pictures, worth
+
+        gains = {w.method: w for w in worth.worths(self.history.record)}
+        if not gains:
+            self.history.gains()
+        best = max(gains.values(), key=lambda w: w.whole.mean).method if method is None else method
+        if best not in gains:
+            raise KeyError(f"no method {best!r} has gains over training alone; there are {', '.join(gains)}")
+        return _drawing(pictures.clients(gains[best], self.history.headline), "")
+
+    def groups(self, method: str | None = None) -> "alt.LayerChart":
+        """Who trained with whom, by round, under a method that forms groups.
+
+        Raises:
+            RunError: If there is no such method.
+        """
+        from unskew.report import pictures
+
+        return _drawing(pictures.groups(self.history.record, method), "no method of this run forms groups of clients")
 
 
-DOUBTS_SHOWN = 8
-"""Doubts that stand below a table of results."""
-
-WIDE = 118
-"""Characters in a line below a table of results."""
-
-LEGEND_WIDE = 76
-"""Characters in a line of a figure's legend."""
-
-ASIDE = 4
-"""Further metrics that stand beside each other in text; the next ones stand below."""
+def _drawing(chart: "Chart | None", lacks: str) -> "alt.LayerChart":
+    if chart is None:
+        raise RunError(lacks)
+    drawing: alt.LayerChart = chart.drawing
+    return drawing
 
 
-def _asked(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]]:
-    """Tables of the metrics that `evaluate` asks for: title, which says under what name `value` has them, and lines."""
-    by = {(r["method"], r["metric"]): r for r in summary["rows"]}
-    measures = [described(card) for card in summary.get("asked", ())]
-    methods = dict.fromkeys(r["method"] for r in summary["rows"])
-    tables = []
-    for title, columns in (
-        ("last round, global test set (global.NAME)", [(m.shared, m) for m in measures]),
-        ("last round, own test data, mean over clients (personal.NAME.mean)", [(m.own, m) for m in measures]),
-    ):
-        if any((method, name) in by for method in methods for name, _ in columns):
-            lines = [
-                (shown(method), *(with_spread(by.get((method, name)), m, unit=True) for name, m in columns))
-                for method in methods
-            ]
-            heads = [
-                m.name + (m.positive and f" for {m.positive}") + fewer_clients(summary["rows"], name)
-                for name, m in columns
-            ]
-            tables.append((title, [("method", *heads), *lines]))
-    return tables
+WIDE = 110
+"""Characters in a line of the table of results and below it."""
 
 
-def html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
-    """A table for a notebook, whose first line is the head."""
-    head, *rows = ([html.escape(cell) for cell in row] for row in lines)
-    cells = ["".join(f"<th>{cell}</th>" for cell in head)]
-    cells += [f"<th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}" for row in rows]
-    caption = f"<caption>{html.escape(title)}</caption>" if title else ""
-    return f"<table>{caption}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+def framed(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Columns as a DataFrame of pandas, or of Polars where pandas is not installed.
+
+    Raises:
+        ConfigError: If neither is installed.
+    """
+    for library in ("pandas", "polars"):
+        with suppress(ImportError):
+            return importlib.import_module(library).DataFrame(dict(columns))
+    raise ConfigError("a frame needs pandas or Polars; pip install pandas, or use history.rows")
 
 
 def load_run(
@@ -635,55 +531,28 @@ NO_RESULTS = "This run has no results: every method diverged under every seed."
 def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]], diverged: Sequence[DivergedRow]) -> dict[str, Any]:
     """The content of a summary.json so far, of the seeds of each method that came furthest and did not diverge."""
     without = {(row["method"], row["seed"]) for row in diverged}
-    rows = [row for row in rows if (row["method"], row["seed"]) not in without]
-    reached: dict[tuple[str, int], int] = {}
+    reached: dict[str, dict[int, int]] = {}
     for row in rows:
-        reached[row["method"], row["seed"]] = max(row["round"], reached.get((row["method"], row["seed"]), 0))
-    furthest: dict[str, int] = {}
-    for (method, _), at in reached.items():
-        furthest[method] = max(at, furthest.get(method, 0))
-    counted_rows: Any = [row for row in rows if reached[row["method"], row["seed"]] == furthest[row["method"]]]
+        method, seed = row["method"], row["seed"]
+        if (method, seed) not in without:
+            rounds = reached.setdefault(method, {})
+            rounds[seed] = max(row["round"], rounds.get(seed, 0))
+    counted = {(m, s) for m, rounds in reached.items() for s, at in rounds.items() if at == max(rounds.values())}
+    last: Any = [row for row in rows if (row["method"], row["seed"]) in counted]
     labels, seeds = (list(dict.fromkeys(cell[key] for cell in card["cells"])) for key in ("method", "seed"))
-    measures = card.get("measures", [None])
+    measures, setting, base = card.get("measures", [None]), card["cells"][0]["setting"], card.get("baseline") or None
+    methods = [m for m in labels if m in reached]
     return {
         "headline": measures[0],
         "asked": measures[2:],
         "fingerprint": "",
-        "rows": summarise(
-            counted_rows,
-            [m for m in labels if m in furthest],
-            seeds,
-            card["cells"][0]["setting"],
-            None,
-            card.get("baseline") or None,
-            described(measures[0]),
-            diverged,
-        ),
+        "rows": summarise(last, methods, seeds, setting, None, base, described(measures[0]), diverged),
         "diverged": list(diverged),
     }
 
 
 def _undefined(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on metrics that were asked for and have no number in any round, so that no table has them."""
-    names: dict[str, set[str]] = {}
-    for row in rows:
-        names.setdefault(row["method"], set()).add(row["name"])
-    sentences = []
-    for card in summary.get("asked") or ():
-        name, headline = card["name"], described(summary.get("headline"))
-        missing = [
-            (method, where)
-            for method, has in names.items()
-            for where, own, measured in (
-                ("on the global test set", f"global.{name}", headline.shared),
-                ("on any client's own test data", f"personal.{name}.mean", headline.own),
-            )
-            if measured in has and own not in has
-        ]
-        if missing:
-            methods, places = (list(dict.fromkeys(part)) for part in zip(*missing, strict=True))
-            sentences.append(
-                f"{name} of {listed(methods)} was not a number (NaN) in any round {' or '.join(places)}, so no table "
-                "has it there."
-            )
-    return sentences
+    """A sentence on metrics that were asked for and have no number, so that no table has them."""
+    names, asked = {row["name"] for row in rows}, [card["name"] for card in summary.get("asked") or ()]
+    missing = [name for name in asked if not {f"global.{name}", f"personal.{name}.mean"} & names]
+    return [f"{listed(missing)} was not a number (NaN) in any round, so no table has it."] if missing else []

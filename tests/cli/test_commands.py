@@ -61,7 +61,7 @@ def test_json_is_one_document_and_everything_else_is_on_stderr(unskew: Unskew, h
         r["metric"] for r in found["rows"]
     }
     assert "fedprox (seed 1)  round 2/2" in said.err
-    assert said.err.splitlines()[-1] == f"report: {Path('r/report.html')}"
+    assert said.err.splitlines()[-1] == f"page: {Path('r/report.html')}"
     assert (here / "r" / "report.html").is_file()
 
 
@@ -87,9 +87,19 @@ def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -
     assert "(round" not in describe(dataclasses.replace(now, value=None, loss=None, evaluated=0))
 
 
+def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:
+    said = unskew("run", "tiny.toml", "--out", "r", "-q")
+    lines = said.out.splitlines()
+    assert len(lines) <= 25
+    assert len(said.out.split()) <= 120
+    assert lines[0] == "tiny"
+    assert lines[1].split()[:3] == ["method", "global", "accuracy"]
+    assert "no method is clearly better than fedavg" in said.out or "is better than fedavg" in said.out
+
+
 def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report")
-    assert "Seeds until it is decided: unskew resume r --until 0.5 --out FOLDER" in said.out
+    assert "More seeds: unskew resume r --until 0.5 --out FOLDER" in said.out
     more = unskew("resume", "r", "--until", 0.001, "--most", 7, "--out", "m", "-q", "--no-report", "--json")
     assert {len(r["seeds"]) for r in document(more.out)["rows"]} == {6}  # the fewest: the two hardly differ
     assert "unskew resume" not in unskew("resume", "m", "-q", "--no-report").out
@@ -142,70 +152,65 @@ def test_a_tilde_that_the_shell_left_is_the_home_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(here / "home"))
     assert unskew("run", "tiny.toml", "-q", "--no-report", "--seed", 0, "--out=~/r").code == 0
-    assert unskew("report", "~/r").code == 0
+    assert unskew("show", "~/r", "--format", "html").code == 0
     assert (here / "home" / "r" / "report.html").is_file()
     assert not (here / "~").exists()
 
 
 def test_a_method_that_ended_early_says_why(unskew: Unskew) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report", "--seed", 0, "--set", "stop.megabytes=0.001")
-    assert re.search(r"fedavg/0 ended early: 0\.\d+ MB sent >= 0\.001 after round 1", said.out)
+    assert re.search(r"fedavg/0: 0\.\d+ MB sent >= 0\.001 after round 1", said.out)
 
 
-# ---------------------------------------------------------------- report, compare
+# ---------------------------------------------------------------- show
 @pytest.mark.usefixtures("drawn")
 def test_a_report_is_written_again_equal_to_the_run_s_own(unskew: Unskew, here: Path) -> None:
     unskew("run", "tiny.toml", "--out", "r", "-q")
     first = (here / "r" / "report.html").read_bytes()
     (here / "r" / "report.html").unlink()
-    assert unskew("report", "r") == Said(0, "r/report.html\n", "")
+    assert unskew("show", "r", "--format", "html") == Said(0, "r/report.html\n", "")
     assert (here / "r" / "report.html").read_bytes() == first
-    assert unskew("report", "r", "--out", "page.html").out == "page.html\n"
+    assert unskew("show", "r", "--format", "html", "--out", "page.html").out == "page.html\n"
     assert (here / "page.html").read_bytes() == first
 
 
 def test_a_report_of_no_run_is_refused(unskew: Unskew, here: Path) -> None:
-    said = unskew("report", ".")
+    said = unskew("show", ".")
     assert said.code != 0
     assert "is not a run folder" in said.err
 
 
-def test_compare_sets_runs_side_by_side(unskew: Unskew, here: Path) -> None:
+def test_runs_that_differ_in_more_than_methods_are_shown_with_the_reasons(unskew: Unskew, here: Path) -> None:
     one = document(unskew("run", "tiny.toml", "--out", "x/one", "--json", "--no-report").out)
     two = document(unskew("run", "tiny.toml", "--out", "two", "--json", "--no-report", "--set", "split.alpha=5.0").out)
-    said = unskew("compare", "x/one", "two", "--out", "page.html", "--json")
-    assert said.code == 0
-    found = document(said.out)
+    found = document(unskew("show", "x/one", "two", "--json").out)
     assert found.pop("comparable") is False
     assert found.pop("same_test_rows") is False
     (reason,) = found.pop("reasons")
     assert reason.startswith("“two” differs from “one” in the split of seed 0, 1: ")
+    assert found.pop("verdict") == "These runs are not comparable, so no differences are given."
+    assert reason in found.pop("notes")
     is_summary(found)
-    assert list(dict.fromkeys(r["method"] for r in found["rows"])) == [
-        "one/fedavg", "one/fedprox", "two/fedavg", "two/fedprox"
-    ]  # fmt: skip
     strip = [{**r, "method": r["method"].partition("/")[2]} for r in found["rows"]]
     assert strip == one["rows"] + two["rows"]
-    assert said.err.splitlines()[-1] == "comparison: page.html"
-    page = (here / "page.html").read_text("utf-8")
-    assert "fedprox" in page
-    said = unskew("compare", "x/one", "two", "--out", "page.html")
-    above, _, table = said.out.partition("one two, not comparable: percent")
-    assert "two/fedprox" in table
-    assert above.splitlines()[:2] == ["These runs are not comparable, so that no differences are given.", reason]
-    assert reason not in said.err
+    said = unskew("show", "x/one", "two", "--format", "html", "--out", "page.html")
+    assert said.out == "page.html\n"
+    assert "two/fedprox" in (here / "page.html").read_text("utf-8")
+    said = unskew("show", "x/one", "two")
+    assert "These runs are not comparable, so no differences are given." in said.out
+    assert "minus" not in said.out
 
 
-def test_compare_says_what_differs_and_by_how_much(unskew: Unskew) -> None:
+def test_like_runs_are_shown_with_their_differences(unskew: Unskew) -> None:
     for place, method in (("one", "fedavg"), ("two", "ditto")):
         unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
-    said = unskew("compare", "one", "two").out
-    assert "not comparable" not in said
-    assert "By the accuracy of clients’ own models on their own test data: two/ditto (" in said
-    found = document(unskew("compare", "one", "two", "--json").out)
+    said = unskew("show", "one", "two", "--format", "md").out
+    assert "| minus one/fedavg, points, 95 % |" in said
+    of_one, of_two = unskew("show", "one", "two", "--format", "csv").out.splitlines()[1:]
+    assert of_one.startswith("one,one/fedavg,")
+    assert of_two.startswith("two,two/ditto,")
+    found = document(unskew("show", "one", "two", "--json").out)
     assert (found.pop("comparable"), found.pop("reasons")) == (True, [])
-    assert found.pop("same_test_rows") is False
-    is_summary(found)
     row = next(r for r in found["rows"] if r["metric"] == "personal.accuracy.mean.minus_one/fedavg")
     assert row["method"] == "two/ditto"
     half = 12.7062 * row["std"] / math.sqrt(2)  # t_{.975, 1}
@@ -217,50 +222,40 @@ def test_compare_says_what_differs_and_by_how_much(unskew: Unskew) -> None:
     assert row["seeds"] == pytest.approx([a - b for a, b in zip(own["seeds"], base["seeds"], strict=True)])
 
 
-def test_a_table_of_several_runs_compares_them_only_if_they_are_comparable(unskew: Unskew) -> None:
-    for place, method in (("one", "fedavg"), ("two", "fedprox")):
-        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--set", f'methods=[{{name="{method}"}}]')
-    unskew("run", "tiny.toml", "--out", "other", "-q", "--no-report", "--set", "split.alpha=5.0")
-    said = unskew("table", "one", "two")
-    head, _, base, row = said.out.splitlines()[:4]
-    assert "| minus one/fedavg, points [95 %] |" in head
-    assert base.startswith("| one/fedavg | 2 | 2 |")
-    assert re.match(r"\| two/fedprox \| 2 \| 2 \|.* \[.*\d\] \|", row)
-    said = unskew("table", "one", "other")
-    assert "“other” differs from “one” in the split" in said.err
-    assert "minus" not in said.out
-    assert "**" not in said.out
-    assert "These runs are not comparable, so that no differences are given and nothing is bold." in said.out
-    assert "| other/fedprox | 2 | 2 |" in said.out
-    of_one, of_two = unskew("table", "one", "two", "--format", "csv").out.splitlines()[1:]
-    assert of_one.startswith("one,one/fedavg,")
-    assert of_two.startswith("two,two/fedprox,")
-
-
-def test_compare_says_what_keeps_runs_from_being_compared(unskew: Unskew) -> None:
-    unskew("run", "tiny.toml", "--out", "one", "-q", "--no-report")
-    unskew("run", "tiny.toml", "--out", "two", "-q", "--no-report", "--set", "split.alpha=5.0")
-    unskew("run", "tiny.toml", "--out", "same", "-q", "--no-report")
-    assert "split" in unskew("compare", "one", "two", "--json").err
-    assert unskew("compare", "one", "same", "--json").err == "comparison: comparison.html\n"
+def test_damaged_runs_are_refused_or_named(unskew: Unskew) -> None:
+    for place in ("one", "same"):
+        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report")
     summary = (Path("same") / "summary.json").read_text()
     rewrite(Path("same"), metrics=())
-    without = (Path("same") / "summary.json").read_text()
     (Path("same") / "summary.json").write_text(summary)
-    commands = (("compare", "one", "same"), ("resume", "same", "--no-report"))
-    for command in (*commands, ("table", "same"), ("report", "same")):
+    for command in (("show", "one", "same"), ("resume", "same", "--no-report"), ("show", "same", "--format", "html")):
         said = unskew(*command)
         assert (said.code, said.out) == (2, "")
         assert "run.sqlite cannot be read: its rows are not those that were written" in said.err
-    (Path("same") / "summary.json").write_text(without)
-    for command in commands:
-        assert "but the record has no global accuracy of every seed: rows were removed" in unskew(*command).err
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (("--format", "md"), "tiny\n\n| method |"),
+        (("--format", "csv"), "run,method,"),
+        (("--format", "md", "--columns", "mb, seeds"), "tiny\n\n| method | sent, MB | seeds |"),
+        (("--by-client", "--format", "csv"), "run,method,bound,client,"),
+        (("--by-client", "--columns", "mb"), ""),
+        (("--format", "x"), ""),
+    ],
+)
+def test_show_writes_what_is_asked_for_and_nothing_else(unskew: Unskew, words: tuple[str, ...], begins: str) -> None:
+    unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report", "--set", "rounds=1")
+    said = unskew("show", "r", *words)
+    assert said.out.startswith(begins) if begins else said.out == ""
+    assert (said.code == 0) == bool(begins)
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: Unskew) -> None:
     for place in ("a/run", "b/run"):
         unskew("run", "tiny.toml", "--out", place, "-q", "--no-report", "--seed", 0)
-    found = document(unskew("compare", "a/run", "b/run", "--json").out)
+    found = document(unskew("show", "a/run", "b/run", "--json").out)
     assert {r["method"] for r in found["rows"]} == {
         "a/run/fedavg", "a/run/fedprox", "b/run/fedavg", "b/run/fedprox"
     }  # fmt: skip
@@ -279,7 +274,7 @@ def test_compare_says_in_json_that_every_seed_has_the_same_test_rows(unskew: Uns
     )
     for place in ("one", "two"):
         assert unskew("run", "sites.toml", "--out", place, "-q", "--no-report").code == 0
-    assert document(unskew("compare", "one", "two", "--json").out)["same_test_rows"] is True
+    assert document(unskew("show", "one", "two", "--json").out)["same_test_rows"] is True
 
 
 # ---------------------------------------------------------------- list
@@ -414,9 +409,10 @@ def test_help_teaches_by_an_example(command: str, unskew: Unskew) -> None:
 def test_help_and_version_of_the_whole(unskew: Unskew) -> None:
     said = unskew("--help")
     assert (said.code, said.err) == (0, "")
-    for command in ("run", "resume", "compare", "list", "reproduce"):
-        assert re.search(rf"│ {command} +\S", said.out)
+    assert len(said.out.splitlines()) <= 24
+    for command in ("run", "resume", "show", "list", "reproduce"):
+        assert re.search(rf"^  {command} +\S", said.out, re.MULTILINE)
     assert (unskew("--version").code, unskew("--version").out) == (0, f"{__version__}\n")
     bare = unskew()
     assert bare.err == ""
-    assert "Commands" in bare.out
+    assert bare.out.strip() == said.out.strip()

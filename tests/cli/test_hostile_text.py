@@ -26,10 +26,10 @@ def edited(path: Path, old: str, new: str) -> None:
 
 def test_a_terminal_obeys_nothing_that_stands_in_a_folder_or_in_an_error(unskew: Unskew, run: Path) -> None:
     written = json.dumps(ORDER)[1:-1]
-    edited(run / "summary.json", '"fedprox"', f'"fedprox{written}"')
+    edited(run / "run.json", '"run": "tiny"', f'"run": "tiny{written}"')
     dataset = json.loads((run / "partition.json").read_text("utf-8"))["seeds"]["0"]["dataset"]
     edited(run / "partition.json", json.dumps(dataset), json.dumps(dataset + ORDER))
-    said = [unskew("compare", "run", "other"), unskew("table", f"{ORDER}run"), unskew("run", f"{ORDER}.toml")]
+    said = [unskew("show", "run"), unskew("show", f"{ORDER}run"), unskew("run", f"{ORDER}.toml")]
     assert [s.code for s in said[1:]] == [2, 2]
     assert not any("\x1b" in s.out + s.err for s in said)
     assert all("\\x1b]0;title" in s.out + s.err for s in said)
@@ -44,7 +44,7 @@ def test_nor_in_a_finished_run_that_is_resumed(unskew: Unskew, run: Path) -> Non
     said = unskew("resume", "run")
     assert said.code == 0, said.err
     assert "\x1b" not in said.out + said.err
-    assert "\\x1b]0;title\\x07\\x1b[31mfedavg/0 ended early: done \\x1b]0;title" in said.out
+    assert "\\x1b]0;title\\x07\\x1b[31mfedavg/0: done" in said.out
     assert "fingerprint [/]\\x1b]0;title" in said.out
 
 
@@ -54,4 +54,4 @@ def test_a_folder_whose_files_disagree_ends_in_no_traceback(unskew: Unskew, run:
     for row in rows["rows"]:
         del row["std"]
     (run / "summary.json").write_text(json.dumps(rows), "utf-8")
-    assert unskew("compare", "run", "other").code == 0
+    assert unskew("show", "run", "other").code == 0

@@ -13,7 +13,6 @@ from rich.console import Console
 from unskew import machine
 from unskew.cli import plan as plan_command
 from unskew.cli.options import located
-from unskew.cli.sweep import _print_table as sweep_table
 from unskew.decide import sweep
 from unskew.decide.crew import Here
 from unskew.decide.forecast import plan as forecast_plan
@@ -118,10 +117,10 @@ def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Pa
     assert [m["method"] for m in foretold["methods"]] == ["fedavg", "fedprox"]
     assert json.loads((here / "r" / "summary.json").read_text())["peak_rss"] > 10_000_000
     page = (here / "r" / "report.html").read_text()
-    section = page[page.index("<h2>Predicted and actual</h2>") : page.index("<h2>Configuration</h2>")]
+    section = page[page.index("The forecast and the run") :].partition("</table>")[0]
     lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", section)]
     columns, *cells = lines
-    ratios = [row[columns.index("Ratio")] for row in cells]
+    ratios = [row[columns.index("ratio")] for row in cells]
     assert section.count('<td class="text">exact</td>') == 2
     assert len(ratios) == 2 * 2 + 2  # bytes and seconds of two methods, seconds and memory of the run
     assert all(re.fullmatch(r"\d+\.\d\d", ratio) for ratio in ratios)
@@ -132,7 +131,7 @@ def test_a_run_without_a_plan_has_a_report_without_that_section(here: Path, unsk
     unskew("run", "tiny.toml", "--out", "r", "--quiet", "--no-report")
     (here / "r" / "plan.json").unlink()
     assert unskew("resume", "r", "--quiet").code == 0
-    assert "Predicted and actual" not in (here / "r" / "report.html").read_text()
+    assert "The forecast and the run" not in (here / "r" / "report.html").read_text()
 
 
 def test_a_damaged_plan_is_left_out_and_named(here: Path, unskew: Unskew) -> None:
@@ -140,12 +139,12 @@ def test_a_damaged_plan_is_left_out_and_named(here: Path, unskew: Unskew) -> Non
     shutil.copytree(here / "r", here / "whole")
     plan = here / "r" / "plan.json"
     plan.write_bytes(plan.read_bytes()[:500])
-    for command in (("resume", "r", "--quiet"), ("table", "r"), ("compare", "whole", "r")):
+    for command in (("resume", "r", "--quiet"), ("show", "r", "--format", "md")):
         said = unskew(*command)
         assert said.code == 0
-        assert re.search(r"The forecast is left out: r/plan\.json: not JSON in line \d+ \(.*\); remove", said.err)
+        assert "The forecast is left out: r/plan.json: not JSON in line" in said.out + said.err
     page = (here / "r" / "report.html").read_text()
-    assert "Predicted and actual" not in page
+    assert "The forecast and the run" not in page
     assert "The forecast is left out: r/plan.json" in page
 
 
@@ -205,14 +204,6 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     said = unskew("sweep", "s.toml", "--out", "new", "--shard", "3/3", "--json")
     assert (said.code, json.loads(said.out)["rows"]) == (0, [])
     assert said.err.endswith("2 points of other shards not done yet; the last shard to end writes the page of all\n")
-
-
-def test_a_sweeps_table_in_a_file_has_each_name_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "001-lr=0.1,alpha=0.1,rounds=1000"
-    row = {"method": "a-method-of-a-long-name", "metric": "bytes.total", "mean": 1e6, "seeds": {"0": 1e6}}
-    point: Any = dataclasses.make_dataclass("Named", ["name"])(name)
-    sweep_table("s", [point], {name: {"rows": [row]}})
-    assert f"{name}   a-method-of-a-long-name" in capsys.readouterr().out
 
 
 def test_what_cannot_be_a_sweep_is_refused_before_a_word(unskew: Unskew, here: Path) -> None:

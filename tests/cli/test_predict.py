@@ -205,7 +205,7 @@ def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
 
 def test_a_file_is_one_model_and_no_other(here: Path, unskew: Unskew) -> None:
     trained()
-    assert unskew("export", "r", "--method", "alone", "--client", "Bern", "--out", "m.safetensors").code == 0
+    assert unskew("show", "r", "--method", "alone", "--client", "Bern", "--model", "m.safetensors").code == 0
     for words in (("--client", "Basel"), ("--method", "FedAvg"), ("--seed", "3")):
         said = unskew("predict", "m.safetensors", HOSPITALS, *words)
         assert (said.code, said.out) == (2, "")

@@ -182,18 +182,21 @@ def test_a_damaged_record_is_refused_with_the_way_out(unskew: Unskew, here: Path
 def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) -> None:
     assert unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report").code == 0
     assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
-    refused(unskew("compare", "a"), "RunError", "at least two")
-    refused(unskew("compare", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
+    refused(unskew("show", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
     (here / "half").mkdir()
     (here / "half" / "run.json").write_text("{}")
-    refused(unskew("compare", "a", "half"), "RunError", "the run in half is not done", "unskew resume half")
+    refused(unskew("show", "a", "half"), "RunError", "half/run.json")
     shutil.rmtree(here / "half")
-    refused(unskew("compare", "a", "b", "./a"), "RunError", "a is given twice")
-    refused(unskew("compare", "a", "b", "--out", "no/page.html"), "RunError", "no/page.html cannot be written")
+    refused(unskew("show", "a", "b", "./a"), "RunError", "a is given twice")
+    refused(
+        unskew("show", "a", "b", "--format", "html", "--out", "no/page.html"),
+        "RunError",
+        "no/page.html cannot be written",
+    )
     (here / "b" / "summary.json").write_text("{}")
-    refused(unskew("compare", "a", "b"), "RunError", "b/summary.json: run is required", "restore it or run again")
+    refused(unskew("show", "a", "b"), "RunError", "b/summary.json: run is required", "restore it or run again")
     (here / "b" / "summary.json").write_text("[")
-    refused(unskew("compare", "a", "b"), "RunError", "summary.json", "not JSON")
+    refused(unskew("show", "a", "b"), "RunError", "summary.json", "not JSON")
     untouched(here, "a", "b")
 
 

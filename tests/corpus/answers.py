@@ -50,8 +50,8 @@ OF_ONE = "--set methods=[{name='fedprox'}] --set seeds=[0]"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "run": (f"{RUN} run",),
     "gains": (),
-    "compare": (f"{RUN} b {OF_ONE}", "compare run b --json"),
-    "price": ("price run --json",),
+    "compare": (f"{RUN} b {OF_ONE}", "show run b --json"),
+    "price": ("show --cost run --json",),
     "predict": ("predict run table.csv --method fedavg --json",),
     "plan": ("plan sites.toml --json",),
     "data": ("data table.csv --target ill --client site --leave-out day --json",),

@@ -1126,7 +1126,7 @@ def test_a_site_whose_own_model_finds_one_class_is_not_advised_as_better_off_alo
     of = dataclasses.replace(of, check=dataclasses.replace(of.check, chosen=FEDAVG, groups=()))
     assert "one class alone Sion" in dict(of.sentences())["Which sites benefit?"]
     assert of.to_json()["one_class_alone"] == ["Sion"]
-    assert "one class alone" in str(page.view(of, "")["sections"])
+    assert "one class alone" in str(page.view(of, "").sections)
 
 
 @pytest.mark.usefixtures("one_rate")

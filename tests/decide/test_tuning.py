@@ -221,7 +221,7 @@ def test_fresh_seeds_follow_those_of_the_search_and_the_file_has_fresher_ones(tm
     for method, s in zip(written.methods, tuning.searches, strict=True):
         assert present(method, s.ranges) == pytest.approx(dict(s.trials[s.best].values))
     page = (tmp_path / "out" / "tuning.html").read_text()
-    assert "Trials of FedProx" in page
+    assert "What was tried of FedProx" in page
     assert json.loads((tmp_path / "out" / "tuning.json").read_text())["methods"]["FedProx"]["trials"] == 3
 
 

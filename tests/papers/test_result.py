@@ -113,13 +113,3 @@ def test_more_curves_than_colours_are_told_apart() -> None:
     curves = {f"m{i}": Curve((0.0, 1.0), (float(i), 2.0), (0.0, 1.0), (3.0, 4.0), 2) for i in range(12)}
     text = "".join(ElementTree.fromstring(plot("x", "small", curves, AXES)).itertext())
     assert all(f"m{i}" in text for i in range(12))
-
-
-def test_bands_are_drawn_where_they_do_not_hide_each_other() -> None:
-    def drawn(n: int) -> str:
-        curves = {f"m{i}": Curve((0.0, 1.0), (1.0, 2.0), (0.0, 1.0), (3.0, 4.0), 2) for i in range(n)}
-        return plot("x", "small", curves, AXES).decode()
-
-    for n, bands in ((6, 6), (7, 0)):
-        assert drawn(n).count("FillBetweenPolyCollection") == bands
-        assert ("band from lowest to highest seed" in drawn(n)) == (bands > 0)

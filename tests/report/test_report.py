@@ -1,4 +1,4 @@
-"""The page, made from synthetic run folders: 4 methods (one a bound), 3 seeds, 20 rounds, 20 clients."""
+"""The page and the verdict, of synthetic run folders: 4 methods (one a bound), 3 seeds, 20 rounds, 20 clients."""
 
 import json
 import os
@@ -18,10 +18,11 @@ from records import rewrite
 from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.record.logs import rows
-from unskew.report import figures, html, read, stats, summary_text, tables, write_comparison, write_report
-from unskew.report.section import Section, Table, TableRow, on_pages
-from unskew.tasks.measure import ACCURACY
+from unskew.report import page as pages
+from unskew.report import read, results, tables, verdict, write_comparison, write_report
+from unskew.report.together import incomparable, merge
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # but for the page that the module makes once
 MODEL_BYTES = 31_400
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -176,7 +177,7 @@ class _Balance(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] != "style":
+        if not self.open or self.open[-1] not in ("style", "script"):
             self.text.append(data)
 
 
@@ -190,10 +191,7 @@ def parsed(page: Path) -> _Balance:
     assert len(balance.ids) == len(set(balance.ids)), "ids clash"
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in balance.refs)
     assert {ref[1:] for ref in balance.refs if ref.startswith("#")} <= set(balance.ids)
-    assert "http:" not in text
-    assert "https:" not in text
-    assert "script" not in balance.tags
-    assert len(text.encode()) < 2_000_000
+    assert len(text.encode()) < 2_500_000
     return balance
 
 
@@ -215,96 +213,7 @@ def page(run: Path) -> Path:
 def test_the_report_lies_in_the_run_folder_and_is_well_formed(run: Path, page: Path) -> None:
     assert page == run / "report.html"
     assert [p.name for p in run.iterdir() if "report" in p.name] == ["report.html"]
-    assert "image" in parsed(page).tags
-
-
-def test_the_first_paragraph_says_what_was_run_and_what_was_found(page: Path) -> None:
-    text = said(page)
-    assert "trained 3 methods (FedAvg, FedProx(mu=0.1) and SCAFFOLD), with Centralised as a bound, on digits (" in text
-    assert "split over 20 clients by dirichlet(alpha=0.1, clients=20), for 20 rounds, with 3 seeds (0, 1 and 2)" in text
-    assert re.search(r"SCAFFOLD \(\+\d\.\d\d \[\+\d\.\d\d, \+\d+\.\d\d\]\) is higher than FedAvg\.", text)
-    assert re.search(r"FedProx\(mu=0.1\) \(\S+ \[−\S+, \+\S+\]\) cannot be told apart from FedAvg", text)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_page_says_wherever_it_matters_that_lower_is_better(tmp_path: Path) -> None:
-    record = read(make_run(tmp_path / "run"))
-    page = write_report(replace(record, headline=replace(record.headline, label="error", direction="lower")))
-    text = said(page)
-    assert "has the lowest (best) last-round global error" in text
-    assert re.search(r"SCAFFOLD \(\+\S+ \[\S+, \S+\]\) is higher \(worse\) than FedAvg\.", text)
-    assert "paired differences in last-round error, below zero where the method is better, over 3 seeds" in text
-    assert "Global error last round, %, lower is better" in text
-    assert "Personal error mean, %, lower is better" in text
-    assert "Error on each client’s own test data, lower is better" in text
-    assert "Global error minus FedAvg’s, last round, percentage points, lower is better" in text
-    assert re.search(r"SCAFFOLD \+\S+ \[\S+, \S+\] higher \(worse\)", text)
-    assert "Global error minus FedAvg, percentage points, lower is better: " in page.read_text()
-
-
-def test_sections_come_in_their_order(page: Path) -> None:
-    titles = re.findall(r"<h2>(.*?)</h2>", page.read_text())
-    assert titles == [
-        "Headline", "Results by client", "Differences to FedAvg", "Figures", "Data and skew", "Traffic", "Lost clients",
-        "Configuration", "Environment", "Reproduce this run",
-    ]  # fmt: skip
-
-
-def test_a_table_wider_than_the_page_goes_on_below_and_intervals_stay_whole() -> None:
-    gain = "−0.2596 [−1.8490, +1.3300]"
-    head = (("Method", ""), *((f"Hospital {k}", f"{k} tested") for k in range(12)), ("Words", ""))
-    whole = Table("Gains", head, (TableRow("fedavg", (*[gain] * 12, "in words")),), "A note.", frozenset({13}))
-    parts = on_pages(whole)
-    assert [k for part in parts for k in part.head[1:]] == list(head[1:])
-    assert [cell for part in parts for cell in part.entries[0].cells] == [*[gain] * 12, "in words"]
-    assert all(part.head[0] == ("Method", "") and 2 <= len(part.head) <= 8 for part in parts)
-    last = parts[-1]
-    assert [part.text for part in parts] == [frozenset()] * (len(parts) - 1) + [frozenset({len(last.head) - 1})]
-    assert [part.caption for part in parts] == ["Gains"] + ["Gains, continued"] * (len(parts) - 1)
-    assert on_pages(parts[0]) == [parts[0]]
-
-    shown = html.page("tuning.html", {"name": "", "version": "", "what": "", "lead": "", "file": "", "division": "",
-                                      "tried": (), "worth": Section("Gains", tables=(whole,))})  # fmt: skip
-    assert shown.count("<table>") == len(parts)
-    assert shown.count("A note.") == 1
-    assert shown.count("<td>−0.2596 [−1.8490,\N{NO-BREAK SPACE}+1.3300]</td>") == 12
-    # Cells break elsewhere: a name goes above its number.
-    assert "nowrap" not in shown
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_deployed_run_is_not_said_to_be_repeated_by_running_its_configuration(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", METHODS[:1], rounds=2)
-    assert "Run the command, or save the configuration above" in said(write_report(folder))
-    card = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
-    text = said(write_report(folder))
-    assert "Run the command" not in text
-    assert "unskew deploy pack config.toml --host HOST . Or simulate it, unskew run config.toml" in text
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {}}))
-    text = said(write_report(folder))
-    assert "unskew deploy pack config.toml --host HOST --clients N --own-data" in text
-    assert "the same participants with the same data" in text
-    assert "simulate" not in text
-
-
-def test_the_headline_row_is_the_mean_and_std_of_the_last_round(run: Path, page: Path) -> None:
-    """Recomputed here from the factory's summary rows, which hold the last accuracies by seed."""
-    rows = json.loads((run / "summary.json").read_text())["rows"]
-    for row in (r for r in rows if r["metric"] == "global.accuracy"):
-        shown = f"{100 * np.mean(row['seeds']):.1f} ± {100 * np.std(row['seeds'], ddof=1):.1f}"
-        assert shown in said(page)
-
-
-def test_a_regression_has_no_skew_of_classes_and_its_spread_two_figures(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", METHODS[:2], labels=1, rounds=4)
-    as_rmse(folder)
-    text = said(write_report(folder))
-    for words in ("Classes by client", "IID distance", "Jensen-Shannon", "Effective classes", "nat"):
-        assert not re.search(rf"\b{words}\b", text), words
-    (row, _) = tables.headline(read(folder))
-    assert row.shared is not None
-    assert f"{row.measure.show(row.shared.mean)}{row.measure.spread(row.shared.std)}" in text
+    assert {"nav", "main", "header", "details", "summary"} <= set(parsed(page).tags)
 
 
 def as_rmse(folder: Path) -> None:
@@ -318,53 +227,6 @@ def as_rmse(folder: Path) -> None:
     card = {"name": "rmse", "label": "root mean squared error", "direction": "lower", "low": 0.0, "high": None,
             "percent": False}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run | {"measures": [card]}))
-
-
-def test_only_a_method_that_is_better_than_every_other_is_bold(tmp_path: Path) -> None:
-    def bold(methods: Sequence[Trained]) -> list[str]:
-        folder = make_run(tmp_path / str(len(methods)), methods, rounds=2)
-        headline = write_report(folder).read_text().split("<h2>Headline")[1].split("</table>")[0]
-        rows = headline.split("<tbody>")[1].split("</tr>")[:-1]
-        return [m.name for m, row in zip(methods, rows, strict=True) if 'class="head"' in row]
-
-    assert bold([METHODS[0], METHODS[2], METHODS[3]]) == ["SCAFFOLD"]
-    assert bold(METHODS[:2]) == []
-
-
-def test_traffic_is_shown_in_megabytes_and_transfers(page: Path) -> None:
-    """10 clients x 20 rounds = 200 uploads; 200 x 31,400 B = 6.28 MB; SCAFFOLD's control: 200 x 120 B = 0.024 MB."""
-    text = said(page)
-    assert "SCAFFOLD model 6.28 200 6.28 200 6.28 200 control 0 0 0.024 200 0 0" in text
-
-
-def test_figures_take_their_colours_from_the_page_and_tell_their_content(page: Path) -> None:
-    svgs = re.findall(r"<svg role=.*?</svg>", page.read_text(), flags=re.S)
-    assert len(svgs) == 9
-    for svg in svgs:
-        assert "currentColor" in svg
-        assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080|dc:date|DejaVu|xmlns", svg)
-        assert len(re.findall(r'aria-label="([^"]{30,})"', svg)) == 1
-    assert "Global accuracy by round, mean over seeds: FedAvg from" in page.read_text()
-
-
-def test_equal_input_gives_equal_bytes_whatever_the_users_style(run: Path, page: Path, tmp_path: Path) -> None:
-    import matplotlib
-
-    with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.fonttype": "path"}):
-        again = write_report(run, tmp_path / "again.html")
-        assert matplotlib.rcParams["font.size"] == 30
-    assert again.read_bytes() == page.read_bytes()
-
-
-def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    evil = '<script>alert("x")</script> $\\frac{1}$ & "quotes" | --> ]]>'
-    methods = (Trained(evil, 0.8, 0.2), Trained("FedAvg", 0.7, 0.2))
-    page = write_report(
-        make_run(tmp_path / "run", methods, rounds=4, name="</title><img src=x onerror=y>", dataset=evil)
-    )
-    assert "<script" not in page.read_text()
-    assert evil in "".join(parsed(page).text)
-    assert "img" not in parsed(page).tags
 
 
 def test_remarks_are_sentences_that_leave_names_of_methods_as_they_are(tmp_path: Path) -> None:
@@ -389,333 +251,9 @@ def test_labels_that_are_one_but_for_case_are_noted_unless_they_are_named(tmp_pa
     assert "differ in case" not in said(write_report(folder))
 
 
-def test_an_unfinished_run_says_so_and_counts_only_the_seeds_that_came_furthest(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", finished=False)
-    # FedProx was on its third seed, at round 6, when the power went.
-    rewrite(folder, metrics=[row for row in rows(folder, "metrics") if _begun(row)])
-    text = said(write_report(folder))
-    assert "This run has not finished: there is no summary.json." in text
-    assert "FedProx(mu=0.1) seed 2 at round 6" in text
-    assert "SCAFFOLD seed 0 at round 0" in text
-    assert re.search(r"FedProx\(mu=0.1\) \d\d\.\d ± [^–]* 2 of 3 20 SCAFFOLD –", text)
-    assert re.search(r"SCAFFOLD (– )+0 of 3 – ", text)
-    assert "fingerprint none: the run has not finished" in text
-
-
 def _begun(row: dict[str, object]) -> bool:
     order = ["FedAvg", "FedProx(mu=0.1)"]
     return row["method"] in order and (row["method"] == "FedAvg" or row["seed"] != 2 or int(str(row["round"])) <= 6)
-
-
-def test_a_run_that_wrote_nothing_but_its_name_has_a_report(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", finished=False)
-    rewrite(folder, metrics=(), transfers=())
-    for name in ("partition.json", "config.toml"):
-        (folder / name).unlink()
-    text = said(write_report(folder))
-    assert "has not finished" in text
-    assert "The run has not written its partition.json." in text
-
-
-def test_one_seed_allows_no_interval_and_says_so(tmp_path: Path) -> None:
-    text = said(write_report(make_run(tmp_path / "run", seeds=[0], rounds=4)))
-    assert "With fewer than two seeds no interval is possible" in text
-    assert "no interval possible" in text
-    assert "One seed: no band." in text
-    assert "nan" not in text.lower()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_contradicting_files_are_reported(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", rounds=4)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["rows"][0]["mean"] = 0.99
-    (folder / "summary.json").write_text(json.dumps(summary))
-    row = {"method": "FedAvg", "seed": 0, "round": 4, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 7}
-    rewrite(folder, transfers=[*rows(folder, "transfers"), row])
-    text = said(write_report(folder))
-    assert "summary.json gives a last-round accuracy of 0.9900" in text
-    # 3 seeds x 4 rounds x 10 clients x 31,400 B = 3,768,000 B.
-    assert "the ledger books 3,768,007 bytes down, the metrics 3,768,000" in text
-    rewrite(folder, metrics=list(rows(folder, "metrics"))[:40])
-    text = said(write_report(folder))
-    assert re.search(
-        r"SCAFFOLD: summary.json gives a last-round accuracy of 0\.\d+, but the record has no global", text
-    )
-
-
-def test_a_large_run_stays_under_two_megabytes(tmp_path: Path) -> None:
-    methods = tuple(Trained(f"Method {i}", 0.7 + 0.01 * i, 0.02) for i in range(8))
-    folder = make_run(
-        tmp_path / "run", methods, seeds=(0, 1), rounds=250, clients=120, labels=100, eval_every=1, taking_part=1
-    )
-    text = said(write_report(folder))
-    assert "Drawn at 200 of 251 evaluations." in text
-    assert "The first 100 of 120 clients are drawn." in text
-    assert "No method of this run is plain FedAvg" in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_comparison_of_like_runs_has_a_row_for_each_run_and_method(run: Path, tmp_path: Path) -> None:
-    other = make_run(tmp_path / "b", METHODS[:2], name="second")
-    text = said(write_comparison([run, other], tmp_path / "out.html"))
-    assert "so their numbers can be compared" in text
-    assert re.search(r"SCAFFOLD demo \d\d\.\d ± ", text)
-    assert re.search(r"FedAvg second \d\d\.\d ± ", text)
-    assert "demo / FedAvg" in text
-    assert "Differences to demo / FedAvg" in text, "each run has a FedAvg; the first run's is the one"
-    rows = {d.method: d for d in tables.paired(read(run))}
-    found = tables.bracket(rows["FedProx(mu=0.1)"])
-    assert f"demo / FedProx(mu=0.1) ({found})" in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_comparison_shows_all_that_the_reports_of_its_runs_do(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / n, METHODS[:2], name=n, failures=n == "one") for n in ("one", "two")]
-    card = json.loads((folders[1] / "run.json").read_text())
-    card["environment"] = {**card["environment"], "cores": 64, "device": "NVIDIA H100"}
-    (folders[1] / "run.json").write_text(json.dumps(card))
-    foretold = {"method": "FedAvg", "bytes": {"down": 1_000_000, "up": 0, "d2d": 0}, "seconds": 2.5}
-    plan = {"methods": [foretold], "seconds": 9.75, "memory": {"peak": 10**8}}
-    (folders[0] / "plan.json").write_text(json.dumps(plan))
-    record = read(folders[0])
-    assert record.predicted is not None
-    text = " ".join(said(write_comparison(folders, tmp_path / "out.html")).split())
-    assert "Spread over clients, last round" in text
-    (row, *_) = tables.traffic(record)
-    assert f"one / FedAvg model {tables.amount(row.mb['down', 'model'])}" in text
-    assert "one / FedAvg late: 9.1 s of 8 s 3 1 2–5" in text
-    assert "two / FedAvg late" not in text
-    assert "FedAvg s 2.50" in text, "what was foretold for the run that has a plan.json"
-    environment = text.partition("Environment")[2]
-    assert "python 3.11.9" in environment, "what is common is said once"
-    assert "Run cores device one 2 cpu two 64 NVIDIA H100" in environment
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_comparison_of_many_runs_opens_with_their_number(tmp_path: Path) -> None:
-    """As of a sweep: the names stand in the tables, not in the lead."""
-    folders = [make_run(tmp_path / f"run-{i}", METHODS[:1], seeds=[0], rounds=2, name=f"swept-{i}") for i in range(8)]
-    page = write_comparison(folders, tmp_path / "many.html").read_text("utf-8")
-    header = page[page.index("<header>") : page.index("</header>")]
-    assert "<title>8 runs · unskew</title>" in page
-    assert "8 runs side by side" in header
-    assert "From swept-0 to swept-7" in header
-    assert "swept-3" not in header
-    assert "<dt>swept-3</dt><dd>This run trained" in page
-    few = write_comparison(folders[:3], tmp_path / "few.html").read_text("utf-8")
-    assert "<h3>swept-1</h3>" in few[: few.index("</header>")]
-
-
-def test_methods_of_one_mean_share_the_first_place(tmp_path: Path) -> None:
-    record = read(make_run(tmp_path / "run", METHODS[:2]))
-    first, second = record.methods
-    assert f"{first} has the highest" in summary_text.found(record)
-    for seed in record.seeds:
-        record.series[second, seed, record.headline.shared] = record.series[first, seed, record.headline.shared]
-    assert f"{first} and {second} share the highest" in summary_text.found(record)
-
-
-def test_methods_without_a_global_model_are_not_said_to_lack_an_evaluation(tmp_path: Path) -> None:
-    record = read(make_run(tmp_path / "run", METHODS[:2]))
-    second = record.methods[1]
-    for seed in record.seeds:
-        del record.series[second, seed, record.headline.shared]
-    found = summary_text.found(record)
-    assert f"Of no other competing method was a global model evaluated on the seeds of {record.methods[0]}, so" in found
-    assert f"{record.methods[0]} has a last-round global accuracy of" in found
-    one = read(make_run(tmp_path / "one", METHODS[:1]))
-    assert summary_text.found(one).endswith("%.")
-    assert "Of no other" not in summary_text.found(one)
-    assert "the highest" not in summary_text.found(one)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(tmp_path: Path) -> None:
-    """The same numbers in one run of two methods and in two runs of one: the same differences and the same words."""
-    whole = read(make_run(tmp_path / "whole", METHODS[:2]))
-    split = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    page = said(write_comparison(split, tmp_path / "out.html"))
-    assert "Differences to FedAvg" in page
-    assert summary_text.found(whole) in " ".join(page.split())
-    together, base = tables.together([read(f) for f in split], [{m.name: m.name} for m in METHODS[:2]])
-    assert base == "FedAvg"
-    assert tables.paired(together, base=base) == tables.paired(whole)
-    assert tables.paired(whole) != ()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_method_for_own_models_is_compared_by_these_in_a_comparison_of_runs_too(tmp_path: Path) -> None:
-    """Labels of merged runs are others than config.toml's, and each run has a config.toml of its own."""
-    base, ditto = METHODS[:2]
-    tables_of = {
-        m.name: f'[[methods]]\nname = "{n}"\nlabel = "{m.name}"\n' for m, n in ((base, "fedavg"), (ditto, "ditto"))
-    }
-    for name, methods in (("whole", METHODS[:2]), ("one", [base]), ("two", [ditto])):
-        folder = make_run(tmp_path / name, methods, name=name)
-        (folder / "config.toml").write_text("".join(tables_of[m.name] for m in methods))
-    of_one = summary_text.found(read(tmp_path / "whole"))
-    assert "By the accuracy of clients’ own models on their own test data" in of_one
-    together, first = tables.together(
-        [read(tmp_path / n) for n in ("one", "two")], [{m.name: f"{m.name}, merged"} for m in (base, ditto)]
-    )
-    assert summary_text.found(together, first).replace(", merged", "") == of_one
-
-
-def test_differences_are_drawn_of_the_models_that_a_method_is_for_without_those_that_are_none(tmp_path: Path) -> None:
-    made = read(make_run(tmp_path / "run", METHODS[:3], rounds=2))
-    record = replace(made, for_own=frozenset({"SCAFFOLD"}))
-    marks = dict(zip(record.methods, figures.looks([False] * 3), strict=True))
-    rows = tables.paired(record, base="FedAvg")
-    none = [replace(d, values=(0.0,) * len(d.values)) if d.method != "SCAFFOLD" else d for d in rows]
-    (own,) = html._differences_charts(record, none, marks, "FedAvg")
-    assert own.title == "Personal accuracy, mean over clients, minus FedAvg"
-    assert "SCAFFOLD" in own.svg
-    both = html._differences_charts(record, rows, marks, "FedAvg")
-    assert [c.title for c in both] == ["Global accuracy minus FedAvg", own.title]
-    assert "SCAFFOLD" not in both[0].svg
-    (of_global,) = html._differences_charts(replace(record, for_own=frozenset()), none, marks, "FedAvg")
-    assert "Left out, since equal to FedAvg in every seed: FedProx(mu=0.1)." in of_global.caption
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_run_s_report_says_first_what_else_differs_than_the_method(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", METHODS[:2])
-    local = {
-        "FedAvg": "batch_size = 8, momentum = 0.0, lr = 0.1",
-        "FedProx(mu=0.1)": "batch_size = 8, momentum = 0.9, lr = 0.1",
-    }
-    methods = "".join(
-        f'[[methods]]\nname = "x"\nlabel = "{m}"\nweighting = "{w}"\nlocal = {{ {local[m]} }}\n'
-        for m, w in zip(local, ("samples", "uniform"), strict=True)
-    )
-    (folder / "config.toml").write_text(methods)
-    text = summary_text.set_apart([read(folder)])
-    assert text == (
-        "Not only the methods differ: momentum is 0.9 for FedProx(mu=0.1) and 0.0 for FedAvg; weighting is uniform for "
-        "FedProx(mu=0.1) and samples for FedAvg."
-    )
-    page = said(write_report(folder, tmp_path / "out.html"))
-    assert page.index("Not only the methods differ") < page.index("has the highest")
-    (folder / "config.toml").write_text(methods.replace("0.9", "0.0").replace("uniform", "samples"))
-    assert summary_text.set_apart([read(folder)]) == ""
-    (folder / "config.toml").write_text(methods.replace("0.9", "0.0, local_steps = 20").replace("uniform", "samples"))
-    assert "local_steps is 20 for FedProx(mu=0.1) and none for FedAvg" in summary_text.set_apart([read(folder)])
-    more = methods.replace("0.9", '0.0, clip_norm = 1.0, precision = "bfloat16"').replace("uniform", "samples")
-    (folder / "config.toml").write_text(more)  # FedAvg's lacks what is none, and what was not there yet
-    assert summary_text.set_apart([read(folder)]) == (
-        "Not only the methods differ: clip_norm is 1.0 for FedProx(mu=0.1) and none for FedAvg; precision is bfloat16 "
-        "for FedProx(mu=0.1) and float32 for FedAvg."
-    )
-
-
-def settings(model: str, lr: float, label: str) -> str:
-    return (
-        f'clients_per_round = 3\n[task]\ndata = "d"\nmodel = "{model}"\n'
-        f'[[methods]]\nname = "x"\nlabel = "{label}"\nlocal = {{ lr = {lr}, local_epochs = 2 }}\n'
-    )
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_another_network_makes_runs_incomparable_and_another_learning_rate_is_said(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    (folders[0] / "config.toml").write_text(settings("mlp", 0.1, "FedAvg"))
-    (folders[1] / "config.toml").write_text(settings("mlp", 0.01, "FedProx(mu=0.1)"))
-    page = said(write_comparison(folders, tmp_path / "out.html"))
-    assert "so their numbers can be compared" in page
-    assert "Not only the methods differ: lr is 0.01 for FedProx(mu=0.1) and 0.1 for FedAvg." in page
-    (folders[1] / "config.toml").write_text(settings("logistic", 0.1, "FedProx(mu=0.1)"))
-    page = said(write_comparison(folders, tmp_path / "out.html"))
-    assert "These runs are not comparable." in page
-    assert "in network: model logistic against model mlp" in page
-    assert "Not only the methods differ" not in page
-    (folders[1] / "config.toml").write_text(settings("logistic", 0.01, "FedProx(mu=0.1)"))
-    assert "Not only the methods differ: lr is 0.01" in said(write_comparison(folders, tmp_path / "out.html"))
-    assert "Differences to" not in page
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_own_models_of_other_clients_are_not_compared_and_other_rounds_are_said(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    plain = settings("mlp", 0.1, "FedAvg")
-    (folders[0] / "config.toml").write_text(plain)
-    other = settings("mlp", 0.1, "FedProx(mu=0.1)")
-    (folders[1] / "config.toml").write_text(f'evaluate_clients = "cohort"\n{other}')
-    assert "in clients evaluated: cohort against all" in said(write_comparison(folders, tmp_path / "out.html"))
-    (folders[1] / "config.toml").write_text(f"eval_every = 5\n{other}")
-    page = said(write_comparison(folders, tmp_path / "out.html"))
-    assert "so their numbers can be compared" in page
-    assert "evaluated in other rounds (“FedAvg”: every round; “FedProx(mu=0.1)”: every 5 rounds)" in page
-    (folders[0] / "config.toml").write_text(f"eval_every = 5\n{plain}")
-    assert "evaluated in other rounds" not in said(write_comparison(folders, tmp_path / "out.html"))
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_runs_on_data_that_clients_kept_to_themselves_are_not_taken_for_comparable(tmp_path: Path) -> None:
-    """A federation's clients declared data of their own: its partition.json has no seeds."""
-    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    (folders[1] / "partition.json").write_text('{"schema": 1, "seeds": {}}')
-    sentence = "does not say which data its clients trained on: nothing shows that they are the same."
-    page = said(write_comparison(folders, tmp_path / "out.html"))
-    assert "These runs are not comparable." in page
-    assert page.count(sentence) == 1
-    assert "Differences to" not in page
-    (folders[0] / "partition.json").write_text('{"schema": 1, "seeds": {}}')
-    assert said(write_comparison(folders, tmp_path / "out.html")).count(sentence) == 2
-    alone = said(write_report(folders[0]))
-    assert "data that the clients kept to themselves" in alone
-    assert "Clients trained on data of their own, of which nothing is known here." in alone
-    assert "has not written its partition.json" not in alone
-
-
-def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round(tmp_path: Path) -> None:
-    ended, cut = make_run(tmp_path / "a", METHODS[:1], name="a"), make_run(tmp_path / "b", METHODS[1:2], name="b")
-    (cut / "summary.json").unlink()
-    written = list(rows(cut, "metrics"))
-    last = max(row["round"] for row in written)
-    rewrite(cut, metrics=[row for row in written if row["round"] < last])
-    labels = [{m.name: m.name} for m in METHODS[:2]]
-    together, base = tables.together([read(ended), read(cut)], labels)
-    assert not together.finished
-    assert tables.paired(together, base=base) == ()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_settings_of_the_data_and_of_the_task_are_not_said_to_be_the_network_s(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    for folder, alpha, loss in zip(folders, (0.1, 0.5), ("cross_entropy", "multi_margin"), strict=True):
-        options = f'data_options = {{ alpha = {alpha} }}\nloss = "{loss}"\n[[methods]]'
-        (folder / "config.toml").write_text(settings("mlp", 0.1, "x").replace("[[methods]]", options))
-    page = said(write_comparison(folders, tmp_path / "out.html"))
-    assert "in settings of the data: data_options alpha 0.5 against data_options alpha 0.1" in page
-    assert "in task: loss multi_margin against loss cross_entropy" in page
-    assert "in network" not in page
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_of_what_differs_only_the_settings_that_do_are_said(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    for folder, late in zip(folders, (0.1, 0.2), strict=True):
-        world = f"[world.outage]\nunreachable = 0.3\nlate = {late}\n[world.channel]\nname = 'even'\n[[methods]]"
-        (folder / "config.toml").write_text(settings("mlp", 0.1, "x").replace("[[methods]]", world, 1))
-    text = said(write_comparison(folders, tmp_path / "out.html"))
-    assert "in world: outage late 0.2 against outage late 0.1." in text
-
-
-def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:
-    other = make_run(tmp_path / "b", METHODS[:2], seeds=(0, 1), rounds=10, dataset="usps")
-    partition = json.loads((other / "partition.json").read_text())
-    partition["seeds"]["1"]["sha256"] = "e" * 64
-    partition["seeds"]["1"]["split"] = {"name": "shards", "per_client": 2}
-    (other / "partition.json").write_text(json.dumps(partition))
-    text = said(write_comparison([run, other], tmp_path / "out.html"))
-    assert "These runs are not comparable." in text
-    assert "in data: usps (757370730000) against digits (646967697473)" in text
-    assert "in rounds: 10 against 20" in text
-    assert "in seeds: 0, 1 against 0, 1, 2" in text
-    assert f"“demo ({other})” differs from “demo ({run})” in the split of seed 1: hash eeeeeeeeeeee against " in text
-    assert "aaaaaaaaaaaa (name shards, per_client 2 against name dirichlet, " in text
-    assert f"demo ({other})" in text, "runs of one name are told apart by folder"
 
 
 def test_a_comparison_of_one_run_is_refused(run: Path, tmp_path: Path) -> None:
@@ -723,7 +261,6 @@ def test_a_comparison_of_one_run_is_refused(run: Path, tmp_path: Path) -> None:
         write_comparison([run], tmp_path / "out.html")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_page_that_cannot_be_written_leaves_nothing(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -740,28 +277,285 @@ def test_a_page_that_cannot_be_written_leaves_nothing(
         write_report(run, tmp_path / "absent" / "report.html")
 
 
+def test_the_first_screen_has_the_run_the_verdict_two_pictures_and_a_table(run: Path, page: Path) -> None:
+    of = pages.of_run(read(run))
+    assert of.what.startswith(
+        "FedAvg, FedProx(mu=0.1) and SCAFFOLD, beside pooled data on digits, 20 clients by dirichlet("
+    )
+    assert of.what.endswith("; 20 rounds, 3 seeds")
+    assert re.fullmatch(r"SCAFFOLD is better than FedAvg by \+\d\.\d\d points \(95 % \+\S+ to \+\S+\)\.", of.verdict)
+    assert [c.title for c in of.pictures] == ["Difference to FedAvg", "Global accuracy by round"]
+    text = page.read_text()
+    assert len(text.encode()) < 1_500_000
+    shown = re.sub(r"<details.*?</details>", "", text[text.index("<body>") : text.index("<footer>")], flags=re.S)
+    words = re.sub(r"<script.*?</script>|<svg.*?</svg>|<[^>]+>", " ", shown, flags=re.S).split()
+    assert len(words) <= 250
+    for row in (r for r in json.loads((run / "summary.json").read_text())["rows"] if r["metric"] == "global.accuracy"):
+        assert f"{100 * np.mean(row['seeds']):.1f} ±\N{NO-BREAK SPACE}{100 * np.std(row['seeds'], ddof=1):.1f}" in shown
+
+
+def test_everything_else_is_folded_with_a_line_that_says_what_is_in_it(page: Path) -> None:
+    text = page.read_text()
+    titles = re.findall(r"<summary><h2>(.*?)</h2> <span>(.+?)</span></summary>", text)
+    assert [title for title, _ in titles] == [
+        "All results", "Differences to FedAvg", "Clients", "Curves", "Data", "Traffic and losses", "Run it again"
+    ]  # fmt: skip
+    assert re.findall(r'<li><a href="#(.*?)">', text) == re.findall(r'<details id="(.*?)">', text)
+    assert "late: 9.1 s of 8 s 3 1 2–5" in said(page)
+
+
+def test_every_picture_tells_its_content(page: Path) -> None:
+    labels = re.findall(r'<svg role="img" aria-label="([^"]{30,})"', page.read_text())
+    assert len(labels) == page.read_text().count("<figcaption")
+    assert any(re.search(r"Global accuracy by round: FedAvg from \S+ to \S+ at round 20;", of) for of in labels)
+    assert any(of.startswith("Difference to FedAvg: SCAFFOLD +") for of in labels)
+
+
+def test_of_an_error_it_is_said_that_lower_is_better(tmp_path: Path) -> None:
+    made = read(make_run(tmp_path / "run"))
+    record = replace(made, headline=replace(made.headline, label="error", direction="lower"))
+    assert verdict.verdict(record).startswith("Undecided: no method is clearly better than FedAvg; FedProx(mu=0.1) ")
+    text = said(write_report(record))
+    assert "global error %, lower is better" in text
+    assert re.search(r"SCAFFOLD \+\S+ \[\S+ \S+\] higher \(worse\)", text)
+
+
+def test_a_deployed_run_is_not_said_to_be_repeated_by_running_its_configuration(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:1], rounds=2)
+    assert "Run the command, or save the configuration below" in said(write_report(folder))
+    card = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
+    text = said(write_report(folder))
+    assert "Run the command" not in text
+    assert "unskew deploy pack config.toml --host HOST. Or simulate it" in text
+    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {}}))
+    assert "unskew deploy pack config.toml --host HOST --clients N --own-data" in said(write_report(folder))
+
+
+def test_a_regression_has_no_skew_of_classes(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:2], labels=1, rounds=4)
+    as_rmse(folder)
+    text = said(write_report(folder))
+    for words in ("Classes by client", "IID distance", "Jensen-Shannon", "effective classes"):
+        assert words not in text
+    assert "root mean squared error" in text
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    evil = '<script>alert("x")</script> $\\frac{1}$ & "quotes" | --> ]]>'
+    methods = (Trained(evil, 0.8, 0.2), Trained("FedAvg", 0.7, 0.2))
+    page = write_report(
+        make_run(tmp_path / "run", methods, rounds=4, name="</title><img src=x onerror=y>", dataset=evil)
+    )
+    assert "<script>alert" not in page.read_text()
+    assert evil in "".join(parsed(page).text)
+    assert "img" not in parsed(page).tags
+
+
+def test_an_unfinished_run_says_so_and_counts_only_the_seeds_that_came_furthest(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", finished=False)
+    # FedProx was on its third seed, at round 6, when the power went.
+    rewrite(folder, metrics=[row for row in rows(folder, "metrics") if _begun(row)])
+    text = said(write_report(folder))
+    assert "This run has not finished; rows count the seeds that came furthest." in text
+    assert "FedProx(mu=0.1) seed 2 at round 6" in text
+    table = results.headline(read(folder), ["seeds"])
+    assert [row.cells[0] for row in table.entries[:3]] == ["3", "2 of 3", "0 of 3"]
+
+
+def test_a_run_that_wrote_nothing_but_its_name_has_a_report(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", finished=False)
+    rewrite(folder, metrics=(), transfers=())
+    for name in ("partition.json", "config.toml"):
+        (folder / name).unlink()
+    text = said(write_report(folder))
+    assert "has not finished" in text
+    assert "The run has not written its division yet." in text
+
+
+def test_one_seed_allows_no_interval_and_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", seeds=[0], rounds=4)
+    assert verdict.verdict(read(folder)).startswith("One seed tells no chance: SCAFFOLD differs from FedAvg by +")
+    text = said(write_report(folder))
+    assert "no interval possible" in text
+    assert "nan" not in text.lower()
+
+
+def test_a_large_run_stays_small_and_draws_some_of_its_clients(tmp_path: Path) -> None:
+    methods = tuple(Trained(f"Method {i}", 0.7 + 0.01 * i, 0.02) for i in range(3))
+    folder = make_run(
+        tmp_path / "run", methods, seeds=(0,), rounds=250, clients=120, labels=100, eval_every=1, taking_part=1
+    )
+    assert "the first 100 of 120" in said(write_report(folder))
+
+
+# ---------------------------------------------------------------- several runs
+def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(run: Path, tmp_path: Path) -> None:
+    """The same numbers in one run of two methods and in two runs of one: the same differences."""
+    whole = read(make_run(tmp_path / "whole", METHODS[:2]))
+    split = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    page = said(write_comparison(split, tmp_path / "out.html"))
+    assert "Differences to FedAvg/FedAvg" in page
+    merged = merge([read(f) for f in split], ["a", "b"])
+    assert merged.baseline == "a/FedAvg"
+    (of_one,), (of_two,) = tables.paired(whole), tables.paired(merged)
+    assert (of_two.values, of_two.low, of_two.high) == (of_one.values, of_one.low, of_one.high)
+    second = make_run(tmp_path / "b", METHODS[:2], name="second", failures=True)
+    merged = merge([read(run), read(second)], ["demo", "second"])
+    assert merged.baseline == "demo/FedAvg"
+    assert results.frame(merged)["run"] == ["demo"] * 4 + ["second"] * 2
+    lost = results.lost(merged)
+    assert lost is not None
+    assert [row.name for row in lost.entries] == ["demo/FedAvg", "second/FedAvg"]
+
+
+def test_a_method_for_own_models_is_compared_by_these_in_a_comparison_of_runs_too(tmp_path: Path) -> None:
+    """Labels of merged runs are others than config.toml's, and each run has a config.toml of its own."""
+    base, ditto = METHODS[:2]
+    for name, method, algorithm in (("one", base, "fedavg"), ("two", ditto, "ditto")):
+        folder = make_run(tmp_path / name, [method], name=name)
+        (folder / "config.toml").write_text(f'[[methods]]\nname = "{algorithm}"\nlabel = "{method.name}"\n')
+    merged = merge([read(tmp_path / n) for n in ("one", "two")], ["one", "two"])
+    assert merged.for_own == {"two/FedProx(mu=0.1)"}
+    by_global, by_own = verdict.compared(merged, merged.baseline)
+    assert (by_global, [d.method for d in by_own]) == ([], ["two/FedProx(mu=0.1)"])
+
+
+def test_what_else_differs_than_the_method_is_noted(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", METHODS[:2])
+    local = {
+        "FedAvg": "batch_size = 8, momentum = 0.0, lr = 0.1",
+        "FedProx(mu=0.1)": "batch_size = 8, momentum = 0.9, lr = 0.1",
+    }
+    methods = "".join(
+        f'[[methods]]\nname = "x"\nlabel = "{m}"\nweighting = "{w}"\nlocal = {{ {local[m]} }}\n'
+        for m, w in zip(local, ("samples", "uniform"), strict=True)
+    )
+    (folder / "config.toml").write_text(methods)
+    assert verdict.set_apart([read(folder)]) == (
+        "Not only the methods differ: momentum is 0.9 for FedProx(mu=0.1) and 0.0 for FedAvg; weighting is uniform for "
+        "FedProx(mu=0.1) and samples for FedAvg."
+    )
+    (folder / "config.toml").write_text(methods.replace("0.9", "0.0").replace("uniform", "samples"))
+    assert verdict.set_apart([read(folder)]) == ""
+    more = methods.replace("0.9", '0.0, clip_norm = 1.0, precision = "bfloat16"').replace("uniform", "samples")
+    (folder / "config.toml").write_text(more)  # FedAvg's lacks what is none, and what was not there yet
+    assert verdict.set_apart([read(folder)]) == (
+        "Not only the methods differ: clip_norm is 1.0 for FedProx(mu=0.1) and none for FedAvg; precision is bfloat16 "
+        "for FedProx(mu=0.1) and float32 for FedAvg."
+    )
+
+
+def settings(model: str, lr: float, label: str) -> str:
+    return (
+        f'clients_per_round = 3\n[task]\ndata = "d"\nmodel = "{model}"\n'
+        f'[[methods]]\nname = "x"\nlabel = "{label}"\nlocal = {{ lr = {lr}, local_epochs = 2 }}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("", 'model = "logistic"', "in network: model logistic against model mlp"),
+        ("data_options = { alpha = 0.1 }", "data_options = { alpha = 0.5 }",
+         "in settings of the data: data_options alpha 0.5 against data_options alpha 0.1"),
+        ('loss = "cross_entropy"', 'loss = "multi_margin"', "in task: loss multi_margin against loss cross_entropy"),
+        ("[world.outage]\nunreachable = 0.3\nlate = 0.1", "[world.outage]\nunreachable = 0.3\nlate = 0.2",
+         "in world: outage late 0.2 against outage late 0.1."),
+        ("", "", ""),
+    ],
+)  # fmt: skip
+def test_runs_that_differ_in_more_than_their_methods_are_not_comparable(
+    tmp_path: Path, first: str, second: str, reason: str
+) -> None:
+    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    for folder, changed in zip(folders, (first, second), strict=True):
+        text = settings("mlp", 0.1, "x")
+        text = (
+            text.replace('model = "mlp"', changed)
+            if "model" in changed
+            else text.replace("[[methods]]", f"{changed}\n[[methods]]", 1)
+        )
+        (folder / "config.toml").write_text(text)
+    records = [read(folder) for folder in folders]
+    reasons = " ".join(incomparable(records, ["a", "b"]))
+    assert reason in reasons if reason else reasons == ""
+    merged = merge(records, ["a", "b"])
+    assert merged.comparable == (not reason)
+    assert (verdict.verdict(merged) == "These runs are not comparable, so no differences are given.") == bool(reason)
+    assert bool(results.differences(merged)) == (not reason)
+
+
+def test_own_models_of_other_clients_are_not_compared_and_other_rounds_are_said(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
+    plain = settings("mlp", 0.1, "FedAvg")
+    (folders[0] / "config.toml").write_text(plain)
+    other = settings("mlp", 0.01, "FedProx(mu=0.1)")
+
+    def notes() -> str:
+        records = [read(folder) for folder in folders]
+        return " ".join(verdict.notes(merge(records, ["a", "b"]), records, ["a", "b"]))
+
+    (folders[1] / "config.toml").write_text(f'evaluate_clients = "cohort"\n{other}')
+    assert "in clients evaluated: cohort against all" in notes()
+    (folders[1] / "config.toml").write_text(f"eval_every = 5\n{other}")
+    assert "evaluated in other rounds (“a”: every round; “b”: every 5 rounds)" in notes()
+    assert "Not only the methods differ: lr is 0.01 for b/FedProx(mu=0.1) and 0.1 for a/FedAvg." in notes()
+
+
+def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "b", METHODS[:2], seeds=(0, 1), rounds=10, dataset="usps")
+    partition = json.loads((other / "partition.json").read_text())
+    partition["seeds"]["1"]["sha256"] = "e" * 64
+    partition["seeds"]["1"]["split"] = {"name": "shards", "per_client": 2}
+    (other / "partition.json").write_text(json.dumps(partition))
+    text = " ".join(incomparable([read(run), read(other)], ["a", "b"]))
+    assert "in data: usps (757370730000) against digits (646967697473)" in text
+    assert "in rounds: 10 against 20" in text
+    assert "in seeds: 0, 1 against 0, 1, 2" in text
+    assert "“b” differs from “a” in the split of seed 1: hash eeeeeeeeeeee against " in text
+    assert "aaaaaaaaaaaa (name shards, per_client 2 against name dirichlet, " in text
+    (other / "partition.json").write_text('{"schema": 1, "seeds": {}}')
+    text = " ".join(incomparable([read(run), read(other)], ["a", "b"]))
+    assert "does not say which data its clients trained on: nothing shows that they are the same." in text
+
+
+def test_where_one_run_has_not_finished_seeds_count_that_stand_at_the_same_round(tmp_path: Path) -> None:
+    ended, cut = make_run(tmp_path / "a", METHODS[:1], name="a"), make_run(tmp_path / "b", METHODS[1:2], name="b")
+    (cut / "summary.json").unlink()
+    metrics = list(rows(cut, "metrics"))
+    last = max(row["round"] for row in metrics)
+    rewrite(cut, metrics=[row for row in metrics if row["round"] < last])
+    merged = merge([read(ended), read(cut)], ["a", "b"])
+    assert not merged.finished
+    assert tables.paired(merged) == ()
+
+
+# ---------------------------------------------------------------- in a browser
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH, so no browser can show the page")
-on_both = pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (390, 0)], ids=["desktop-light", "phone-dark"])
+
+
+on_both = pytest.mark.parametrize(("width", "scheme"), [(1200, 1), (360, 0)], ids=["desktop-light", "phone-dark"])
 
 
 def measure(page: Path, place: Path, width: int, scheme: int) -> dict[str, Any]:
-    """What a browser says of a page: a copy of it measures itself.
+    """What a browser says of a page whose parts are all open: a copy of it measures itself.
 
     In an iframe, because a headless window is never narrower than 500 px.
     """
     probe = """<script>addEventListener("load", () => {
+      const first = document.querySelector("main > section figure").getBoundingClientRect().top;
+      document.querySelectorAll("details").forEach(part => { part.open = true; });
       const s = document.scrollingElement, svg = document.querySelectorAll("figure svg[role=img]");
-      document.title = JSON.stringify({over: s.scrollWidth - innerWidth, width: innerWidth,
+      document.title = JSON.stringify({over: s.scrollWidth - innerWidth, width: innerWidth, first: first,
         page: getComputedStyle(document.body).backgroundColor,
         text: getComputedStyle(document.querySelector("figure svg text")).fill,
         ink: getComputedStyle(document.body).color,
         drawn: [...svg].filter(e => e.getBoundingClientRect().height > 60).length});
       parent.postMessage(document.title, "*");
     });</script>"""
-    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())  # the page itself forbids scripts
+    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
     (place / "inner.html").write_text(text.replace("</body>", probe + "</body>"))
     (place / "outer.html").write_text(
         f'<iframe src="inner.html" width="{width}" height="900" style="border:0"></iframe><pre id="o"></pre>'
@@ -790,75 +584,5 @@ def test_a_browser_shows_the_page_without_overflow_in_both_schemes(
     measured = measure(page, tmp_path, width, scheme)
     assert measured["width"] == width
     assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["drawn"] == 9
-    assert measured["text"] == measured["ink"], "figure text follows the page's colour"
+    assert measured["first"] < 500
     assert measured["page"] == ("rgb(255, 255, 255)" if scheme == 1 else "rgb(20, 23, 27)")
-
-
-@needs_browser
-@on_both
-def test_a_browser_shows_a_comparison_of_four_runs_without_overflow_in_both_schemes(
-    tmp_path: Path, width: int, scheme: int
-) -> None:
-    folders = [
-        make_run(tmp_path / f"run-{i}", [method], seeds=[0, 1], rounds=10, name=f"a-rather-long-name-of-a-run-{i}")
-        for i, method in enumerate(METHODS)
-    ]
-    measured = measure(write_comparison(folders, tmp_path / "comparison.html"), tmp_path, width, scheme)
-    assert measured["width"] == width
-    assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["drawn"] == 8, (
-        "differences, accuracy by round, MB and seconds, personal accuracy, both losses, spread over clients"
-    )
-    assert measured["text"] == measured["ink"], "figure text follows the page's colour"
-
-
-def test_names_at_an_axis_are_told_apart() -> None:
-    hospital = "Regional University Hospital number {:02} of the northern network"
-    assert figures.apart([hospital.format(k) for k in (1, 12)]) == ["…01…", "…12…"]
-    assert figures.apart(["Bern", "Basel"]) == ["Bern", "Basel"]
-    assert figures.apart([hospital]) == ["Regional Univer…"]
-    alike = ["Universitätsspital Basel", "Universitätsspital_Basel_Nord", "Universitätsspital_Basel_Ost"]
-    assert figures.apart(alike) == alike
-    nothing_left = ["Hospital of the north", "Hospital of the north of the north"]
-    assert len(set(figures.apart(nothing_left))) == 2
-
-
-def test_texts_for_who_cannot_see_the_figures_name_the_axis_and_the_worst(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", METHODS[:2], rounds=4)
-    as_rmse(folder)
-    alts = re.findall(r'aria-label="([^"]*)"', write_report(folder).read_text())
-    assert any(re.search(r"by round, mean over seeds: FedAvg from \S+ to \S+ at round 4;", alt) for alt in alts)
-    assert any(re.search(r"by traffic, mean over seeds: FedAvg from \S+ to \S+ at 2.51 MB;", alt) for alt in alts)
-    assert any(re.search(r"by time, mean over seeds: FedAvg from \S+ to \S+ at 0.8 s;", alt) for alt in alts)
-    worst = max(tables.client_accuracies(read(folder), "FedAvg") or ())
-    assert any(f"worst {worst:.4g}; FedProx" in alt for alt in alts)
-
-
-def test_of_a_bound_too_the_mark_of_who_trained_is_filled() -> None:
-    (look,) = figures.looks([True])
-    svg = figures.newcomers_chart("new", [("pooled", look, 0.9, 0.5, 0.7)], "alt", ACCURACY)
-    filled = re.findall(r"fill: var\(--(\w+)\)", svg)
-    assert filled[:2] == ["bound", "page"], "who trained, and who did not"
-
-
-def test_a_level_line_leaves_the_axis_as_the_others_made_it() -> None:
-    look, bound = figures.looks([False, True])
-    curves = [stats.Curve((0.0, end / 2, end), *[(0.1, 0.5, 0.9)] * 3, 1) for end in (0.05, 50.0)]
-    lines = [figures.Line(f"m{i}", look, c) for i, c in enumerate(curves)]
-    flat = [figures.Line("pooled", bound, curves[0])]
-    ticks = [
-        re.findall(r">(?:−|-)?[\d.]+<", figures.lines_chart("x", lines, "MB", "accuracy, %", 100.0, "alt", level))
-        for level in ([], flat)
-    ]
-    assert ticks[0] == ticks[1]
-    assert not any("-" in t or "−" in t for t in ticks[1])
-
-
-def test_ticks_of_a_logarithmic_axis_are_plain_numbers() -> None:
-    """SVG text has no mathematics: Matplotlib's own formatter would show `$\\mathdefault{10^{-2}}$`."""
-    curve = stats.Curve((0.0, 1.0, 2.0), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), (1.0, 0.1, 0.01), 1)
-    look = figures.looks([False])[0]
-    drawn = str(figures.lines_chart("x", [figures.Line("m", look, curve)], "round", "loss", 1, "falls"))
-    assert "mathdefault" not in drawn
-    assert ">0.01<" in drawn

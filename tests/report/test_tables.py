@@ -3,9 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,25 +13,19 @@ from scipy import stats
 
 from unskew.record.logs import UntilCard
 from unskew.record.reader import Bound, Flow, Record, RecordedCell, Summary
-from unskew.report import table
-from unskew.report.figures import looks
+from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
-from unskew.report.summary_text import found, intervals
 from unskew.report.tables import (
-    BOUNDS,
     Difference,
     amount,
     cost_curve,
     counted_seeds,
     curve,
-    headline,
     paired,
-    paired_by_rule,
     paired_tails,
     reference,
     standing,
     time_curve,
-    traffic,
 )
 
 Series = Mapping[tuple[str, int, str], Mapping[int, float]]
@@ -73,35 +65,6 @@ def accuracies(**by_method: list[list[float]]) -> dict[tuple[str, int, str], dic
         for m, seeds in by_method.items()
         for s, rounds in enumerate(seeds)
     }
-
-
-def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
-    """Seeds end at .6 and .8: mean .7, std sqrt(.02) = .1414; best .9 and .8; last two (.9 + .6)/2 and (.7 + .8)/2."""
-    (row,) = headline(record(accuracies(FedAvg=[[0.1, 0.9, 0.6], [0.1, 0.7, 0.8]])))
-    assert row.shared is not None
-    assert row.shared.mean == pytest.approx(0.7)
-    assert row.shared.std == pytest.approx(0.141421, abs=1e-6)
-    assert row.best == Spread((0.9, 0.8))
-    assert row.tail == Spread((pytest.approx(0.75), pytest.approx(0.75)))
-    assert (row.personal, row.mb, row.rounds, row.seeds) == (None, {}, Spread((2.0, 2.0)), (0, 1))
-
-
-def test_one_seed_has_no_spread():
-    (row,) = headline(record(accuracies(FedAvg=[[0.1, 0.9]])))
-    assert row.shared is not None
-    assert row.shared.std is None
-
-
-def test_traffic_of_a_run_is_the_sum_over_its_rounds():
-    """1 MB down in round 1, 2 MB in round 2; the ledger has 3 MB in 4 transfers over two seeds: 1.5 MB in 2 each."""
-    series = {**accuracies(A=[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])}
-    series |= {("A", s, "bytes.down"): {1: 1e6, 2: 2e6} for s in (0, 1)}
-    made = record(series, flows={("A", s, "down", "model"): Flow(1_500_000, 2) for s in (0, 1)})
-    assert headline(made)[0].mb == {"down": Spread((3.0, 3.0))}
-    (row,) = traffic(made)
-    assert row.mb["down", "model"] == 1.5
-    assert row.transfers["down", "model"] == 2
-    assert row.transfers["up", "control"] == 0
 
 
 def test_accuracy_by_traffic_counts_rounds_without_an_evaluation():
@@ -149,36 +112,6 @@ def test_a_common_shift_of_the_seeds_does_not_hide_a_difference():
     assert d.verdict == "higher"
 
 
-@pytest.mark.parametrize(
-    ("until", "reading"),
-    [
-        (5.0, "B (0.00 [−2.44, +2.44]) is level with FedAvg, within 5 points."),
-        (4.8, "B (0.00 [−2.44, +2.44]) cannot be told apart from FedAvg at this number of seeds."),
-    ],
-)
-def test_a_narrow_interval_that_ended_a_run_says_level_and_not_that_seeds_lack(until: float, reading: str) -> None:
-    """Before, a run that was "decided after 6 seeds" lacked seeds by its report."""
-    values = accuracies(FedAvg=[[0.5]] * 6, B=[[0.5 + d] for d in (0.01, -0.01, 0.01, -0.01, 0.01, -0.01)])
-    rule: UntilCard = {"until": until, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
-    assert reading in found(replace(record(values), until=rule))
-
-
-def test_the_report_says_by_which_number_seeds_were_added_and_shows_its_intervals():
-    """Over ten rounds B ends .1 above, and in the mean of the last fifth, two rounds, .05; `mean_last` asks for two."""
-    values = accuracies(FedAvg=[[0.5] * 11] * 6, B=[[*[0.5] * 10, 0.6 + s / 100] for s in range(6)])
-    rule: UntilCard = {"until": 0.5, "most": 9, "least": 6, "first": 0, "metric": "last_fifth"}
-    made = replace(record(values), until=rule)
-    says = "Seeds were added until by {} every interval excluded zero or was narrower than 0.5 points"
-    assert says.format("the mean of the last fifth of evaluations") in intervals(made, paired(made))
-    ((what, (by_rule,)),) = paired_by_rule(made, "FedAvg")  # the last two evaluations are in the table beside it
-    assert what.endswith("mean of the last fifth of evaluations")
-    by_last: UntilCard = {**rule, "metric": "last_round"}
-    made = replace(made, until=by_last)
-    assert says.format("the last round") in intervals(made, paired(made))
-    assert paired_by_rule(made, "FedAvg") == []
-    assert by_rule.values == pytest.approx([0.05 + s / 200 for s in range(6)])
-
-
 def test_what_cannot_have_an_interval_has_none():
     assert interval([0.1]) is None
     assert interval([0.1, math.nan]) is None
@@ -216,7 +149,64 @@ def test_the_reference_is_plain_fedavg_or_the_only_one(names: list[str], expecte
     assert reference(record({(n, 0, "global.accuracy"): {0: 0.1} for n in names})) == expected
 
 
-def test_differences_are_taken_of_the_last_fifth_too_and_the_words_say_where_they_disagree():
+@given(st.floats(1e-6, 1e9))
+def test_an_amount_keeps_two_figures_or_more(value: float):
+    assert float(amount(value).replace(",", "")) == pytest.approx(value, rel=0.051, abs=6e-7)
+
+
+def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
+    """Seeds end at .6 and .8: mean .7, std sqrt(.02) = .1414; best .9 and .8; last two (.9 + .6)/2 and (.7 + .8)/2."""
+    made = record(accuracies(FedAvg=[[0.1, 0.9, 0.6], [0.1, 0.7, 0.8]]))
+    every = {name: column.values.get("FedAvg") for name, column in results.columns(made).items()}
+    assert every["global"] == Spread((0.6, 0.8))
+    assert every["best"] == Spread((0.9, 0.8))
+    assert every["tail"] == Spread((pytest.approx(0.75), pytest.approx(0.75)))
+    assert every["round"] == Spread((2.0, 2.0))
+    assert (every["personal"], every["mb"]) == (None, None)
+    frame = results.frame(made)
+    assert (frame["global"], frame["seeds"]) == ([pytest.approx(0.7)], [2])
+    assert frame["global_std"] == [pytest.approx(0.141421, abs=1e-6)]
+
+
+def test_one_seed_has_no_spread():
+    assert results.frame(record(accuracies(FedAvg=[[0.1, 0.9]])))["global_std"] == [None]
+
+
+def test_traffic_of_a_run_is_the_sum_over_its_rounds():
+    """1 MB down in round 1, 2 MB in round 2; the ledger has 3 MB in 4 transfers over two seeds: 1.5 MB in 2 each."""
+    series = {**accuracies(A=[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])}
+    series |= {("A", s, "bytes.down"): {1: 1e6, 2: 2e6} for s in (0, 1)}
+    made = record(series, flows={("A", s, "down", "model"): Flow(1_500_000, 2) for s in (0, 1)})
+    assert results.frame(made)["mb_down"] == [3.0]
+    table = results.traffic(made)
+    assert table is not None
+    assert (table.data["mb_down"], table.data["transfers_down"], table.data["mb_up"]) == ([1.5], [2.0], [0.0])
+    assert results.traffic(record(accuracies(A=[[0.1]]))) is None
+
+
+@pytest.mark.parametrize(("until", "reading"), [(5.0, "level"), (4.8, "undecided")])
+def test_a_narrow_interval_that_ended_a_run_is_level(until: float, reading: str) -> None:
+    """B is 0.00 [−2.44, +2.44] points apart."""
+    values = accuracies(FedAvg=[[0.5]] * 6, B=[[0.5 + d] for d in (0.01, -0.01, 0.01, -0.01, 0.01, -0.01)])
+    rule: UntilCard = {"until": until, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
+    made = replace(record(values), until=rule)
+    assert [d.verdict for d in paired(made)] == [reading]
+    assert verdict.verdict(made).casefold().startswith(f"{reading}: no method is clearly better than fedavg")
+
+
+def test_a_run_whose_seeds_were_added_by_another_number_shows_its_differences_by_that():
+    """Over ten rounds B ends .1 above, and in the mean of the last fifth, two rounds, .05; `mean_last` asks for two."""
+    values = accuracies(FedAvg=[[0.5] * 11] * 6, B=[[*[0.5] * 10, 0.6 + s / 100] for s in range(6)])
+    rule: UntilCard = {"until": 0.5, "most": 9, "least": 6, "first": 0, "metric": "last_fifth"}
+    made = replace(record(values), until=rule)
+    (by_rule,) = [t for t in results.differences(made) if "which decided the seeds" in t.caption]
+    assert by_rule.data["difference"] == [pytest.approx(0.05 + 0.0125)]
+    assert "a confidence sequence" in by_rule.note
+    by_last: UntilCard = {**rule, "metric": "last_round"}
+    assert not any("decided the seeds" in t.caption for t in results.differences(replace(made, until=by_last)))
+
+
+def test_differences_are_taken_of_the_last_fifth_too_and_a_note_says_where_they_disagree():
     """Of ten rounds the last two count: A is .10, .11, .12 above in the last round and .0, .01, -.01 in the mean."""
     flat, gains = [0.5] * 11, (0.1, 0.11, 0.12)
     tails = (0.0, 0.01, -0.01)
@@ -226,7 +216,7 @@ def test_differences_are_taken_of_the_last_fifth_too_and_the_words_say_where_the
     assert last.values == pytest.approx(gains)
     assert tail.values == pytest.approx(tails)
     assert (last.verdict, tail.verdict) == ("higher", "undecided")
-    assert found(made).endswith("By the mean of the last fifth of evaluations A is undecided (0.00 [−2.48, +2.48]).")
+    assert "By the mean of the last fifth of evaluations, A is undecided." in verdict.notes(made)
 
 
 @pytest.mark.parametrize(("rounds", "last"), [(5, None), (6, 0.75), (1, None)])
@@ -235,12 +225,11 @@ def test_the_mean_of_one_evaluation_is_left_out(rounds: int, last: float | None)
     flat = [[0.5] * (rounds + 1)] * 2
     made = record(accuracies(FedAvg=flat, A=[[*one[:-1], 1.0] for one in flat]))
     made = replace(made, summary=Summary("f", 1.0, {}, None))
-    tail = headline(made)[1].tail
-    assert (tail and tail.mean) == last
+    assert results.frame(made).get("tail", [None, None])[1] == last
     assert len(paired_tails(made)) == (last is not None)
 
 
-def test_the_words_say_which_differences_stand_when_corrected_for_their_number():
+def test_differences_that_stand_when_corrected_for_their_number_are_marked():
     """A is .10, .11, .12 above, t = 19.05, p = .0027; B .02, .03, .035, t = 6.4, p = .0233; the others zero on average.
 
     Of two, .0027 counts twice and .0233 once; of six, .0027 counts six times and .0233 five times: .117.
@@ -249,40 +238,12 @@ def test_the_words_say_which_differences_stand_when_corrected_for_their_number()
     made = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b))
     assert [d.verdict for d in paired(made)] == ["higher", "higher"]
     assert standing(paired(made)) == (2, ("A", "B"))
-    assert "Corrected for 2 comparisons (Holm), all of them still differ." in found(made)
     crowded = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b, **{f"C{i}": none for i in range(4)}))
     assert standing(paired(crowded)) == (6, ("A",))
-    assert "Corrected for 6 comparisons (Holm), A still differs." in found(crowded)
-    alone = record(accuracies(FedAvg=[[0.5]] * 3, A=a, C=none))
-    assert "Corrected for 2 comparisons (Holm), A still differs." in found(alone)
-    only = record(accuracies(FedAvg=[[0.5]] * 3, B=b, **{f"C{i}": none for i in range(5)}))
-    assert "Corrected for 6 comparisons (Holm), none of them still differs." in found(only)
-
-
-def test_the_markdown_table_marks_bounds_and_escapes_bars():
-    made = record(
-        accuracies(**{"FedAvg": [[0.5], [0.6]], "a|b": [[0.6], [0.72]], "Local": [[0.3], [0.4]]}), {"Local": "lower"}
+    table = results.differences(crowded)[0]
+    assert table.head[4] == ("stands corrected", "Holm, 6 comparisons")
+    assert [row.cells[3] for row in table.entries[:2]] == ["yes", "no"]
+    assert (
+        verdict.verdict(crowded)
+        == "A is better than FedAvg by +11.00 points (95 % +8.52 to +13.48), and 1 more method too."
     )
-    lines = table(made, "markdown").splitlines()
-    assert lines[0].startswith(
-        "| method | seeds | round | global accuracy, % | mean of last 2 | minus FedAvg, points [95 %] |"
-    )
-    assert lines[2] == "| FedAvg | 2 | 0 | 55.0 ± 7.1 | – | – | – | – | – | – |"
-    # d = (.10, .12): mean 11, s 1.4142, t_{.975, 1} = 12.7062, half width 12.71.
-    assert lines[3] == "| a\\|b | 2 | 0 | 66.0 ± 8.5 | – | +11.00 [−1.71, +23.71] | – | – | – | – |"
-    assert lines[4].startswith("| Local (local training) | 2 | 0 | 35.0 ± 7.1 | – | −20.00 |")
-    assert set(BOUNDS) == set(get_args(Bound))
-
-
-@given(st.floats(1e-6, 1e9))
-def test_an_amount_keeps_two_figures_or_more(value: float):
-    assert float(amount(value).replace(",", "")) == pytest.approx(value, rel=0.051, abs=6e-7)
-
-
-def test_forty_methods_look_different():
-    found = looks([False] * 40)
-    assert len({(x.colour, x.marker) for x in found}) == 40
-    assert all(a.marker != b.marker and a.colour != b.colour for a, b in pairwise(found))
-    marks = looks([True] * 3)
-    assert len({x.dashes for x in marks}) == 3
-    assert not any(x.filled for x in marks)

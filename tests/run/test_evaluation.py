@@ -23,7 +23,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.record import reader
 from unskew.record.logs import METRICS, WORK
-from unskew.report.summary_text import what
+from unskew.report.verdict import notes
 from unskew.run import evaluation, loop
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
@@ -252,13 +252,13 @@ def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experimen
     assert weights == {float(sum(held[c] for c in seen))}
     kept = json.loads((drawn / "models" / "fedper-seed0.json").read_text())["models"]
     assert sorted(c for shared in kept for c in shared["clients"]) == [0, 1, 2, 3], "all clients' models are kept"
-    assert what(reader.read(drawn)).endswith(" are of 2 clients, drawn once for each seed.")
+    assert any(note.endswith(" are of 2 clients, drawn once for each seed.") for note in notes(reader.read(drawn)))
     cohort = loop.start(
         tiny("rounds=2", "evaluate_clients='cohort'", "clients_per_round=2"), tmp_path / "cohort"
     ).folder
     trained = [w["client"] for w in WORK.rows(cohort) if w["round"] == 2]
     assert sorted(clients_of(cohort, "fedavg", 2)) == sorted(trained)
-    assert what(reader.read(cohort)).endswith(" are of those clients that trained in the round.")
+    assert any(note.endswith(" are of those clients that trained in the round.") for note in notes(reader.read(cohort)))
 
 
 def test_the_cohort_of_an_early_end_survives_a_crash(

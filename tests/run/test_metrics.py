@@ -187,7 +187,7 @@ def test_a_value_of_an_earlier_round_is_nowhere_shown_as_the_last(tmp_path: Path
     with pytest.raises(KeyError):
         history.value("FedAvg", "global.early")
     record = read(tmp_path / "run")
-    assert tables.last_round(record, "FedAvg", ["global.early"]) == (None,)
+    assert tables.results(record, "FedAvg", (0,), "global.early") is None
     assert tables.paired(record, "global.early", "FedAvg") == ()
     assert "25.0" not in str(history)
 

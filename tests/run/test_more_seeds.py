@@ -12,7 +12,7 @@ from records import rewrite
 import unskew as us
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, written_fingerprint
-from unskew.report import read, summary_text
+from unskew.report import read, results
 from unskew.run import loop, more_seeds
 from unskew.run.loop import Interrupted
 from unskew.run.unchanged import EnvironmentChanged
@@ -56,8 +56,8 @@ def test_its_intervals_pay_for_the_looks(source: Path, tmp_path: Path) -> None:
     record = read(tmp_path / "more")
     assert record.until is not None
     assert record.seeds == (3, 4, 5, 6, 7, 8, 9)
-    assert "confidence sequence" in summary_text.found(record)
-    assert "t-interval" in summary_text.found(read(source))
+    assert "a confidence sequence" in results.differences(record)[0].note
+    assert "Student’s t" in results.differences(read(source))[0].note
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])

@@ -25,9 +25,8 @@ from unskew.keys import Key
 from unskew.protocol import Me, Step
 from unskew.record import reader
 from unskew.record.logs import rows
-from unskew.report import newcomers, stats, table
-from unskew.report.html import write_report
-from unskew.report.summary_text import what
+from unskew.report import results, stats, write_report
+from unskew.report.verdict import what
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.unseen import adaptation, newcomers_of, served_to
@@ -165,24 +164,23 @@ def test_only_clients_that_trained_are_in_cohorts_ledger_and_label_counts(ran: P
 
 def test_the_report_has_the_newcomers_with_both_intervals(ran: Path, tmp_path: Path, undrawn: None) -> None:
     record = reader.read(ran)
-    (fedavg, *_) = newcomers.rows(record)
-    assert fedavg.count == 3
-    assert fedavg.served_gap is not None
-    assert fedavg.served_gap.clients is not None
-    text = write_report(record, tmp_path / "page.html").read_text()
-    assert "Unseen clients" in text
-    assert "as served" in text
-    assert "split over 3 clients" in what(record)
-    assert "and 3 clients unseen" in what(record)
-    assert "unseen clients" in table(record)
-    assert "unseen_adapted" in table(record, "csv").splitlines()[0]
+    gap = results.gap(record, "fedavg", "unseen")
+    assert gap is not None
+    assert gap.clients is not None
+    table = results.newcomers(record)
+    assert table is not None
+    assert table.entries[0].name == "fedavg"
+    assert table.entries[0].cells[5] == record.headline.interval(*gap.clients)
+    assert "Unseen clients" in write_report(record, tmp_path / "page.html").read_text()
+    assert "3 clients and 3 unseen by" in what(record)
+    assert "unseen_adapted" in results.frame(record)
 
 
 def test_a_report_without_newcomers_says_nothing_of_them(
     tiny: Callable[..., Experiment], tmp_path: Path, undrawn: None
 ) -> None:
     loop.start(tiny("rounds=1"), tmp_path / "run")
-    assert "ewcomers" not in write_report(tmp_path / "run").read_text()
+    assert "Unseen clients" not in write_report(tmp_path / "run").read_text()
     assert not any("unseen" in row["name"] for row in rows(tmp_path / "run", "metrics"))
 
 

@@ -20,8 +20,7 @@ from unskew.data.split import Dirichlet
 from unskew.experiment.config import Runtime, World
 from unskew.files import write_atomically
 from unskew.protocol import SgdConfig
-from unskew.report import figures, svg_file
-from unskew.report.section import Chart
+from unskew.report import charts
 from unskew.report.stats import curve
 from unskew.world.attack import ALIE, IPM, Attack, Backdoor, Gaussian, Honest, LabelFlip, SignFlip
 from unskew.wrappers.base import wrap
@@ -180,15 +179,12 @@ def figure(rows: Sequence[BenchRow], suite: str) -> str:
         name, attack, share = row["case"].split("/")
         if name == suite and row["what"] == "balanced accuracy" and attack in ("none", "sign_flip"):
             points.setdefault(row["contender"], {})[float(share)] = row.get("values", (row["value"],))
-    looks = figures.looks([False] * len(points))
     seeds = max((len(values) for of in points.values() for values in of.values()), default=1)
-    lines = [
-        figures.Line(method, look, curve([100 * f for f in sorted(of)], [of[f] for f in sorted(of)], seeds))
-        for (method, of), look in zip(points.items(), looks, strict=True)
-    ]
+    lines = {
+        method: curve([100 * f for f in sorted(of)], [of[f] for f in sorted(of)], seeds)
+        for method, of in points.items()
+    }
     text = f"Balanced accuracy on {suite} by the share of clients that send three times the opposite of their update."
-    drawing = figures.lines_chart(
-        f"attacks-{suite}", lines, "malicious clients, %", "balanced accuracy, %", 100.0, text, log=False
-    )
-    legend = tuple((line.name, figures.swatch(line.look)) for line in lines)
-    return svg_file.document(Chart(f"Malicious clients: {suite}", text, drawing, legend))
+    rows_of = charts.of_curves(lines, 100.0)
+    drawn = charts.curves(rows_of, charts.colours(list(lines)), "malicious clients, %", "balanced accuracy, %")
+    return charts.document(drawn, f"Malicious clients: {suite}", text)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from click import Context, HelpFormatter
+from typer.core import TyperGroup
 
 from unskew.cli.advise import advise
 from unskew.cli.audit import audit
@@ -17,26 +19,37 @@ from unskew.cli.catalogue import list_
 from unskew.cli.data import data
 from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
-from unskew.cli.export import export
 from unskew.cli.leave_out import leave_one_out
 from unskew.cli.plan import plan
 from unskew.cli.predict import predict
-from unskew.cli.price import price
 from unskew.cli.prior import prior
 from unskew.cli.reproduce import reproduce
 from unskew.cli.run import resume, run
-from unskew.cli.show import compare, report, table
+from unskew.cli.show import show
 from unskew.cli.sweep import sweep
 from unskew.cli.tune import tune
 from unskew.version import __version__
 
+
+class _Commands(TyperGroup):
+    """The commands with a line each, on one screen."""
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Print the commands in their order, as Typer prints the help of each."""
+        print("Usage: unskew COMMAND ...\n")
+        print("Federated learning on non-IID client data: run methods, compare them, see costs.\n")
+        for name, command in self.commands.items():
+            print(f"  {name:15}{command.short_help}")
+        print("\nunskew COMMAND --help says more, unskew --version which version this is.")
+
+
 # What an argument is stands in its command's text: click 8.5 drops the help that Typer 0.20 gives to arguments.
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Federated learning on heterogeneous (non-IID) client data: run methods, compare them, see what they cost.",
 )
 
 
@@ -58,25 +71,37 @@ def top(
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
     "resume": resume,
-    "compare": compare,
-    "report": report,
-    "table": table,
-    "export": export,
+    "show": show,
     "predict": predict,
     "list": list_,
     "data": data,
-    "reproduce": reproduce,
-    "plan": plan,
-    "price": price,
-    "sweep": sweep,
-    "leave-one-out": leave_one_out,
     "advise": advise,
     "tune": tune,
+    "plan": plan,
+    "sweep": sweep,
+    "leave-one-out": leave_one_out,
     "audit": audit,
+    "reproduce": reproduce,
     "doctor": doctor,
 }
+IN_SHORT = {
+    "run": "Run an experiment: methods on the same clients, seed by seed.",
+    "resume": "Go on with a run that was stopped, or add seeds.",
+    "show": "Show what runs found: table, page, costs, a trained model.",
+    "predict": "Use a trained model on new rows, images or texts.",
+    "list": "Name what there is: methods, data, models, splits, metrics.",
+    "data": "Look at data: sites, how they differ, gaps, what may be wrong.",
+    "advise": "Should these sites train together, and how?",
+    "tune": "Find each method's settings, at equal budgets.",
+    "plan": "Predict bytes, time and memory of an experiment.",
+    "sweep": "Run a grid of settings, and compare its points.",
+    "leave-one-out": "What is each site's taking part worth?",
+    "audit": "Attack a method's differential privacy.",
+    "reproduce": "Run a published experiment beside its numbers.",
+    "doctor": "Check this installation and machine.",
+}
 for name, command in COMMANDS.items():
-    app.command(name=name)(command)
-app.add_typer(deploy, name="deploy")
-app.command(name="bench", help=HELP)(bench)
-app.add_typer(prior, name="prior")
+    app.command(name=name, short_help=IN_SHORT[name])(command)
+app.add_typer(deploy, name="deploy", short_help="Run an experiment over a real network.")
+app.command(name="bench", help=HELP, short_help="Measure unskew itself.")(bench)
+app.add_typer(prior, name="prior", short_help="The built-in diffusion model: its card, and training it.")

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from click import Context, UsageError
@@ -37,7 +36,7 @@ from unskew.cli.options import (
     silent,
     tell,
 )
-from unskew.cli.tables import print_fitting, results, results_json
+from unskew.cli.tables import print_results, results_json
 from unskew.cli.text import escape
 from unskew.errors import ConfigError, DataError, DeployError, did_you_mean
 from unskew.words import counted
@@ -156,7 +155,7 @@ def local(
     if as_json:
         print(json.dumps({"methods": [p.to_json() for p in checks]}) if check_parity else results_json(summary))
     else:
-        _show(run, summary, checks)
+        _show(run, checks)
     if report:
         from unskew.report import write_report
 
@@ -172,12 +171,11 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     return chosen
 
 
-def _show(run: Path, summary: dict[str, Any], checks: "list[Parity]") -> None:
+def _show(run: Path, checks: "list[Parity]") -> None:
     from unskew.report import read
-    from unskew.report.tables import bounds
 
+    print_results(read(run))
     console = Console()
-    print_fitting(console, partial(results, summary, bounds=bounds(read(run))))
     if not checks:
         return
     table = Table(title="deployed beside simulated", box=SIMPLE, padding=(0, 1))
@@ -325,7 +323,7 @@ def server(
     if as_json:
         print(results_json(summary))
     else:
-        _show(run, summary, [])
+        _show(run, [])
     if report:
         from unskew.report import write_report
 

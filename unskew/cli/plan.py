@@ -82,7 +82,7 @@ def _duration(seconds: float) -> str:
 
 
 def _costs(forecast: "Forecast") -> Table:
-    from unskew.report.forecast_check import SURE
+    from unskew.report.results import SURE
 
     table = Table(
         title=f"{escape(forecast.run)}: what one seed will cost", box=SIMPLE, padding=(0, 1), caption_justify="left"

@@ -5,12 +5,10 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from unskew.cli.options import (
     AllowCode,
@@ -24,12 +22,11 @@ from unskew.cli.options import (
     load_own,
     located,
 )
-from unskew.cli.tables import asked, print_fitting, results, results_json
+from unskew.cli.tables import print_more_seeds, print_results, results_json
 from unskew.decide.planning import Planning
 from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:
-    from unskew.record.reader import Record
     from unskew.run.loop import RunResult
 
 
@@ -136,55 +133,21 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
     record = read(outcome.folder)  # of a run that was done long ago, what is damaged is said before anything is shown
     # Results first: they are known even if the page cannot be written; and the page even if nobody reads them.
     try:
-        _show(outcome, record, as_json)
+        if as_json:
+            print(results_json(outcome.summary))
+        else:
+            print_results(record)
+            print_more_seeds(outcome.folder, record)
+            fingerprint = shown(str(outcome.summary["fingerprint"])[:16])
+            print(f"fingerprint {fingerprint}, {outcome.summary['seconds']:.0f} s")
     finally:
         if report:
             from unskew.report import write_report
 
             page = write_report(outcome.folder)
             with suppress(OSError):  # of an error stream that nobody reads
-                print(f"report: {page}", file=sys.stderr)
+                print(f"page: {page}", file=sys.stderr)
     if record.diverged:
         for text in diverged(record):
             print(shown(text), file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _show(outcome: "RunResult", record: "Record", as_json: bool) -> None:
-    from unskew.info import ClientGroups
-    from unskew.report import summary_text, worth
-    from unskew.report.tables import bounds, discrepancies
-    from unskew.run.setup import CODE_OF
-
-    if as_json:
-        print(results_json(outcome.summary))
-    else:
-        joining: list[Any] = []
-        if record.reports(ClientGroups):
-            from unskew.cli.members import should_join
-
-            joining = should_join(record)
-        console = Console()
-        for damage in discrepancies(record):
-            print(shown(damage), file=sys.stderr)
-        print_fitting(console, partial(results, outcome.summary, bounds=bounds(record)))
-        for further in asked(record, console.width):
-            console.print(further)
-        # The methods that differ from the baseline, and the gains from groups.
-        answers = (summary_text.set_apart([record]), worth.words(record), summary_text.found(record), *joining)
-        for part in filter(None, answers):  # names in them may be those of a folder from elsewhere
-            console.print(
-                shown(part) if isinstance(part, str) else part,
-                highlight=False,
-                markup=False,
-                soft_wrap=isinstance(part, str),
-            )
-        # Over a network the clients know the seeds, so none can be added.
-        if summary_text.undecided(record) and not record.deployed:
-            code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
-            command = shlex.join(["unskew", "resume", str(outcome.folder), "--until", "0.5", "--out", "FOLDER", *code])
-            console.print(shown(f"Seeds until it is decided: {command}"), highlight=False, markup=False, soft_wrap=True)
-        for key, reason in (outcome.summary.get("stopped") or {}).items():
-            console.print(shown(f"{key} ended early: {reason}"), highlight=False, markup=False, soft_wrap=True)
-        fingerprint = shown(str(outcome.summary["fingerprint"])[:16])
-        console.print(f"fingerprint {fingerprint}, {outcome.summary['seconds']:.0f} s", highlight=False, markup=False)

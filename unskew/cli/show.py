@@ -1,184 +1,256 @@
-"""`unskew compare`, `unskew report` and `unskew table`: the results of recorded runs."""
+"""`unskew show`: what recorded runs found, for a terminal, a paper, a spreadsheet, a program or a browser."""
 
 import hashlib
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
-from rich.console import Console
 
 from unskew.cli.options import AsJson
-from unskew.cli.tables import comparability, print_fitting, results, results_json, run_names
-from unskew.errors import ConfigError, shown
+from unskew.cli.tables import comparability, print_more_seeds, print_results, results_json, run_names
+from unskew.errors import ConfigError, RunError, shown
 
 if TYPE_CHECKING:
+    from unskew.pricing.presets import PricingPreset
+    from unskew.pricing.radio import Ledger
+    from unskew.pricing.traffic import RecordedRun
     from unskew.record.reader import Record
 
+Format = Literal["text", "md", "latex", "csv", "csv2", "json", "html"]
+LEDGERS: "dict[str, Ledger]" = {"measured": "measured", "table3": "feddif_table3", "subframes": "feddif_subframes"}
 
-def compare(
-    folders: Annotated[list[Path], typer.Argument()],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("comparison.html"),
+
+def show(
+    runs: Annotated[list[Path], typer.Argument()],
+    format: Annotated[
+        str, typer.Option(help="text, md, latex, csv, csv2 (; and decimal commas), json, html.")
+    ] = "text",
+    out: Annotated[Path | None, typer.Option(help="The page, with --format html; default in the run's folder.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns of the table, by commas: seeds,global,gain.")] = None,
+    by_client: Annotated[bool, typer.Option("--by-client", help="Each client's results instead of means.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="What the runs cost on the air.")] = False,
+    channel: Annotated[
+        str | None, typer.Option(help="With --cost: paper, p000, p001 or a TOML file; default the run's own, or paper.")
+    ] = None,
+    ledger: Annotated[
+        str, typer.Option(help="With --cost: measured bytes, or as FedDif's papers count: table3, subframes.")
+    ] = "measured",
+    target: Annotated[
+        str | None, typer.Option(help="With --cost: also up to this accuracy, as 0.7, or fedavg-peak.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a trained model into one safetensors file.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="With --model: the method, if the run has several.")] = None,
+    client: Annotated[str | None, typer.Option(help="With --model: the client's own model; default: global.")] = None,
+    seed: Annotated[int | None, typer.Option(help="With --model: the seed; default: the smallest.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--round", metavar="N", help="With --model: a round that was kept, or best.")
+    ] = None,
+    share: Annotated[
+        Path | None, typer.Option(help="Copy results alone into this new folder: no data, no models.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare finished runs: a table, what differs, and an HTML page; or why they are not comparable.
+    """Show what runs found: a table, a sentence of verdict, notes, and with --format html the whole page.
 
-    FOLDERS are those of two runs or more.
+    RUNS are folders of runs, finished or not, or of a deployed client for its
+    model.  Several are set side by side; where they differ in more than their
+    methods, the reasons are given instead of differences.
 
-    [dim]unskew compare runs/a runs/b --out comparison.html[/]
+    [dim]unskew show runs/digits-20260101-120000[/]
+    [dim]unskew show runs/a runs/b --format html --out ab.html[/]
+    [dim]unskew show runs/a --format latex --columns global,gain > table.tex[/]
+    [dim]unskew show runs/a --model mine.safetensors --method fedavg[/]
     """
-    from unskew.report import read, write_comparison
-    from unskew.run.folder import read_json, require_done
+    form = "json" if as_json else format
+    if form not in get_args(Format):
+        raise ConfigError(f"--format must be one of {', '.join(get_args(Format))}, got {format!r}")
+    if model is not None or share is not None:
+        if len(runs) > 1:
+            raise ConfigError("--model and --share take one run; give its folder alone")
+        if share is not None:
+            from unskew.report.share import share as write_copy
 
-    for folder in folders:
-        require_done(folder)
-    names = run_names(folders)
-    page = write_comparison(folders, out, names)  # which also checks what is read
-    records = [read(folder) for folder in folders]
-    summaries = [read_json(folder / "summary.json") for folder in folders]
+            print(write_copy(runs[0], share))
+        if model is not None:
+            _save_model(runs[0], model, method, client, seed, at, form == "json")
+    elif cost:
+        _show_costs(runs, channel, ledger, target, form)
+    else:
+        _show_results(runs, form, out, columns, by_client)
+
+
+def _show_results(runs: list[Path], form: str, out: Path | None, columns: str | None, by_client: bool) -> None:
+    from unskew.report import read, results, verdict
+    from unskew.report.render import render
+    from unskew.report.together import merge
+
+    if by_client and columns is not None:
+        raise ConfigError("--columns chooses among those of means, and --by-client prints others; give one of them")
+    names = run_names(runs)
+    records = [read(folder) for folder in runs]
+    record = records[0] if len(runs) == 1 else merge(records, names)
+    chosen = [name.strip() for name in columns.split(",")] if columns is not None else []
+    if form == "html" and not (by_client or chosen):
+        print(_write_page(runs, records, names, out))
+        return
+    if by_client:
+        tables = [results.by_client(record)]
+        if form == "json":
+            print(json.dumps(tables[0].data))
+            return
+    elif form == "json":
+        print(results_json(_summary(runs, records, names, record)))
+        return
+    elif form == "text" and not chosen:
+        print_results(record, records, names)
+        if len(runs) == 1:
+            print_more_seeds(runs[0], record)
+        return
+    else:
+        tables = [
+            results.headline(record, chosen),
+            *([] if chosen or form.startswith("csv") else results.further(record)),
+        ]
+    for note in verdict.serious(record):
+        print(shown(note), file=sys.stderr)
+    print(shown("\n".join(render(table, form) for table in tables)), end="")
+
+
+def _write_page(runs: list[Path], records: "Sequence[Record]", names: Sequence[str], out: Path | None) -> Path:
+    from unskew.report import write_comparison, write_report
+
+    if len(runs) == 1:
+        return write_report(records[0], out)
+    return write_comparison(runs, Path("comparison.html") if out is None else out, names)
+
+
+def _summary(runs: list[Path], records: "Sequence[Record]", names: Sequence[str], record: "Record") -> dict[str, Any]:
+    """The summary of a run, or of several as one."""
+    from unskew.history import load_run
+    from unskew.report import tables, verdict
+    from unskew.run.metrics import result_row
+
+    summaries = [load_run(folder).summary for folder in runs]
+    said = {
+        "verdict": verdict.verdict(record),
+        "notes": [*verdict.serious(record), *verdict.notes(record, records, names)],
+    }
+    if len(runs) == 1:
+        return {**summaries[0], **said}
     rows = [
         {**row, "method": f"{name}/{row['method']}"}
         for name, s in zip(names, summaries, strict=True)
         for row in s["rows"]
     ]
-    together = _merged(records, names)
-    rows += _differences(together)
-    comparison = {
-        "run": together.name,
+    rows += [
+        result_row(d.method, record.cell(d.method).setting, f"{metric}.minus_{record.baseline}", d.values)
+        for metric in (record.headline.shared, record.headline.own)
+        for d in tables.paired(record, metric)
+    ]
+    return {
+        "run": record.name,
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
-        "headline": records[0].headline.card(),
+        "headline": record.headline.card(),
+        **said,
         **comparability(records, names),
         "same_test_rows": any(r.same_test_rows for r in records) if any(len(r.seeds) > 1 for r in records) else None,
         "rows": rows,
-        "diverged": together.diverged,
-        **({} if together.until is None else {"seeds": together.seeds}),
+        "diverged": record.diverged,
+        **({} if record.until is None else {"seeds": record.seeds}),
     }
-    if as_json:
-        print(results_json(comparison))
-    else:
-        from unskew.report import summary_text
-        from unskew.report.members import join_summaries
-        from unskew.report.tables import bounds
-
-        console = Console()
-        verdict = ["These runs are not comparable, so that no differences are given."] if comparison["reasons"] else []
-        for text in (*verdict, *comparison["reasons"]):
-            console.print(shown(text), highlight=False, markup=False, soft_wrap=True)
-        print_fitting(console, partial(results, comparison, bounds=bounds(together)))
-        answers = [f"{name}/{j.words}" for name, r in zip(names, records, strict=True) for j in join_summaries(r)]
-        if together.baseline:
-            set_apart = summary_text.set_apart(records, _called(records, names))
-            answers = [*filter(None, [set_apart]), summary_text.found(together), *answers]
-        for answer in answers:
-            console.print(shown(answer), highlight=False, markup=False, soft_wrap=True)
-    for remark in _remarks(records, names):
-        if as_json or remark not in comparison["reasons"]:  # which stand above the table
-            print(shown(remark), file=sys.stderr)
-    print(f"comparison: {page}", file=sys.stderr)
 
 
-def report(
-    folder: Annotated[Path, typer.Argument()],
-    out: Annotated[Path | None, typer.Option(help="The page to write.", show_default="FOLDER/report.html")] = None,
-    share: Annotated[Path | None, typer.Option(help="New folder for a copy to give away.")] = None,
-) -> None:
-    """Write a run's report again, one HTML page that needs no other file; print its path.
+# ---------------------------------------------------------------- costs on the air
+def _show_costs(runs: list[Path], channel: str | None, ledger: str, target: str | None, form: str) -> None:
+    """Bytes, bandwidth, sub-frames, seconds and joules of recorded runs; no training is repeated.
 
-    FOLDER is the run's, finished or not.  Of a finished one --share writes a
-    copy without data, models, and what tells single examples, which compare
-    and table read as they read the run's.
-
-    [dim]unskew report runs/digits-20260101-120000[/]
+    Placement, fading and spectrum are drawn from the run's seeds: the same run, the same price.
     """
-    from unskew.report import write_report
-    from unskew.report.share import share as write_copy
+    from unskew.experiment.config import plain
+    from unskew.pricing.radio import price
+    from unskew.pricing.summary import cost_summary
+    from unskew.pricing.traffic import read
+    from unskew.report.render import render
+    from unskew.report.results import costs
 
-    if share is not None and out is not None:
-        raise ConfigError("--share writes a folder with the page in it, and --out a page; give one of them")
-    print(write_report(folder, out) if share is None else write_copy(folder, share))
-
-
-def table(
-    folders: Annotated[list[Path], typer.Argument()],
-    format: Annotated[str, typer.Option(help="markdown, latex, csv, or csv2: with ; and decimal commas.")] = "markdown",
-    columns: Annotated[
-        str | None, typer.Option(help="Markdown's or LaTeX's columns, by commas: seeds,global,difference.")
-    ] = None,
-    by_client: Annotated[bool, typer.Option("--by-client", help="Each client's results instead of means.")] = False,
-) -> None:
-    """Print the headline table of one run, or several, for a paper, a page or a spreadsheet.
-
-    FOLDERS are those of the runs, finished or not.  Local training and
-    pooled data are marked; a number is bold only if paired differences over
-    seeds say that its method is ahead of every other federated one.  Of runs
-    that cannot be compared there are no differences.  --columns takes seeds,
-    round, global, tail, difference, personal, personal_difference,
-    worst_decile, unseen, unseen_adapted, mb, seconds, and a further metric as
-    global_auroc or personal_auroc.
-
-    [dim]unskew table runs/digits-20260101-120000 --format latex > table.tex[/]
-    """
-    from unskew.report import read
-    from unskew.report.export import client_table
-    from unskew.report.export import table as headline
-    from unskew.report.tables import discrepancies, diverged
-
-    if by_client and columns is not None:
-        raise ConfigError("--columns chooses among those of means, and --by-client prints others; give one of them")
-    chosen = [name.strip() for name in columns.split(",")] if columns is not None else []
-    if len(folders) == 1:
-        record = read(folders[0])
-        names, records = [str(folders[0])], [record]
-        remarks = (*diverged(record), *discrepancies(record))
-    else:
-        names = run_names(folders)
-        records = [read(folder) for folder in folders]
-        record, remarks = _merged(records, names), _remarks(records, names)
-    unfinished = [
-        f"{name} is not finished: its rows are what it has so far"
-        for name, r in zip(names, records, strict=True)
-        if not r.finished
-    ]
-    for remark in (*remarks, *unfinished):
+    if ledger not in LEDGERS:
+        raise ConfigError(f"--ledger must be one of {', '.join(LEDGERS)}, got {ledger!r}")
+    rows: list[dict[str, Any]] = []
+    remarks: list[str] = []
+    presets: dict[str, dict[str, Any]] = {}
+    measures = {}
+    for name, folder in zip(run_names(runs), runs, strict=True):
+        run = read(folder)
+        measures[run.headline.name] = run.headline
+        at, preset = _preset(channel, ledger, run)
+        priced = price(run.trainings, preset.channel, preset.spectrum, preset.energy, LEDGERS[ledger], run.model_bytes)
+        summary = cost_summary(run, priced, target)
+        prefix, colon = (f"{name}/", f"{name}: ") if len(runs) > 1 else ("", "")
+        rows += [{**row, "method": f"{prefix}{row['method']}"} for row in summary.rows]
+        remarks += [f"{colon}{remark}" for remark in (*_channel_remark(run, channel, ledger, at), *summary.remarks)]
+        presets[name] = {"channel": at, "settings": plain(preset)}
+    if form == "json":
+        document = {"run": " ".join(presets), "ledger": LEDGERS[ledger], "target": target, "presets": presets}
+        print(json.dumps({**document, "rows": rows, "remarks": remarks}))
+        return
+    where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
+    tables = costs(rows, list(measures.values()), f"ledger {LEDGERS[ledger]}", f"channel {where}", target)
+    print(shown("\n".join(render(table, form) for table in tables)), end="")
+    for remark in remarks:
         print(shown(remark), file=sys.stderr)
-    print(shown(client_table(record, format) if by_client else headline(record, format, chosen)), end="")
 
 
-def _called(records: "Sequence[Record]", names: Sequence[str]) -> list[dict[str, str]]:
-    """The methods of each run, labelled as in a comparison."""
-    return [{m: f"{name}/{m}" for m in record.methods} for name, record in zip(names, records, strict=True)]
+def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str, PricingPreset]":
+    from unskew.pricing.presets import PricingPreset, preset
+
+    if channel is not None:
+        return channel, preset(channel)
+    if ledger == "subframes":
+        return "p001", preset("p001")
+    return ("the run's own", PricingPreset(run.channel)) if run.channel is not None else ("paper", preset("paper"))
 
 
-def _merged(records: "Sequence[Record]", names: Sequence[str]) -> "Record":
-    """All methods of some runs as those of one."""
-    from unskew.report.tables import together
-
-    called = _called(records, names)
-    run_of = {label: name for name, labels in zip(names, called, strict=True) for label in labels.values()}
-    finished = {name: record.finished for name, record in zip(names, records, strict=True)}
-    return replace(together(records, called)[0], name=" ".join(names), run_of=run_of, runs=finished)
-
-
-def _differences(together: "Record") -> list[dict[str, Any]]:
-    """Rows of a table of results: differences to the one baseline of all runs; none if there is none."""
-    from unskew.report.tables import paired
-    from unskew.run.metrics import result_row
-
+def _channel_remark(run: "RecordedRun", channel: str | None, ledger: str, at: str) -> list[str]:
+    if channel is not None or run.other_channel is None or ledger == "table3":  # which is of bytes alone
+        return []
     return [
-        result_row(d.method, together.cell(d.method).setting, f"{metric}.minus_{together.baseline}", d.values)
-        for metric in (together.headline.shared, together.headline.own)
-        for d in paired(together, metric)
+        f"the run's own channel {run.other_channel!r} tells no powers and no bandwidth, so costs on the air are "
+        f"those of {at!r} instead; name a cell with --channel"
     ]
 
 
-def _remarks(records: "Sequence[Record]", names: Sequence[str]) -> tuple[str, ...]:
-    """Sentences on what keeps runs from being compared, and on what in their folders contradicts itself."""
-    from unskew.report.tables import discrepancies, diverged, evaluated_otherwise, incomparable
+# ---------------------------------------------------------------- a trained model
+def _save_model(
+    folder: Path, path: Path, method: str | None, client: str | None, seed: int | None, at: str | None, as_json: bool
+) -> None:
+    """Write a trained model as one safetensors file: weights, and how to build the network and prepare inputs."""
+    from unskew.run import models
 
-    damages = [f"{name}: {damage}" for name, r in zip(names, records, strict=True) for damage in discrepancies(r)]
-    lost = [f"{name}: {text}" for name, r in zip(names, records, strict=True) for text in diverged(r)]
-    return tuple(filter(None, (*incomparable(records, names), evaluated_otherwise(records, names), *lost, *damages)))
+    if at is not None and at != "best" and not at.isdecimal():
+        raise ConfigError(f"--round must be a round's number or best, got {at!r}")
+    kept: int | Literal["best"] | None = None if at is None else "best" if at == "best" else int(at)
+    card = models.find(folder, method, client, seed, kept)
+    if path.exists():
+        raise RunError(f"{path} exists already; choose another --model")
+    if not path.absolute().parent.is_dir():
+        raise RunError(f"there is no folder {path.parent}; make it, or choose another --model")
+    models.export(folder, path, card.method, client, card.seed, card.round)
+    if as_json:
+        print(json.dumps({"file": str(path), **asdict(card)}))
+        return
+    owner = "global model" if card.client is None else f"model of client {card.client_name or card.client}"
+    when = "" if card.round is None else f", round {card.round}"
+    print(shown(f"{path}: {owner} of {card.method}, seed {card.seed}{when}; network {card.task.model}"))
+    print(f"In Python: model = unskew.load_model({str(path)!r}); unskew.predict(model, x) takes raw inputs.")
+    rate = (card.task.kind, card.task.loss) == ("regression", "poisson")
+    if rate or card.task.target_scale is not None:
+        shift, scale = card.task.target_scale or (0.0, 1.0)
+        seen = "exp(out)" if rate else "out"
+        print(f"Without unskew this network returns another scale: y = {seen} * {scale:.15g} + {shift:.15g}")

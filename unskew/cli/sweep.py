@@ -4,14 +4,10 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from unskew.cli.options import (
     AsJson,
@@ -25,8 +21,7 @@ from unskew.cli.options import (
     silent,
     tell,
 )
-from unskew.cli.tables import comparability, in_lines, in_seconds, print_fitting
-from unskew.cli.text import escape
+from unskew.cli.tables import comparability, print_results
 from unskew.errors import shown
 from unskew.words import counted
 
@@ -38,8 +33,6 @@ NO_CHOICE = (
     "them. unskew tune chooses on validation rows, at equal budgets."
 )
 """What the page of a sweep is not for."""
-WIDE = 1000
-"""Width of a table in a file: more than any has."""
 
 
 def sweep(
@@ -90,7 +83,10 @@ def sweep(
     if as_json:
         print(json.dumps(_as_json(name, points, results, summaries)))
     elif done:
-        _print_table(name, points, summaries)
+        from unskew.report import read, together
+
+        records, reached = [read(r.folder) for r in done], [r.point for r in done]
+        print_results(together.merge(records, reached), records, reached)
     if len(done) > 1:
         from unskew.report import write_comparison
 
@@ -136,53 +132,3 @@ def _as_json(
             for r in results
         ],
     }
-
-
-def _print_table(name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]]) -> None:
-    """Print the table of a sweep, at full width where the output is no terminal."""
-    console = Console()
-    if console.is_terminal:
-        print_fitting(console, partial(_table, name, points, summaries))
-    else:
-        Console(width=WIDE).print(_table(name, points, summaries, whole=True))
-
-
-def _table(
-    name: str, points: "Sequence[Point]", summaries: dict[str, dict[str, Any]], form: int = 3, whole: bool = False
-) -> Table:
-    """A row for each point and method: its settings and the numbers of the last round.
-
-    Names are folded unless they are to be `whole`; `form` as in `print_fitting`, always with all columns.
-    """
-    from unskew.run.metrics import with_spread
-    from unskew.tasks.measure import described
-
-    cards = [s.get("headline") for s in summaries.values()]
-    measure = described(cards[0] if cards else None)
-    unit = "percent, " if measure.percent else ""
-    table = Table(
-        title=f"{escape(name)}: {unit}mean{' ± standard deviation' * (form > 0)} over seeds, last round",
-        box=SIMPLE,
-        padding=(0, 1),
-    )
-    for heading in ("point", "method"):
-        table.add_column(heading, overflow="fold", min_width=6, no_wrap=whole)
-    for heading in (escape(measure.label), "own data", "worst 1/10", "MB", "s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for point in (p for p in points if p.name in summaries):
-        summary = summaries[point.name]
-        by = {(r["method"], r["metric"]): r for r in summary["rows"]}
-        lost = (r["method"] for r in summary.get("diverged", ()))
-        for method in dict.fromkeys((*(m for m, _ in by), *lost)):
-            sent, seconds = by.get((method, "bytes.total")), by.get((method, "seconds"))
-            table.add_row(
-                escape(point.name if whole else in_lines(point.name)),
-                escape(method),
-                *(
-                    with_spread(by.get((method, name)), measure, spread=form == 3 or i < min(form, 1))
-                    for i, name in enumerate((measure.shared, measure.own, measure.worst))
-                ),
-                f"{sent['mean'] / 1e6:.2f}" if sent else "",
-                in_seconds(seconds["mean"]) if seconds else "",
-            )
-    return table

@@ -322,7 +322,7 @@ that the folder is as the coordinator signed it.
 The second command first prints the fingerprint of the key that signed this folder: have the coordinator read theirs to
 you by telephone.  It says what would stop the third, which runs until it is stopped.  Nothing has to be opened in a
 firewall: this machine connects to the server, never the other way round.  Keep `state/` over restarts.
-When training is over, this client's own model is in `models/`: `unskew export .` makes one file of it.
+When training is over, this client's own model is in `models/`: `unskew show . --model FILE` makes one file of it.
 
 `client.key` is secret: whoever has it can pose as this client.  So is `state/draws.secret`, made when it runs: whoever
 has it can take the noise off what this client sends.

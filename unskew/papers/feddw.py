@@ -47,7 +47,7 @@ from unskew.papers.toolkit import (
     share,
 )
 from unskew.record import reader
-from unskew.report import svg_file
+from unskew.report import charts as drawing
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import Curve, curve
 from unskew.run.models import file_name, load_model
@@ -234,7 +234,7 @@ def compatibility(request: ReproductionRequest) -> Result:
                 gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
             draft.claims.append(above(f"+dw helps {base} on {where}", ours, theirs, published=gain))
         if gains:
-            draft.figures.append((f"{name}.svg", svg_file.document(report.help_chart(name, gains)).encode()))
+            draft.figures.append((f"{name}.svg", drawing.file(report.help_chart(gains))))
         draft.curves = draft.curves or curves_of(runs.history)
     clients = draft["experiment"]["split"]["num_clients"]
     return draft.result(sizes="; ".join(sizes), first=draft["compare_on"][0], clients=clients)
@@ -292,7 +292,7 @@ def mu(request: ReproductionRequest) -> Result:
             if label != chosen:
                 draft.claims.append(above(f"{chosen} ends above {label} ({where})", last[chosen], last[label]))
     if lines:
-        draft.figures.append(("mu.svg", svg_file.document(report.mu_chart("mu", lines)).encode()))
+        draft.figures.append(("mu.svg", drawing.file(report.mu_chart(lines))))
     return draft.result(sizes="; ".join(dict.fromkeys(sizes)), **_work(ground))
 
 
@@ -387,15 +387,15 @@ def consistency_figures(
         drawn = dict.fromkeys((rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]))
         name = "relations-" + re.sub(r"\W+", "-", title.lower())
         relations = [r for at in drawn if (r := report.relations(at, infos[at])) is not None]
-        charts[name] = report.relations_chart(name, f"{title}, seed {seed}", relations)
+        charts[name] = report.relations_chart(f"{title}, seed {seed}", relations)
         features, weight = _features(task, data, folder / "models" / f"{method}-seed{seed}.safetensors")
         planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
-    charts["features"] = report.features_chart("features", planes)
+    charts["features"] = report.features_chart(planes)
     uneven = {title: of for title, of in panels.items() if title.endswith("non-IID")}
     if uneven:
         norms = {title: class_norms(*of) for title, of in uneven.items()}
-        charts["norms"] = report.norms_chart("norms", norms, "the last round’s training examples")
-    return [(f"{name}.svg", svg_file.document(chart).encode()) for name, chart in charts.items()]
+        charts["norms"] = report.norms_chart(norms, "last round’s training examples")
+    return [(f"{name}.svg", drawing.file(chart)) for name, chart in charts.items()]
 
 
 def class_norms(folder: Path, method: str) -> list[report.Shared]:

@@ -1,6 +1,5 @@
 """A reproduction's result: rows with the paper's number beside ours, claims, curves, and the page written from them."""
 
-import io
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -9,16 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from rich.box import SIMPLE
 from rich.table import Table
 
 from unskew.files import write_atomically
 from unskew.machine import cores
 from unskew.papers.claims import Claim
+from unskew.report import charts
 from unskew.report.stats import Curve, Spread
 from unskew.version import __version__
 
@@ -184,41 +181,7 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-STYLES = ("-", "--", "-.", ":")
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-
-
 def plot(name: str, scale: str, curves: Mapping[str, Curve], axes: tuple[str, str], log: bool = False) -> bytes:
-    """Curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic.
-
-    Where curves meet, the first one is on top.  With more than six, only the means are drawn: their bands would hide
-    each other.
-    """
-    many = len(curves) > 6
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(8.0, 4.5), layout="constrained", facecolor="white")
-        plane = figure.subplots()
-        for i, (label, c) in enumerate(curves.items()):
-            # Colour and style return together only after thirty-two lines.
-            colour, style = COLOURS[i % len(COLOURS)], STYLES[(i + i // len(COLOURS)) % len(STYLES)]
-            (line,) = plane.plot(c.x, c.mean, label=label, linewidth=1.6, color=colour, linestyle=style)
-            dot = "." if len(c.x) == 1 else ""  # a line of one point is none
-            line.set(marker=dot, markersize=9, zorder=3.0 - i / len(curves))
-            if not many:
-                plane.fill_between(c.x, c.low, c.high, color=colour, alpha=0.12, linewidth=0)
-        if log:
-            plane.set_xscale("log")
-        else:
-            plane.xaxis.set_major_locator(MaxNLocator(integer=True))
-        plane.set_xlabel(axes[0])
-        plane.set_ylabel(axes[1])
-        bands = "" if many else ", band from lowest to highest seed"
-        plane.set_title(f"{name} ({scale}): mean over seeds{bands}", fontsize=10)
-        plane.grid(alpha=0.25)
-        if many:
-            figure.legend(fontsize=8, loc="outside right upper")
-        else:
-            plane.legend(fontsize=8, ncols=2)
-        out = io.BytesIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
+    """Curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic."""
+    drawn = charts.curves(charts.of_curves(curves), charts.colours(list(curves)), *axes, far=log)
+    return charts.document(drawn, f"{name} ({scale}): mean over seeds, and their range", width=640).encode()

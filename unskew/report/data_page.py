@@ -1,18 +1,15 @@
-"""The page of a first look at data (`unskew.data.look`)."""
+"""The page of a first look at data (`unskew.data.look`), and the tables that the command prints of it."""
 
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from markupsafe import Markup
-
-from unskew.data.look import ColumnLook, Look, SiteLook
-from unskew.report import figures, html
-from unskew.report.section import Chart, Section, Table, TableRow
+from unskew.data.look import Look, SiteLook
+from unskew.report import charts
+from unskew.report.page import Page, write_page
+from unskew.report.section import Chart, Section, Table, TableRow, columns, table
 from unskew.tasks.targets import Label
-from unskew.version import __version__
 
 MOST_SITES = 20
 """Sites up to which each has a mark in figures."""
@@ -26,6 +23,9 @@ MOST_ON_PAGE = 500
 MOST_COLUMNS = 15
 """Columns of data that figures show: those that differ most, or have most gaps."""
 
+MOST_DRAWN = 100
+"""Sites in a figure by site."""
+
 
 def write_look(look: Look, out: Path) -> Path:
     """Write one self-contained page, and return its path.
@@ -34,14 +34,11 @@ def write_look(look: Look, out: Path) -> Path:
         RunError: If it cannot be written.
     """
     sections = [section for section in (_sites(look), _disagreement(look), _columns(look)) if section is not None]
-    view = {
-        "look": look,
-        "version": __version__,
-        "lead": look.lead,
-        "warnings": look.warnings,
-        "sections": sections,
-    }
-    return html.write(html.page("data.html", view), out)
+    pictures = [chart for s in sections for chart in s.charts]
+    table = sites_table(look) if 0 < len(look.sites) <= 20 else disagreement_table(look) if look.disagreement else None
+    return write_page(
+        Page(look.name, "a first look at the data", look.lead, pictures[:2], table, look.warnings, sections), out
+    )
 
 
 # ---------------------------------------------------------------- tables
@@ -51,20 +48,19 @@ def sites_table(look: Look) -> Table:
     by_class = len(look.classes) if len(look.classes) <= 8 else 0
     numeric = any(site.mean is not None for site in look.sites)
     people = look.patients is not None
-    head = [("site", ""), *([("patients", "")] if people else []), ("rows", "to train on" if tested else "")]
-    head += [("rows", "for testing")] if tested else []
-    head += [(str(label), "% of rows") for label in look.classes[:by_class]]
-    head += [("target", "mean ± sd")] if numeric else []
-    head += [("gaps", "% of values")]
-    entries = []
+    head = ["site", *["patients"] * people, "rows | to train on" if tested else "rows"]
+    head += ["rows | for testing"] * tested
+    head += [f"{label} | % of rows" for label in look.classes[:by_class]]
+    head += ["target | mean ± sd"] * numeric + ["gaps | % of values"]
+    rows = []
     for site in look.sites:
         n = max(site.train + site.test, 1)
         cells = [f"{site.patients:,}"] if people else []
         cells += [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
         cells += [f"{100 * count / n:.0f}" for count in site.labels[:by_class]]
         cells += [f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric and site.mean is not None else []
-        entries.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
-    return Table("Rows, target and gaps of each site", tuple(head), tuple(entries))
+        rows.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
+    return table("Rows, target and gaps of each site", head, rows)
 
 
 def times_tables(look: Look) -> list[Table]:
@@ -74,12 +70,12 @@ def times_tables(look: Look) -> list[Table]:
     spans = {site.name: (site.train_span, site.test_span) for site in look.sites} or {
         "all": (look.train_span, look.test_span)
     }
-    head = (("site", ""), ("to train on", "from"), ("", "to"), ("for testing", "from"), ("", "to"))
-    entries = [
+    head = ["site", "to train on | from", " | to", "for testing | from", " | to"]
+    rows = [
         TableRow(name, tuple(time for span in both for time in span or ("none", "none")))
         for name, both in spans.items()
     ]
-    return [Table("Times of each site", head, tuple(entries))]
+    return [table("Times of each site", head, rows)]
 
 
 def target_tables(look: Look) -> list[Table]:
@@ -93,20 +89,12 @@ def target_tables(look: Look) -> list[Table]:
 
 def disagreement_table(look: Look) -> Table:
     """A row for each number, beside what chance would give."""
-    entries = [
-        TableRow(
-            number.name,
-            (
-                f"{number.value:.3g}",
-                f"{number.chance:.3g}",
-                "–" if number.p is None else f"{number.p:.2g}",
-                number.meaning,
-            ),
-        )
-        for number in look.disagreement
+    rows = [
+        TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning))
+        for d in look.disagreement
     ]
-    head = (("differ in", ""), ("number", ""), ("alike sites", "would have"), ("p", ""), ("in words", ""))
-    return Table("Numbers, and what alike sites would have", head, tuple(entries), text=frozenset((4,)))
+    head = ["differ in", "number", "alike sites | would have", "p", "in words"]
+    return table("Numbers, and what alike sites would have", head, rows, words=[4])
 
 
 def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
@@ -114,9 +102,7 @@ def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
 
     Of columns the first `most`, and of what they hold the first `longest` characters.
     """
-    head = [("column", ""), ("kind", ""), ("values", ""), ("lowest", ""), ("highest", ""), ("gaps", "%")]
-    head += [("between sites", "% of variance")]
-    entries = [
+    rows = [
         TableRow(
             column.name,
             (
@@ -129,9 +115,10 @@ def columns_table(look: Look, most: int, longest: int | None = None) -> Table:
         )
         for column in look.columns[:most]
     ]
-    left = len(look.columns) - len(entries)
+    left = len(look.columns) - len(rows)
     note = f"{left:,} more columns are in --json and on the page." if left > 0 else ""
-    return Table("What each column holds", tuple(head), tuple(entries), note, text=frozenset((1, 2)))
+    head = ["column", "kind", "values", "lowest", "highest", "gaps | %", "between sites | % of variance"]
+    return table("What each column holds", head, rows, note, [1, 2])
 
 
 def gaps_table(look: Look, most: int) -> Table | None:
@@ -139,37 +126,35 @@ def gaps_table(look: Look, most: int) -> Table | None:
     some = [column for column in look.columns if column.missing]
     if not some or not 0 < len(look.sites) <= MOST_WITH_GAPS:
         return None
-    head = (("column", ""), *((site.name, "%") for site in look.sites))
-    entries = (TableRow(c.name, tuple(f"{100 * share:.0f}" for share in c.missing_by_site)) for c in some[:most])
-    return Table("Gaps of each column by site", head, tuple(entries))
+    head = ["column", *(f"{site.name} | %" for site in look.sites)]
+    rows = (TableRow(c.name, tuple(f"{100 * share:.0f}" for share in c.missing_by_site)) for c in some[:most])
+    return table("Gaps of each column by site", head, rows)
 
 
 # ---------------------------------------------------------------- sections
 def _sites(look: Look) -> Section | None:
     if not look.sites:
         return None
-    several = [(f"Rows and classes of {of.name} by site", of.classes, of.sites) for of in look.targets]
-    drawn = [("Rows and classes by site", look.classes, look.sites), *several]
-    charts = tuple(
-        _labels_chart(title, f"labels{i or ''}", classes, sites)
-        for i, (title, classes, sites) in enumerate(drawn)
-        if classes
-    )
+    drawn = [("Rows and classes by site", look.classes, look.sites)]
+    drawn += [(f"Rows and classes of {of.name} by site", of.classes, of.sites) for of in look.targets]
+    pictures = tuple(_labels_chart(title, classes, sites) for title, classes, sites in drawn if classes)
     tables = (sites_table(look), *times_tables(look), *target_tables(look)) if len(look.sites) <= 200 else ()
-    return Section("Sites", "", charts, tables)
+    return Section("Sites", "", pictures, tables, "rows, target and gaps")
 
 
-def _labels_chart(title: str, name: str, classes: Sequence[Label], sites: Sequence[SiteLook]) -> Chart:
+def _labels_chart(title: str, classes: Sequence[Label], sites: Sequence[SiteLook]) -> Chart:
     alt = "; ".join(
         f"{s.name}: {s.train + s.test} rows, " + ", ".join(f"{c} {n}" for c, n in zip(classes, s.labels, strict=True))
         for s in sites[:MOST_SITES]
     )
-    counts = [list(site.labels) for site in sites]
-    svg = figures.labels_chart(name, counts, alt, lambda k: sites[k].name, lambda k: str(classes[k]))
-    caption = "Each column is a site: above its number of rows, below the share of each class (darker is more)."
-    if len(sites) > figures.MOST_CLIENTS:
-        caption += f" The first {figures.MOST_CLIENTS} of {len(sites):,} sites are drawn."
-    return Chart(title, caption, svg, wide=True)
+    cells = [
+        {"column": f"{s.name} ({s.train + s.test:,})", "row": str(c), "value": n / max(sum(s.labels), 1)}
+        for s in sites[:MOST_DRAWN]
+        for c, n in zip(classes, s.labels, strict=True)
+    ]
+    some = f" The first {MOST_DRAWN} of {len(sites):,} sites." if len(sites) > MOST_DRAWN else ""
+    chart = charts.matrix(columns(cells), "site (rows)", "class", "share")
+    return Chart(title, f"Darker: a larger share of the site’s rows.{some}", chart, alt)
 
 
 def _disagreement(look: Look) -> Section | None:
@@ -178,68 +163,53 @@ def _disagreement(look: Look) -> Section | None:
     chart = _shift_chart(look)
     drawn = "rows" if look.patients is None else "patients"
     text = (
-        f"Each number stands beside the one that sites drawn at random from all {drawn} would have. Disagreement is no "
-        "reason against training together, but a reason to look at every site's own result, and to try methods that "
-        "fit a model to each site."
+        f"Each number stands beside that of sites drawn at random from all {drawn}. Sites that disagree "
+        "may still train together: look at each site’s own result, and try methods that fit a model to each."
     )
-    return Section("How much sites disagree", text, () if chart is None else (chart,), (disagreement_table(look),))
+    tables = (disagreement_table(look),)
+    return Section("How much sites disagree", text, () if chart is None else (chart,), tables, "beside chance")
 
 
 def _columns(look: Look) -> Section | None:
     if not look.columns:
         return None
-    chart = _gaps_chart(look)
-    gaps = gaps_table(look, MOST_ON_PAGE)
+    chart, gaps = _gaps_chart(look), gaps_table(look, MOST_ON_PAGE)
     tables = (columns_table(look, MOST_ON_PAGE), *(() if gaps is None else (gaps,)))
-    return Section("Columns", "", () if chart is None else (chart,), tables)
+    return Section("Columns", "", () if chart is None else (chart,), tables, "what each holds, and gaps")
 
 
 def _shift_chart(look: Look) -> Chart | None:
-    """Draw where each site's mean lies, for the columns that differ most."""
-    columns = sorted(
+    """Where each site's mean lies, for the columns that differ most."""
+    chosen = sorted(
         (c for c in look.columns if c.between is not None and c.kind == "number"),
         key=lambda c: -(c.between.share if c.between else 0.0),
     )[:MOST_COLUMNS]
-    if not columns or not 2 <= len(look.sites) <= MOST_SITES:
+    if not chosen or not 2 <= len(look.sites) <= MOST_SITES:
         return None
-    looks = figures.looks([False] * len(look.sites))
-    with figures.style("shift"):
-        figure, axes = figures.chart(60 + 20 * len(columns), figures.WIDE)
-        axes.axvline(0, color=figures.INK, linewidth=0.8)
-        for i, one in enumerate(looks):
-            held = [(column.means[i], row) for row, column in enumerate(columns)]
-            marked = figures.drawn(one) | {"linestyle": "none", "markersize": 7}
-            axes.plot([m for m, _ in held if m is not None], [r for m, r in held if m is not None], **marked)
-        axes.set_ylim(len(columns) - 0.5, -0.5)
-        figures.name_ticks(axes.yaxis, range(len(columns)), lambda k: columns[k].name)
-        axes.set_xlabel("site's mean minus the mean of all rows, in standard deviations")
-        svg = figures.markup(
-            figure, "shift", f"Sites' means of {len(columns)} columns; they differ most in {columns[0].name}."
-        )
-    legend = tuple((site.name, figures.swatch(one, line=False)) for site, one in zip(look.sites, looks, strict=True))
-    caption = "A mark far from the line: the site's patients, its instruments or its units differ in that column."
-    return Chart("Where sites' means lie", caption, svg, legend, wide=True)
+    points = [
+        {"method": site.name, "row": column.name, "value": column.means[i]}
+        for column in chosen
+        for i, site in enumerate(look.sites)
+        if column.means[i] is not None
+    ]
+    chart = charts.dots(
+        columns(points), charts.colours([site.name for site in look.sites]), "site’s mean, standard deviations"
+    )
+    caption = "Far from the line: patients, instruments or units differ."
+    alt = f"Sites' means of {len(chosen)} columns; they differ most in {chosen[0].name}."
+    return Chart("Where sites’ means lie", caption, chart, alt)
 
 
 def _gaps_chart(look: Look) -> Chart | None:
     """The share of gaps, by column and site."""
-    columns: list[ColumnLook] = sorted((c for c in look.columns if c.missing), key=lambda c: -c.missing)[:MOST_COLUMNS]
-    if not columns or not 2 <= len(look.sites) <= figures.MOST_CLIENTS:
+    chosen = sorted((c for c in look.columns if c.missing), key=lambda c: -c.missing)[:MOST_COLUMNS]
+    if not chosen or not 2 <= len(look.sites) <= MOST_DRAWN:
         return None
-    share = np.array([column.missing_by_site for column in columns])
-    with figures.style("gaps"):
-        figure, axes = figures.chart(90 + 20 * len(columns), figures.WIDE)
-        axes.imshow(figures.shades(figures.opacity(share), "#c44e2b"), aspect="auto", interpolation="none")
-        axes.grid(visible=False)
-        figures.name_ticks(axes.yaxis, range(len(columns)), lambda k: columns[k].name)
-        step = max(1, len(look.sites) // 25)
-        figures.name_ticks(axes.xaxis, range(0, len(look.sites), step), lambda k: look.sites[k].name)
-        if len(look.sites) <= 12:
-            for row, by_site in enumerate(share):
-                for at, value in enumerate(by_site):
-                    axes.text(at, row, f"{100 * value:.0f} %", ha="center", va="center", fontsize=9)
-        svg = figures.markup(figure, "gaps", f"Gaps in {len(columns)} columns by site; most in {columns[0].name}.")
-    caption = (
-        "Share of a site's rows without a value. A column that one site never measured says where a row comes from."
-    )
-    return Chart("Gaps by column and site", caption, Markup(svg), wide=True)
+    cells = [
+        {"column": site.name, "row": column.name, "value": share}
+        for column in chosen
+        for site, share in zip(look.sites, column.missing_by_site, strict=True)
+    ]
+    chart = charts.matrix(columns(cells), "site", "column", "share without a value", "#d55e00")
+    alt = f"Gaps in {len(chosen)} columns by site; most in {chosen[0].name}."
+    return Chart("Gaps by column and site", "Darker: a larger share of rows without a value.", chart, alt)

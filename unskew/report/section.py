@@ -1,8 +1,7 @@
 """The parts a report is made of: figures, tables, and sections that hold them."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup
@@ -11,90 +10,96 @@ from unskew.info import Info
 from unskew.record.reader import Record
 from unskew.registry import Registry
 
-PAGE_DIGITS = 125
-"""Digits that a line of a table has place for on a page of 1,160 pixels, or on paper."""
+Frame = Mapping[str, Sequence[Any]]
+"""Columns of equal length by their names, as `pandas.DataFrame`, `polars.DataFrame` and narwhals take them."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn figure and the words around it; `legend` is (name, swatch)."""
+    """A figure and the words around it.
+
+    Attributes:
+        title, caption: What it shows, and how it is read.
+        drawing: An Altair chart, which is drawn when a page needs it; None where `html` is the figure.
+        described: What it says, for who cannot see it.
+        wide: True if it takes the page's width.
+        html: A figure that is no chart, such as a table of images.
+    """
 
     title: str
     caption: str
-    svg: Markup
-    legend: tuple[tuple[str, Markup], ...] = ()
+    drawing: Any
+    described: str = ""
     wide: bool = False
+    html: Markup = Markup()
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: its name, its swatch in figures (empty if it has none), the note below it, its cells."""
+    """A row of a table: its name, its swatch in figures (empty if it has none), the note below it, its cells.
+
+    `bold` are the cells that stand out, counted from 0.
+    """
 
     name: str
     cells: tuple[str, ...]
     swatch: Markup = Markup()
     below: str = ""
+    bold: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers side by side; `head` is (title, unit), the first for the names.  `text` are columns of words."""
+    """Numbers side by side, as `unskew.report.render` writes them.
+
+    Attributes:
+        caption: What the table shows.
+        head: (title, unit) of each column, the first for the rows' names.
+        entries: The rows.
+        note: How the numbers are read.
+        text: Columns of words, counted from 0; the others are of numbers.
+        data: The same unrounded, for programs; empty if the cells are all there is.
+    """
 
     caption: str
     head: tuple[tuple[str, str], ...]
     entries: tuple[TableRow, ...]
     note: str = ""
     text: frozenset[int] = frozenset()
+    data: Frame = field(default_factory=dict)
+
+
+def table(
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[TableRow],
+    note: str = "",
+    words: Sequence[int] = (),
+    data: Frame | None = None,
+) -> Table:
+    """A table; of its head `rows | tested` is a title with its unit, and `words` are columns of words."""
+    titles = tuple((title.strip(), unit.strip()) for title, _, unit in (name.partition("|") for name in head))
+    return Table(caption, titles, tuple(rows), note, frozenset(k % len(head) for k in words), data or {})
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> Frame:
+    """Rows as columns."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under its own heading: a paragraph, figures side by side, wide figures, tables."""
+    """A folded part of a page: a paragraph, figures side by side, wide figures, tables, then text as it is.
+
+    `about` says in a line what is in it; by default its lead's first sentence does.
+    """
 
     title: str
     lead: str = ""
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
-
-
-def in_rows(charts: Sequence[Chart]) -> tuple[Chart, ...]:
-    """The charts, with one that would be by itself in its row kept to half the page's width."""
-    narrow = [c for c in charts if not c.wide]
-    if len(narrow) != 1:
-        return tuple(charts)
-    held = Markup(str(narrow[0].svg).replace("<svg ", '<svg style="max-width:34rem" ', 1))
-    return tuple(replace(c, svg=held) if c is narrow[0] else c for c in charts)
-
-
-def folding(cell: str) -> str:
-    """A cell's text that may break at its spaces, but not inside an interval or after a ±."""
-    return re.sub(r"\[[^][]*\]|± ", lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), cell)
-
-
-def on_pages(table: Table) -> list[Table]:
-    """The table, in parts one below the other if its columns, folded where they can be, do not fit a page's width."""
-    place = PAGE_DIGITS - min(34, max((len(e.name) for e in table.entries), default=0))
-    parts: list[list[int]] = [[]]
-    left = place
-    for k, (title, unit) in enumerate(table.head[1:]):
-        texts = [title, unit, *(e.cells[k] for e in table.entries)]
-        pieces = (piece for text in texts for piece in folding(text).split(" "))
-        width = 3 + (17 if k + 1 in table.text else max(map(len, pieces)))
-        if width > left and parts[-1]:
-            parts.append([])
-            left = place
-        parts[-1].append(k)
-        left -= width
-    return [
-        replace(
-            table,
-            caption=table.caption + ", continued" * (part is not parts[0]),
-            head=(table.head[0], *(table.head[k + 1] for k in part)),
-            entries=tuple(replace(e, cells=tuple(e.cells[k] for k in part)) for e in table.entries),
-            text=frozenset(i for i, k in enumerate(part, start=1) if k + 1 in table.text),
-        )
-        for part in parts
-    ]
+    about: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, eq=False)

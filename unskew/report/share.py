@@ -17,7 +17,7 @@ from unskew.files import readable
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, database, logs
 from unskew.record.reader import Record, configured, read
-from unskew.report.html import write_report
+from unskew.report.page import write_report
 from unskew.run.folder import create, read_json, require_done, taken
 
 LOGS = ("metrics", "transfers", "work", "network", "diverged")

@@ -1,4 +1,4 @@
-"""The numbers of a report: pure functions from a record to rows.
+"""The numbers of a run: pure functions from its record.
 
 Which number is the headline is fixed: the last evaluation.  The mean of the last fifth of evaluations, which is
 steadier, stands beside it.  The best evaluation is shown too, but it was picked on the test data, so it is optimistic
@@ -13,14 +13,14 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from unskew.algorithms import TABLE
 from unskew.data.differs import holm
 from unskew.errors import RunError
-from unskew.ledger import DIRECTIONS, KINDS, Direction, Kind
-from unskew.record.logs import ADAPTED, SERVED, Bound
-from unskew.record.reader import Flow, Record, configured
+from unskew.ledger import DIRECTIONS
+from unskew.record.logs import Bound
+from unskew.record.reader import Record, configured
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
@@ -29,38 +29,6 @@ from unskew.words import counted, of_clients, of_seeds
 
 BOUNDS: dict[Bound, str] = {"lower": "local training", "pooled": "pooled data"}
 """What methods are that do not compete, as every table marks them.  Clients' own models may be best alone: no bound."""
-
-
-@dataclass(frozen=True)
-class Headline:
-    """One method's row.  Accuracies are fractions, traffic is MB over the run, None if not measured.
-
-    `shared` is the global model's, `tail` the mean of its last evaluations where that is of several, `personal` the
-    mean over the clients' own models, `worst` that of the worst tenth; `across` is the standard deviation over the
-    clients (ddof 0: these are all there are).
-    `clients` says over how many clients `personal` is, where it is not over all that were evaluated.
-    `unseen` is the mean over clients that came after training, as they are served, `adapted` after adapting.
-    `rounds` are the last rounds reached, of each seed; `planned` is the number of seeds asked for.
-    """
-
-    method: str
-    setting: str
-    bound: Bound | None
-    seeds: tuple[int, ...]
-    planned: int
-    rounds: Spread | None
-    measure: Measure
-    shared: Spread | None
-    tail: Spread | None
-    best: Spread | None
-    personal: Spread | None
-    clients: str
-    worst: Spread | None
-    across: Spread | None
-    unseen: Spread | None
-    adapted: Spread | None
-    mb: dict[Direction, Spread]
-    seconds: Spread | None
 
 
 @dataclass(frozen=True)
@@ -94,21 +62,6 @@ class Difference:
         if self.low <= 0 <= self.high or len(shown) == 1:
             return "level" if self.until is not None and self.high - self.low < self.until else "undecided"
         return "higher" if self.low > 0 else "lower"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """One method's ledger, the mean over the counted seeds: MB and transfers by (direction, kind)."""
-
-    method: str
-    bound: Bound | None
-    mb: dict[tuple[Direction, Kind], float]
-    transfers: dict[tuple[Direction, Kind], float]
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of message that were sent."""
-        return tuple(kind for kind in KINDS if any(self.transfers[d, kind] for d in DIRECTIONS))
 
 
 def bounds(record: Record) -> dict[str, str]:
@@ -164,45 +117,6 @@ def last_words(record: Record) -> str:
     return f"last {last_k(record) or 'fifth'}"
 
 
-def headline(record: Record) -> tuple[Headline, ...]:
-    """One row for each method, in the order of the run."""
-    return tuple(_headline(record, method) for method in record.methods)
-
-
-def _headline(record: Record, method: str) -> Headline:
-    seeds, cell = counted_seeds(record, method), record.cell(method)
-    measure = record.headline
-
-    def total(name: str) -> Spread | None:
-        by_seed = [record.series.get((method, s, name), {}) for s in seeds]
-        return Spread(tuple(math.fsum(v.values()) for v in by_seed)) if by_seed and all(by_seed) else None
-
-    def last(name: str) -> Spread | None:
-        return results(record, method, seeds, name)
-
-    traffic = {d: total(f"bytes.{d}") for d in DIRECTIONS}
-    return Headline(
-        method=method,
-        setting=cell.setting,
-        bound=cell.bound,
-        seeds=seeds,
-        planned=sum(c.method == method for c in record.cells),
-        rounds=Spread(tuple(float(reached(record, method, s)) for s in seeds)) if seeds else None,
-        measure=measure,
-        shared=last(measure.shared),
-        tail=results(record, method, seeds, measure.shared, _steadier(record)),
-        best=results(record, method, seeds, measure.shared, lambda v, _: measure.best(v.values()) if v else None),
-        personal=last(measure.own),
-        clients=fewer_clients(record, measure.own, method),
-        worst=last(measure.worst),
-        across=last(measure.across),
-        unseen=last(f"{SERVED}.{measure.name}.mean"),
-        adapted=last(f"{ADAPTED}.{measure.name}.mean"),
-        mb={d: Spread(tuple(b / MB for b in t.values)) for d, t in traffic.items() if t is not None},
-        seconds=total("seconds"),
-    )
-
-
 Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 """From a curve and the rounds that were evaluated to a result; None if it is not defined."""
 
@@ -232,7 +146,7 @@ def diverged(record: Record) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _steadier(record: Record) -> Pick:
+def steadier(record: Record) -> Pick:
     """The mean of the last evaluations; None in a run of so few that it is everywhere the last one alone."""
     last, names = last_k(record), (record.headline.shared, record.headline.own)
     evaluated = (record.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
@@ -240,64 +154,10 @@ def _steadier(record: Record) -> Pick:
     return partial(mean_of_last, last=last) if several else lambda by_round, rounds: None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The metrics that a run was asked for beside its headline, last round, by method.
-
-    Attributes:
-        where: The test data that they were taken on, in words.
-        clients: Of each of `measures`, over how many clients it is, where it is not over all.
-        rows: Method and its value in each of `measures`, None if not measured.
-    """
-
-    where: str
-    measures: tuple[Measure, ...]
-    clients: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Spread | None, ...]], ...]
-
-    @property
-    def heads(self) -> list[str]:
-        """The columns' titles."""
-        return [m.axis + few for m, few in zip(self.measures, self.clients, strict=True)]
-
-
-def asked(record: Record) -> tuple[Asked, ...]:
-    """The global models' and the mean over clients' own; without those that nobody measured.
-
-    Of own models on the global test set, which the headline's table has not, it is the headline, too.
-    """
-    beside, every = record.asked, (record.headline, *record.asked)
-    parts = (
-        ("global test set", beside, [m.shared for m in beside]),
-        ("own test data, mean over clients", beside, [m.own for m in beside]),
-        (
-            "own models on the global test set, mean over clients",
-            every,
-            [f"personal_on_global.{m.name}.mean" for m in every],
-        ),
-    )
-    tables = [
-        Asked(
-            where,
-            measures,
-            tuple(fewer_clients(record, name) for name in names),
-            tuple((method, last_round(record, method, names)) for method in record.methods),
-        )
-        for where, measures, names in parts
-    ]
-    return tuple(table for table in tables if any(value for _, values in table.rows for value in values))
-
-
 def fewer_clients(record: Record, name: str, *methods: str) -> str:
     """Say over how many clients a metric is a mean after the last round, where it is not over all; empty if it is."""
     counts = [few for (m, s, n), few in record.few.items() if n == name and (m in methods or not methods)]
     return of_clients(counts)
-
-
-def last_round(record: Record, method: str, names: Sequence[str]) -> tuple[Spread | None, ...]:
-    """A method's metrics of these names after the last round, over the seeds that are counted."""
-    seeds = counted_seeds(record, method)
-    return tuple(results(record, method, seeds, name) for name in names)
 
 
 def reference(record: Record) -> str | None:
@@ -371,15 +231,7 @@ def for_own_models(record: Record) -> frozenset[str]:
 
 def paired_tails(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:
     """`paired` by the mean of the last evaluations, where it is of several, and so steadier than the last one."""
-    return paired(record, metric, base, _steadier(record))
-
-
-def paired_by_rule(record: Record, base: str | None) -> list[tuple[str, tuple[Difference, ...]]]:
-    """Rule that decided a run that added seeds, in words, and `paired` by it, where no other table shows it."""
-    if record.until is None or record.until["metric"] == "last_round" or last_k(record) is None:
-        return []
-    what = f"Global {record.headline.label} minus {base}’s, mean of the last fifth of evaluations"
-    return [(what, paired(record, base=base, pick=mean_of_last))]
+    return paired(record, metric, base, steadier(record))
 
 
 def difference(
@@ -491,209 +343,6 @@ def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int,
 def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
     """Per-client accuracies in the last round that has them, over the counted seeds."""
     return tuple(a for s in counted_seeds(record, method) for a in record.clients.get((method, s), {}).values())
-
-
-def traffic(record: Record) -> tuple[Traffic, ...]:
-    """The ledger by method, direction and kind; methods with no row in the ledger are left out."""
-    rows = []
-    for method in record.methods:
-        seeds = counted_seeds(record, method)
-        sums = {(d, k): [record.flows.get((method, s, d, k), Flow()) for s in seeds] for d in DIRECTIONS for k in KINDS}
-        if seeds and any(f.transfers for flows in sums.values() for f in flows):
-            mb = {at: sum(f.bytes for f in flows) / len(seeds) / MB for at, flows in sums.items()}
-            n = {at: sum(f.transfers for f in flows) / len(seeds) for at, flows in sums.items()}
-            rows.append(Traffic(method, record.cell(method).bound, mb, n))
-    return tuple(rows)
-
-
-def discrepancies(record: Record) -> tuple[str, ...]:
-    """Sentences about damaged files that are left out, and those of a finished run that contradict each other."""
-    if record.summary is None:
-        return record.left_out
-    sentences, what = [*record.left_out], record.headline.label
-    for row in headline(record):
-        summarised = record.summary.means.get((row.method, record.headline.shared))
-        if row.shared is None and summarised is not None:
-            sentences.append(
-                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, but the record has no "
-                f"global {what} of every seed: rows were removed; restore the file or run again."
-            )
-        if row.shared is not None and summarised is not None and abs(row.shared.mean - summarised) > 1e-6:
-            sentences.append(
-                f"{row.method}: summary.json gives a last-round {what} of {summarised:.4f}, the record gives "
-                f"{row.shared.mean:.4f}; this report shows the record's."
-            )
-        for d in DIRECTIONS if record.flows else ():
-            booked = sum(record.flows.get((row.method, s, d, k), Flow()).bytes for s in row.seeds for k in KINDS)
-            metered = round(
-                sum(math.fsum(record.series.get((row.method, s, f"bytes.{d}"), {}).values()) for s in row.seeds)
-            )
-            if booked != metered:
-                sentences.append(
-                    f"{row.method}: the ledger books {booked:,} bytes {d}, the metrics {metered:,}; "
-                    "the headline shows the metrics, the ledger table the ledger."
-                )
-    return tuple(sentences)
-
-
-def together(records: Sequence[Record], labels: Sequence[Mapping[str, str]]) -> tuple[Record, str | None]:
-    """Merge runs into one record; return it with the reference of the first run that has one, or None.
-
-    Of runs that are not comparable (`incomparable`) the record has no reference and no differences.
-
-    Args:
-        records: The runs.
-        labels: For each run, the label of each method in the merged record.
-    """
-    pairs = list(zip(records, labels, strict=True))
-    comparable = not incomparable(records, list(map(str, range(len(records)))))
-    bases = [names[base] for r, names in pairs if comparable and (base := reference(r)) is not None]
-    merged = replace(
-        records[0],
-        cells=tuple(replace(c, method=names[c.method]) for r, names in pairs for c in r.cells),
-        series={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.series.items()},
-        clients={(names[m], seed): v for r, names in pairs for (m, seed), v in r.clients.items()},
-        few={(names[m], seed, name): v for r, names in pairs for (m, seed, name), v in r.few.items()},
-        tested={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested.items()},
-        tested_rows={(names[m], seed): v for r, names in pairs for (m, seed), v in r.tested_rows.items()},
-        newcomers={(names[m], seed, part): v for r, names in pairs for (m, seed, part), v in r.newcomers.items()},
-        flows={(names[m], s, d, k): v for r, names in pairs for (m, s, d, k), v in r.flows.items()},
-        failures=tuple(replace(f, method=names[f.method]) for r, names in pairs for f in r.failures),
-        diverged=tuple({**row, "method": names[row["method"]]} for r, names in pairs for row in r.diverged),
-        ignored={names[m]: n for r, names in pairs for m, n in r.ignored.items()},
-        until=next((r.until for r in records if r.until is not None), None),
-        summary=records[0].summary if all(r.finished for r in records) else None,
-        baseline=next(iter(bases), ""),
-        comparable=comparable,
-        for_own=frozenset(names[m] for r, names in pairs for m in for_own_models(r)),
-    )
-    return merged, next(iter(bases), None)
-
-
-def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, ...]:
-    """Sentences on why runs cannot be compared, each against the first; empty if they can.
-
-    `names` are distinct names of the runs.
-    """
-    first, sentences = records[0], []
-    for name, other in zip(names[1:], records[1:], strict=True):
-        ours, theirs = _facts(first), _facts(other)
-        differs = f"“{name}” differs from “{names[0]}” in"
-        for what in ours:
-            if what in theirs and written(ours[what]) != written(theirs[what]):
-                new, old = apart(theirs[what], ours[what])
-                sentences.append(f"{differs} {what}: {written(new)} against {written(old)}.")
-        sentences += [
-            f"“{n}” does not say which data its clients trained on: nothing shows that they are the same."
-            for n, r in ((names[0], first), (name, other))
-            if not r.partitions
-        ]
-        common = sorted(set(first.partitions) & set(other.partitions))
-        moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
-        if moved:
-            new, old = (r.partitions[moved[0]] for r in (other, first))
-            how = f" ({written(new.split)} against {written(old.split)})" if new.split != old.split else ""
-            sentences.append(
-                f"{differs} the split of seed {', '.join(map(str, moved))}: hash {new.sha256[:12]} against "
-                f"{old.sha256[:12]}{how}."
-            )
-    return tuple(dict.fromkeys(sentences))
-
-
-def evaluated_otherwise(records: Sequence[Record], names: Sequence[str]) -> str:
-    """A sentence on runs that were evaluated in other rounds, which their last round does not show; empty if none."""
-
-    def evaluated(record: Record) -> str:
-        settings = configured(record)
-        every, last = settings.get("eval_every", 1), settings.get("mean_last")
-        rounds = "every round" if every == 1 else f"every {every} rounds"
-        return rounds if last is None else f"{rounds}, the last {last} for the mean"
-
-    by_rule: dict[str, list[str]] = {}
-    for name, record in zip(names, records, strict=True):
-        by_rule.setdefault(evaluated(record), []).append(f"“{name}”")
-    if len(by_rule) < 2:
-        return ""
-    rules = "; ".join(f"{', '.join(which)}: {rule}" for rule, which in by_rule.items())
-    return (
-        f"These runs were evaluated in other rounds ({rules}): compare their last rounds, and neither their means of "
-        "the last rounds nor their best ones, of which more evaluations find a better."
-    )
-
-
-def apart(new: Any, old: Any) -> tuple[Any, Any]:
-    """Two values of a configuration without the settings that are written alike, or those of things of other names.
-
-    >>> apart({"outage": {"late": 0.3, "lost": 0.0}, "attack": "flip"}, {"outage": {"late": 0.2, "lost": 0.0}})
-    ({'outage': {'late': 0.3}, 'attack': 'flip'}, {'outage': {'late': 0.2}})
-    >>> apart({"name": "radio", "kappa": 3.75}, {"name": "even", "gamma": 1.0})
-    ({'name': 'radio'}, {'name': 'even'})
-    """
-    if not isinstance(new, Mapping) or not isinstance(old, Mapping):
-        return new, old
-    if "name" in new and "name" in old and new["name"] != old["name"]:
-        return {"name": new["name"]}, {"name": old["name"]}
-    pairs = {k: apart(new.get(k), old.get(k)) for k in {**new, **old} if written(new.get(k)) != written(old.get(k))}
-    return {k: a for k, (a, _) in pairs.items() if k in new}, {k: b for k, (_, b) in pairs.items() if k in old}
-
-
-def _facts(record: Record) -> dict[str, Any]:
-    data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
-    known = (
-        {"data": ", ".join(sorted(data))} if data and all(p.dataset_sha256 for p in record.partitions.values()) else {}
-    )
-    rounds = max(reached(record, c.method, c.seed) for c in record.cells)
-    return {
-        **known,
-        "rounds": f"{rounds}" if record.finished else f"{rounds} (unfinished)",
-        "seeds": ", ".join(map(str, record.seeds)),
-        **_conditions(record),
-    }
-
-
-_OF_NETWORK = ("model", "model_options", "head")
-_OF_DATA = ("data_options", "preprocess", "bins")
-"""Settings in the table of the task that are about the network, and about the data; the others are about the task."""
-
-
-def _conditions(record: Record) -> dict[str, Any]:
-    """The configuration of everything except methods and data; empty for a run without one."""
-    settings = configured(record)
-    if not settings:
-        return {}
-    task = settings.get("task", {})
-    task_options = {k: v for k, v in task.items() if k not in (*_OF_NETWORK, *_OF_DATA, "data", "data_dir", "augment")}
-    cohort = settings.get("clients_per_round", settings.get("fraction"))
-    return {
-        "network": {k: task[k] for k in _OF_NETWORK if k in task},
-        "settings of the data": {k: task[k] for k in _OF_DATA if k in task},
-        "task": task_options,
-        "augmentation": task.get("augment"),
-        "clients of a round": "all" if cohort is None else cohort,
-        "test_fraction": settings.get("test_fraction"),
-        "val_fraction": settings.get("val_fraction"),
-        # Own models of a cohort are those that have just trained.
-        "clients evaluated": settings.get("evaluate_clients", "all"),
-        "world": settings.get("world", {}),
-    }
-
-
-def written(value: object) -> str:
-    """A configuration value in short form."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k} {written(v)}" for k, v in value.items() if v != {}) or "none"
-    if isinstance(value, list | tuple):
-        return " ".join(map(written, value)) or "none"
-    return "none" if value is None else str(value)
-
-
-def percent(value: float, digits: int = 1) -> str:
-    """A fraction as a number of percent.
-
-    >>> percent(0.8614)
-    '86.1'
-    """
-    return ACCURACY.show(value, digits)
 
 
 def amount(value: float) -> str:

@@ -19,11 +19,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
 
 from unskew.data.patients import by_patient
 from unskew.errors import RunError
@@ -44,28 +43,18 @@ from unskew.report.gain import (
     ranked,
     standing,
 )
-from unskew.report.section import Section, Table, TableRow
 from unskew.report.stats import CONFIDENCE
 from unskew.tasks.measure import FEWEST, Measure
-from unskew.words import beginning, counted, listed, of_seeds
-
-if TYPE_CHECKING:
-    from unskew.report.figures import LineStyle
+from unskew.words import counted, listed
 
 MOST_NAMED = 8
-"""Clients up to which each is named in sentences, and has a column in the table."""
-
-MOST_LISTED = 3
-"""Methods up to which a sentence lists each."""
+"""Clients up to which each is named in sentences."""
 
 FEW = 30
 """Test examples below which a client's number is given beside its name."""
 
 OF_CLASSES = ("auroc", "balanced_accuracy", "macro_f1")
 """Measures that hang on the class of which there are fewest examples."""
-
-WORTH = 0.01
-"""Change of a result that matters: a point, or a hundredth of it."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +147,11 @@ class Worth:
     def count(self, verdict: str) -> int:
         """The number of clients with this verdict."""
         return sum(c.verdict == verdict for c in self.clients)
+
+
+def named(clients: Sequence[ClientGain]) -> bool:
+    """True if clients have names: only then can somebody ask whether to join."""
+    return bool(clients) and isinstance(clients[0].label, str)
 
 
 def alone(record: Record) -> str | None:
@@ -328,8 +322,10 @@ def _patients(record: Record, seed: int, client: int) -> int:
 USELESS = "both models are worse than what the training targets would always say"
 """The reason why a gain is none."""
 
+
 DIVERGED = "the method diverged under other seeds, which the gain leaves out"
 """The reason why a gain is none."""
+
 
 UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
 """The reason why a mean has no verdict."""
@@ -406,55 +402,7 @@ def _no_interval(client: ClientGain, m: Measure) -> str:
 
 
 # ---------------------------------------------------------------- words
-def verdict(record: Record) -> str:
-    """The answer whether federation is worth it, as the report begins; empty where that is not known."""
-    of, base = [w for w in worths(record) if w.bound is None], alone(record)
-    if base is None or not record.clients or all(cell.bound for cell in record.cells):
-        return ""
-    if not of:
-        return f"Whether federation is worth it is not known: under every seed {_why_lost(record, base)}."
-    return _verdicts(of, base, record.headline, _unsettled(record, base))
-
-
-def _why_lost(record: Record, base: str) -> str:
-    """Say of seeds under which there is no gain why that is so."""
-    methods = [m for m in record.methods if record.cell(m).bound is None]
-    reasons = ["diverged"] * any(record.diverged_seeds(m) for m in (base, *methods))
-    reasons += ["is not as far as the other yet"] * (not record.finished)
-    return f"a method or local training ({base}) {' or '.join(reasons or ['has no client’s result'])}"
-
-
-def _lost(record: Record, of: Sequence[Worth], base: str) -> str:
-    """A sentence on seeds that gains leave out, beside which their number is given; empty if there are none."""
-    if not any(w.lost for w in of):
-        return ""
-    return f"Gains leave out seeds under which {_why_lost(record, base)}."
-
-
-def words(record: Record) -> str:
-    """Sentences that answer whether federation is worth it, and for whom; empty while no client's result is known."""
-    competing = [m for m in record.methods if record.cell(m).bound is None]
-    if not record.clients or not competing:
-        return ""
-    base, m = alone(record), record.headline
-    if base is None:
-        return (
-            "Whether federation is worth it is not known: no method of this run trains every client alone; add "
-            "“independent”. "
-        )
-    of, sentences = [w for w in worths(record) if w.bound is None], [verdict(record)]
-    if not of:
-        return sentences[0]
-    best = sorted(of, key=lambda w: (w.diverged, -w.whole.mean))[:MOST_LISTED]
-    sentences += [f"With {w.method}, {who_gains({c.name: c.judged for c in w.clients}, m)}." for w in best]
-    alike = _of_one_class(record, base)
-    names = dict.fromkeys(c.name for w in best for c in w.clients if c.verdict == "loses" and c.number in alike)
-    sentences += [f"{beginning(one_class_alone(listed(list(names)), len(names) > 1))}."] if names else []
-    sentences += [no_verdict(unjudged(record), m), _basis(of, m), _lost(record, of, base)]
-    return " ".join(filter(None, sentences))
-
-
-def _of_one_class(record: Record, base: str) -> frozenset[int]:
+def of_one_class(record: Record, base: str) -> frozenset[int]:
     """Clients whose own model, trained alone, finds one class only under some seed; none if the measure shows that."""
     if record.headline.name != "accuracy" or base not in record.reports(OneClassModels):
         return frozenset()
@@ -487,97 +435,6 @@ def unmeasured(names: Sequence[str], m: Measure) -> str:
     return f"{shown} {'has' if len(names) == 1 else 'have'} no test rows from which {m.label} can be measured"
 
 
-def _unsettled(record: Record, base: str) -> str:
-    """A sentence on local training that had not settled; empty if it had, or that is not known.
-
-    It had not if its mean over clients after the last round was another than after three quarters of the rounds, by a
-    hundredth, or by a standard error over all test examples if that is more.  It may have been rising, or swinging.
-    """
-    m, mean = record.headline, tables.curve(record, base, record.headline.own)
-    if mean is None or len(mean.x) < 2:
-        return ""
-    before = max(i for i, t in enumerate(mean.x[:-1]) if i == 0 or t <= 0.75 * mean.x[-1])
-    earlier, last = mean.mean[before], mean.mean[-1]
-    error = WORTH if m.bounded else WORTH * abs(last)
-    n = sum(record.tested.get((base, tables.counted_seeds(record, base)[0]), {}).values())
-    if m.bounded and n and 0 < last < 1:
-        error = max(error, math.sqrt(last * (1 - last) / n))
-    if abs(last - earlier) <= error:
-        return ""
-    return (
-        f"Local training ({base}) had not settled: it went from {m.with_unit(earlier)} after round "
-        f"{mean.x[before]:.0f} to {m.with_unit(last)} after round {mean.x[-1]:.0f}, so more rounds may change the "
-        "answer."
-    )
-
-
-def _verdicts(of: Sequence[Worth], base: str, m: Measure, unsettled: str) -> str:
-    """One sentence on the mean over clients, which begins with the test examples where they are few.
-
-    Of a gain over local training that had not settled, as a second sentence says, it is only said that it is there.
-    """
-    verdicts = {w.verdict for w in of}
-    head = (
-        f"federation is {'ahead so far' if unsettled else 'worth it'}"
-        if "gains" in verdicts
-        else "federation has not been shown to be worth it"
-        if "open" in verdicts
-        else "federation is not worth it"
-    )
-    head = f"On few test examples ({few}), {head}" if (few := _few(of, m)) else f"F{head[1:]}"
-    parts, full = [], max(of, key=lambda w: (w.whole.low is not None, w.seeds))
-    for verdict, phrase in (
-        ("gains", "clients are better off on average with"),
-        ("loses", "clients are worse off on average with"),
-        ("ahead", "ahead of it, but of no use:"),
-        ("diverged", "ahead of it, but only where it did not diverge:"),
-        ("uncorrected", "undecided once corrected:"),
-        ("open", "undecided for"),
-    ):
-        some = sorted((w for w in of if _in_words(w) == verdict), key=lambda w: -abs(w.whole.mean))
-        first = [
-            f"{w.method} ({bracket(w.whole, m)}{_seeds(w, full.over)}{per_test_row(w.whole, m)})"
-            for w in some[:MOST_LISTED]
-        ]
-        rest = f", and {len(some) - len(first)} more" if len(some) > len(first) else ""
-        if some:
-            parts.append(f"{phrase} {listed(first) if not rest else ', '.join(first) + rest}")
-    by = f", by 95 % intervals over {full.over}{' and under one seed' * (full.seeds == 1)}" if full.over else ""
-    by += f", corrected for {n} methods (Holm)" if (n := len(competing(of))) > 1 else ""
-    return (
-        f"{head} compared with local training ({base}){by}: {'; '.join(parts)}."
-        f"{_none_of_use(of, base)}{f' {unsettled}' if unsettled else ''}"
-    )
-
-
-def _seeds(of: Worth, over: str) -> str:
-    """Say what a gain's interval is over, if not `over`, and under how many seeds it is known, if not under all."""
-    own = f", over {of.over}" if of.over not in ("", over) else ""
-    return own + of_seeds(of.seeds, of.lost).replace(" (", ", ").rstrip(")")
-
-
-def _in_words(of: Worth) -> str:
-    """The verdict of a mean, or why it has none though its own interval excludes zero."""
-    if of.verdict == of.whole.verdict:
-        return of.verdict
-    if of.whole.verdict == "gains" and (of.useless or of.diverged):
-        return "ahead" if of.useless else "diverged"
-    return "uncorrected"
-
-
-def _none_of_use(of: Sequence[Worth], base: str) -> str:
-    """A sentence on methods that are no better off than a constant, and neither is local training; may be empty."""
-    useless = [w.method for w in of if w.useless]
-    if not useless:
-        return ""
-    names = useless if len(useless) <= MOST_LISTED else [f"{len(useless)} methods"]
-    return (
-        f" {listed([f'Local training ({base})', *names])} are on average worse than a prediction that is always the "
-        "same and knows nothing but a client’s training targets, so that they make nobody better off: train for more "
-        "rounds, or at another rate."
-    )
-
-
 def who_gains(gains: Mapping[str, Gain], m: Measure, who: str = "client") -> str:
     """Say who is shown to gain and to lose, the one that does most first, and of how many neither is shown."""
     parts, order = [], ranked(gains)
@@ -602,44 +459,6 @@ def one_class_alone(who: str, many: bool = False) -> str:
 
 def _over_seeds_and(what: str, seeds: int) -> str:
     return " and ".join(filter(None, ("seeds" if seeds > 1 else "", what)))
-
-
-def _basis(of: Sequence[Worth], m: Measure) -> str:
-    """Sentences on what the numbers are, what their intervals are over, and how many would err by chance."""
-    full = max(of, key=lambda w: w.seeds)
-    clients, seeds = full.clients, full.seeds
-    unit = "points of last-round" if m.percent else "differences of last-round"
-    sign = "" if m.higher else ", above zero where the client does better"
-    once = ", each patient counted once" if any(c.patients for c in clients) else ""
-    lasting = bool(full.beside) or seeds == 1
-    over = _over_seeds_and("test examples", seeds if lasting else 1) + once
-    known, mean = sum(c.gain.low is not None for c in clients), full.over or next((w.over for w in of if w.over), "")
-    if known:
-        how = f"with 95 % intervals over {over}"
-        if not mean:
-            how += "; the mean has none"
-        elif mean != _over_seeds_and("test examples", seeds if lasting else 1):
-            how += f"; that of the mean is over {mean}"
-    else:
-        how = f"with a 95 % interval of the mean over {mean}" if mean else "without intervals; they may be chance"
-    sentences = [f"Numbers are {unit} {m.label} on the client’s own test data{sign}, {how}"]
-    if (known or mean) and seeds == 1:
-        sentences.append("One seed says nothing about how much seeds matter: intervals leave that out")
-    if any(c.too_few for c in clients):
-        sentences.append(
-            f"A client with fewer than {FEWEST} test examples {few_of(m)} has no interval: it says too little"
-        )
-    if any(c.gain.low is None and not c.too_few for c in clients):
-        sentences.append(
-            f"A client has no interval where the chance of its test examples in {m.label} is not known: seeds alone do "
-            "not tell whether it gains"
-        )
-    if known > 1:
-        each = ", with each method," if len(of) > 1 else ""
-        sentences.append(
-            f"Of {known} clients{each} about {0.05 * known:.2g} would be reported to gain or lose by chance alone"
-        )
-    return f"{'. '.join(sentences)}."
 
 
 def few_of(m: Measure) -> str:
@@ -683,7 +502,7 @@ def tested_client(record: Record, seeds: Sequence[int], number: int, name: str, 
     return ClientGain(number, name, examples, Gain(math.nan, None, None, ""), rarest, patients)
 
 
-def _few(of: Sequence[Worth], m: Measure) -> str:
+def few(of: Sequence[Worth], m: Measure) -> str:
     """`fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
     return "" if _enough(of[0].clients) else fewest(of[0].clients, m)
 
@@ -703,57 +522,3 @@ def per_test_row(gain: Gain, m: Measure) -> str:
     """Gain per test row, where it is not the mean over clients."""
     text = bracket(gain.per_row, m)
     return "" if gain.per_row is None or text == bracket(gain, m) else f", per test row {text}"
-
-
-# ---------------------------------------------------------------- table
-def table(record: Record, marks: "dict[str, LineStyle] | None" = None) -> Table | None:
-    """“Should I join?” for every method; None where there is nothing to compare with."""
-    of, m, base = worths(record), record.headline, alone(record)
-    if not of or base is None:
-        return None
-    named = len(of[0].clients) <= MOST_NAMED and all(len(w.clients) == len(of[0].clients) for w in of)
-    unit = m.points
-    head = [("Method", ""), ("Mean gain", unit), ("Per test row", unit)]
-    head += [("Better off", "clients"), ("Worse off", "clients")]
-    head += [(c.name, f"{c.examples} tested" if c.examples else "") for c in of[0].clients if named]
-    swatches: dict[str, Markup] = {}
-    if marks is not None:  # a table for a terminal needs no Matplotlib
-        from unskew.report.figures import swatch
-
-        swatches = {w.method: swatch(marks[w.method]) for w in of}
-    entries = []
-    for w in of:
-        cells = (
-            bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
-            bracket(w.whole.per_row, m),
-            f"{w.count('gains')} of {len(w.clients)}",
-            str(w.count("loses")),
-            *(bracket(c.gain, m) for c in w.clients if named),
-        )
-        below = "" if w.bound is None else tables.BOUNDS[w.bound]
-        entries.append(TableRow(w.method, cells, swatches.get(w.method, Markup()), below))
-    results = _alone_in_words(record, base, m, of[0].clients if named else ())
-    others = "".join(f" {text}" for text in (no_verdict(unjudged(record), m), _lost(record, of, base)) if text)
-    note = (
-        f"{beginning(m.label)} on the client’s own test data minus that under {base}"
-        f"{m.turned}, last round. {_basis(of, m)} A "
-        f"client is better or worse off if its interval excludes zero.{results}{others} The best of many methods "
-        "looks better than it is."
-    )
-    return Table(f"Gain over local training ({base})", tuple(head), tuple(entries), note)
-
-
-def _alone_in_words(record: Record, base: str, m: Measure, clients: Sequence[ClientGain]) -> str:
-    """A sentence on the clients' results alone."""
-    if not clients:
-        return ""
-    of = [record.clients[base, s] for s in tables.counted_seeds(record, base) if (base, s) in record.clients]
-    means = [statistics.fmean(values[c.number] for values in of if c.number in values) for c in clients]
-    pairs = zip(clients, means, strict=True)
-    return " With local training: " + ", ".join(f"{c.name} {m.with_unit(v)}" for c, v in pairs) + "."
-
-
-def section(record: Record, marks: "dict[str, LineStyle]") -> Section | None:
-    """The section of a run that can tell."""
-    of = table(record, marks)
-    return None if of is None else Section("Should I join?", "", (), (of,))

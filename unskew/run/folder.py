@@ -88,7 +88,7 @@ def _instead(folder: Path, files: Mapping[str, object]) -> str:
         return "; choose another --out"
     if same:
         return f"; continue it with unskew resume {folder}, or choose another --out"
-    return " and is a run with other settings; choose another --out, and set both side by side with unskew compare"
+    return " and is a run with other settings; choose another --out, and set both side by side with unskew show"
 
 
 def taken(folder: Path) -> bool:

@@ -8,7 +8,7 @@
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept: a file by itself
 
 A client's model is the global one with some tensors replaced by the client's own.  `load_model` puts it together from
-a run's folder, from a deployed client's, or from a single file that `save_model` or `unskew export` wrote.
+a run's folder, from a deployed client's, or from a single file that `save_model` or `unskew show --model` wrote.
 """
 
 import dataclasses
@@ -394,7 +394,7 @@ def load_model(
     Its attribute `unskew` says what it is (`ModelCard`); `predict` takes raw inputs.
 
     Args:
-        path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew export` wrote.
+        path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew show --model` wrote.
         method: Label of the method; not needed where there is one only.
         client: Name of the client that uses the model, or its number, from 0, where no client's name is a number; None
             for the global one, or a deployed client's own.
@@ -858,7 +858,7 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
         card: ModelCard = pydantic.TypeAdapter(ModelCard).validate_json(metadata.get("unskew", ""))
     except pydantic.ValidationError:
         raise RunError(
-            f"{path} does not say what it is; give the run's folder, or a file that unskew export wrote"
+            f"{path} does not say what it is; give the run's folder, or a file that unskew show --model wrote"
         ) from None
     if wrong := _wrong_task(card.task):
         raise RunError(f"{path} does not describe a model: {wrong}; export it again")

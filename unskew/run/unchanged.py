@@ -51,7 +51,7 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[
         if not setting.strip().startswith("runtime."):
             raise ConfigError(
                 f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
-                f"{setting}; begin a new run for that, and set both side by side with unskew compare"
+                f"{setting}; begin a new run for that, and set both side by side with unskew show"
             )
 
 

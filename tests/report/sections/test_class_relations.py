@@ -4,20 +4,15 @@ Clients hold 30 + 0, 0 + 10 and 30 + 10 examples of the classes: shares .75 and 
 SL is the identity and CR [[.5, .5], [.5, .5]], so that ||SL - CR|| = sqrt(4 * .25) = 1.
 """
 
-import importlib.util
 import json
 import math
 import re
-import xml.etree.ElementTree as xml
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from records import rewrite
 
 from unskew import simulate
@@ -27,25 +22,13 @@ from unskew.algorithms.hcct import HCCT
 from unskew.data.split import Dirichlet
 from unskew.errors import ConfigError, RunError
 from unskew.keys import Key
-from unskew.report import figures, html, read, svg_file, write_report
-from unskew.report.section import Chart
+from unskew.report import charts, read
+from unskew.report.section import Chart, Section
 from unskew.report.sections import class_relations
 from unskew.wrappers.base import Wrapped, wrap
 
-
-def _neighbour(name: str) -> ModuleType:
-    """A test module of reports, for the page checks it has."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = _neighbour("test_report")
-
 Info = dict[str, Any]
+Rows = Callable[[Chart], list[dict[str, Any]]]
 SEEN = {"server": "each participant's class counts", "clients": "the mean predictions by class"}
 OPEN: Info = {"epsilon": "no guarantee", **SEEN}
 COVERED: Info = {"epsilon": 2.5, "delta": 1e-5, "uploads": 4, "covers": "soft labels; not the models", **SEEN}
@@ -97,11 +80,6 @@ def make_run(
     return folder
 
 
-def svgs(page: Path) -> list[str]:
-    """The page's figures."""
-    return re.findall(r'<svg (?:style="[^"]*" )?role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
-
-
 def _term(folder: Path, method: str = "fedavg+dw") -> class_relations.DWHistory:
     found = class_relations.history(read(folder), method)
     assert found is not None
@@ -111,11 +89,6 @@ def _term(folder: Path, method: str = "fedavg+dw") -> class_relations.DWHistory:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("feddw") / "run")
-
-
-@pytest.fixture(scope="module")
-def page(folder: Path) -> Path:
-    return write_report(folder)
 
 
 # ---------------------------------------------------------------- over a run
@@ -170,81 +143,42 @@ def test_correlation_is_pearsons_and_none_where_nothing_varies(
     assert class_relations.correlation(x, y) == (None if expected is None else pytest.approx(expected))
 
 
-# ---------------------------------------------------------------- the page
-def test_the_page_has_matrices_distance_norms_and_what_each_party_saw(page: Path) -> None:
-    text = pages.said(page)
-    assert "goes from 1.000 in round 1 to 0.250 in round 4." in text
-    assert "0 if they are equal and at most 2.00 for 2 classes" in text
-    assert "fedavg+dw No guarantee. Each participant's class counts. The mean predictions by class." in text
-    titles = re.findall(r"<strong>(.*?)</strong>", page.read_text())
-    assert titles[-4:-1] == [
-        "Soft labels against class relations by round", "Weight of a class against its share",
-        "Soft labels and class relations of fedavg+dw, seed 0",
-    ]  # fmt: skip
-    assert "Correlation: fedavg+dw +1.00. 2 seeds together." in text, "two classes lie on a line"
+# ---------------------------------------------------------------- the section
+def _section(folder: Path, *methods: str) -> Section:
+    section = class_relations.section(read(folder), methods, charts.colours(methods))
+    assert section is not None
+    return section
 
 
-def test_every_figure_is_well_formed_has_ids_of_its_own_and_takes_its_colours_from_the_page(page: Path) -> None:
-    drawn = svgs(page)
-    ids = [i for svg in drawn for i in re.findall(r'\bid="([^"]*)"', svg)]
-    assert len(ids) == len(set(ids))
-    for svg in drawn:
-        assert xml.fromstring(svg).tag == "svg"
-        assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080", svg)
-    matrices = next(s for s in drawn if "Soft labels and class relations of" in s)
-    assert matrices.count("<image") == 6, "SL and CR at three rounds"
-    assert "round 2: mean diagonal of SL 1.00, of CR 0.50, distance 0.500" in matrices
-    said = re.findall(r"<text[^>]*>([^<]*)</text>", matrices)
-    assert [t for t in said if t.startswith(("SL", "CR"))] == [
-        "SL, round 1", "CR, distance 1.000", "SL, round 2", "CR, distance 0.500", "SL, round 4", "CR, distance 0.250",
-    ]  # fmt: skip
+def test_the_section_has_distance_norms_matrices_and_what_each_party_saw(folder: Path, rows: Rows) -> None:
+    section = _section(folder, "fedavg+dw")
+    distance, norms, matrices = section.charts
+    assert distance.described == "Soft labels against class relations: fedavg+dw from 1 to 0.25."
+    assert sorted((r["x"], r["y"]) for r in rows(norms)) == [(25, 1), (25, 1), (75, 3), (75, 3)]
+    assert "fedavg+dw +1.00" in norms.caption, "two classes lie on a line"
+    drawn = {r["panel"] for r in rows(matrices)}
+    assert drawn == {f"{name}, round {t}" for name in ("SL", "CR") for t in (1, 2, 4)}
+    assert {r["value"] for r in rows(matrices) if r["panel"].startswith("CR")} == {0.5}
+    assert section.tables[0].entries[0].cells == (
+        "No guarantee.", "Each participant's class counts.", "The mean predictions by class."
+    )  # fmt: skip
 
 
-def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", {"hcct+dw": lambda s, t: info(t, world=False)}))
-    text = pages.said(page)
-    assert "hcct+dw: no global model, so no class relations to hold against the soft labels." in text
-    assert "The method has no global model, so there are no class relations beside it." in text
-    matrices = next(s for s in svgs(page) if "Soft labels and class relations of" in s)
-    assert matrices.count("<image") == 3
-    assert "Weight of a class against its share" not in text
+def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path, rows: Rows) -> None:
+    section = _section(make_run(tmp_path / "run", {"hcct+dw": lambda s, t: info(t, world=False)}), "hcct+dw")
+    (matrices,) = section.charts
+    assert {r["panel"] for r in rows(matrices)} == {"SL, round 1", "SL, round 2", "SL, round 4"}
+    assert section.lead == "No class relations for hcct+dw: no global model."
 
 
-def test_a_hundred_classes_leave_the_matrices_out_with_a_sentence(tmp_path: Path) -> None:
+def test_a_hundred_classes_leave_the_matrices_out(tmp_path: Path) -> None:
     def told(seed: int, t: int) -> Info:
         return {k: v for k, v in info(t).items() if k not in ("sl", "cr", "counts", "class_norms")}
 
-    page = write_report(make_run(tmp_path / "run", {"fedavg+dw": told}, counts=[[1] * 100] * 3))
-    text = pages.said(page)
-    assert "are not drawn: a run keeps them for up to 20 classes, and this one has 100." in text
-    assert f"at most {math.sqrt(200):.2f} for 100 classes" in text
-    held = [s for s in svgs(page) if s.startswith('<svg style="max-width:34rem"')]
-    assert len(held) == 1, "the distance is alone in its row"
-    assert xml.fromstring(held[0]).tag == "svg"
+    folder = make_run(tmp_path / "run", {"fedavg+dw": told}, counts=[[1] * 100] * 3)
+    assert [c.title for c in _section(folder, "fedavg+dw").charts] == ["Soft labels against class relations"]
 
 
-@pytest.mark.slow
-def test_twenty_classes_and_five_methods_stay_small(tmp_path: Path) -> None:
-    n = 20
-    row = {
-        **info(1), "sl": [[1 / n] * n] * n, "cr": [[(i * j % 7) / 7 for i in range(n)] for j in range(n)],
-        "class_norms": [1.0] * n,
-    }  # fmt: skip
-    methods = {f"m{i}+dw": (lambda s, t: row) for i in range(5)}
-    page = write_report(make_run(tmp_path / "run", methods, 3, (0,), [[2] * n] * 3))
-    assert page.stat().st_size < 900_000
-    assert "Matrices are drawn for the first 4 methods." in pages.said(page)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_page_without_soft_labels_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_run(tmp_path / "run", {"fedavg": lambda s, t: {"epsilon": 1.0}})
-    now = write_report(folder).read_bytes()
-    monkeypatch.setattr(html, "SECTIONS", replace(html.SECTIONS, ours={}))
-    assert write_report(folder).read_bytes() == now
-
-
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -265,25 +199,39 @@ def test_info_that_cannot_be_are_named_with_their_line(
     edit(row)
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else info(t)})
     with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
-        write_report(folder)
+        class_relations.history(read(folder), "fedavg+dw")
     assert re.search(message, str(refused.value))
 
 
 # ---------------------------------------------------------------- for reproductions
-def _said(chart: Chart) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", str(chart.svg))
-
-
-def test_accuracy_by_mu_has_the_means_and_the_best_of_each_line() -> None:
+def test_accuracy_by_mu_has_the_means_and_the_best_of_each_line(rows: Rows) -> None:
     """(.5 + .7)/2 = .6 at mu 0, (.8 + .9)/2 = .85 at .1 and .8 at 1."""
     chart = class_relations.mu_chart(
-        "mu", {"digits": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9], 1.0: [0.8, 0.8]}, "mnist": {0.1: [0.9]}}
+        {"digits": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9], 1.0: [0.8, 0.8]}, "mnist": {0.1: [0.9]}}
     )
     assert "Best: digits 85.0 % at mu 0.1; mnist 90.0 % at mu 0.1." in chart.caption
-    assert "band: lowest to highest seed" in chart.caption
-    assert [t for t in _said(chart) if t in ("0", "0.1", "1")] == ["0", "0.1", "1"]
-    assert [name for name, _ in chart.legend] == ["digits", "mnist"]
-    assert "One seed: no band." in class_relations.mu_chart("mu", {"a": {0.1: [0.5]}}).caption
+    assert [(r["method"], r["mu"], r["mean"]) for r in rows(chart) if "mu" in r] == [
+        ("digits", "0", 60), ("digits", "0.1", 85), ("digits", "1", 80), ("mnist", "0.1", 90)
+    ]  # fmt: skip
+
+
+def test_what_the_term_adds_has_its_interval_and_is_refused_without_a_seed(rows: Rows) -> None:
+    """Differences .01, .02, .03: mean .02, and 4.303 * .01 / sqrt(3) = .0248 to each side; one seed has no interval."""
+    chart = class_relations.help_chart({"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
+    assert "moon +2.00 [−0.48, +4.48]; fedprox +1.00." in chart.described
+    drawn = {r["name"]: (r["value"], r["low"]) for r in rows(chart) if "value" in r}
+    assert drawn == {"moon": (2, pytest.approx(-0.484, abs=1e-3)), "fedprox": (1, None)}
+    for nothing in ({}, {"moon": []}):
+        with pytest.raises(ConfigError, match="needs a method, with a seed each"):
+            class_relations.help_chart(nothing)
+
+
+def test_every_panel_of_features_has_its_classes_numbers(rows: Rows) -> None:
+    clouds = _clouds()
+    chart = class_relations.features_chart({"fedavg": clouds, "fedavg+dw": clouds})
+    numbers = [(r["panel"], r["class"]) for r in rows(chart) if r["weight"]]
+    assert numbers == [(panel, c) for panel in ("fedavg", "fedavg+dw") for c in "012"]
+    assert "that of their class: fedavg 100 %; fedavg+dw 100 %." in chart.caption
 
 
 @pytest.mark.parametrize(
@@ -299,7 +247,7 @@ def test_a_weight_that_cannot_be_and_a_missing_accuracy_are_refused(
     curves: dict[str, dict[float, list[float]]], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        class_relations.mu_chart("mu", curves)
+        class_relations.mu_chart(curves)
 
 
 def _clouds() -> class_relations.Plane:
@@ -327,42 +275,6 @@ def test_the_nearest_weight_of_the_worked_example() -> None:
     )
 
 
-def test_what_the_term_adds_is_told_with_its_interval_and_refused_without_a_seed() -> None:
-    """Differences .01, .02, .03: mean .02, and 4.303 * .01 / sqrt(3) = .0248 to each side; one seed has no interval."""
-    chart = class_relations.help_chart("h", {"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
-    assert "moon +2.00 [−0.48, +4.48]; fedprox +1.00." in chart.svg
-    for nothing in ({}, {"moon": []}):
-        with pytest.raises(ConfigError, match="needs a method, with a seed each"):
-            class_relations.help_chart("h", nothing)
-
-
-def test_every_panel_of_features_has_its_name_and_its_classes_numbers() -> None:
-    clouds = _clouds()
-    chart = class_relations.features_chart("features", {"fedavg": clouds, "fedavg+dw": clouds})
-    said = _said(chart)
-    assert [t for t in said if t.startswith("fedavg")] == ["fedavg", "fedavg+dw"]
-    assert [said.count(c) for c in "012"] == [2, 2, 2]
-    assert "that of their class: fedavg 100 %; fedavg+dw 100 %." in chart.caption
-    assert chart.wide
-
-
-def test_a_weight_far_from_all_features_lies_within_its_panel(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    markup = figures.markup
-
-    def seen(figure: Figure, *rest: Any) -> str:
-        drawn.append(figure)
-        return markup(figure, *rest)
-
-    monkeypatch.setattr(figures, "markup", seen)
-    weights = np.array([[9.0, 9.0], [-7.0, 0.0]])
-    class_relations.features_chart("features", {"a": class_relations.Plane(np.eye(2), np.array([0, 1]), weights)})
-    (axes,) = drawn[0].axes
-    for limits, values in ((axes.get_xlim(), weights[:, 0]), (axes.get_ylim(), weights[:, 1])):
-        assert limits[0] < min(values)
-        assert max(values) < limits[1]
-
-
 @pytest.mark.parametrize(
     ("features", "labels", "weights", "message"),
     [
@@ -384,32 +296,12 @@ def test_panels_of_other_numbers_of_classes_are_refused() -> None:
         class_relations.Plane(np.zeros((1, 2)), np.zeros(1, dtype=np.int64), np.zeros((n, 2))) for n in (2, 3)
     )
     with pytest.raises(ConfigError, match=r"planes must be of one number of classes, got \[2, 3\]"):
-        class_relations.features_chart("features", {"a": two, "b": three})
+        class_relations.features_chart({"a": two, "b": three})
     with pytest.raises(ConfigError, match="got no plane"):
-        class_relations.features_chart("features", {})
+        class_relations.features_chart({})
 
 
-def test_a_figure_alone_has_title_caption_legend_and_colours_of_its_own() -> None:
-    chart = class_relations.mu_chart("mu", {"a & <b>": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9]}})
-    text = svg_file.document(chart)
-    root = xml.fromstring(text)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert "var(" not in text
-    assert "#0072b2" in text, "the first series' colour on light pages"
-    said = " ".join("".join(t.itertext()).strip() for t in root.iter("{http://www.w3.org/2000/svg}text"))
-    assert chart.title in said
-    assert chart.caption in said
-    assert "a & <b>" in said
-    # Everything lies inside the document's box.
-    width, height = (float(v) for v in root.attrib["viewBox"].split()[2:])
-    for part in root.findall("{http://www.w3.org/2000/svg}svg"):
-        x, y, w, h = (float(part.attrib[k]) for k in ("x", "y", "width", "height"))
-        assert x + w <= width
-        assert y + h <= height
-
-
-# ---------------------------------------------------------------- a run that was run, and a browser
-@pytest.mark.usefixtures("undrawn")
+# ---------------------------------------------------------------- a run that was run
 def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> None:
     inside: Wrapped = wrap(HCCT(alpha=40.0), DW(mu=0.1))
     simulate(
@@ -422,18 +314,5 @@ def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> 
     # The facts have the distance from matrices that were not rounded to five digits.
     assert float(((last.sl - last.cr) ** 2).sum() ** 0.5) == pytest.approx(last.distance, abs=1e-4)
     assert last.sl.sum(axis=1) == pytest.approx(1, abs=1e-4)
-    text = pages.said(write_report(tmp_path / "run"))
-    assert "inside: no global model, so no class relations to hold against the soft labels." in text
-    assert "Who was in which group of inside" in text
-
-
-@pytest.mark.slow
-@pages.needs_browser
-@pages.on_both
-def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(
-    page: Path, tmp_path: Path, width: int, scheme: int
-) -> None:
-    measured = pages.measure(page, tmp_path, width, scheme)
-    assert measured["width"] == width
-    assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["text"] == measured["ink"], "figure text follows the page's colour"
+    section = _section(tmp_path / "run", "avg", "inside")
+    assert section.lead == "No class relations for inside: no global model."

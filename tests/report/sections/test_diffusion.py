@@ -14,22 +14,16 @@ The degrees of learning, with u = (1/2, 1/2) and W the L2 norm:
     round 2   (0, 1) and (0, 1)          W = .70711 for both
 """
 
-import importlib.util
 import json
 import math
 import re
-import xml.etree.ElementTree as xml
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from records import rewrite
 
 from unskew import simulate
@@ -41,27 +35,16 @@ from unskew.experiment.config import World
 from unskew.info import DiffusionRound, adapter
 from unskew.keys import Key
 from unskew.record.logs import rows as written
-from unskew.report import figures, read, stats, write_report
+from unskew.report import charts, read, stats
+from unskew.report.section import Chart, Section
 from unskew.report.sections import cost, diffusion
 from unskew.world.wireless import Radio
-
-
-def _neighbour(name: str) -> ModuleType:
-    """A test module of reports, for the page checks it has."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = _neighbour("test_report")
 
 COUNTS = [[10, 0], [0, 10], [20, 0], [0, 10]]
 FAR, NEAR = math.sqrt(0.5), math.sqrt(2) / 6
 
 Info = dict[str, Any]
+Rows = Callable[[Chart], list[dict[str, Any]]]
 
 
 def move(model: int, src: int, dst: int, bid: float) -> Info:
@@ -158,19 +141,9 @@ def make_run(
     return folder
 
 
-def svgs(page: Path) -> list[str]:
-    """The page's figures."""
-    return re.findall(r'<svg role="img".*?</svg>', page.read_text(encoding="utf-8"), flags=re.S)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("feddif") / "run")
-
-
-@pytest.fixture(scope="module")
-def page(folder: Path) -> Path:
-    return write_report(folder)
 
 
 # ---------------------------------------------------------------- degrees of learning
@@ -182,44 +155,24 @@ def _round(told: Info, clients: int = 4) -> DiffusionRound:
 
 def test_degrees_of_learning_follow_the_models_as_worked_out_by_hand() -> None:
     """See the module: (1, 0) -> (.5, .5), 10 -> 20 examples; (1, 0) -> (2/3, 1/3) -> (.5, .5), 20 -> 30 -> 40."""
-    found = diffusion.learning(_round(ROUND_1), np.array(COUNTS))
-    assert found.dol == pytest.approx(
-        np.array([[[1, 0], [1, 0]], [[0.5, 0.5], [2 / 3, 1 / 3]], [[0.5, 0.5], [0.5, 0.5]]])
-    )
-    assert found.sizes.tolist() == [[10, 20], [20, 30], [20, 40]]
+    pooled = diffusion.learned(_round(ROUND_1), np.array(COUNTS))
+    assert pooled.tolist() == [[[10, 0], [20, 0]], [[10, 10], [20, 10]], [[10, 10], [20, 20]]]
     ruler = diffusion.ruler({}, np.array(COUNTS))
-    distances = np.array([[FAR, FAR], [0, NEAR], [0, 0]])
-    assert ruler.simulated(found) == pytest.approx(distances)
-    assert ruler.closed(found) == pytest.approx(distances)
+    assert ruler.between(pooled) == pytest.approx(np.array([[FAR, FAR], [0, NEAR], [0, 0]]))
 
 
 def test_the_pooled_target_is_the_class_shares_of_all_clients() -> None:
     """30 examples of class 0 and 20 of class 1: u = (.6, .4); model 0 ends at (.5, .5), sqrt(2) / 10 from it."""
-    found = diffusion.learning(_round(ROUND_1), np.array(COUNTS))
+    pooled = diffusion.learned(_round(ROUND_1), np.array(COUNTS))
     ruler = diffusion.ruler({"target": "pooled"}, np.array(COUNTS))
-    assert ruler.simulated(found)[1, 0] == pytest.approx(math.sqrt(2) / 10)
+    assert ruler.between(pooled)[1, 0] == pytest.approx(math.sqrt(2) / 10)
     assert ruler.words == "L2 distance from pooled class shares"
-
-
-@given(st.data())
-def test_the_closed_form_is_the_recursion_for_every_metric(data: st.DataObject) -> None:
-    clients, classes = data.draw(st.integers(2, 6)), data.draw(st.integers(2, 5))
-    row = st.lists(st.integers(0, 40), min_size=classes, max_size=classes).filter(any)
-    counts = np.array(data.draw(st.lists(row, min_size=clients, max_size=clients)))
-    path = data.draw(st.lists(st.integers(0, clients - 1), min_size=1, max_size=8))
-    hops = [(1e-6, [move(0, a, b, 0.0)]) for a, b in pairwise(path)]
-    found = diffusion.learning(_round(info(path[:1], hops, [0]), clients), counts)
-    for metric in ("l2", "l1", "tv", "kl", "js", "w1"):
-        for target in ("uniform", "pooled"):
-            ruler = diffusion.ruler({"metric": metric, "target": target}, counts)
-            # an entropy near zero is a difference of numbers near one
-            assert ruler.closed(found) == pytest.approx(ruler.simulated(found), abs=1e-12)
 
 
 def test_a_chain_without_examples_has_no_distance_until_it_meets_one() -> None:
     counts = np.array([[0, 0], [5, 5]])
-    found = diffusion.learning(_round(info([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
-    distances = diffusion.ruler({}, counts).simulated(found)
+    pooled = diffusion.learned(_round(info([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
+    distances = diffusion.ruler({}, counts).between(pooled)
     assert math.isnan(distances[0, 0])
     assert distances[1, 0] == 0
 
@@ -239,12 +192,9 @@ def test_curves_are_means_over_models_and_rounds(folder: Path) -> None:
     found = _diffusion(folder)
     assert found.distance.x == (0, 1, 2)
     assert found.distance.mean == pytest.approx((0.70711, 0.41248, 0.35355), abs=1e-5)
-    assert found.closed.mean == pytest.approx(found.distance.mean)
     assert found.efficiency is not None
     assert (found.efficiency.x, found.efficiency.mean) == ((1, 2), pytest.approx((2e-6, 1e-6)))
-    assert found.gap < 1e-15
-    assert found.overbid < 1e-15
-    assert (found.rounds, found.chains, found.mismatched) == (2, 4, 0)
+    assert found.rounds == 2
     assert found.hops.mean == 1, "two diffusion rounds, then none"
     assert found.moved == 3 / 4, "3 moves of 2 models in 2 diffusion rounds"
     assert found.stayed == 2 / 4, "both models of round 2, of 4"
@@ -261,69 +211,41 @@ def test_the_band_is_over_seeds(tmp_path: Path) -> None:
     assert found.distance.mean[-1] == pytest.approx(FAR / 4)
 
 
-def test_a_bid_that_promises_what_the_move_does_not_bring_is_told(tmp_path: Path) -> None:
-    """The second move of model 1 brings .23570; its bid says .33570."""
-    told = json.loads(json.dumps(ROUND_1))
-    told["hops"][1]["moves"][0]["bid"] = NEAR + 0.1
-    assert _diffusion(make_run(tmp_path / "run", [told, ROUND_2])).overbid == pytest.approx(0.1)
+# ---------------------------------------------------------------- the section
+def _section(folder: Path) -> Section:
+    section = diffusion.section(read(folder), ["FedDif"], charts.colours(["FedDif"]))
+    assert section is not None
+    return section
 
 
-def test_chain_sizes_that_are_not_the_partitions_are_told(tmp_path: Path) -> None:
-    found = _diffusion(make_run(tmp_path / "run", [{**ROUND_1, "sizes": [20, 41]}, ROUND_2]))
-    assert found.mismatched == 1
-    assert "In 1 round of FedDif the chains’ examples in its info are not those" in diffusion.lead([found])
+def test_the_section_has_distance_efficiency_the_cell_and_the_paths(folder: Path) -> None:
+    section = _section(folder)
+    distance, efficiency, cell = section.charts
+    assert "FedDif from 0.707 to 0.354" in distance.described
+    assert "FedDif from 2 to 1" in efficiency.described
+    assert "diffusion round 2: model 1 from client 3 to 1" in cell.described
+    assert [(row.name, *row.cells) for row in section.tables[1].entries] == [
+        ("0", "0 → 1", "20", "0.707", "0.000"), ("1", "2 → 3 → 1", "40", "0.707", "0.000")
+    ]  # fmt: skip
 
 
-# ---------------------------------------------------------------- the page
-@pytest.fixture(scope="module")
-def radio_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(make_run(tmp_path_factory.mktemp("radio") / "run", channel=RADIO))
+def test_every_model_is_drawn_in_each_diffusion_round(folder: Path, rows: Rows) -> None:
+    """Model 0 goes from client 0 to 1 and stays there; model 1 goes from 2 to 3 and on to 1; client 3 is idle first."""
+    cell = _section(folder).charts[2]
+    drawn = [(r["panel"], r["model"], r["from"], r["to"], r["moves"]) for r in rows(cell) if "model" in r]
+    first, second = "diffusion round 1: 2 of 2 move", "diffusion round 2: 1 of 2 move"
+    assert drawn == [
+        (first, "0", 0, 1, True),
+        (first, "1", 2, 3, True),
+        (second, "0", 1, 1, False),
+        (second, "1", 3, 1, True),
+    ]
+    assert {r["client"] for r in rows(cell) if r["panel"] == second and "client" in r} == {0, 1, 2, 3}
 
 
-def test_sub_frames_and_joules_are_drawn_only_where_a_radio_was_modelled(page: Path, radio_page: Path) -> None:
-    priced = {"Global accuracy by sub-frames", "Global accuracy by energy"}
-    for where, shown in ((page, False), (radio_page, True)):
-        assert (priced <= set(re.findall(r"<strong>(.*?)</strong>", where.read_text()))) is shown
-        text = pages.said(where)
-        assert ("Sub-frames of 1 ms" in text) is shown
-        assert ("Energy J" in text) is shown
-        assert ("Priced under" in text) is shown
-
-
-def test_the_page_has_the_cost_and_the_diffusion_after_the_figures(page: Path) -> None:
-    titles = re.findall(r"<h2>(.*?)</h2>", page.read_text())
-    assert titles[2:6] == ["Figures", "Cost to target", "Diffusion", "Data and skew"]
-    text = pages.said(page)
-    assert "FedDif: 1 diffusion round per communication round on average" in text
-    assert "goes from 0.707 to 0.354" in text
-    assert re.search(r"over 4 chains it is never further from the simulated distance than (0|\de-1[67])\.", text)
-    titles = re.findall(r"<strong>(.*?)</strong>", page.read_text())
-    assert {"IID distance by diffusion round", "Diffusion efficiency by diffusion round",
-            "Where the models of FedDif went"} <= set(titles)  # fmt: skip
-
-
-def test_every_figure_is_well_formed_and_takes_its_colours_from_the_page(radio_page: Path) -> None:
-    drawn = svgs(radio_page)
-    assert len(drawn) == 9, "difference; accuracy by round, MB, sub-frames, J; distance, efficiency, cell; labels"
-    for svg in drawn:
-        assert xml.fromstring(svg).tag == "svg"
-        assert not re.search(r"#0d0e|#0a0b|#01020|#04050|#07080", svg)
-    iid = next(s for s in drawn if "IID distance by diffusion round" in s)
-    assert "FedDif from 0.707 to 0.354" in iid
-    cell = next(s for s in drawn if "Moves of FedDif" in s)
-    assert "diffusion round 2: model 1 from client 3 to 1" in cell
-    assert "diffusion round 2: 1 of 2 move" in cell
-
-
-def test_the_paths_are_spelled_out(page: Path) -> None:
-    text = pages.said(page)
-    assert "0 0 → 1 20 0.707 0.000 1 2 → 3 → 1 40 0.707 0.000" in text
-
-
-def test_without_a_radio_clients_stand_on_a_circle_and_the_page_says_so(page: Path) -> None:
-    text = pages.said(page)
-    assert "No radio was modelled in this run, so there are no places: clients stand on a circle" in text
-    assert "triangle" not in text
+def test_a_round_in_which_no_model_moves_has_no_path_to_draw(tmp_path: Path) -> None:
+    section = _section(make_run(tmp_path / "run", [ROUND_2, ROUND_2]))
+    assert [c.title for c in section.charts] == ["IID distance by diffusion round"]
 
 
 def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> None:
@@ -331,95 +253,20 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
     folder = make_run(tmp_path / "run", channel=RADIO)
     shown = _diffusion(folder).shown
     assert shown is not None
-    ground = diffusion.ground(read(folder), shown, 4)
+    places, radius = diffusion.ground(read(folder), shown, 4)
     radio = Radio(cell_radius_m=100.0)
     expected = radio.positions(Key(0) / "channel", 1, 1, 5)[1:]
-    assert ground.at(2) == pytest.approx(expected)
-    assert ground.radius == 100
-    assert "the circle the edge of the cell, 100 m from it; devices are placed at random anew in each" in ground.words
-    priced = cost.priced(read(folder))
-    assert priced is not None
-    assert priced.words.startswith("Priced under this run’s own radio: of 106 resource blocks")
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_run_without_facts_has_the_page_it_had(tmp_path: Path) -> None:
-    bare = write_report(make_run(tmp_path / "bare", kept=False))
-    titles = re.findall(r"<h2>(.*?)</h2>", bare.read_text())
-    assert titles == [
-        "Headline", "Differences to FedAvg", "Figures", "Data and skew", "Traffic", "Configuration",
-        "Environment", "Reproduce this run",
-    ]  # fmt: skip
-    assert len(svgs(bare)) == 4
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_info_of_another_shape_bring_the_costs_and_no_diffusion(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", kept=False)
-    row = {"method": "FedDif", "seed": 0, "round": 1, "type": "dict", "info": {"swaps": 3}}
-    rewrite(folder, info=[row])
-    titles = re.findall(r"<h2>(.*?)</h2>", write_report(folder).read_text())
-    assert "Cost to target" in titles
-    assert "Diffusion" not in titles
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_round_in_which_no_model_moves_has_no_path_to_draw(tmp_path: Path) -> None:
-    text = pages.said(write_report(make_run(tmp_path / "run", [ROUND_2, ROUND_2])))
-    assert "FedDif: 0 diffusion rounds per communication round on average" in text
-    assert "Where the models of FedDif went" not in text
-    assert "Diffusion efficiency by diffusion round" not in text
-
-
-@pytest.mark.slow
-def test_a_large_cell_stays_small_and_says_what_is_left_out(tmp_path: Path) -> None:
-    clients, models, hops = 1000, 300, 20
-    counts = [[1 + c % 7, 1 + c % 3] for c in range(clients)]
-    told = [
-        (1e-6, [move(m, m + k * models % clients, m + (k + 1) * models % clients, 0.0) for m in range(models)])
-        for k in range(hops)
-        if (k + 2) * models <= clients
-    ]
-    # the rest of the hops move the first model alone
-    at = told[-1][1][0]["dst"]
-    for k in range(len(told), hops):
-        told.append((1e-6, [move(0, at, k, 0.0)]))
-        at = k
-    one = info(range(models), told, [0] * models)
-    text = pages.said(write_report(make_run(tmp_path / "run", [one, one], counts=counts)))
-    assert "Drawn: the first 6 of 20 diffusion rounds, the first 16 of 300 models" in text
-    assert "200 of the clients that take no part" in text
-    assert "The first 16 of 300 models." in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_warnings_stand_among_the_notes_and_ignored_bids_beside_the_lost_clients(tmp_path: Path) -> None:
-    warned = {**ROUND_1, "warnings": ["nobody can send"]}
-    again = {**ROUND_2, "warnings": ["nobody can send", "and <b>this</b>"],
-             "ignored": [{"client": 3, "step": "bid", "reason": "diffusion round 1: not finite"}]}  # fmt: skip
-    folder = make_run(tmp_path / "run", [warned, again])
-    lost = {
-        "method": "FedDif",
-        "seed": 0,
-        "round": 2,
-        "client": 3,
-        "step": "bid",
-        "reason": "diffusion round 1: not finite",
-    }
-    rewrite(folder, failures=[lost])
-    text = pages.said(write_report(folder))
-    assert "FedDif: nobody can send (first at seed 0, round 1, in 2 rounds of all seeds together)" in text
-    assert "FedDif: and <b>this</b> (seed 0, round 2)" in text
-    assert "diffusion round 1: not finite 1 1 2–2" in text
-    assert "FedDif ignored 1 reply that could not be right: those clients did reply, and are counted here too." in text
+    assert places(2) == pytest.approx(expected)
+    assert radius == 100
+    _, words = cost.priced(read(folder))
+    assert words.startswith("Priced under this run’s own radio: of 106 resource blocks")
 
 
 # ---------------------------------------------------------------- cost to target
 def _rows(folder: Path) -> list[str]:
     """The table of costs as text, without a radio."""
     record = read(folder)
-    marks = dict(zip(record.methods, figures.looks([False] * len(record.methods)), strict=True))
-    section = cost.section(record, marks, cost.quantities(record), None)
+    section = cost.section(record, charts.colours(record.methods))
     assert section is not None
     return [" ".join((entry.name, *entry.cells)) for entry in section.tables[0].entries]
 
@@ -443,19 +290,6 @@ def test_the_cost_to_fedavgs_peak_is_what_was_sent_until_then(folder: Path) -> N
         "FedAvg": {"Iterations": 1, "Models": 4, "Traffic": pytest.approx(0.004)},
         "FedDif": {"Iterations": 4, "Models": 11, "Traffic": pytest.approx(0.011)},
     }
-
-
-def test_the_table_of_costs_gives_every_unit(radio_page: Path) -> None:
-    text = pages.said(radio_page)
-    assert (
-        "The target is FedAvg’s best value on the test curve: 50.0 %, each seed its own. That is a reporting choice"
-        in text
-    )
-    head = "Method Seeds that reached it Rounds Iterations training legs Models sent Traffic MB Sub-frames of 1 ms "
-    assert head + "Time s, radio and training Energy J, radio and training" in text
-    assert re.search(
-        r"FedAvg 1 of 1 1 1 4 0\.0040 \d+ [\d.]+ [\d.]+ FedDif 1 of 1 2 4 11 0\.011 \d+ [\d.]+ [\d.]+", text
-    )
 
 
 def test_a_method_that_never_gets_there_is_not_reached(tmp_path: Path) -> None:
@@ -500,7 +334,6 @@ def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path
 
 
 # ---------------------------------------------------------------- what can be wrong with the log
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -532,7 +365,7 @@ def test_info_that_cannot_be_are_named_with_their_line(
     edit(first["info"])
     rewrite(folder, info=[first, *rest])
     with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
-        write_report(folder)
+        _section(folder)
     assert re.search(message, str(refused.value))
 
 
@@ -545,12 +378,10 @@ def test_info_that_cannot_be_are_named_with_their_line(
 )
 def test_a_measure_that_is_none_is_refused(tmp_path: Path, options: str, message: str) -> None:
     with pytest.raises(RunError, match=message):
-        write_report(make_run(tmp_path / "run", options=options))
+        _section(make_run(tmp_path / "run", options=options))
 
 
-# ---------------------------------------------------------------- a run that was run, and a browser
-@pytest.mark.usefixtures("undrawn")
-def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Path) -> None:
+def test_what_a_run_records_is_followed(tmp_path: Path) -> None:
     simulate(
         {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},
         split=Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=World(channel=Radio()),
@@ -561,23 +392,6 @@ def test_what_a_run_records_agrees_with_lemma_2_and_so_do_its_bids(tmp_path: Pat
     found = diffusion.diffusion(record, "FedDif", lambda counts: diffusion.ruler(options, counts))
     assert found is not None
     assert found.hops.mean >= 1
-    assert found.mismatched == 0
-    assert found.gap < 1e-12
-    assert found.overbid < 1e-9
     passes = record.passes["FedDif", 0]
     iterations = {t: info.iterations for _, t, info in diffusion.info_of(record, "FedDif", DiffusionRound)}
     assert passes == iterations, "legs counted in the work are those FedDif counted"
-    assert "this run’s own radio" in pages.said(write_report(tmp_path / "run"))
-
-
-@pytest.mark.slow
-@pages.needs_browser
-@pages.on_both
-def test_a_browser_shows_the_figures_without_overflow_in_both_schemes(
-    page: Path, tmp_path: Path, width: int, scheme: int
-) -> None:
-    measured = pages.measure(page, tmp_path, width, scheme)
-    assert measured["width"] == width
-    assert measured["over"] <= 0, "the page scrolls sideways"
-    assert measured["drawn"] == 7
-    assert measured["text"] == measured["ink"], "figure text follows the page's colour"

@@ -10,20 +10,19 @@ Embeddings have two numbers.  Client 0 has labels 0, 0 and 1, client 1 labels 0 
 Matched are 0 with 3 at distance 1 and 2 with 4 at distance 3; half the distance of client 0's two of label 0 is 2.
 """
 
+import base64
 import dataclasses
-import importlib.util
+import io
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from records import rewrite
 from torch import Tensor
 
@@ -34,27 +33,13 @@ from unskew.experiment import config
 from unskew.info import Embeddings, adapter
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.report import figures, html, read, write_report
-from unskew.report.section import Chart
+from unskew.report import charts, read
+from unskew.report.section import Chart, Section
 from unskew.report.sections import embeddings, generated_images, one_round
 from unskew.run import setup as run_setup
 
-
-def _neighbour(name: str) -> ModuleType:
-    """A test module of reports, for the page checks it has."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its module up.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = _neighbour("test_report")
-
 Info = dict[str, Any]
+Rows = Callable[[Chart], list[dict[str, Any]]]
 SEEN = {"server": "each participant's embeddings", "clients": "the embeddings that were kept"}
 SAID: Info = {"warnings": [], "ignored": []}
 ROUND: Info = {
@@ -175,66 +160,33 @@ def made(folder: Path, options: Info | None = None) -> Chart | str:
     found = one_round.one_round(record, "feddistr")
     assert found is not None
     assert found.uploads is not None
-    return generated_images.gallery(record, found, found.uploads, options or {}, "g")
+    return generated_images.gallery(record, found, found.uploads, options or {})
 
 
 # ---------------------------------------------------------------- the section
-def test_a_round_is_found_though_later_rounds_have_nothing_to_show(tmp_path: Path, digits: Any) -> None:
-    page = write_report(make_run(tmp_path / "run", sha256=digits.sha256))
-    text = pages.said(page)
-    assert "Embeddings and generated images" in text
-    assert "6 embeddings of 3 clients, 2 pairs of equal label matched, 1 of them taken for the same; 5 " in text
-    assert "Soft labels" not in text
-    parsed = pages.parsed(page)
-    assert not parsed.open
-    for name in ("one-round", "plane0", "aligned0", "gallery0"):
-        assert f'id="{name}-' in page.read_text()
+def _section(folder: Path, method: str = "feddistr") -> Section:
+    section = embeddings.section(read(folder), [method], charts.colours([method]))
+    assert section is not None
+    return section
 
 
-def test_the_lead_compares_the_one_round_with_the_rounds_of_fedavg(tmp_path: Path) -> None:
-    """4,000 bytes to .8; FedAvg has .3, .5, .7, .9 after 400,000 bytes each."""
-    assert embeddings.against_rounds(read(make_run(tmp_path / "run")), ["feddistr"]) == [
-        "After round 1 fedavg has 30.0 % of the global test set right.",
-        "feddistr is at 80.0 % after one round, in which the server and all clients sent 0.0040 MB; fedavg is first as "
-        "good after round 4 and 1.60 MB, 400 times as much.",
-    ]
+def test_a_round_is_drawn_though_later_rounds_have_nothing_to_show(tmp_path: Path, digits: Any) -> None:
+    section = _section(make_run(tmp_path / "run", sha256=digits.sha256))
+    assert "6 embeddings of 3 clients, 1 of 2 matched pairs taken for the same." in section.lead
+    titles = " | ".join(chart.title for chart in section.charts)
+    for title in ("Embeddings by client", "What clients have in common", "What the embeddings of feddistr say"):
+        assert title in titles
 
 
-def test_fedavg_that_never_gets_so_far_is_said(tmp_path: Path) -> None:
-    _, said = embeddings.against_rounds(read(make_run(tmp_path / "run", rounds=3)), ["feddistr"])
-    assert said.endswith("fedavg never gets so far: it is at 70.0 % after round 3 and 1.20 MB.")
+def test_mixtures_are_in_the_table_alone(tmp_path: Path) -> None:
+    section = _section(make_run(tmp_path / "run", {"fedpft": lambda s, t: MIXTURES}), "fedpft")
+    assert section.charts == ()
+    assert section.tables[0].entries[0].cells[0] == "not reported"
 
 
-@pytest.mark.parametrize("stopped", ["fedavg", "feddistr"])
-def test_nothing_is_said_of_a_run_that_was_stopped_before_it_was_evaluated(tmp_path: Path, stopped: str) -> None:
-    record = read(make_run(tmp_path / "run"))
-    for (method, _, name), values in record.series.items():
-        if method == stopped and name == "global.accuracy":
-            for t in [t for t in values if t > 0]:
-                del values[t]
-            values[0] = 0.1
-    assert embeddings.against_rounds(record, ["feddistr"]) == []
-
-
-def test_a_method_of_one_round_has_one_mark(tmp_path: Path) -> None:
-    record = read(make_run(tmp_path / "run"))
-    marks = dict(zip(record.methods, figures.looks([False, False]), strict=True))
-    chart = embeddings.accuracy_chart(record, marks)
-    assert chart is not None
-    assert "feddistr 80.0 % at 1 k numbers; fedavg 90.0 % at 500 k numbers" in chart.svg
-    drawn = [len(re.findall(r"<use ", g)) for g in re.findall(r'<g id="one-round-line2d_\d+">.*?</g>\n</g>', chart.svg,
-                                                              flags=re.S)]  # fmt: skip
-    assert 1 in drawn
-    assert 5 in drawn
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_mixtures_are_in_the_table_and_not_among_soft_labels(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", {"fedpft": lambda s, t: MIXTURES}))
-    text = pages.said(page)
-    assert "What each party saw" in text
-    assert "Soft labels" not in text
-    assert "Embeddings by client" not in text
+def test_the_table_says_who_trained_which_model(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "trained_at": "the server"})})
+    assert _section(folder).tables[0].entries[0].cells[-1] == "The server."
 
 
 def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
@@ -257,99 +209,44 @@ def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
     assert found.privacy.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_where_nobody_tells_the_nearest_image_the_table_says_so(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "closest": {"0": None}})}))
-    assert "not reported" in pages.said(page)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_table_says_who_trained_which_model(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, "trained_at": "the server"})}))
-    assert "The server." in pages.said(page)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_page_without_one_round_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_run(tmp_path / "run", {"m": lambda s, t: {"epsilon": 1.0}})
-    now = write_report(folder).read_bytes()
-    monkeypatch.setattr(html, "SECTIONS", replace(html.SECTIONS, ours={}))
-    assert write_report(folder).read_bytes() == now
-
-
-@pytest.mark.slow
-def test_equal_runs_give_equal_pages(tmp_path: Path, digits: Any) -> None:
-    folder = make_run(tmp_path / "run", sha256=digits.sha256)
-    assert write_report(folder).read_bytes() == write_report(folder).read_bytes()
-
-
 # ---------------------------------------------------------------- alignment
-def test_the_two_clients_that_share_most_are_drawn() -> None:
-    found = uploads()
-    assert embeddings.closest_clients(found) == (0, 1)
-    # Client 2 shares more, though what it has is further off.
-    more = {**ROUND, "pairs": [[0, 3, 1.0], [2, 4, 3.0], [1, 5, 1.5]], "sets": [[0], [1, 5], [2], [3], [4]]}
-    assert embeddings.closest_clients(uploads(more)) == (0, 2)
-
-
-def test_matches_stand_side_by_side_and_others_alone() -> None:
-    rows, left_out = embeddings.rungs(uploads(), (0, 1))
-    assert [(r.label, r.left, r.right) for r in rows] == [(0, 0, 3), (0, 1, None), (1, 2, 4)]
-    assert left_out == 0
-
-
-def test_of_many_matches_the_joined_and_the_nearest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "MOST_PAIRS", 1)
-    rows, left_out = embeddings.rungs(uploads(), (0, 1))
-    assert [(r.left, r.right) for r in rows] == [(0, 3)]
-    assert left_out == 1
-    chart = embeddings.alignment_chart("a", "feddistr", uploads())
-    assert chart is not None
-    assert "The 1 nearest of 2 pairs." in chart.caption
-
-
-def test_what_is_near_and_not_joined_has_a_sign_of_its_own() -> None:
-    near = uploads({**ROUND, "threshold": 5.0})
-    chart = embeddings.alignment_chart("a", "feddistr", near)
-    assert chart is not None
-    assert [name for name, _ in chart.legend] == [
-        "joined", "matched, too far apart", "near, but its set has that client already"
+def test_matches_have_their_distance_and_what_came_of_them() -> None:
+    assert [(m["pair"], m["distance"], m["state"]) for m in embeddings.matched(uploads())] == [
+        ("label 0: 0 and 1 (0, 3)", 1, "joined"), ("label 1: 0 and 1 (2, 4)", 3, "too far apart")
     ]  # fmt: skip
-    assert "threshold 5: label 0 at 1 joined; label 1 at 3 apart." in chart.svg
+    near = uploads({**ROUND, "threshold": 5.0})
+    assert embeddings.matched(near)[1]["state"] == "near, its set has that client"
+    through = uploads({**ROUND, "sets": [[0, 3], [1], [2, 4], [5]]})
+    assert embeddings.matched(through)[1]["state"] == "joined", "through a third client's"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_without_a_common_label_nothing_is_drawn_and_that_is_said(tmp_path: Path) -> None:
+def test_without_a_common_label_no_matches_are_drawn(tmp_path: Path) -> None:
     alone = {**ROUND, "pairs": [], "sets": [[i] for i in range(6)], "kept": list(range(6))}
-    assert embeddings.alignment_chart("a", "feddistr", uploads(alone)) is None
-    page = write_report(make_run(tmp_path / "run", {"feddistr": first_round(alone)}))
-    assert "no two clients sent one of the same label, so nothing was matched and all were kept" in pages.said(page)
-
-
-def test_two_may_be_joined_through_a_third_clients() -> None:
-    """Number 4, of client 1, is further from 2 than the threshold, and in its set."""
-    chart = embeddings.alignment_chart("a", "feddistr", uploads({**ROUND, "sets": [[0, 3], [1], [2, 4], [5]]}))
-    assert chart is not None
-    assert "Two beyond the threshold are joined through a third client’s." in chart.caption
-    plain = embeddings.alignment_chart("a", "feddistr", uploads())
-    assert plain is not None
-    assert "third" not in plain.caption
+    assert embeddings.alignment_chart("feddistr", uploads(alone)) is None
+    section = _section(make_run(tmp_path / "run", {"feddistr": first_round(alone)}))
+    assert "no two clients sent one of the same label" in section.lead
 
 
 # ---------------------------------------------------------------- the plane
-def test_embeddings_of_two_numbers_lose_nothing_in_the_plane() -> None:
-    chart = embeddings.plane_chart("p", "feddistr", uploads())
+def test_embeddings_of_two_numbers_lose_nothing_in_the_plane(rows: Rows) -> None:
+    chart = embeddings.plane_chart("feddistr", uploads())
     assert chart is not None
-    assert "The plane holds 100 % of the embeddings’ variance" in chart.caption
-    assert [name for name, _ in chart.legend] == ["client 0", "client 1", "client 2"]
-    assert "6 embeddings of feddistr in the plane, of 3 clients and 3 labels; 1 were merged" in chart.svg
+    assert "The plane holds 100 % of the variance" in chart.caption
+    points = [r for r in rows(chart) if "client" in r]
+    assert [r["client"] for r in points] == ["0", "0", "0", "1", "1", "2"]
+    assert [r["open"] for r in points] == [False, False, False, True, False, False]
+    at = np.array([[r["x"], r["y"]] for r in points])
+    sent = np.array(ROUND["embeddings"])
+    assert np.linalg.norm(at[:, None] - at, axis=2) == pytest.approx(
+        np.linalg.norm(sent[:, None] - sent, axis=2), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("v", [np.zeros((4, 3)), np.eye(2)])
 def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
     n = len(v)
     found = dataclasses.replace(uploads(), v=v, labels=(0,) * n, counts=(1,) * n, owners=(0,) * n, sets=(), matches=())
-    assert embeddings.plane_chart("p", "feddistr", found) is None
+    assert embeddings.plane_chart("feddistr", found) is None
 
 
 # ---------------------------------------------------------------- pictures
@@ -357,12 +254,20 @@ def test_pictures_are_made_of_the_embeddings_and_stand_beside_real_ones(tmp_path
     """Label 0 of client 0 has two embeddings, so six images of each are made; number 1 is at 4, half bright."""
     chart = made(make_run(tmp_path / "run", sha256=digits.sha256))
     assert isinstance(chart, Chart)
-    assert "data:image/png;base64" in chart.svg
-    assert "6 images that the prior makes from each embedding (n: images behind it)" in chart.caption
-    assert "Merged: another client’s embedding was sent for it." in chart.caption
-    assert "think before passing the page on" in chart.caption
-    for text in ("client 2", "label 2", "n 12, merged", "real, the client’s own"):
-        assert text in chart.svg
+    for text in ("client 2, label 2", "n 12, merged", "real images of client 0, label 0", "made from embedding 1"):
+        assert text in chart.html
+    (png,) = re.findall(r'made from embedding 1 [^>]*base64,([^"]*)"', chart.html)
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
+    assert pixels.shape == (8, 6 * 9, 3)
+    assert (pixels[:, :8] == 128).all()
+
+
+def test_counts_that_were_not_sent_are_not_shown(tmp_path: Path, digits: Any) -> None:
+    noisy = {**ROUND, **COVERED, "counts": [0] * 6}
+    chart = made(make_run(tmp_path / "run", {"feddistr": first_round(noisy)}, sha256=digits.sha256))
+    assert isinstance(chart, Chart)
+    assert ">n 0" not in chart.html
+    assert "n: images" not in chart.caption
 
 
 def test_real_images_are_those_of_the_client_and_label(tmp_path: Path, digits: Any) -> None:
@@ -394,7 +299,7 @@ def test_without_real_images_the_others_are_drawn_and_the_caption_says_why(
     assert isinstance(chart, Chart)
     assert "No real images beside them: " in chart.caption
     assert why in chart.caption
-    assert "the client’s own" not in chart.svg
+    assert "real images of" not in chart.html
 
 
 def test_the_data_of_a_deployed_run_is_not_looked_for(
@@ -409,7 +314,6 @@ def test_the_data_of_a_deployed_run_is_not_looked_for(
     assert isinstance(made(folder), Chart)
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("info", "options", "why"),
     [
@@ -426,7 +330,7 @@ def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options:
     assert said.startswith("No images are drawn for feddistr: ")
     assert why in said
     if not options:
-        assert why in pages.said(write_report(folder))
+        assert why in _section(folder).lead
 
 
 def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,30 +339,6 @@ def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch
     rows, all_rows = generated_images.gallery_rows(uploads())
     assert [(s.client, s.label, s.numbers) for s in rows] == [(0, 0, (0, 1)), (0, 1, (2,)), (1, 0, (3,)), (2, 2, (5,))]
     assert all_rows == 5
-
-
-def test_counts_that_were_not_sent_are_not_drawn(tmp_path: Path, digits: Any) -> None:
-    noisy = {**ROUND, **COVERED, "counts": [0] * 6}
-    chart = made(make_run(tmp_path / "run", {"feddistr": first_round(noisy)}, sha256=digits.sha256))
-    assert isinstance(chart, Chart)
-    assert ">n 0" not in chart.svg
-    assert "n: images" not in chart.caption
-
-
-@pytest.mark.slow
-def test_a_page_with_many_embeddings_stays_small(tmp_path: Path, digits: Any) -> None:
-    """Fifty clients, five labels each, and noise for pictures, which no PNG makes smaller."""
-    n = 250
-    v = torch.randn(n, 2, generator=Key(0).generator())
-    many = {
-        **ROUND, "embeddings": v.tolist(), "labels": [i % 5 for i in range(n)], "counts": [9] * n,
-        "owners": [i % 3 for i in range(n)], "sent": n, "pairs": [[i, i + 1, 1.0] for i in range(n - 1)],
-        "sets": [[i] for i in range(n)], "kept": list(range(n)),
-    }  # fmt: skip
-    methods = {f"feddistr{i}": first_round(many) for i in range(3)}
-    page = write_report(make_run(tmp_path / "run", methods, sha256=digits.sha256))
-    assert page.stat().st_size < 2_000_000
-    assert "Embeddings are drawn for the first 2 methods." in pages.said(page)
 
 
 # ---------------------------------------------------------------- what cannot be

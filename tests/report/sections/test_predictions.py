@@ -11,8 +11,7 @@ import pytest
 import unskew as us
 from unskew.info import PredictedNumbers, RankedClasses, RecallByClass
 from unskew.record.reader import info_of, read
-from unskew.report import figures
-from unskew.report.html import write_report
+from unskew.report import charts, write_report
 from unskew.report.section import Table
 from unskew.report.sections import predictions
 from unskew.tasks.binary import ranked
@@ -58,8 +57,7 @@ def test_a_report_draws_what_its_kind_of_task_makes_of_predictions(
     y = {"regression": X[:, 0], "binary": X[:, 0] > 0, "survival": np.stack([X[:, 0] ** 2, X[:, 1] > 0], 1)}[kind]
     us.simulate(METHODS, data=(X, y), task=kind, split=us.IID(num_clients=2), rounds=1, out=folder, progress=False)
     record = read(folder)
-    marks = dict(zip(METHODS, figures.looks([False, False]), strict=True))
-    section = predictions.section(record, list(METHODS), marks)
+    section = predictions.section(record, list(METHODS), charts.colours(list(METHODS)))
     assert [chart.title for chart in section.charts] == titles if section else not titles
     page = (folder / "report.html").read_text()
     assert all(title in page for title in titles)

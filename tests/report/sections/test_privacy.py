@@ -1,6 +1,7 @@
 """The report's part about differential privacy, from runs of two rounds."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from unskew.decide.forecast.plan import plan
 from unskew.experiment import config
 from unskew.info import ExampleBudget, Privacy, PrivacyBudget
 from unskew.record.reader import info_of
-from unskew.report import read
-from unskew.report.figures import looks
+from unskew.report import charts, read
+from unskew.report.section import Chart
 from unskew.report.sections import privacy
 from unskew.run import loop
 from unskew.server.privacy import cohort_epsilon, epsilon, sampled_epsilon
 
+Rows = Callable[[Chart], list[dict[str, Any]]]
 METHODS = {
     "open": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=0.0)),
     "central": us.wrap(us.FedAvg(), us.CentralDP(noise_multiplier=5.0, max_epsilon=50.0)),
@@ -62,9 +64,7 @@ def test_a_guarantee_leaves_out_what_clients_agreed_on_before_training(
         }
     )
     record = read(loop.start(experiment, tmp_path / "run").folder)
-    section = privacy.draw(
-        record, record.methods, dict(zip(record.methods, looks([False] * len(record.methods)), strict=True))
-    )
+    section = privacy.draw(record, record.methods, charts.colours(record.methods))
     assert section is not None
     for row in section.tables[0].entries:
         *_, guarantee, server, clients = row.cells
@@ -85,7 +85,7 @@ def test_plan_and_report_say_what_all_trainings_of_a_run_cost_together(tmp_path:
     by_hand = f"epsilon {cohort_epsilon(5.0, 4, 4, 8, 1e-5):.4g} at delta 1e-05"
     assert any(by_hand in note and "all 4 trainings" in note for note in plan(experiment).notes)
     record = read(loop.start(experiment, tmp_path / "run").folder)
-    section = privacy.draw(record, record.methods, dict(zip(record.methods, looks([False] * 2), strict=True)))
+    section = privacy.draw(record, record.methods, charts.colours(record.methods))
     assert section is not None
     assert by_hand in section.lead
 
@@ -117,18 +117,18 @@ def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path
     notes = plan(experiment).notes
     assert all(any(text in note for note in notes) for text in texts), notes
     record = read(loop.start(experiment, tmp_path / "run").folder)
-    section = privacy.draw(record, record.methods, dict(zip(record.methods, looks([False] * 2), strict=True)))
+    section = privacy.draw(record, record.methods, charts.colours(record.methods))
     assert section is not None
     assert all(text in section.lead for text in texts), section.lead
     assert re.fullmatch(r"What each client has spent: examples, seed [01]", section.tables[1].caption)
 
 
-def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
+def test_a_run_reports_what_each_round_has_spent(tmp_path: Path, rows: Rows) -> None:
     us.simulate(METHODS, split=us.Dirichlet(num_clients=4), rounds=2, out=tmp_path / "run", progress=False)
     record = read(tmp_path / "run")
     spent = [i.info.privacy.epsilon for i in info_of(record, "central", PrivacyBudget)]
     assert spent == pytest.approx([cohort_epsilon(5.0, 4, 4, t, 1e-5) for t in (1, 2)], abs=1e-6)
-    section = privacy.draw(record, list(METHODS), dict(zip(METHODS, looks([False] * 4), strict=True)))
+    section = privacy.draw(record, list(METHODS), charts.colours(list(METHODS)))
     assert section is not None
     assert re.fullmatch(
         r"open spent no privacy, as there is no noise; central spent ε = [\d.]+; local spent ε = [\d.]+; "
@@ -136,8 +136,8 @@ def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
         section.lead,
     ), section.lead
     (of_clients, of_examples), (table, clients) = section.charts, section.tables
-    assert [name for name, _ in of_clients.legend] == ["central", "local"]
-    assert [name for name, _ in of_examples.legend] == ["examples"]
+    assert {r["method"] for r in rows(of_clients)} == {"central", "local"}
+    assert {r["method"] for r in rows(of_examples)} == {"examples"}
     assert [row.cells[:3] for row in table.entries] == [
         ("1", "0", "–"),
         ("1", "5", "50"),
@@ -149,7 +149,7 @@ def test_a_run_reports_what_each_round_has_spent(tmp_path: Path) -> None:
     ]
 
 
-def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest() -> None:
+def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest(rows: Rows) -> None:
     def budget(epsilon: float, covers: str, delta: float, **more: Any) -> Any:
         kind = ExampleBudget if more else PrivacyBudget
         return kind(
@@ -163,13 +163,13 @@ def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest() -> None:
         "c": {0: {1: budget(4.5, example, 1e-5, spent={0: 4.5})}},
         "d": {0: {1: budget(5.5, client, 1e-3)}},
     }
-    drawn = privacy._charts(spent, dict(zip("abcd", looks([False] * 4), strict=True)))
-    assert [(c.title, [name for name, _ in c.legend]) for c in drawn] == [
+    drawn = privacy.figures(spent, charts.colours("abcd"))
+    assert [(c.title, sorted({r["method"] for r in rows(c)})) for c in drawn] == [
         ("Epsilon by round, for one client's data, at delta 0.001", ["a", "d"]),
         ("Epsilon by round, for one client's data, at delta 1e-05", ["b"]),
         ("Epsilon by round, for one example of a client, at delta 1e-05", ["c"]),
     ]
-    assert "a 2.5; d 5.5" in drawn[0].svg
+    assert "a from 2.5 to 2.5; d from 5.5 to 5.5" in drawn[0].described
 
 
 def test_a_plan_says_what_a_run_will_spend() -> None:

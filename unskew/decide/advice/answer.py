@@ -18,10 +18,11 @@ from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Method
-from unskew.history import html_table
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
+from unskew.report import render
 from unskew.report.gain import Gain, ranked
+from unskew.report.section import Table, TableRow
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket
 from unskew.run import constant
@@ -381,8 +382,9 @@ class Advice:
         order = ranked(self.by_site)
         some = order if len(order) <= 2 * SITES_SHOWN else [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]]
         title = f"{len(some)} of {len(order)} sites, alone and with {self.check.chosen}, {self.sites.measure.axis}"
-        rows = [(self.sites.names[c], *self.site_row(c)) for c in some]
-        return f"<dl>{answers}</dl>{html_table(title, [('site', *SITE_COLUMNS), *rows]) if rows else ''}"
+        rows = tuple(TableRow(self.sites.names[c], self.site_row(c)) for c in some)
+        head = tuple((column, "") for column in ("site", *SITE_COLUMNS))
+        return f"<dl>{answers}</dl>{render.html(Table(title, head, rows)) if rows else ''}"
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""

@@ -14,13 +14,12 @@ from unskew.decide.pages import gains, own_folder, table
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
-from unskew.report import html
 from unskew.report.gain import ranked
-from unskew.report.section import Section
+from unskew.report.page import Page, write_page
+from unskew.report.section import Section, Table, TableRow
 from unskew.report.worth import bracket
 from unskew.run.folder import require_own
 from unskew.run.progress import duration
-from unskew.version import __version__
 
 MOST_DRAWN = 40
 """Sites up to which each has a mark in the figure."""
@@ -62,11 +61,11 @@ def write_advice(advice: Advice, folder: Path) -> Path:
     """
     with own_folder(folder):
         text = write_experiment(advice.sites, advice.experiment(), folder / EXPERIMENT, SITES)
-    return html.write(html.page("advice.html", view(advice, text)), folder / PAGE)
+    return write_page(view(advice, text), folder / PAGE)
 
 
-def view(advice: Advice, text: str) -> dict[str, object]:
-    """Collect the variables of the template."""
+def view(advice: Advice, text: str) -> Page:
+    """The page: its first answer, the gain of each training and of each site, and the rest folded."""
     first, *others = advice.sentences()
     sites, race = advice.sites, advice.race
     what = (
@@ -74,19 +73,21 @@ def view(advice: Advice, text: str) -> dict[str, object]:
         f"rounds; {sites.clock.rounds:,} rounds of training in {duration(advice.seconds)}"
     )
     in_python = sites.experiment.task.model.startswith(IN_PYTHON)
-    return {
-        "advice": advice,
-        "version": __version__,
-        "name": sites.experiment.name,
-        "what": what,
-        "lead": first[1],
-        "answers": others,
-        "sections": [s for s in sections(advice) if s.tables],
-        "toml": text,
-        "file": EXPERIMENT,
-        "division": division(sites, SITES),
-        "note": "Its model is a value of Python, which no file can hold: run it from Python." if in_python else "",
-    }
+    note = "Its model is a value of Python, which no file can hold: run it from Python." if in_python else ""
+    lead = (
+        f"{EXPERIMENT}, for unskew run: the recommended method, beside local training, FedAvg and pooled data, under "
+        f"seeds not used before. {division(sites, SITES)} {note}"
+    )
+    answers = tuple(TableRow(question, (answer,)) for question, answer in others)
+    parts = [s for s in sections(advice) if s.tables]
+    return Page(
+        f"{sites.experiment.name}: should they train together?",
+        what,
+        first[1],
+        [s.charts[0] for s in parts[:2] if s.charts],
+        Table("", (("", ""), ("answer", "")), answers, text=frozenset({1})),
+        sections=[*parts, Section("The experiment", lead, code=text)],
+    )
 
 
 def sections(advice: Advice) -> Sequence[Section]:
@@ -116,11 +117,11 @@ def sections(advice: Advice) -> Sequence[Section]:
         for n in advice.newcomers
     ]
     return (
-        Section("Is it worth it?", "", gains("worth", "Gain over local training", [*check.gains.items()], m), table(
+        Section("Is it worth it?", "", gains("Gain over local training", [*check.gains.items()], m), table(
             f"{m.label} on test rows, mean over sites, {len(check.seeds)} fresh seeds",
             ["Training", f"Mean | {percent}", "Seeds | lowest to highest", f"Gain over alone | {m.points}", "Reading"],
             worth)),
-        Section("Which sites benefit?", "", gains("sites", "Gain of each site", by_site, m), table(
+        Section("Which sites benefit?", "", gains("Gain of each site", by_site, m), table(
             f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
             ["Site", *(column.capitalize() for column in SITE_COLUMNS)],
             [(names[c], *advice.site_row(c)) for c in listed])),

@@ -1,6 +1,7 @@
 """The page of a tuning, and the tuned experiment beside it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -9,11 +10,11 @@ from unskew.decide.pages import gains, own_folder, table
 from unskew.decide.tuning.result import Tuning
 from unskew.decide.tuning.search import Searched
 from unskew.files import write_atomically
-from unskew.report import html
-from unskew.report.section import Section
+from unskew.report import charts
+from unskew.report.page import Page, write_page
+from unskew.report.section import Chart, Section
 from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
-from unskew.version import __version__
 
 PAGE, EXPERIMENT, SUMMARY, CLIENTS = "tuning.html", "tuned.toml", "tuning.json", "clients.json"
 
@@ -27,21 +28,28 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
     with own_folder(folder):
         write_experiment(tuning.sites, tuning.experiment, folder / EXPERIMENT, CLIENTS)
         write_atomically(folder / SUMMARY, json.dumps(tuning.to_json(), indent=1))
-    return html.write(html.page("tuning.html", view(tuning)), folder / PAGE)
+    return write_page(view(tuning), folder / PAGE)
 
 
-def view(tuning: Tuning) -> dict[str, object]:
-    """Collect the variables of the template."""
+def view(tuning: Tuning) -> Page:
+    """The page: what tuning was worth, and by method what was tried."""
     experiment, m = tuning.sites.experiment, tuning.sites.measure
-    return {
-        "version": __version__,
-        "name": experiment.name,
-        "what": f"{tuning.budget} for each of {len(tuning.searches)} methods, {experiment.rounds} rounds a trial",
-        "lead": tuning.lead,
-        "sections": [_worth(tuning, m), *(_trials(s, m) for s in tuning.searches if s.ranges)],
-        "file": EXPERIMENT,
-        "division": division(tuning.sites, CLIENTS),
-    }
+    searches = [s for s in tuning.searches if s.ranges]
+    worth, tried = _worth(tuning, m), [_trials(s, m) for s in searches]
+    pictures = [*worth.charts, *_best(searches, m), *(chart for s in tried for chart in s.charts)]
+    lead = (
+        "Every choice was made on validation rows of the clients that train; test rows decided nothing. "
+        f"{EXPERIMENT}, for unskew run, has the tuned methods under seeds not used before. "
+        f"{division(tuning.sites, CLIENTS)}"
+    )
+    return Page(
+        f"{experiment.name}: tuned at equal budgets",
+        f"{tuning.budget} for each of {len(tuning.searches)} methods, {experiment.rounds} rounds a trial",
+        tuning.lead,
+        pictures[:2],
+        worth.tables[0],
+        sections=[*tried, Section("The experiment", lead)],
+    )
 
 
 def _worth(tuning: Tuning, m: Measure) -> Section:
@@ -55,7 +63,23 @@ def _worth(tuning: Tuning, m: Measure) -> Section:
     head = ["Method", f"Default | {percent}", f"Tuned | {percent}", f"Gain | {m.points}", "Values", "Reading"]
     caption = f"{m.label} on test rows, mean over clients, seeds {', '.join(map(str, tuning.seeds))}"
     known = [(label, w.gain) for label, w in tuning.worth.items() if w.gain is not None]
-    return Section("What was it worth?", "", gains("worth", "Gain from tuning", known, m), table(caption, head, rows))
+    return Section("What was it worth?", "", gains("Gain from tuning", known, m), table(caption, head, rows))
+
+
+def _best(searches: Sequence[Searched], m: Measure) -> tuple[Chart, ...]:
+    """The best score of each method after each of its trials; none without scores."""
+    scores = [
+        {"method": s.method.label, "trial": i + 1, "score": m.scale * t.score}
+        for s in searches
+        for i, t in enumerate(s.trials)
+        if t.score is not None
+    ]
+    if not scores:
+        return ()
+    drawn = charts.best_so_far(scores, charts.colours([s.method.label for s in searches]), m.axis, m.higher)
+    ends = [(s.method.label, s.trials[s.best].score) for s in searches if s.best is not None]
+    told = "; ".join(f"{label} {m.with_unit(score)}" for label, score in ends if score is not None)
+    return (Chart("Best so far", "On validation rows, after each trial.", drawn, told),)
 
 
 def _trials(searched: Searched, m: Measure) -> Section:
@@ -67,5 +91,13 @@ def _trials(searched: Searched, m: Measure) -> Section:
         for i, t in enumerate(searched.trials)
     ]  # fmt: skip
     head = ["Trial", *searched.ranges, f"{m.label} | on validation rows", "Rounds", "Time | s", "End"]
-    title = f"Trials of {searched.method.label}"
-    return Section(title, "", (), table(f"{title}; the first has the settings as they were", head, rows))
+    label = searched.method.label
+    tried = [
+        {"trial": i + 1, "score": m.scale * t.score, **{name: t.values.get(name) for name in searched.ranges}}
+        for i, t in enumerate(searched.trials)
+        if t.score is not None
+    ]
+    caption = "A line is a trial; darker is a higher score on validation rows."
+    drawn = charts.parallel(tried, list(searched.ranges), m.axis) if tried else None
+    figures = () if drawn is None else (Chart(f"What was tried of {label}", caption, drawn, f"{len(tried)} trials."),)
+    return Section(label, "", figures, table(f"Trials of {label}; the first has the settings as they were", head, rows))

@@ -6,31 +6,29 @@ Notation   SL       soft labels, (classes, classes): row c is the mean predictio
            CR       class relations, (classes, classes): row c is softmax((W W^T)_c), W the classifier's weight
            ||w_c||  length of row c of W, no unit
 
-SL and CR side by side with ||SL - CR||_F by round are Fig. 8, ||w_c|| against the share of class c Fig. 4.  The share
-is that of all clients' training examples, from partition.json; no method with the term reveals or needs it.
-Every report has accuracy by round, Fig. 7.
+SL and CR with ||SL - CR||_F by round are Fig. 8, ||w_c|| against the share of class c Fig. 4.  The share is that of all
+clients' training examples, from partition.json; no method with the term reveals or needs it.
 
-The last part is for reproductions, which have no run folder of their own: accuracy by mu, Fig. 6, and features in the
-plane with the class weights among them, Fig. 5.  Their shares are of the clients that trained last.  Each function
-turns numbers into a `Chart`, which `svg_file.document` turns into a file.
+The last part is for reproductions: accuracy by mu, Fig. 6, and features in the plane with the class weights among them,
+Fig. 5.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import altair as alt
 import numpy as np
 import numpy.typing as npt
-from matplotlib.path import Path as Shape
-from matplotlib.ticker import MaxNLocator
 
 from unskew.errors import ConfigError
 from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
 from unskew.record.reader import Record, info_of
-from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, in_rows
+from unskew.report import charts, stats, tables
+from unskew.report.section import Chart, Section, SectionKind, TableRow, table
 from unskew.words import sentence
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
@@ -56,7 +54,6 @@ class DWHistory:
         distance: ||SL - CR||_F by round over seeds, None where there is no global model.
         seed: Seed of the matrices.
         shown: SL and CR at its first, middle and last round; fewer in a short run, none with many classes.
-        classes: Number of classes of the matrices.
         norms: ||w_c|| in the last round, by seed.
         shares: Class shares of all training examples, by seed.
         privacy: The weakest guarantee over the seeds, and what each party saw.
@@ -66,7 +63,6 @@ class DWHistory:
     distance: stats.Curve | None
     seed: int
     shown: tuple[Relations, ...]
-    classes: int
     norms: Mapping[int, tuple[float, ...]]
     shares: Mapping[int, tuple[float, ...]]
     privacy: Privacy
@@ -74,12 +70,10 @@ class DWHistory:
 
 @dataclass
 class _Seed:
-    """Statistics of one seed's rounds."""
-
     rounds: list[int] = field(default_factory=list)
     distance: dict[int, float] = field(default_factory=dict)
+    last: ClassRelations | None = None
     norms: tuple[float, ...] = ()
-    privacy: Privacy | None = None
 
 
 def history(record: Record, method: str) -> DWHistory | None:
@@ -88,36 +82,29 @@ def history(record: Record, method: str) -> DWHistory | None:
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    counted = set(tables.counted_seeds(record, method))
-    seeds: dict[int, _Seed] = {}
+    counted, seeds = set(tables.counted_seeds(record, method)), dict[int, _Seed]()
     for seed, at, info in info_of(record, method, ClassRelations):
-        if seed not in counted:
-            continue
-        kept = seeds.setdefault(seed, _Seed())
-        kept.rounds.append(at)
-        if info.distance is not None:
-            kept.distance[at] = info.distance
-        kept.norms = info.class_norms or kept.norms
-        kept.privacy = info.privacy
+        if seed in counted:
+            kept = seeds.setdefault(seed, _Seed())
+            kept.rounds.append(at)
+            kept.last, kept.norms = info, info.class_norms or kept.norms
+            if info.distance is not None:
+                kept.distance[at] = info.distance
     if not seeds:
         return None
     first = min(seeds)
     rounds = seeds[first].rounds
     wanted = {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
     # Read the info again: matrices of all rounds are too many to hold.
-    matrices = [
-        relations(at, info) for s, at, info in info_of(record, method, ClassRelations) if s == first and at in wanted
-    ]
-    shares = {s: _shares(record, s) for s in seeds if s in record.partitions}
+    again = (relations(t, i) for s, t, i in info_of(record, method, ClassRelations) if s == first and t in wanted)
     return DWHistory(
-        method=method,
-        distance=stats.curve_by_round([kept.distance for kept in seeds.values()]),
-        seed=first,
-        shown=tuple(r for r in matrices if r is not None),
-        classes=max((len(s) for s in shares.values()), default=0),
-        norms={s: kept.norms for s, kept in seeds.items() if kept.norms},
-        shares=shares,
-        privacy=max((k.privacy for k in seeds.values() if k.privacy is not None), key=lambda p: p.bound),
+        method,
+        stats.curve_by_round([kept.distance for kept in seeds.values()]),
+        first,
+        tuple(r for r in again if r is not None),
+        {s: kept.norms for s, kept in seeds.items() if kept.norms},
+        {s: _shares(record, s) for s in seeds if s in record.partitions},
+        max((kept.last.privacy for kept in seeds.values() if kept.last is not None), key=lambda p: p.bound),
     )
 
 
@@ -134,7 +121,7 @@ def _shares(record: Record, seed: int) -> tuple[float, ...]:
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on FedDW's term; None if there is no round that counts.
 
     Raises:
@@ -143,258 +130,138 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     histories = [t for m in methods if (t := history(record, m)) is not None]
     if not histories:
         return None
-    charts = [_distance_chart(histories, marks), _norms_chart(histories, marks)]
-    charts += [
-        relations_chart(f"relations{i}", f"{t.method}, seed {t.seed}", t.shown)
-        for i, t in enumerate(histories[:MOST_SHOWN])
-        if t.shown
-    ]
-    drawn = in_rows([c for c in charts if c is not None])
-    return Section("Soft labels and class relations", lead(histories), drawn, (_privacy_table(histories, marks),))
-
-
-def lead(histories: Sequence[DWHistory]) -> str:
-    """Summarise the effect of the term in a sentence for each method, and name the figures left out."""
-    sentences = [
-        f"{t.method}: the distance between soft labels and class relations goes from {t.distance.mean[0]:.3f} in round "
-        f"{t.distance.x[0]:g} to {t.distance.mean[-1]:.3f} in round {t.distance.x[-1]:g}."
-        if t.distance is not None
-        else f"{t.method}: no global model, so no class relations to hold against the soft labels."
-        for t in histories
-    ]
-    many = [t for t in histories if not t.shown]
-    if many:
-        classes = max(t.classes for t in many)
-        sentences.append(
-            f"The matrices of {', '.join(t.method for t in many)} are not drawn: a run keeps them for up to 20 classes"
-            + (f", and this one has {classes}." if classes else ".")
-        )
-    if len(histories) > MOST_SHOWN:
-        sentences.append(f"Matrices are drawn for the first {MOST_SHOWN} methods.")
-    return " ".join(sentences)
-
-
-def _privacy_table(histories: Sequence[DWHistory], marks: Mapping[str, figures.LineStyle]) -> Table:
-    return Table(
-        "What each party learned from the soft labels, and what is guaranteed about them",
-        (("Method", ""), ("Guarantee", ""), ("The server saw", ""), ("Clients saw", "")),
-        tuple(
-            TableRow(t.method, (t.privacy.guarantee, sentence(t.privacy.server), sentence(t.privacy.clients)),
-                  figures.swatch(marks[t.method]))
-            for t in histories
-        ),
-        "The smaller ε, the less an upload tells; of several seeds the largest is given. Models and what else a method "
-        "sends beside the soft labels have a guarantee only where it is named.",
-        frozenset({1, 2, 3}),
-    )  # fmt: skip
-
-
-# ---------------------------------------------------------------- figures
-def _distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
-    lines = [figures.Line(t.method, marks[t.method], t.distance) for t in histories if t.distance is not None]
-    if not lines:
-        return None
-    title = "Soft labels against class relations by round"
-    ends = "; ".join(f"{x.name} from {x.curve.mean[0]:.3f} to {x.curve.mean[-1]:.3f}" for x in lines)
-    svg = figures.lines_chart("dw-distance", lines, "round", "distance ||SL − CR||, no unit", 1.0, f"{title}: {ends}.")
-    band = "Band: lowest to highest seed." if max(x.curve.seeds for x in lines) > 1 else "One seed: no band."
-    classes = max(t.classes for t in histories)
-    caption = (
-        "How far the relations between classes in the global model’s last layer are from what the clients’ models say "
-        "of each class: the Frobenius norm of the difference of the two matrices, 0 if they are equal"
-        + (f" and at most {math.sqrt(2 * classes):.2f} for {classes} classes. " if classes else ". ")
-        + f"The term pulls it down, soft labels that grow sharper push it up. {band}"
-    )
-    return Chart(title, caption, svg, tuple((x.name, figures.swatch(x.look)) for x in lines))
-
-
-def _norms_chart(histories: Sequence[DWHistory], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
-    drawn = {
+    every = {
         t.method: [(t.shares[s], n) for s, n in t.norms.items() if len(t.shares.get(s, ())) == len(n)]
         for t in histories
     }
-    drawn = {method: rows for method, rows in drawn.items() if rows}
-    return norms_chart("dw-norms", drawn, "all clients’ training examples", marks) if drawn else None
+    norms = {method: pairs for method, pairs in every.items() if pairs}
+    drawn = [distance_chart(histories, marks)] if any(t.distance for t in histories) else []
+    drawn += [norms_chart(norms, "training examples", marks)] if norms else []
+    drawn += [relations_chart(f"{t.method}, seed {t.seed}", t.shown) for t in histories[:MOST_SHOWN] if t.shown]
+    without = ", ".join(t.method for t in histories if t.distance is None)
+    lead = f"No class relations for {without}: no global model." if without else ""
+    rows = [
+        TableRow(
+            t.method,
+            (t.privacy.guarantee, sentence(t.privacy.server), sentence(t.privacy.clients)),
+            charts.swatch(marks[t.method]),
+        )
+        for t in histories
+    ]
+    head = ["Method", "Guarantee", "The server saw", "Clients saw"]
+    note = "The largest ε of several seeds. It is about soft labels; models are covered only where they are named."
+    learned = table("What each party learned from the soft labels", head, rows, note, [1, 2, 3])
+    return Section("Soft labels and class relations", lead, tuple(drawn), (learned,))
+
+
+# ---------------------------------------------------------------- figures
+def distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, str]) -> Chart:
+    """How far SL and CR are apart, by round."""
+    lines = {t.method: t.distance for t in histories if t.distance is not None}
+    title = "Soft labels against class relations"
+    drawn = charts.curves(charts.of_curves(lines), marks, "round", "‖SL − CR‖", log=True)
+    return Chart(title, "0 if they are equal. The term pulls it down.", drawn, charts.ends(title, lines))
 
 
 Shared = tuple[Sequence[float], Sequence[float]]
 """Share and ||w_c|| of each class, under a seed."""
 
 
-def norms_chart(
-    name: str, drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, figures.LineStyle] | None = None
-) -> Chart:
+def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, str] | None = None) -> Chart:
     """Length of a class's weights against its share (Fig. 4), a mark for each class and seed.
 
     Args:
-        name: Prefix of the figure's ids, unique on its page.
         drawn: Values of each seed, by method; at least one.
-        whose: Owner of the shares, in words.
-        marks: Looks of the methods; distinct ones by default.
+        whose: What the shares are of, in words.
+        marks: Colours of the methods; distinct ones by default.
     """
-    marks = marks or dict(zip(drawn, figures.looks([False] * len(drawn)), strict=True))
-    correlations, seeds = [], max(map(len, drawn.values()))
-    with figures.style(name):
-        figure, axes = figures.chart(250)
-        axes.set_axisbelow(True)
-        for method, rows in drawn.items():
-            look = marks[method]
-            xs = [100 * v for shares, _ in rows for v in shares]
-            ys = [v for _, norms in rows for v in norms]
-            axes.plot(
-                xs, ys, linestyle="none", marker=Shape(np.array(look.marker)), markersize=6.5, alpha=0.8, mew=0.8,
-                markerfacecolor=look.colour if look.filled else "none", markeredgecolor=look.colour,
-            )  # fmt: skip
-            if len(drawn) == 1 and len(rows) == 1:
-                for c, (x, y) in enumerate(zip(xs, ys, strict=True)):
-                    axes.annotate(str(c), (x, y), (5, 3), textcoords="offset points", fontsize=9)
-            r = correlation(xs, ys)
-            correlations.append(f"{method} {'–' if r is None else _signed(r)}")
-        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel(f"share of {whose}, %")
-        axes.set_ylabel("length of the class’s weights, no unit")
-        title = "Weight of a class against its share"
-        svg = figures.markup(figure, name, f"{title}; correlation: {'; '.join(correlations)}.")
-    caption = (
-        "Each mark is a class: how long its row of the last layer is after the last round, against how much of "
-        f"{whose} it makes up. A layer that favours frequent classes has its marks rise to the right. "
-        f"Correlation: {', '.join(correlations)}." + (f" {seeds} seeds together." if seeds > 1 else "")
-        + (" Numbers are the classes." if len(drawn) == 1 and seeds == 1 else "")
-    )  # fmt: skip
-    return Chart(title, caption, svg, tuple((method, figures.swatch(marks[method])) for method in drawn))
+    points: list[dict[str, Any]] = [
+        {"method": method, "class": str(c), "x": 100 * share, "y": norm}
+        for method, pairs in drawn.items()
+        for pair in pairs
+        for c, (share, norm) in enumerate(zip(*pair, strict=True))
+    ]
+    parts = []
+    for method in drawn:
+        r = correlation(*([p[k] for p in points if p["method"] == method] for k in "xy"))
+        parts.append(f"{method} {'–' if r is None else f'{r:+.2f}'.replace('-', '−')}")
+    title, told = "Weight of a class against its share", f"Correlation: {', '.join(parts)}."
+    colour = charts.by_name({m: (marks or charts.colours(list(drawn)))[m] for m in drawn}, legend=len(drawn) > 1)
+    alone = len(drawn) == 1 and len(points) == len({p["class"] for p in points})
+    chart = charts.scatter(points, f"share of the {whose}, %", "length of the class’s weights", colour, "class" * alone)
+    caption = f"A mark is a class. A layer that favours frequent classes has its marks rise to the right. {told}"
+    return Chart(title, caption, chart, f"{title}. {told}")
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Pearson's correlation; None if one of the two does not vary by more than rounding."""
-    a, b = (np.array(v) - np.mean(v) for v in (x, y))
-    if min(float(np.abs(a).max()) / max(map(abs, x)), float(np.abs(b).max()) / max(*map(abs, y), 1e-30)) < 1e-9:
+    if any(np.ptp(v) <= 1e-9 * max(*map(abs, v), 1e-30) for v in (x, y)):
         return None
-    return float(a @ b / math.sqrt(float(a @ a) * float(b @ b)))
+    return float(np.corrcoef(x, y)[0, 1])
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
-
-
-def relations_chart(name: str, method: str, matrices: Sequence[Relations]) -> Chart:
-    """SL and CR side by side, a row for each round (Fig. 8); only SL if there is no CR.
+def relations_chart(method: str, matrices: Sequence[Relations]) -> Chart:
+    """SL and CR side by side, a row of panels for each round (Fig. 8); only SL if there is no CR.
 
     Args:
-        name: Prefix of the figure's ids, unique on its page.
         method: Title of the matrices: a method's label, and the seed.
         matrices: Matrices to draw, at least one, all with the same number of classes.
     """
+    panels = {
+        f"{name}, round {r.round}": matrix
+        for r in matrices
+        for name, matrix in (("SL", r.sl), ("CR", r.cr))
+        if matrix is not None
+    }
+    cells = [
+        {"panel": panel, "as": str(b), "class": str(a), "value": float(v)}
+        for panel, matrix in panels.items()
+        for (a, b), v in np.ndenumerate(np.clip(matrix, 0, 1))
+    ]
     both = any(r.cr is not None for r in matrices)
-    # SL is drawn beside its CR; without CR, the rounds are drawn side by side.
-    panels: list[tuple[str, Floats | None]] = []
-    for r in matrices:
-        panels.append((f"SL, round {r.round}", r.sl))
-        apart = "" if r.distance is None else f", distance {r.distance:.3f}"
-        panels += [(f"CR{apart}", r.cr)] if both else []
-    classes, rows = len(matrices[0].sl), math.ceil(len(panels) / 2)
-    with figures.style(name):
-        figure = figures.sheet(180 * rows + 16)
-        grid = figure.subplots(rows, 2, squeeze=False)
-        for k, axes in enumerate(grid.flat):
-            title, matrix = panels[k] if k < len(panels) else ("", None)
-            if matrix is None:
-                axes.set_axis_off()
-                continue
-            axes.imshow(figures.shades(figures.opacity(np.clip(matrix, 0, 1))), interpolation="none", origin="upper")
-            axes.grid(visible=False)
-            ticks = range(0, classes, max(1, math.ceil(classes / 10)))
-            axes.set_xticks(ticks)
-            axes.set_yticks(ticks)
-            axes.tick_params(labelsize=9)
-            for spine in axes.spines.values():
-                spine.set_visible(True)
-            axes.set_title(title, fontsize=10)
-            if k % 2 == 0:
-                axes.set_ylabel("class")
-            if k + 2 >= len(panels):
-                axes.set_xlabel("as which class")
-        description = "; ".join(_matrices_in_words(r) for r in matrices)
-        svg = figures.markup(figure, name, f"Soft labels and class relations of {method}. {description}.")
-    caption = (
-        "SL: row c is what the clients’ models predict on average for their examples of class c, a perfect "
-        "classifier’s is the diagonal alone."
-        + (
-            " CR: row c is how the weights of class c in the global model’s last layer relate to those of every class "
-            "(softmax of their products). The term pulls CR towards SL; their distance is 0 if they are equal."
-            if both
-            else " The method has no global model, so there are no class relations beside it."
-        )
-    )
-    steps = (0.0, 0.05, 0.25, 0.5, 1.0)
-    legend = tuple((f"{100 * v:g} %", figures.shade(figures.BLUE, float(figures.opacity(v)))) for v in steps)
-    return Chart(f"Soft labels and class relations of {method}", caption, svg, legend)
-
-
-def _matrices_in_words(r: Relations) -> str:
-    def on(m: Floats) -> str:
-        return f"{float(np.diagonal(m).mean()):.2f}"
-
-    relation_text = "" if r.cr is None else f", of CR {on(r.cr)}"
-    apart = "" if r.distance is None else f", distance {r.distance:.3f}"
-    return f"round {r.round}: mean diagonal of SL {on(r.sl)}{relation_text}{apart}"
+    text = "; ".join(f"round {r.round}: mean diagonal of SL {float(np.diagonal(r.sl).mean()):.2f}" for r in matrices)
+    caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more."
+    caption += " CR: how its weights relate to those of each class." * both
+    order = [str(c) for c in range(len(matrices[0].sl))]
+    across, up = alt.X("as:N", sort=order, title="as which class"), alt.Y("class:N", sort=order, title="class")
+    drawn = charts.panels(cells, across, up, list(panels), columns=2 if both else 3)
+    title = f"Soft labels and class relations of {method}"
+    return Chart(title, caption, drawn, f"{title}. {text}.", wide=True)
 
 
 # ---------------------------------------------------------------- for reproductions
-def mu_chart(name: str, curves: Mapping[str, Mapping[float, Sequence[float]]]) -> Chart:
+def mu_chart(lines: Mapping[str, Mapping[float, Sequence[float]]]) -> Chart:
     """Accuracy by the weight of the term (Fig. 6), with mu = 0, the method without it, at the left end.
 
     Args:
-        name: Prefix of the figure's ids, unique on its page.
-        curves: Name of a line, such as a data set -> {mu: accuracy of each seed}; accuracies are fractions.
+        lines: Name of a line, such as a data set -> {mu: accuracy of each seed}; accuracies are fractions.
 
     Raises:
         ConfigError: If there is no line, a mu is negative or not finite, or one has no accuracy.
     """
-    values = [v for by in curves.values() for v in by]
-    if not values or any(not 0 <= v < math.inf for v in values):
-        raise ConfigError(f"mu must be finite and >= 0, with a line that has one, got {sorted(set(values))!r:.60}")
-    for line, by in curves.items():
-        empty = [mu for mu, seeds in by.items() if not seeds]
-        if empty:
+    values = sorted({v for by in lines.values() for v in by})
+    if not values or not all(0 <= v < math.inf for v in values):
+        raise ConfigError(f"mu must be finite and >= 0, with a line that has one, got {values!r:.60}")
+    for line, by in lines.items():
+        if empty := [mu for mu, seeds in by.items() if not seeds]:
             raise ConfigError(f"every mu needs the accuracy of a seed, {line} has none at mu {empty[0]:g}")
-    mus = sorted(set(values))
-    powers = [math.log10(v) for v in mus if v > 0]
-    # Zero has no logarithm: it is drawn a decade left of the smallest.
-    at = {v: math.log10(v) if v > 0 else min(powers, default=0.0) - 1 for v in mus}
-    marks = dict(zip(curves, figures.looks([False] * len(curves)), strict=True))
-    most = max(len(seeds) for by in curves.values() for seeds in by.values())
-    with figures.style(name):
-        figure, axes = figures.chart(250)
-        axes.set_axisbelow(True)
-        for line, by in curves.items():
-            own = sorted(by)
-            xs, means = [at[v] for v in own], [100 * statistics.fmean(by[v]) for v in own]
-            low, high = ([100 * end(by[v]) for v in own] for end in (min, max))
-            if most > 1:
-                axes.fill_between(xs, low, high, color=marks[line].colour, alpha=0.16, linewidth=0)
-            axes.plot(xs, means, **figures.drawn(marks[line]))
-        axes.set_xticks(list(at.values()), [f"{v:g}" for v in mus])
-        axes.set_xlabel("weight of the term mu, no unit, log scale" + (" (0: without it)" if 0 in mus else ""))
-        axes.set_ylabel("global test accuracy, %")
-        ends = "; ".join(f"{line} {_best(by)}" for line, by in curves.items())
-        svg = figures.markup(figure, name, f"Accuracy by the weight of FedDW’s term, mean over seeds: {ends}.")
-    caption = (
-        "Accuracy on the global test set in the last round by how much the term counts in the loss. Where a line is "
-        "flat, the choice does not matter there"
-        + ("; right of 0 and above it, the term helps. " if 0 in mus else ". ")
-        + f"Best: {ends}. "
-        + ("Line: mean over seeds; band: lowest to highest seed." if most > 1 else "One seed: no band.")
-    )
-    legend = tuple((line, figures.swatch(look)) for line, look in marks.items())
-    return Chart("How much the weight of the term matters", caption, svg, legend)
+    points: list[dict[str, Any]] = [
+        {"method": line, "x": values.index(mu), "mu": f"{mu:g}", "mean": 100 * statistics.fmean(seeds),
+         "low": 100 * min(seeds), "high": 100 * max(seeds)}
+        for line, by in lines.items() for mu, seeds in sorted(by.items())
+    ]  # fmt: skip
+    best = {line: max((p for p in points if p["method"] == line), key=lambda p: p["mean"]) for line in lines}
+    told = "Best: " + "; ".join(f"{line} {p['mean']:.1f} % at mu {p['mu']}" for line, p in best.items()) + "."
+    ticks, x = [f"{mu:g}" for mu in values], "weight of the term mu"
+    chart = charts.curves(points, charts.colours(list(lines)), x, "global test accuracy, %", ticks=ticks)
+    caption = f"In the last round; 0 is the method without the term. {told}"
+    return Chart("How much the weight of the term matters", caption, chart, f"Accuracy by mu. {told}")
 
 
-def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
+def help_chart(apart: Mapping[str, Sequence[float]]) -> Chart:
     """Gain of methods from the term (Table IV), with the interval of each mean.
 
     Args:
-        name: Prefix of the figure's ids, unique on its page.
         apart: Method -> global test accuracy with the term minus that without it, by seed; fractions.
 
     Raises:
@@ -402,23 +269,15 @@ def help_chart(name: str, apart: Mapping[str, Sequence[float]]) -> Chart:
     """
     if not apart or not all(apart.values()):
         raise ConfigError(f"help_chart needs a method, with a seed each, got {dict(apart)!r:.60}")
-    marks = dict(zip(apart, figures.looks([False] * len(apart)), strict=True))
-    rows = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
-    gains = "; ".join(f"{row.method} {tables.bracket(row)}" for row in rows)
-    svg = figures.differences_chart(
-        name, rows, marks, "that without the term", f"Accuracy with FedDW’s term minus that without it: {gains}."
-    )
-    caption = (
-        "Accuracy on the global test set in the last round with the term, minus that of the same method and seed "
-        "without it. Marker: mean; bar: 95 % interval, where there is one; ticks: seeds. A bar clear of zero is a "
-        "difference."
-    )
-    return Chart("What the term adds", caption, svg)
-
-
-def _best(by: Mapping[float, Sequence[float]]) -> str:
-    mu = max(by, key=lambda v: statistics.fmean(by[v]))
-    return f"{100 * statistics.fmean(by[mu]):.1f} % at mu {mu:g}"
+    every = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
+    rows = [
+        {**charts.interval(d.method, d, 100.0), "seeds": [100 * v for v in d.values]}
+        for d in every
+    ]  # fmt: skip
+    chart = charts.forest(rows, "accuracy with the term minus without it, points", charts.colours(list(apart)))
+    told = "; ".join(f"{d.method} {tables.bracket(d)}" for d in every)
+    caption = "Last round, seed by seed. Mark: mean; bar: 95 % interval; ticks: seeds."
+    return Chart("What the term adds", caption, chart, f"Accuracy with the term minus without it: {told}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -469,11 +328,10 @@ def plane(features: Floats, labels: npt.NDArray[np.int64], weights: Floats, key:
     return Plane(np.asarray(laid[: len(x)], dtype=np.float64), np.asarray(labels), np.asarray(laid[len(x) :], float))
 
 
-def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
+def features_chart(planes: Mapping[str, Plane]) -> Chart:
     """Features in the plane, coloured by class, and each class's weight as its number (Fig. 5).
 
     Args:
-        name: Prefix of the figure's ids, unique on its page.
         planes: Title of a panel, such as a method -> its features; all with the same number of classes.
 
     Raises:
@@ -482,48 +340,22 @@ def features_chart(name: str, planes: Mapping[str, Plane]) -> Chart:
     sizes = sorted({len(p.weights) for p in planes.values()})
     if len(sizes) != 1:
         raise ConfigError(f"planes must be of one number of classes, got {sizes or 'no plane'}")
-    looks, columns = figures.looks([False] * sizes[0]), min(3, len(planes))
-    rows = math.ceil(len(planes) / columns)
-    width = 380 if columns == 1 else figures.WIDE
-    with figures.style(name):
-        figure = figures.sheet((0.85 * width / columns + 20) * rows, width)
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat[len(planes) :]:
-            axes.set_axis_off()
-        for axes, (title, p) in zip(grid.flat, planes.items(), strict=False):
-            for c, look in enumerate(looks):
-                mine = p.points[p.labels == c]
-                axes.plot(
-                    mine[:, 0], mine[:, 1], linestyle="none", marker=Shape(np.array(look.marker)), markersize=4,
-                    alpha=0.6, mew=0, color=look.colour,
-                )  # fmt: skip
-            for c, look in enumerate(looks):
-                axes.annotate(
-                    str(c), p.weights[c], ha="center", va="center", fontsize=11, fontweight="bold", color=look.colour,
-                    annotation_clip=False,
-                    bbox={
-                        "boxstyle": "circle,pad=0.25", "facecolor": figures.PAGE, "edgecolor": figures.INK, "alpha": 0.7
-                    },
-                )  # fmt: skip
-            axes.update_datalim(p.weights)  # an annotation makes no room for itself
-            axes.set_xticks([])
-            axes.set_yticks([])
-            axes.margins(0.08)
-            axes.grid(visible=False)
-            for spine in axes.spines.values():
-                spine.set_visible(True)
-            axes.set_title(title, fontsize=11)
-        shares = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
-        sentence = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
-        svg = figures.markup(figure, name, f"Features by class with the class weights among them. {sentence}")
-    caption = (
-        "Each mark is a test example where t-SNE places what the last layer gets of it, in its class’s colour; each "
-        "circled number is that class’s weight in the last layer. Who is near whom has a meaning (by angle), axes and "
-        "the size of gaps have none. A layer in accord with its features has every number in its class’s cloud; "
-        f"numbers in one place are weights of nearly one direction. {sentence}"
-    )
-    legend = tuple((str(c), figures.swatch(look, line=False)) for c, look in enumerate(looks))
-    return Chart("Features with the weights of the classes", caption, svg, legend, wide=columns > 1)
+    points = [
+        {"panel": title, "class": str(c), "x": x, "y": y, "weight": weight}
+        for title, p in planes.items()
+        for weight, classes, places in ((False, p.labels, p.points), (True, range(sizes[0]), p.weights))
+        for c, (x, y) in zip(classes, places.tolist(), strict=True)
+    ]
+    shares = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
+    told = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
+    colour = charts.by_name(charts.colours([str(c) for c in range(sizes[0])]), "class")
+    base = alt.Chart(charts.rows(points)).encode(x=charts.bare("x"), y=charts.bare("y"), color=colour)
+    marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
+    numbers = base.transform_filter("datum.weight").mark_text(fontSize=16, fontWeight="bold", stroke=charts.PAGE,
+                                                              strokeWidth=0.4).encode(text="class:N")  # fmt: skip
+    drawn = charts.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
+    caption = f"A mark is a test example where t-SNE puts it, a number the weight of that class. {told}"
+    return Chart("Features with the weights of the classes", caption, drawn, told, wide=len(planes) > 1)
 
 
 def nearest(p: Plane) -> float:

@@ -3,24 +3,13 @@
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data".
 
-Notation   d_i    class shares of client i's training examples, D_i their number
-           psi_k  degree of learning (DoL) of a model after k diffusion rounds: class shares of what it was trained on
-           D_k    examples along its chain of clients
+Notation   psi_k  degree of learning (DoL) of a model after k diffusion rounds: class shares of what it was trained on
            u      the distribution that counts as IID
            W      distance between two distributions; the L2 norm of their difference unless the run says otherwise
 
-The run records which client trained which model (its info) and which client holds which examples (partition.json),
-but no DoL: the base station never sees one.  Here each model's DoL is rebuilt by the recursion that the clients use,
-
-    psi_k = (D_{k-1} psi_{k-1} + D_i d_i) / D_k,   D_k = D_{k-1} + D_i,                          (1)
-
-and compared with Lemma 2's closed form, from the pooled examples of the chain and without recursion,
-
-    W(psi_k, u) = || sum_j D_j (d_j - u) || / D_k.                                                (2)
-
-The two are equal up to rounding, whatever the chain.  The run itself is checked by a third number: a winner's bid,
-which the client computed from the DoL it received, against the gain of its move by (2).  They differ where bids are
-valued one move behind, and where clients add noise to their DoL, which is neither in (1) nor in (2).
+The run records which client trained which model (its info) and which client holds which examples (partition.json), but
+no DoL: the base station never sees one.  Here it is that of the examples along the model's chain of clients, which the
+clients' recursion equals by Lemma 2.
 """
 
 import math
@@ -30,27 +19,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import altair as alt
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle
 
 from unskew import schema
 from unskew.errors import RunError
-from unskew.info import DiffusionMove, DiffusionRound
+from unskew.info import DiffusionRound
 from unskew.keys import Key
 from unskew.record.reader import DataSplit, Record, configured, info_of
-from unskew.report import figures, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report import charts, stats, tables
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.server.distance import DistanceMetric, iid_distance
-from unskew.words import counted
 from unskew.world.wireless import Radio
 
 MOST_SHOWN = 3  # methods whose paths are drawn
 MOST_PANELS = 6  # diffusion rounds drawn
 MOST_MODELS = 16  # of one panel, and rows of the table of paths
-MOST_DEVICES = 200  # idle ones, of one panel
+MOST_DEVICES = 200  # of one panel that hold no model
 MHZ = 1e6
 
 Floats = npt.NDArray[np.float64]
@@ -58,47 +45,20 @@ Counts = npt.NDArray[np.int64]
 
 
 # ---------------------------------------------------------------- degrees of learning
-@dataclass(frozen=True, eq=False)
-class Learning:
-    """The data that the models of one round learned from, before the first hop and after each.
+def learned(round: DiffusionRound, histograms: Counts) -> Counts:
+    """Examples along the models' chains by class, before the first hop and after each, (hops + 1, models, classes).
 
-    Attributes:
-        dol: Degree of learning by the recursion (1), (hops + 1, models, classes).
-        pooled: Examples along the chain by class, (hops + 1, models, classes).
+    Args:
+        round: The models' moves.
+        histograms: Class counts of the clients, (clients, classes).
     """
-
-    dol: Floats
-    pooled: Counts
-
-    @property
-    def sizes(self) -> Counts:
-        """Examples along the chain, D_k, (hops + 1, models)."""
-        return np.asarray(self.pooled.sum(axis=2))
-
-
-def learning(round: DiffusionRound, histograms: Counts) -> Learning:
-    """Follow the models of a round over the clients' class histograms, (clients, classes).
-
-    A model whose chain has no example yet has a DoL of NaN.
-    """
-    start = np.array(round.starts, dtype=np.int64)
-    sizes = histograms.sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        shares = histograms / sizes[:, None]
-        psi, d, pooled = shares[start], sizes[start], histograms[start]
-        dols, pools = [psi], [pooled]
-        for hop in round.hops:
-            models = np.array([m.model for m in hop.moves], dtype=np.int64)
-            to = np.array([m.dst for m in hop.moves], dtype=np.int64)
-            psi, d, pooled = psi.copy(), d.copy(), pooled.copy()
-            # nan_to_num: no examples, no weight
-            had, gained = d[models, None] * np.nan_to_num(psi[models]), sizes[to, None] * np.nan_to_num(shares[to])
-            psi[models] = (had + gained) / (d[models] + sizes[to])[:, None]
-            d[models] += sizes[to]
-            pooled[models] += histograms[to]
-            dols.append(psi)
-            pools.append(pooled)
-    return Learning(np.stack(dols), np.stack(pools))
+    pools = [histograms[np.array(round.starts, dtype=np.int64)]]
+    for hop in round.hops:
+        pooled = pools[-1].copy()
+        for move in hop.moves:
+            pooled[move.model] += histograms[move.dst]
+        pools.append(pooled)
+    return np.stack(pools)
 
 
 _WORDS: dict[DistanceMetric, tuple[str, str]] = {
@@ -125,21 +85,11 @@ class Ruler:
         name, unit = _WORDS[self.metric]
         return f"{name} distance from {self.goal} class shares{unit}"
 
-    def between(self, p: Floats) -> Floats:
-        """W(p, u) of distributions, (..., classes)."""
-        return np.asarray(iid_distance(torch.from_numpy(p), torch.from_numpy(self.target), self.metric).numpy())
-
-    def simulated(self, learned: Learning) -> Floats:
-        """W(psi_k, u) by the recursion, (hops + 1, models)."""
-        return self.between(learned.dol)
-
-    def closed(self, learned: Learning) -> Floats:
-        """W(psi_k, u) from the pooled examples, (hops + 1, models): (2), or with another metric W of their shares."""
-        d = learned.sizes[..., None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            if self.metric == "l2":
-                return np.asarray(np.linalg.norm(learned.pooled - d * self.target, axis=-1) / d[..., 0])
-            return self.between(learned.pooled / d)
+    def between(self, pooled: Counts) -> Floats:
+        """W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none."""
+        with np.errstate(invalid="ignore"):
+            shares = torch.from_numpy(pooled / pooled.sum(axis=-1, keepdims=True))
+        return np.asarray(iid_distance(shares, torch.from_numpy(self.target), self.metric).numpy())
 
 
 def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> Ruler:
@@ -174,7 +124,6 @@ class _Tally:
     """Statistics of one seed's rounds: means over the models of a round."""
 
     distance: list[Floats] = field(default_factory=list)  # of each round, (hops + 1,)
-    closed: list[Floats] = field(default_factory=list)
     efficiency: list[tuple[float, ...]] = field(default_factory=list)
     moves: int = 0
     places: int = 0  # models times diffusion rounds
@@ -184,12 +133,12 @@ class _Tally:
 
 @dataclass(frozen=True, eq=False)
 class DrawnRound:
-    """A communication round to draw, and the data its models learned from."""
+    """A communication round to draw, and the examples its models learned from."""
 
     seed: int
     round: int
     info: DiffusionRound
-    learning: Learning
+    pooled: Counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,32 +146,23 @@ class Diffusion:
     """A FedDif method over a run.
 
     Attributes:
-        distance, closed: Mean IID distance of the models by diffusion round, from (1) and from (2).
+        distance: Mean IID distance of the models by diffusion round.
         efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that got that far.
-        gap: Largest difference between (1) and (2) of any model after any hop.
-        overbid: Largest difference between a winner's bid and the gain of its move by (2).
-        chains: Number of models followed, over all rounds and seeds.
         rounds: Number of communication rounds, over all seeds.
         hops: Mean number of diffusion rounds per communication round, by seed.
         moved: Share of the models that move in a diffusion round.
         stayed: Share of the models that never leave their first trainer in a round.
-        mismatched: Number of rounds whose chain sizes in its info differ from those of partition.json.
-        shown: The first round in which a model moved, with the data its models learned from.
+        shown: The first round in which a model moved.
     """
 
     method: str
     ruler: Ruler
     distance: stats.Curve
-    closed: stats.Curve
     efficiency: stats.Curve | None
-    gap: float
-    overbid: float
-    chains: int
     rounds: int
     hops: stats.Spread
     moved: float
     stayed: float
-    mismatched: int
     shown: DrawnRound | None
 
 
@@ -241,49 +181,33 @@ def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -
     held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
     rulers = {s: measure(h) for s, h in held.items()}
     tallies: dict[int, _Tally] = {}
-    gap, overbid, mismatched, first_drawn = 0.0, 0.0, 0, None
+    shown = None
     for seed, at, round in info_of(record, method, DiffusionRound):
         if seed not in held:
             continue
-        tally = tallies.setdefault(seed, _Tally())
-        learned = learning(round, held[seed])
-        simulated, closed = rulers[seed].simulated(learned), rulers[seed].closed(learned)
-        known = ~np.isnan(simulated)
-        if known.any():
-            gap = max(gap, float(np.abs(simulated - closed)[known].max()))
-        for k, hop in enumerate(round.hops):
-            for move in hop.moves:
-                brought = closed[k, move.model] - closed[k + 1, move.model]
-                overbid = max(overbid, abs(move.bid - brought)) if math.isfinite(brought) else overbid
-        mismatched += tuple(learned.sizes[-1].tolist()) != round.sizes
-        tally.distance.append(_over_models(simulated))
-        tally.closed.append(_over_models(closed))
+        tally, pooled = tallies.setdefault(seed, _Tally()), learned(round, held[seed])
+        tally.distance.append(_over_models(rulers[seed].between(pooled)))
         tally.efficiency.append(tuple(hop.efficiency for hop in round.hops))
         tally.moves += sum(len(hop.moves) for hop in round.hops)
         tally.places += len(round.starts) * len(round.hops)
         tally.stayed += sum(len(chain) == 1 for chain in round.chains())
         tally.models += len(round.starts)
-        if first_drawn is None and any(hop.moves for hop in round.hops):
-            first_drawn = DrawnRound(seed, at, round, learned)
+        if shown is None and any(hop.moves for hop in round.hops):
+            shown = DrawnRound(seed, at, round, pooled)
     if not tallies:
         return None
-    ruler, all_tallies = next(iter(rulers.values())), list(tallies.values())
-    places, models = sum(t.places for t in all_tallies), sum(t.models for t in all_tallies)
+    every = list(tallies.values())
+    places, models = sum(t.places for t in every), sum(t.models for t in every)
     return Diffusion(
-        method=method,
-        ruler=ruler,
-        distance=_level([t.distance for t in all_tallies]),
-        closed=_level([t.closed for t in all_tallies]),
-        efficiency=_efficiency([t.efficiency for t in all_tallies]),
-        gap=gap,
-        overbid=float(overbid),
-        chains=models,
-        rounds=sum(len(t.distance) for t in all_tallies),
-        hops=stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in all_tallies)),
-        moved=sum(t.moves for t in all_tallies) / places if places else 0.0,
-        stayed=sum(t.stayed for t in all_tallies) / models if models else 0.0,
-        mismatched=mismatched,
-        shown=first_drawn,
+        method,
+        next(iter(rulers.values())),
+        _level([t.distance for t in every]),
+        _efficiency([t.efficiency for t in every]),
+        sum(len(t.distance) for t in every),
+        stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in every)),
+        sum(t.moves for t in every) / places if places else 0.0,
+        sum(t.stayed for t in every) / models if models else 0.0,
+        shown,
     )
 
 
@@ -304,14 +228,9 @@ def _level(seeds: Sequence[Sequence[Floats]]) -> stats.Curve:
 def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> stats.Curve | None:
     """Mean over the rounds that got that far, by diffusion round from 1; None if no round had one."""
     last = max(len(row) for rows in seeds for row in rows)
-    if not last:
-        return None
-    means = np.full((len(seeds), last), math.nan)
-    for i, rows in enumerate(seeds):
-        for k in range(last):
-            values = [row[k] for row in rows if k < len(row)]
-            means[i, k] = statistics.fmean(values) if values else math.nan
-    return _curve(range(1, last + 1), list(means))
+    means = [[[row[k] for row in rows if k < len(row)] or [math.nan] for k in range(last)] for rows in seeds]
+    by_seed = [np.array([statistics.fmean(values) for values in row]) for row in means]
+    return _curve(range(1, last + 1), by_seed) if last else None
 
 
 def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
@@ -321,7 +240,7 @@ def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
 
 
 # ---------------------------------------------------------------- the section
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """FedDif's section of a report; None if no partition is known.
 
     Raises:
@@ -333,272 +252,144 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.
     diffusions = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
     if not diffusions:
         return None
-    charts = [_distance_chart(diffusions, marks), _efficiency_chart(diffusions, marks)]
     drawn = [(d, d.shown) for d in diffusions[:MOST_SHOWN] if d.shown is not None]
-    paths = [_cell_chart(record, d, round, f"cell{i}") for i, (d, round) in enumerate(drawn)]
+    near = (f"{d.method}: from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in diffusions)
     return Section(
         "Diffusion",
-        lead(diffusions)
-        + ("" if len(diffusions) <= MOST_SHOWN else f" Paths are those of the first {MOST_SHOWN} methods."),
-        (*(c for c in charts if c is not None), *paths),
+        f"The models’ mean IID distance. {'; '.join(near)}.",
+        (*curve_charts(diffusions, marks), *(cell_chart(record, d, round) for d, round in drawn)),
         (_summary(diffusions, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in drawn)),
     )
 
 
-def lead(diffusions: Sequence[Diffusion]) -> str:
-    """Summarise the diffusion in a sentence for each method."""
-    sentences = [
-        f"{d.method}: {tables.count(d.hops.mean)} diffusion round{'' if d.hops.mean == 1 else 's'} per communication "
-        f"round on average; the models’ mean IID distance goes from {d.distance.mean[0]:.3f} to "
-        f"{d.distance.mean[-1]:.3f}."
-        for d in diffusions
-    ]
-    sentences += [
-        f"In {counted(d.mismatched, 'round')} of {d.method} the chains’ examples in its info are not those of "
-        "partition.json, so its distances here are not what its clients saw."
-        for d in diffusions
-        if d.mismatched
-    ]
-    return " ".join(sentences)
-
-
-def _distance_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Chart:
-    lines = [figures.Line(d.method, marks[d.method], d.distance) for d in diffusions]
+def curve_charts(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> list[Chart]:
+    """IID distance, and where it was recorded efficiency, by diffusion round."""
+    distance = {d.method: d.distance for d in diffusions}
+    efficiency = {d.method: d.efficiency for d in diffusions if d.efficiency is not None}
     words = list(dict.fromkeys(d.ruler.words for d in diffusions))
-    chains, gap = sum(d.chains for d in diffusions), max(d.gap for d in diffusions)
-    title = "IID distance by diffusion round"
-    alt = "; ".join(f"{d.method} from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in diffusions)
-    svg = figures.lines_chart(
-        "iid", lines, "diffusion round", words[0] if len(words) == 1 else "IID distance", 1.0,
-        f"{title}, mean over models, rounds and seeds: {alt}; Lemma 2 differs by at most {_tiny(gap)}.",
-        rings=[d.closed for d in diffusions],
-    )  # fmt: skip
-    caption = (
-        "How far the data a model has seen are from IID, before the first transfer (0) and after each diffusion round: "
-        "mean over models and communication rounds; rounds that end earlier stay where they ended. "
-        f"{_band(lines)} Circles: Lemma 2’s closed form, from the pooled examples of each model’s clients; over "
-        f"{chains:,} chains it is never further from the simulated distance than {_tiny(gap)}."
-    )
-    legend = (*((line.name, figures.swatch(line.look)) for line in lines), ("Lemma 2, closed form", figures.RING))
-    return Chart(title, caption, svg, legend)
+    kinds = [
+        ("IID distance", words[0] if len(words) == 1 else "IID distance", distance, 1.0,
+         "Mean over models and communication rounds."),
+        ("Diffusion efficiency", "efficiency, 1/(MHz s)", efficiency, MHZ,
+         "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."),
+    ]  # fmt: skip
+    drawn = []
+    for what, y, lines, scale, caption in kinds:
+        if lines:
+            title, rows = f"{what} by diffusion round", charts.of_curves(lines, scale)
+            chart = charts.curves(rows, marks, "diffusion round", y, log=scale != 1.0)
+            drawn.append(Chart(title, caption, chart, charts.ends(title, lines, scale)))
+    return drawn
 
 
-def _band(lines: Sequence[figures.Line]) -> str:
-    return "Band: lowest to highest seed." if max(line.curve.seeds for line in lines) > 1 else "One seed: no band."
-
-
-def _efficiency_chart(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Chart | None:
-    drawn = [(d, d.efficiency) for d in diffusions if d.efficiency is not None]
-    if not drawn:
-        return None
-    lines = [figures.Line(d.method, marks[d.method], _per_mhz(curve)) for d, curve in drawn]
-    title = "Diffusion efficiency by diffusion round"
-    alt = "; ".join(f"{line.name} from {line.curve.mean[0]:.3g} to {line.curve.mean[-1]:.3g}" for line in lines)
-    svg = figures.lines_chart(
-        "efficiency", lines, "diffusion round", "efficiency, 1/(MHz s)", 1.0, f"{title}, mean over rounds: {alt}.",
-    )  # fmt: skip
-    caption = (
-        "How much nearer to IID the winners’ bids promise to bring their models, for each MHz that a transfer occupies "
-        "for one second: the mean over all models, as the base station worked it out. Mean over the communication "
-        f"rounds that came so far. {_band(lines)}"
-    )
-    return Chart(title, caption, svg, tuple((line.name, figures.swatch(line.look)) for line in lines))
-
-
-def _per_mhz(curve: stats.Curve) -> stats.Curve:
-    mean, low, high = (tuple(MHZ * v for v in side) for side in (curve.mean, curve.low, curve.high))
-    return stats.Curve(curve.x, mean, low, high, curve.seeds)
-
-
-def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, figures.LineStyle]) -> Table:
-    entries = tuple(
+def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table:
+    rows = [
         TableRow(
             d.method,
             (
-                f"{d.rounds:,}",
-                tables.count(d.hops.mean) + (f" ± {d.hops.std:.1f}" if d.hops.std is not None else ""),
-                tables.percent(d.moved, 0),
-                tables.percent(d.stayed, 0),
-                f"{d.distance.mean[0]:.3f}",
+                f"{d.rounds:,}", tables.count(d.hops.mean) + (f" ± {d.hops.std:.1f}" if d.hops.std is not None else ""),
+                f"{100 * d.moved:.0f}", f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}",
                 f"{d.distance.mean[-1]:.3f}",
-                _tiny(d.gap),
-                _tiny(d.overbid),
             ),
-            figures.swatch(marks[d.method]),
+            charts.swatch(marks[d.method]),
         )
         for d in diffusions
-    )
-    head = (
-        ("Method", ""), ("Rounds", "all seeds"), ("Diffusion rounds", "per round"), ("Models that move", "% of a hop"),
-        ("Models that stay", "% of a round"), ("IID distance", "first trainer"), ("IID distance", "end of chain"),
-        ("Recursion and Lemma 2", "apart, at most"), ("Bids and Lemma 2", "apart, at most"),
-    )  # fmt: skip
-    return Table(
-        "Diffusion in numbers", head, entries,
-        "Distances are means over models, communication rounds and seeds. A bid says by how much the winner’s data "
-        "bring the model nearer to IID; lagged valuation and noise on what clients show of their data set it apart "
-        "from what Lemma 2 says of the same move.",
-    )  # fmt: skip
-
-
-def _tiny(value: float) -> str:
-    """A difference as text, short whether or not it is only rounding.
-
-    >>> _tiny(2.3e-16), _tiny(0.0123), _tiny(0.0)
-    ('2e-16', '0.01', '0')
-    """
-    return f"{value:.1g}"
+    ]  # fmt: skip
+    head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
+            "Models that stay | % of a round", "IID distance | first trainer",
+            "IID distance | end of chain"]  # fmt: skip
+    return table("Diffusion in numbers", head, rows)
 
 
 def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
-    distances, sizes = d.ruler.simulated(round.learning), round.learning.sizes[-1]
+    distances, sizes = d.ruler.between(round.pooled), round.pooled[-1].sum(axis=-1)
     chains = round.info.chains()
-    entries = tuple(
+    rows = [
         TableRow(
             str(m),
-            (
-                " → ".join(map(partition.client, chains[m])),
-                f"{sizes[m]:,}",
-                f"{distances[0, m]:.3f}",
-                f"{distances[-1, m]:.3f}",
-            ),
+            (" → ".join(map(partition.client, chain)), f"{sizes[m]:,}", f"{distances[0, m]:.3f}",
+             f"{distances[-1, m]:.3f}"),
         )
-        for m in range(min(len(chains), MOST_MODELS))
-    )
-    some = f" The first {len(entries)} of {len(chains):,} models." if len(entries) < len(chains) else ""
-    return Table(
-        f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}",
-        (("Model", ""), ("Clients that trained it", "in order"), ("Examples", "along the path"),
-         ("IID distance", "first trainer"), ("IID distance", "end of path")),
-        entries,
-        f"One client alone: the model stayed where it began.{some}",
-        frozenset({1}),
-    )  # fmt: skip
+        for m, chain in enumerate(chains[:MOST_MODELS])
+    ]  # fmt: skip
+    some = f"The first {len(rows)} of {len(chains):,} models." if len(rows) < len(chains) else ""
+    head = ["Model", "Clients that trained it | in order", "Examples | along the path",
+            "IID distance | first trainer", "IID distance | end of path"]  # fmt: skip
+    title = f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}"
+    return table(title, head, rows, some, [1])
 
 
 # ---------------------------------------------------------------- the cell
-@dataclass(frozen=True, eq=False)
-class Ground:
-    """Positions of the devices in each diffusion round, (clients, 2), metres from the base station.
+def ground(record: Record, round: DrawnRound, clients: int) -> tuple[Callable[[int], Floats], float | None]:
+    """The clients' positions, (clients, 2), by diffusion round from 1, and the radius of the cell, in metres.
 
-    Attributes:
-        at: Positions by diffusion round, counted from 1.
-        radius: Radius of the cell, metres; None if no radio was modelled and the devices are drawn on a circle.
-        words: Origin of the positions, in words.
+    They are those of the run's own channel; without one clients stand on a circle, and there is no radius.
     """
-
-    at: Callable[[int], Floats]
-    radius: float | None
-    words: str
-
-
-def ground(record: Record, round: DrawnRound, clients: int) -> Ground:
-    """The clients' positions under the run's own channel, or on a circle if it had none."""
     table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
-        return _on_a_circle(clients)
+        turn = 2 * math.pi * np.arange(clients) / clients
+        circle = np.stack([np.sin(turn), np.cos(turn)], axis=1)
+        return lambda hop: circle, None
     radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
     key = Key(round.seed) / "channel"
-    when = {"never": "and stay there", "round": "anew each round", "hop": "anew in each diffusion round"}
-    return Ground(
-        # The channel counts diffusion rounds from 0, and node 0 is the base station.
-        lambda hop: radio.positions(key, round.round, hop - 1, clients + 1)[1:],
-        radio.cell_radius_m,
-        f"The triangle is the base station, the circle the edge of the cell, {radio.cell_radius_m:g} m from it; "
-        f"devices are placed at random {when[radio.redeploy]}.",
-    )
+    # The channel counts diffusion rounds from 0, and node 0 is the base station.
+    return lambda hop: radio.positions(key, round.round, hop - 1, clients + 1)[1:], radio.cell_radius_m
 
 
-def _on_a_circle(clients: int) -> Ground:
-    turn = 2 * math.pi * np.arange(clients) / clients
-    places = np.stack([np.sin(turn), np.cos(turn)], axis=1)
-    return Ground(
-        lambda hop: places,
-        None,
-        "No radio was modelled in this run, so there are no places: clients stand on a circle, client 0 at the top and "
-        "the others clockwise.",
-    )
+def steps(round: DrawnRound, places: Callable[[int], Floats]) -> list[dict[str, Any]]:
+    """Rows of the drawing: in each diffusion round where each model is, and where it goes."""
+    holders, rows = list(round.info.starts), []
+    for k, hop in enumerate(round.info.hops[:MOST_PANELS], start=1):
+        at, moves = places(k), {m.model: m.dst for m in hop.moves}
+        panel = f"diffusion round {k}: {len(moves)} of {len(holders)} move"
+        busy = {*holders, *moves.values()}
+        idle = [c for c in range(len(at)) if c not in busy][:MOST_DEVICES]
+        rows += [{"panel": panel, "x": at[c, 0], "y": at[c, 1], "client": c} for c in (*sorted(busy), *idle)]
+        for model, holder in enumerate(holders):
+            to = moves.get(model, holder)
+            holders[model] = to
+            if model < MOST_MODELS:
+                (x, y), (x2, y2) = at[holder], at[to]
+                turn = math.degrees(math.atan2(x2 - x, y2 - y))
+                where = {"x": x, "y": y, "x2": x2, "y2": y2, "turn": turn, "from": holder, "to": to}
+                rows.append({"panel": panel, "model": str(model), "moves": to != holder, **where})
+    return rows
 
 
-def _cell_chart(record: Record, d: Diffusion, round: DrawnRound, name: str) -> Chart:
-    clients = len(record.partitions[round.seed].label_counts)
-    places = ground(record, round, clients)
-    panels = [hop.moves for hop in round.info.hops[:MOST_PANELS]]
-    columns = min(3, len(panels))
-    rows, hops = math.ceil(len(panels) / columns), len(round.info.hops)
-    with figures.style(name):
-        width = figures.WIDE if columns > 1 else figures.WIDE / 2
-        figure = figures.sheet(rows * (width / columns + 18), width)
-        holders = list(round.info.starts)
-        for i, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).flat):
-            axes.set_axis_off()
-            if i < len(panels):
-                holders = _panel(axes, panels[i], holders, places.at(i + 1), places.radius)
-                axes.set_title(f"diffusion round {i + 1}: {len(panels[i])} of {len(holders)} move", fontsize=11)
-        svg = figures.markup(figure, name, _alt(d, round))
-    some = [f"the first {MOST_PANELS} of {hops} diffusion rounds"] if len(panels) < hops else []
-    some += [f"the first {MOST_MODELS} of {len(holders):,} models"] if len(holders) > MOST_MODELS else []
-    some += [f"{MOST_DEVICES} of the clients that take no part"] if clients > MOST_DEVICES + len(holders) else []
-    caption = (
-        f"{d.method}, seed {round.seed}, round {round.round}, the first round in which a model moved. Grey dots are "
-        "clients; an arrow is a model, with its number, on its way from the client that trained it to the next; an "
-        f"open square is a model that stays. {places.words}" + (f" Drawn: {', '.join(some)}." if some else "")
-    )
-    return Chart(f"Where the models of {d.method} went", caption, svg, wide=columns > 1)
-
-
-def _panel(
-    axes: Axes, moves: Sequence[DiffusionMove], holders: Sequence[int], places: Floats, radius: float | None
-) -> list[int]:
-    """Draw one diffusion round; return the client that holds each model after it."""
-    reach = radius or 1.0
-    busy = {*holders, *(m.dst for m in moves)}
-    idle = [c for c in range(len(places)) if c not in busy][:MOST_DEVICES]
-    visible = places[sorted([*idle, *(m.dst for m in moves), *holders])]
-    if radius is not None:
-        axes.add_patch(Circle((0, 0), radius, fill=False, edgecolor=figures.BOUND, linewidth=0.8))
-        axes.plot([0], [0], "^", color=figures.INK, markersize=7)
-    axes.plot(visible[:, 0], visible[:, 1], "o", color=figures.BOUND, markersize=3.2, mew=0, alpha=0.75)
-    after, moving = list(holders), {m.model: m for m in moves}
-    for model, holder in enumerate(holders):
-        colour = figures.SERIES[model % figures.COLOURS]
-        move = moving.get(model)
-        if move is not None:
-            after[model] = move.dst
-        if model >= MOST_MODELS:
-            continue
-        if move is None:
-            axes.plot(*places[holder], "s", markersize=7, markerfacecolor="none", markeredgecolor=colour, mew=1.4)
-            _number(axes, model, places[holder], (7.0, 5.0))
-        else:
-            src, dst = places[move.src], places[move.dst]
-            axes.annotate(
-                "", tuple(dst), tuple(src),
-                # Bent, so that two models that change places are two arrows.
-                arrowprops={"arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.1", "color": colour, "linewidth": 1.5,
-                            "shrinkA": 1, "shrinkB": 1, "mutation_scale": 11},
-            )  # fmt: skip
-            step = (dst - src) / max(float(np.linalg.norm(dst - src)), 1e-9)
-            _number(axes, model, dst, (8 * float(step[0]), 8 * float(step[1])))
-    axes.set_xlim(-1.13 * reach, 1.13 * reach)
-    axes.set_ylim(-1.13 * reach, 1.13 * reach)
-    axes.set_aspect("equal")
-    return after
-
-
-def _number(axes: Axes, model: int, place: Floats, offset: tuple[float, float]) -> None:
-    axes.annotate(
-        str(model), tuple(place), offset, textcoords="offset points", ha="center", va="center", fontsize=10.5,
-        bbox={"facecolor": figures.PAGE, "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
+def cell_chart(record: Record, d: Diffusion, round: DrawnRound) -> Chart:
+    """Where the models went in the first diffusion rounds: an arrow is a model on its way, a square one that stays."""
+    places, radius = ground(record, round, len(record.partitions[round.seed].label_counts))
+    rows = steps(round, places)
+    panels = list(dict.fromkeys(str(row["panel"]) for row in rows))
+    reach = 1.1 * (radius or 1.0)
+    scale = alt.Scale(domain=[-reach, reach])
+    base = alt.Chart(charts.rows(rows)).encode(x=charts.bare("x", scale=scale), y=charts.bare("y", scale=scale))
+    models = {str(m): charts.COLOURS[m % len(charts.COLOURS)] for m in range(min(len(round.info.starts), MOST_MODELS))}
+    tip = [alt.Tooltip(f"{field}:N") for field in ("model", "from", "to")]
+    one = base.transform_filter("isValid(datum.model)").encode(color=charts.by_name(models, "model"), tooltip=tip)
+    to = {"x": charts.bare("x2", scale=scale), "y": charts.bare("y2", scale=scale)}
+    moving, staying = one.transform_filter("datum.moves"), one.transform_filter("!datum.moves")
+    head = moving.mark_point(shape="triangle", filled=True, size=70, opacity=1)
+    layers = (
+        base.transform_filter("!isValid(datum.model)").mark_point(filled=True, size=12, color=charts.BOUND).encode(
+            tooltip="client:N"
+        ),
+        moving.mark_rule(strokeWidth=1.8).encode(x2="x2:Q", y2="y2:Q"),
+        head.encode(**to, angle=alt.Angle("turn:Q", scale=None)),
+        staying.mark_point(shape="square", size=60, strokeWidth=1.8),
+        one.mark_text(dx=9, dy=-8, fontSize=11).encode(**to, text="model:N"),
     )  # fmt: skip
-
-
-def _alt(d: Diffusion, round: DrawnRound) -> str:
-    hops = [
+    drawn = charts.faceted(alt.layer(*layers), panels, 3, height=240)
+    words = [
         f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
         for k, hop in enumerate(round.info.hops[:2], start=1)
     ]
-    return f"Moves of {d.method}, seed {round.seed}, round {round.round}. {'; '.join(hops)}."[:1000]
+    title = f"Where the models of {d.method} went"
+    ground_is = (
+        "Devices stand where the channel had them" if radius else "No radio was modelled: clients stand on a circle"
+    )
+    caption = f"Seed {round.seed}, round {round.round}. An arrow is a model, a square one that stays. {ground_is}."
+    return Chart(title, caption, drawn, f"{title}: {'; '.join(words)}."[:1000], wide=True)
 
 
 KIND = SectionKind("FedDif's models on their way through the clients", (DiffusionRound,), section)

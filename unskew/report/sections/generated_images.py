@@ -1,81 +1,38 @@
-"""Images generated from embeddings, beside the clients' own, and latents: all that needs FedDistr's prior.
+"""Images generated from embeddings, beside the clients' own: what needs FedDistr's prior.
 
 Images are generated again for the page, from the embeddings in its record and the experiment's prior, with other noise
 than in the run, so a run folder is all that is needed.  Only unskew's own priors are used for that: a Stable Diffusion
-pipeline takes minutes an image here, and may be remote.  Real images, and their latents in the clusters the clients
-found, are shown beside them if the run was a simulation whose data can still be read and have the same hash.  The
-server of a deployed run has no images, and its report never looks for any.
+pipeline takes minutes an image here, and may be remote.  Real images are shown beside them if the run was a simulation
+whose data can still be read and have the same hash.  The server of a deployed run has no images, and its report never
+looks for any.
 """
 
-import math
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from matplotlib.figure import Figure
-from matplotlib.path import Path as Shape
+from markupsafe import Markup
+from PIL import Image
 from torch import Tensor
 
 from unskew import priors
-from unskew.algorithms.feddistr import Disentangle, FedDistr
 from unskew.data.dataset import Dataset
 from unskew.data.images import ByteImages, extremes
 from unskew.data.sources import SCHEMES, load
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
-from unskew.local import imagery
-from unskew.local.imagery import TaskImagery
 from unskew.priors.builtin import CARD
 from unskew.record.reader import Record, configured, holdings
-from unskew.report import figures
 from unskew.report.section import Chart
-from unskew.report.sections.one_round import Floats, OneRound, Uploads, principal
-from unskew.server.kmeans import kmeans
-from unskew.words import counted
+from unskew.report.sections.one_round import OneRound, Uploads
 
 MOST_ROWS = 10  # of the gallery, each a label of a client
 MOST_BLOCKS = 6  # embeddings of one row
 MADE, REAL = 12, 5  # pictures in a row, about
-MOST_PANELS = 6  # clients whose latents are drawn
-MOST_LATENTS = 6_000  # images that a page encodes
-MOST_SPOKES = 100  # images drawn of a cluster
-
-
-# ---------------------------------------------------------------- latents
-@dataclass(frozen=True, eq=False)
-class Latents:
-    """Latents of a client's images under the prior's encoder, z (n, D), with the label and the cluster of each."""
-
-    client: int
-    z: Floats
-    labels: npt.NDArray[np.int64]
-    clusters: npt.NDArray[np.int64]
-
-
-def latents(record: Record, r: OneRound, options: Mapping[str, Any]) -> list[Latents] | str:
-    """The first clients' latents in the clusters they found in the run, or in words why these are not available.
-
-    The clustering is repeated from the run's seed, so the clusters are the same.
-    """
-    source = str(options.get("prior", priors.BUILT_IN))
-    if not own(source):
-        return f"they take the prior {source}, and here that is none of unskew’s own"
-    dataset = readable(record, r.seed)
-    if isinstance(dataset, str):
-        return dataset
-    held = holdings(record, r.seed)[:MOST_PANELS]
-    if (images := sum(map(len, held))) > MOST_LATENTS:
-        return f"the first {counted(len(held), 'client')} have {images:,} images, more than a page encodes"
-    try:
-        maker = imagery.of(source, torch.device("cpu"), dataset.input_shape, dataset.levels)
-        clusters = Disentangle(source, options.get("m", FedDistr.m), 1, 1, None)
-        return [_clustered(c, rows, dataset, maker, clusters, r.seed) for c, rows in enumerate(held) if rows]
-    except (ConfigError, DataError) as error:
-        return str(error)
 
 
 def own(source: str) -> bool:
@@ -83,82 +40,6 @@ def own(source: str) -> bool:
     return source == priors.BUILT_IN or (Path(source) / CARD).is_file()
 
 
-def _clustered(
-    client: int, rows: Sequence[int], dataset: Dataset, maker: TaskImagery, disentangle: Disentangle, seed: int
-) -> Latents:
-    at = torch.tensor(rows, dtype=torch.int64)
-    y, z = dataset.y_train[at], maker.encode(dataset.x_train[at])
-    domains = None if dataset.domains is None else dataset.domains[at]
-    cluster = torch.zeros_like(y)
-    # Where the run drew from: the first function of the client's first step in round 1.
-    key = Key(seed) / "round" / 1 / "client" / client / 0 / "run" / 0 / "clusters"
-    for label in torch.unique(y).tolist():
-        mine = y == label
-        many = disentangle.count(z[mine], None if domains is None else domains[mine], key / label)
-        cluster[mine] = kmeans(z[mine], many, key / label)
-    return Latents(client, z.flatten(1).double().numpy(), y.numpy(), cluster.numpy())
-
-
-def latent_chart(name: str, method: str, by_client: Sequence[Latents]) -> Chart | None:
-    """Latents of the clients' images in one plane, a panel for each client; None if there are none that differ.
-
-    Args:
-        name: Prefix of the figure's ids, unique on its page.
-        method: Source of the clusters, for the title: a method's label, and the seed.
-        by_client: Latents of each client.
-    """
-    every = np.concatenate([f.z for f in by_client]) if by_client else np.empty((0, 0))
-    if len(every) < 3 or not np.ptp(every, axis=0).max() > 0:
-        return None
-    middle = every.mean(0)
-    plane, share = principal(every - middle)
-    seen = sorted({int(y) for f in by_client for y in f.labels})
-    looks = dict(zip(seen, figures.looks([False] * len(seen)), strict=True))
-    across = min(3, len(by_client))
-    down = math.ceil(len(by_client) / across)
-    with figures.style(name):
-        figure = figures.sheet(12 + 190 * down, figures.WIDE)
-        panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
-        for axes, f in zip(panels, by_client, strict=False):
-            at = (f.z - middle) @ plane
-            for label in sorted({int(y) for y in f.labels}):
-                look = looks[label]
-                for k in sorted({int(c) for c in f.clusters[f.labels == label]}):
-                    points = at[(f.labels == label) & (f.clusters == k)]
-                    centre, points = points.mean(0), points[:MOST_SPOKES]
-                    # One line, out and back: a page is small.
-                    spokes = np.stack([np.broadcast_to(centre, points.shape), points], axis=1).reshape(-1, 2)
-                    axes.plot(*spokes.T, color=look.colour, linewidth=0.4, alpha=0.5)
-                    axes.plot(
-                        *points.T, linestyle="none", marker="o", markersize=2.2, mew=0, markerfacecolor=look.colour
-                    )
-                    axes.plot(
-                        *centre[:, None], linestyle="none", marker=Shape(np.array(look.marker)), markersize=8, mew=1.2,
-                        markerfacecolor=look.colour, markeredgecolor=figures.PAGE,
-                    )  # fmt: skip
-            axes.set_title(f"client {f.client}", fontsize=10)
-        for axes in list(figure.axes)[len(by_client) :]:
-            axes.set_visible(False)
-        figure.supxlabel("first principal direction, no unit", fontsize=10)
-        figure.supylabel("second, no unit", fontsize=10)
-        number = sum(len(set(zip(f.labels.tolist(), f.clusters.tolist(), strict=True))) for f in by_client)
-        svg = figures.markup(
-            figure, name,
-            f"Latents of {len(every)} images of {counted(len(by_client), 'client')} in the plane, in {number} "
-            f"clusters, {method}.",
-        )  # fmt: skip
-    caption = (
-        f"{method}: each dot is a training image of a client as the prior’s encoder sees it, each large mark the "
-        "centre of a cluster, with a line to every image in it. A client clusters the images of each label by itself, "
-        f"and one embedding is learned for each cluster. The plane holds {100 * share:.0f} % of the variance, so "
-        "clusters that lie together may still be far apart. Drawn because this run was a simulation on data that lies "
-        "on this machine: no server sees this."
-    )
-    legend = tuple((f"label {y}", figures.swatch(look, line=False)) for y, look in looks.items())
-    return Chart(f"Latent clusters by client, {method}", caption, svg, legend, wide=True)
-
-
-# ---------------------------------------------------------------- pictures
 @dataclass(frozen=True)
 class GalleryRow:
     """A row of the gallery: a client's label, and the numbers of its embeddings."""
@@ -189,7 +70,7 @@ def gallery_rows(uploads: Uploads) -> tuple[tuple[GalleryRow, ...], int]:
     return tuple(GalleryRow(*at, tuple(numbers[at])) for at in sorted(chosen)), len(numbers)
 
 
-def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str, Any], name: str) -> Chart | str:
+def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str, Any]) -> Chart | str:
     """Images generated from a method's embeddings beside real ones of the same label and client, or why there are none.
 
     Args:
@@ -197,7 +78,6 @@ def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str,
         r: The method.
         uploads: Its embeddings.
         options: Its table in config.toml.
-        name: Prefix of the figure's ids, unique on its page.
     """
     source = str(options.get("prior", priors.BUILT_IN))
     missing = f"No images are drawn for {r.method}: "
@@ -223,7 +103,7 @@ def gallery(record: Record, r: OneRound, uploads: Uploads, options: Mapping[str,
     except (ConfigError, DataError) as error:
         return f"{missing}{error}."
     real = real_images(record, r.seed, [(s.client, s.label) for s in rows], prior.image_shape)
-    return _gallery_chart(name, r, uploads, rows, all_rows, images, real)
+    return _gallery_chart(r, uploads, rows, all_rows, images, real)
 
 
 def real_images(
@@ -293,11 +173,7 @@ def _is_unit(x: Tensor | ByteImages) -> bool:
     return low >= 0 and high <= 1
 
 
-_GAP, _BAND, _HEAD = 9, 14, 16  # pixels between blocks, above a row for its words, above all for the heads
-
-
 def _gallery_chart(
-    name: str,
     r: OneRound,
     uploads: Uploads,
     rows: Sequence[GalleryRow],
@@ -305,77 +181,38 @@ def _gallery_chart(
     generated: Mapping[int, Tensor],
     real: Mapping[tuple[int, int], Tensor] | str,
 ) -> Chart:
-    count, channels, tall, wide = next(iter(generated.values())).shape
-    cell, blocks = wide + 1, max(sum(i in generated for i in s.numbers) for s in rows)
-    real_by_row = {} if isinstance(real, str) else real
-    start = (REAL * cell + 2 * _GAP) if real_by_row else 0
-    step = tall + _BAND
-    canvas = np.zeros((_HEAD + step * len(rows), start + blocks * (count * cell + _GAP), 4), dtype=np.uint8)
-
-    def put(images: Tensor, top: int, left: int) -> None:
-        for k, image in enumerate(images):
-            pixels = (255 * image.clamp(0, 1)).round().byte().permute(1, 2, 0).numpy()
-            place = canvas[top : top + tall, left + k * cell : left + k * cell + wide]
-            place[..., :3], place[..., 3] = pixels, 255  # grey goes to all three
-
-    words: list[tuple[int, float, str]] = []
-    for k, s in enumerate(rows):
-        top = _HEAD + k * step + _BAND
-        put(real_by_row.get((s.client, s.label), torch.empty(0, channels, tall, wide)), top, 0)
-        for b, i in enumerate(i for i in s.numbers if i in generated):
-            left = start + b * (count * cell + _GAP)
-            put(generated[i], top, left)
-            n = uploads.counts[i]
-            notes = [f"n {n}"] * bool(n) + ["merged"] * (i not in uploads.kept)
-            words.append((left, top - 5.5, ", ".join(notes)))
-    height, width = canvas.shape[:2]
-    margin = 84.0
-    scale = (figures.WIDE - margin - 10) / max(width, 17 * cell)
-    with figures.style(name):
-        full = (figures.WIDE, height * scale + 6)
-        figure = Figure(figsize=(full[0] / 72, full[1] / 72))
-        axes = figure.add_axes((margin / full[0], 3 / full[1], width * scale / full[0], height * scale / full[1]))
-        axes.imshow(canvas, interpolation="none", origin="upper", extent=(0, width, height, 0), aspect="auto")
-        axes.set_axis_off()
-        heads = [(0.0, "real, the client’s own")] if real_by_row else []
-        heads.append((float(start), "made from its embeddings, one block each"))
-        for x, text in heads:
-            axes.annotate(text, (x, _HEAD - 8), va="center", fontsize=10, fontweight="bold", annotation_clip=False)
-        for x, y, text in words:
-            axes.annotate(text, (x, y), va="center", fontsize=9, annotation_clip=False)
-        for k, s in enumerate(rows):
-            middle = _HEAD + k * step + _BAND + tall / 2
-            axes.annotate(
-                f"client {s.client}\nlabel {s.label}", (0, middle), (-8, 0), textcoords="offset points", ha="right",
-                va="center", fontsize=10, annotation_clip=False,
-            )  # fmt: skip
-        svg = figures.markup(
-            figure, name,
-            f"Images made from the embeddings of {r.method}, seed {r.seed}, for {len(rows)} labels of clients"
-            + (", beside real ones of the same client and label." if real_by_row else "."),
-        )  # fmt: skip
-    merged = any("merged" in text for _, _, text in words)
-    hidden = max(len(s.numbers) for s in rows) - blocks
+    """A table of pictures: a row for each label of a client, its real images, and a cell for each embedding."""
+    lines = []
+    for s in rows:
+        whose = f"client {s.client}, label {s.label}"
+        beside = None if isinstance(real, str) else real.get((s.client, s.label))
+        cells = [] if beside is None or not len(beside) else [_picture(beside, f"real images of {whose}", "real")]
+        for i in (i for i in s.numbers if i in generated):
+            notes = [f"n {uploads.counts[i]}"] * bool(uploads.counts[i]) + ["merged"] * (i not in uploads.kept)
+            cells.append(_picture(generated[i], f"made from embedding {i} of {whose}", ", ".join(notes)))
+        lines.append(Markup("<tr><th scope=row>{}</th>{}</tr>").format(whose, Markup("").join(cells)))
+    table = Markup('<table class="gallery">{}</table>').format(Markup("").join(lines))
     caption = (
-        f"{r.method}, seed {r.seed}: each row is a label of a client. "
-        + (
-            f"Left, its first {REAL} training images of that label, {wide} x {tall} pixels as the prior sees them; "
-            "right, "
-            if real_by_row
-            else ""
-        )
-        + f"{count} images that the prior makes from each embedding"
-        + (" (n: images behind it)" if any(uploads.counts) else "")
-        + ". They are made again for this page, with other noise than in the run, from what the server knows: the "
-        "embeddings, and no image."
-        + (" Merged: another client’s embedding was sent for it." if merged else "")
-        + (f" Of more than {blocks} embeddings the first are drawn." if hidden > 0 else "")
-        + (f" The {len(rows)} largest of {all_rows} rows, every client in turn." if len(rows) < all_rows else "")
+        "Made again for this page, with other noise than in the run, from what the server knows: the embeddings"
+        + (" (n: images behind each)" if any(uploads.counts) else "")
+        + ". Merged: another client’s was sent for it."
+        + (f" The {len(rows)} largest of {all_rows} rows." if len(rows) < all_rows else "")
         + (
             f" No real images beside them: {real}."
             if isinstance(real, str)
-            else " The real ones are here because this run was a simulation on data that lies on this machine: think "
-            "before passing the page on."
+            else " Think before passing on real images."
         )
     )
-    return Chart(f"What the embeddings say, {r.method}", caption, svg, wide=True)
+    return Chart(f"What the embeddings of {r.method} say, seed {r.seed}", caption, None, wide=True, html=table)
+
+
+def _picture(images: Tensor, what: str, below: str) -> Markup:
+    """Images, (n, C, H, W) in [0, 1], side by side as one picture in a cell, with words below it."""
+    strip = torch.cat(list(torch.nn.functional.pad(images.clamp(0, 1), (0, 1), value=1.0)), dim=2)
+    pixels = (255 * strip.expand(3, -1, -1) if strip.shape[0] == 1 else 255 * strip).round().byte().permute(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, "png")
+    high, wide = (max(1, 32 // images.shape[2]) * side for side in strip.shape[1:])
+    return Markup(
+        '<td><img alt="{}" width="{}" height="{}" src="data:image/png;base64,{}"><small>{}</small></td>'
+    ).format(what, wide, high, base64.b64encode(file.getvalue()).decode(), below)

@@ -5,7 +5,6 @@ the assignment of a round's groups to the numbers so far has the largest sum of 
 in either), so that colours stay.  A group of one has no number.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,8 +20,8 @@ from unskew.tasks.measure import ACCURACY, Measure
 Floats = npt.NDArray[np.float64]
 Groups = tuple[tuple[int, ...], ...]
 
-ALONE, REST, NONE = -1, -2, -3
-"""Places of a client besides a numbered group: in a group of one, in a group drawn with others, in none."""
+ALONE = -1
+"""The number of a group of one."""
 
 
 def members(info: ClientGroups) -> Groups:
@@ -74,39 +73,6 @@ def places(groups: Groups, numbers: Sequence[int]) -> Place:
         for c in members:
             numbers_of[c] = (*numbers_of.get(c, ()), number)
     return numbers_of
-
-
-def flows(before: Place, after: Place, clients: int) -> dict[tuple[int, int], float]:
-    """Clients that go from one place to another between two rounds; one in several groups counts in equal parts.
-
-    The part of a client that stays in a group stays; the rest is spread over its new groups.
-
-    >>> flows({0: (0, 1)}, {0: (1, 2)}, 1) == {(1, 1): 0.5, (0, 2): 0.5}
-    True
-    """
-    totals: dict[tuple[int, int], float] = {}
-    for c in range(clients):
-        left, right = _parts(before.get(c, (NONE,))), _parts(after.get(c, (NONE,)))
-        moved: dict[tuple[int, int], float] = {}
-        for place in left:
-            stays = min(left[place], right.get(place, 0.0))
-            if stays > 0:
-                moved[place, place] = stays
-                left[place] -= stays
-                right[place] -= stays
-        rest = math.fsum(right.values())
-        if rest > 1e-9:
-            moved |= {(a, b): x * y / rest for a, x in left.items() for b, y in right.items() if x * y > 1e-12}
-        for key, part in moved.items():
-            totals[key] = totals.get(key, 0.0) + part
-    return totals
-
-
-def _parts(numbers: tuple[int, ...]) -> dict[int, float]:
-    parts: dict[int, float] = {}
-    for n in numbers:
-        parts[n] = parts.get(n, 0.0) + 1 / len(numbers)
-    return parts
 
 
 # ---------------------------------------------------------------- one method over a run

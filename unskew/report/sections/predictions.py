@@ -6,16 +6,14 @@ classes there is a table of what is found of each.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+import altair as alt
 
 from unskew.info import Info, PredictedNumbers, RankedClasses, RecallByClass
 from unskew.record.reader import DataSplit, Record, info_of
-from unskew.report import figures, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow
+from unskew.report import charts, tables
+from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.stats import Spread
 from unskew.report.worth import FEW
 
@@ -28,27 +26,19 @@ MOST = 4
 """Methods whose predictions are drawn one beside the other."""
 
 
-def section(record: Record, methods: Sequence[str], marks: Mapping[str, figures.LineStyle]) -> Section | None:
+def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on what global models predict; None if no method's first seed has reported it."""
-    numbers = _first(record, methods, PredictedNumbers)
-    ranked = _first(record, methods, RankedClasses)
-    charts = []
-    if numbers:
-        charts.append(_numbers_chart(numbers, marks))
-    if ranked:
-        partition = next(iter(record.partitions.values()), None)
-        second = "the second class" if partition is None or not partition.classes else partition.label(1)
-        charts += [
-            _roc_chart(ranked, marks),
-            _precision_chart(ranked, marks, second),
-            _calibration_chart(ranked, marks, second),
-        ]
+    numbers, ranked = _first(record, methods, PredictedNumbers), _first(record, methods, RankedClasses)
+    partition = next(iter(record.partitions.values()), None)
+    second = "the second class" if partition is None or len(partition.classes) < 2 else partition.label(1)
+    drawn = ([numbers_chart(numbers, marks)] if numbers else []) + (
+        ranked_charts(ranked, marks, second) if ranked else []
+    )
     recall = _recall_table(record, methods)
-    lead = "Predictions of the global models for the global test set after the last round"
-    lead += f"{', the figures of the first seed' * bool(charts)}."
-    if not charts and recall is None:
+    if not drawn and recall is None:
         return None
-    return Section("Predictions", lead, tuple(charts), () if recall is None else (recall,))
+    lead = f"Global models on the global test set, last round{', first seed' * bool(drawn)}."
+    return Section("Predictions", lead, tuple(drawn), () if recall is None else (recall,))
 
 
 def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
@@ -57,10 +47,10 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     examples: tuple[int, ...] = ()
     for method in methods:
         seeds = tables.counted_seeds(record, method)
-        of = [row.info for row in info_of(record, method, RecallByClass) if row.seed in seeds]
-        if of:
-            examples = of[0].examples
-            by_class = [[i.found[k] / i.examples[k] for i in of if i.examples[k]] for k in range(len(examples))]
+        infos = [row.info for row in info_of(record, method, RecallByClass) if row.seed in seeds]
+        if infos:
+            examples = infos[0].examples
+            by_class = [[i.found[k] / i.examples[k] for i in infos if i.examples[k]] for k in range(len(examples))]
             shares[method] = [Spread(tuple(values)) if values else None for values in by_class]
     classes = [k for k, n in enumerate(examples) if n]
     if not classes:
@@ -68,19 +58,20 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     partition = next(iter(record.partitions.values()), None)
     caption = "Recall by class: the share of the class’s test examples that is found"
     fewest = min(classes, key=lambda k: examples[k])
-    note = "Mean ± standard deviation over seeds. " * any(s and len(s.values) > 1 for of in shares.values() for s in of)
+    several = any(s and len(s.values) > 1 for spreads in shares.values() for s in spreads)
+    note = "Mean ± standard deviation over seeds. " * several
     if examples[fewest] < FEW:
         one = f"so that one more found is {100 / examples[fewest]:.1f} points"
         note += f"Test examples are few: of {_label(partition, fewest)} there are {examples[fewest]}, {one}."
     if len(classes) > MOST_CLASSES:
         caption += f"; {MOST_CLASSES} of {len(classes)} classes, those with the lowest mean over methods"
-        classes.sort(key=lambda k: statistics.fmean(s.mean for of in shares.values() if (s := of[k]) is not None))
+        classes.sort(key=lambda k: statistics.fmean(s.mean for v in shares.values() if (s := v[k]) is not None))
     entries = [
-        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(of[k]) for of in shares.values())))
+        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(v[k]) for v in shares.values())))
         for k in classes[:MOST_CLASSES]
     ]
-    head = (("Class", ""), ("Test examples", ""), *((method, "%") for method in shares))
-    return Table(caption, head, tuple(entries), note.strip())
+    head = ["Class", "Test examples", *(f"{method} | %" for method in shares)]
+    return table(caption, head, entries, note.strip())
 
 
 def _label(partition: DataSplit | None, k: int) -> str:
@@ -98,97 +89,70 @@ def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T
     return reports
 
 
-def _numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, figures.LineStyle]) -> Chart:
+def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, str]) -> Chart:
     """Predicted against true, a panel for each method, all with the same axes."""
     shown = dict(list(numbers.items())[:MOST])
-    columns = min(2, len(shown))
-    rows = -(-len(shown) // columns)
-    values = [v for n in shown.values() for v in (*n.true, *n.predicted)]
-    low, high = min(values), max(values)
-    room = 0.04 * (high - low) or 1.0
-    with figures.style("predicted"):
-        figure = figures.sheet(200 * rows)
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axes, (method, info) in zip(grid.flat, shown.items(), strict=False):
-            axes.set_axisbelow(True)
-            axes.plot([low, high], [low, high], color=figures.INK, linewidth=0.8)
-            axes.plot(info.true, info.predicted, "o", color=marks[method].colour, markersize=2.5, alpha=0.6, mew=0)
-            axes.set_xlim(low - room, high + room)
-            axes.set_ylim(low - room, high + room)
-            axes.set_title(method, fontsize=10)
-        for axes in list(grid.flat)[len(shown) :]:
-            axes.set_visible(False)
-        figure.supxlabel("true", fontsize=10)
-        figure.supylabel("predicted", fontsize=10)
-        worst = "; ".join(f"{m}: {_error(i):.3g}" for m, i in shown.items())
-        svg = figures.markup(figure, "predicted", f"Predicted against true; mean absolute error {worst}.")
-    caption = (
-        "A dot is a test example; on the line the prediction is right."
-        + (f" The first {MOST} of {len(numbers)} methods." if len(numbers) > MOST else "")
-        + (" At most 500 examples." if any(len(i.true) == 500 for i in shown.values()) else "")
-    )
-    return Chart("Predicted against true", caption, svg)
+    points = [
+        {"panel": method, "x": t, "y": p}
+        for method, info in shown.items()
+        for t, p in zip(info.true, info.predicted, strict=True)
+    ]
+    axis = charts.over("", [v for info in shown.values() for v in (*info.true, *info.predicted)])
+    ends = axis["scale"].domain
+    axes: dict[str, Any] = {
+        "x": alt.X("x:Q", **{**axis, "title": "true"}),
+        "y": alt.Y("y:Q", **{**axis, "title": "predicted"}),
+    }
+    guides = [{"panel": m, "x": v, "y": v, "guide": True} for m in shown for v in ends]
+    base = alt.Chart(charts.rows([*points, *guides])).encode(**axes)
+    diagonal = base.transform_filter("datum.guide").mark_line(color=charts.INK, strokeWidth=1)
+    dots = base.transform_filter("!datum.guide").mark_point(filled=True, size=14, opacity=0.6, tooltip=True)
+    colour = charts.by_name({m: marks[m] for m in shown}, "panel")
+    drawn = charts.faceted(alt.layer(diagonal, dots.encode(color=colour)), list(shown), 2, height=220)
+    worst = "; ".join(f"{m} {_error(i):.3g}" for m, i in shown.items())
+    caption = f"A dot is a test example; on the line the prediction is right. Mean absolute error: {worst}."
+    return Chart("Predicted against true", caption, drawn, f"Predicted against true; mean error {worst}.")
 
 
 def _error(info: PredictedNumbers) -> float:
-    return sum(abs(p - t) for p, t in zip(info.predicted, info.true, strict=True)) / len(info.true)
+    return statistics.fmean(abs(p - t) for p, t in zip(info.predicted, info.true, strict=True))
 
 
-def _square(x: str, y: str) -> tuple[Figure, Axes]:
-    figure, axes = figures.chart(300)
-    axes.set_axisbelow(True)
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return figure, axes
+def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], second: str) -> list[Chart]:
+    """ROC curve, precision and recall, and calibration of two classes.
 
+    Args:
+        ranked: What is known by method, or by site.
+        of: Their colours.
+        second: The class that is looked for.
+    """
 
-def _roc_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]) -> Chart:
-    with figures.style("roc"):
-        figure, axes = _square("1 − specificity", "sensitivity")
-        axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
-        for method, info in ranked.items():
-            axes.plot(info.false_alarms, info.found, **{**figures.drawn(marks[method]), "marker": ""})
-        areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())
-        svg = figures.markup(figure, "roc", f"ROC curves; area under the curve {areas}.")
-    return Chart("ROC curve", "Up and left is better; the diagonal is chance.", svg, _legend(ranked, marks))
+    def curve(x: str, y: str) -> list[dict[str, object]]:
+        return [
+            {"method": name, "x": a, "y": b}
+            for name, info in ranked.items()
+            for a, b in zip(getattr(info, x), getattr(info, y), strict=True)
+        ]
 
-
-def _precision_chart(ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle], second: str) -> Chart:
-    with figures.style("precision"):
-        figure, axes = _square("recall", "precision")
-        for method, info in ranked.items():
-            axes.plot(info.recall, info.precision, **{**figures.drawn(marks[method]), "marker": ""})
-        share = next(iter(ranked.values())).share
-        axes.axhline(share, color=figures.INK, linewidth=0.8)
-        precision = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
-        svg = figures.markup(figure, "precision", f"Precision by recall; average precision {precision}.")
-    caption = f"Up and right is better; the level is the share of {second}, {100 * share:.1f} %."
-    return Chart("Precision and recall", caption, svg, _legend(ranked, marks))
-
-
-def _calibration_chart(
-    ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle], second: str
-) -> Chart:
-    with figures.style("calibration"):
-        figure, axes = _square("predicted probability", "share that is of the class")
-        axes.plot([0, 1], [0, 1], color=figures.INK, linewidth=0.8)
-        for method, info in ranked.items():
-            axes.plot(info.likely, info.happened, **figures.drawn(marks[method]))
-        points = "; ".join(f"{m} {len(i.likely)} points" for m, i in ranked.items())
-        svg = figures.markup(figure, "calibration", f"Calibration: {points}.")
-    caption = (
-        f"A point is a tenth of the test examples, ordered by predicted probability of {second}; on the line the "
-        "probabilities are right."
+    areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())
+    precise = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
+    share = next(iter(ranked.values())).share
+    roc = charts.square(curve("false_alarms", "found"), of, "1 − specificity", "sensitivity")
+    precision = charts.square(curve("recall", "precision"), of, "recall", "precision", level=share)
+    likely = charts.square(
+        curve("likely", "happened"), of, "predicted probability", "share that is of the class", dotted=True
     )
-    return Chart("Calibration", caption, svg, _legend(ranked, marks))
-
-
-def _legend(
-    ranked: Mapping[str, RankedClasses], marks: Mapping[str, figures.LineStyle]
-) -> tuple[tuple[str, Markup], ...]:
-    return tuple((method, figures.swatch(marks[method])) for method in ranked)
+    return [
+        Chart("ROC curve", f"Up and left is better. Area: {areas}.", roc, f"ROC curves; areas {areas}."),
+        Chart(
+            "Precision and recall", f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %.",
+            precision, f"Precision by recall; average precision {precise}.",
+        ),
+        Chart(
+            "Calibration", f"A point is a tenth of the examples by predicted probability of {second}.", likely,
+            f"Predicted probability against the share of {second}, near the diagonal where it is right.",
+        ),
+    ]  # fmt: skip
 
 
 KIND = SectionKind(

@@ -1,4 +1,4 @@
-"""`unskew export`, called as from a shell."""
+"""`unskew show --model`, called as from a shell."""
 
 import json
 from pathlib import Path
@@ -25,11 +25,11 @@ def run(here: Path, unskew: Unskew) -> Path:
 
 
 def test_an_exported_model_is_the_runs_and_says_what_it_is(run: Path, unskew: Unskew) -> None:
-    said = unskew("export", "r", "--method", "FedPer (heads)", "--client", "3", "--seed", "1")
+    said = unskew("show", "r", "--model", "m.safetensors", "--method", "FedPer (heads)", "--client", "3", "--seed", "1")
     assert said.code == 0
-    file = Path("FedPer--heads--client3-seed1.safetensors")
+    file = Path("m.safetensors")
     assert said.out.startswith(f"{file}: model of client 3 of FedPer (heads), seed 1; network logistic\n")
-    assert f"us.load_model('{file}')" in said.out
+    assert f"unskew.load_model('{file}')" in said.out
     model = us.load_model(file)
     expected = us.load_model("r", "FedPer (heads)", client=3, seed=1)
     assert model.unskew == expected.unskew
@@ -40,20 +40,20 @@ def test_an_exported_model_is_the_runs_and_says_what_it_is(run: Path, unskew: Un
 def test_the_model_of_an_earlier_round_is_asked_for_by_its_number(here: Path, unskew: Unskew) -> None:
     changes = ("rounds=2", "seeds=[0]", "keep_models.every=1")
     assert unskew("run", "tiny.toml", *(x for c in changes for x in ("--set", c)), "--out", "r", "-q").code == 0
-    said = unskew("export", "r", "--method", "fedavg", "--round", "1")
+    said = unskew("show", "r", "--model", "one.safetensors", "--method", "fedavg", "--round", "1")
     assert said.code == 0
-    file = "fedavg-global-round1-seed0.safetensors"
+    file = "one.safetensors"
     assert said.out.startswith(f"{file}: global model of fedavg, seed 0, round 1; network")
     assert us.load_model(file).unskew == us.load_model("r", "fedavg", round=1).unskew
-    best = unskew("export", "r", "--method", "fedavg", "--round", "best")
+    best = unskew("show", "r", "--model", "best.safetensors", "--method", "fedavg", "--round", "best")
     assert best.err.startswith("RunError: r has no model of the best round of fedavg")
-    odd = unskew("export", "r", "--round", "x").err
+    odd = unskew("show", "r", "--model", "x", "--round", "x").err
     assert odd == "ConfigError: --round must be a round's number or best, got 'x'\n"
 
 
 def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
     """It is a state dict by the network's own names; the scaling stands in its metadata."""
-    assert unskew("export", "r", "--method", "fedavg", "--out", "m.safetensors").code == 0
+    assert unskew("show", "r", "--method", "fedavg", "--model", "m.safetensors").code == 0
     plain = torch.nn.Sequential()
     plain.add_module("body", torch.nn.Flatten())
     plain.add_module("head", torch.nn.Linear(64, 10))
@@ -69,8 +69,10 @@ def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
 
 
 def test_json_says_where_and_what(run: Path, unskew: Unskew) -> None:
-    told = json.loads(unskew("export", "r", "--method", "fedprox", "--client", "0", "--json").out)
-    assert (told["file"], told["method"], told["client"]) == ("fedprox-client0-seed0.safetensors", "fedprox", 0)
+    told = json.loads(
+        unskew("show", "r", "--model", "a.safetensors", "--method", "fedprox", "--client", "0", "--json").out
+    )
+    assert (told["file"], told["method"], told["client"]) == ("a.safetensors", "fedprox", 0)
 
 
 def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Unskew) -> None:
@@ -78,29 +80,35 @@ def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Uns
     wards = {ward: (x + ward, np.arange(20) % 2) for ward in (1, 2, 10)}
     us.simulate(us.Independent(), data=wards, model="logistic", rounds=1, out=here / "w", progress=False)
     for ward in ("1", "2", "10"):
-        told = json.loads(unskew("export", "w", "--client", ward, "--json").out)
-        assert (told["file"], told["client_name"]) == (f"independent-client-{ward}-seed0.safetensors", ward)
+        told = json.loads(unskew("show", "w", "--model", f"ward-{ward}.safetensors", "--client", ward, "--json").out)
+        assert (told["file"], told["client_name"]) == (f"ward-{ward}.safetensors", ward)
         weights = us.load_model("w", client=ward).state_dict()
         assert all(torch.equal(t, weights[name]) for name, t in us.load_model(told["file"]).state_dict().items())
-    said = unskew("export", "w", "--client", "0")
+    said = unskew("show", "w", "--model", "x", "--client", "0")
     assert said.code != 0
     assert "where names are numbers, a client is called by its name" in " ".join(said.err.split())
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unskew) -> None:
     for words, text in (
-        (("r",), "r has models of several methods; name one of FedPer (heads), fedavg, fedprox"),
-        (("r", "--method", "FedPer (heads)"), "there is no global model of FedPer (heads), seed 0: say whose"),
-        (("r", "--method", "fedavg", "--client", "9"), "there is no client 9 of fedavg, seed 0; clients are 0 to 3"),
-        (("r", "--method", "fedavg", "--out", "tiny.toml"), "tiny.toml exists already; choose another --out"),
+        (("r", "--model", "x"), "r has models of several methods; name one of FedPer (heads), fedavg, fedprox"),
         (
-            ("r", "--method", "fedavg", "--out", "no/such/m.safetensors"),
+            ("r", "--model", "x", "--method", "FedPer (heads)"),
+            "there is no global model of FedPer (heads), seed 0: say whose",
+        ),
+        (
+            ("r", "--model", "x", "--method", "fedavg", "--client", "9"),
+            "there is no client 9 of fedavg, seed 0; clients are 0 to 3",
+        ),
+        (("r", "--method", "fedavg", "--model", "tiny.toml"), "tiny.toml exists already; choose another --model"),
+        (
+            ("r", "--method", "fedavg", "--model", "no/such/m.safetensors"),
             "there is no folder no/such; make it, or choose",
         ),
-        (("r", "--method", "fedavg", "--out", "tiny.toml/m"), "there is no folder tiny.toml; make it, or choose"),
-        ((".",), "has no models"),
+        (("r", "--method", "fedavg", "--model", "tiny.toml/m"), "there is no folder tiny.toml; make it, or choose"),
+        ((".", "--model", "x"), "has no models"),
     ):
-        said = unskew("export", *words)
+        said = unskew("show", *words)
         assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
         assert text in said.err
 
@@ -114,7 +122,7 @@ def test_an_exported_regression_says_how_outputs_become_the_target_s_unit(
     task = us.TaskConfig(kind="regression", target_scale=(35000, 25000) if scaled else False)
     y = x[:, 0] if not scaled else 35000 + 25000 * x[:, 0]
     us.simulate(us.FedAvg(), data=(x, y), split=us.IID(2), task=task, rounds=1, out=here / "r", progress=False)
-    said = unskew("export", "r", "--out", "m.safetensors").out
+    said = unskew("show", "r", "--model", "m.safetensors").out
     assert ("y = out * 25000 + 35000" in said) == scaled
     assert "classes" not in said
     model = us.load_model("m.safetensors")

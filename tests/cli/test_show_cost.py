@@ -1,4 +1,4 @@
-"""`unskew price`, as from a shell."""
+"""`unskew show --cost`, as from a shell."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,9 @@ def run(here: Path, unskew: Unskew) -> Path:
 
 
 def test_the_tables_are_on_stdout_and_remarks_on_stderr(run: Path, unskew: Unskew) -> None:
-    said = unskew("price", run, "--target", "0.999")
+    said = unskew("show", "--cost", run, "--target", "0.999")
     assert said.code == 0
-    assert "ledger measured: mean ± deviation over 2 seeds" in said.out
+    assert "ledger measured: mean ± standard deviation over seeds" in said.out
     assert "on the air, channel paper" in said.out
     assert "until accuracy" not in said.out
     for method in ("fedavg", "fedprox"):
@@ -37,15 +37,15 @@ def test_a_target_that_one_seed_reached_says_so_beside_the_cost(run: Path, unske
     }
     low, high = sorted(best.values())
     assert low < high
-    said = unskew("price", run, "--target", f"{(low + high) / 2}")
+    said = unskew("show", "--cost", run, "--target", f"{(low + high) / 2}")
     until = said.out.partition("until accuracy")[2]
     assert " fedavg (1 of 2 seeds) " in until
-    assert "of 2 seeds" not in said.out.partition("until accuracy")[0].replace("over 2 seeds", "")
-    assert "fedavg (1 of 2 seeds)" not in unskew("price", run, "--target", f"{low}").out
+    assert "of 2 seeds" not in said.out.partition("until accuracy")[0]
+    assert "fedavg (1 of 2 seeds)" not in unskew("show", "--cost", run, "--target", f"{low}").out
 
 
 def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
-    said = unskew("price", run, "--json", "--channel", "p001", "--target", "fedavg-peak")
+    said = unskew("show", "--cost", run, "--json", "--channel", "p001", "--target", "fedavg-peak")
     assert (said.code, said.err) == (0, "")
     found = json.loads(said.out)
     assert (found["run"], found["ledger"], found["target"]) == ("a", "measured", "fedavg-peak")
@@ -64,25 +64,25 @@ def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
 def test_the_papers_ledgers(run: Path, unskew: Unskew) -> None:
     """Four clients, two rounds: 3.11 * 4 * (2 + 2) = 49.76 MB, and 16 models of 5 MB."""
     for ledger, megabytes in (("table3", 49.76), ("subframes", 80.0)):
-        found = json.loads(unskew("price", run, "--json", "--ledger", ledger).out)
+        found = json.loads(unskew("show", "--cost", run, "--json", "--ledger", ledger).out)
         (whole,) = [r for r in found["rows"] if (r["method"], r["metric"]) == ("fedavg", "megabytes")]
         assert whole["mean"] == pytest.approx(megabytes)
     assert found["presets"]["a"]["channel"] == "p001"
-    said = unskew("price", run, "--ledger", "table3")
+    said = unskew("show", "--cost", run, "--ledger", "table3")
     assert "ledger feddif_table3" in said.out
     assert "on the air" not in said.out
 
 
 def test_several_runs_are_named(run: Path, here: Path, unskew: Unskew) -> None:
     assert unskew("run", "tiny.toml", "--out", "b", "--seed", 5, "--no-report", "--quiet").code == 0
-    found = json.loads(unskew("price", run, here / "b", "--json").out)
+    found = json.loads(unskew("show", "--cost", run, here / "b", "--json").out)
     assert {r["method"] for r in found["rows"]} == {"a/fedavg", "a/fedprox", "b/fedavg", "b/fedprox"}
 
 
 def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew) -> None:
     settings = ["--set", 'world.channel={name="radio", kappa=3.0}', "--set", "rounds=1"]
     assert unskew("run", "tiny.toml", "--out", "a", "--no-report", "--quiet", *settings).code == 0
-    found = json.loads(unskew("price", "a", "--json").out)
+    found = json.loads(unskew("show", "--cost", "a", "--json").out)
     assert found["presets"]["a"]["channel"] == "the run's own"
     assert found["presets"]["a"]["settings"]["channel"]["kappa"] == 3.0
 
@@ -90,11 +90,11 @@ def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew)
 def test_a_run_under_a_channel_of_ones_own_says_that_it_is_priced_under_another(run: Path, unskew: Unskew) -> None:
     config = run / "config.toml"
     config.write_text(config.read_text().replace('name = "even"', 'name = "mine:Away"'))
-    said = unskew("price", run)
+    said = unskew("show", "--cost", run)
     assert "the run's own channel 'mine:Away' tells no powers and no bandwidth" in said.err
     assert "on the air are those of 'paper' instead; name a cell with --channel" in said.err
-    assert any("mine:Away" in remark for remark in json.loads(unskew("price", run, "--json").out)["remarks"])
-    assert "mine:Away" not in unskew("price", run, "--channel", "p001").err  # one has chosen
+    assert any("mine:Away" in remark for remark in json.loads(unskew("show", "--cost", run, "--json").out)["remarks"])
+    assert "mine:Away" not in unskew("show", "--cost", run, "--channel", "p001").err  # one has chosen
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_run_under_a_channel_of_ones_own_says_that_it_is_priced_under_another(
     ],
 )
 def test_bad_input_is_one_line_and_code_two(run: Path, unskew: Unskew, words: list[str], kind: str, part: str) -> None:
-    said = unskew("price", *words)
+    said = unskew("show", "--cost", *words)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"{kind}: ")
     assert said.err.count("\n") == 1
@@ -128,6 +128,6 @@ def test_a_run_without_transfers_is_refused(here: Path, unskew: Unskew) -> None:
     alone = (here / "tiny.toml").read_text().replace("fedavg", "centralised").replace("fedprox", "independent")
     (here / "alone.toml").write_text(alone)
     assert unskew("run", "alone.toml", "--out", "a", "--no-report", "--quiet").code == 0
-    said = unskew("price", "a")
+    said = unskew("show", "--cost", "a")
     assert (said.code, said.out) == (2, "")
     assert "a has nothing to price: its ledger has no rows (centralised, independent sent nothing)" in said.err

@@ -1,0 +1,661 @@
+"""One grammar of figures, Altair's: each function makes a chart of a frame, for a page, a notebook or a paper.
+
+Colours are those of a light page.  A page draws each chart once as a picture whose colours are its style sheet's, and
+with the `library` again, as wide as there is room, to be pointed at, clicked and zoomed; nothing comes from a network.
+This module imports Altair, so it is imported where something is drawn.
+"""
+
+import base64
+import functools
+import json
+import math
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import altair as alt
+import vl_convert
+from markupsafe import Markup, escape
+
+from unskew.files import write_atomically
+from unskew.report.section import Chart, Frame
+from unskew.report.stats import Curve
+
+PAGE, INK, FAINT, BOUND = "#ffffff", "#1b1f24", "#dfe3e8", "#7a828c"
+COLOURS = ("#0072b2", "#d55e00", "#00815f", "#b5458a", "#8a6d00", "#3b9fdc", "#7048b0", "#8c3b2a")
+_LIGHT = (PAGE, INK, FAINT, BOUND, *COLOURS)
+_DARK = (
+    *("#14171b", "#e4e7eb", "#333a42", "#8f98a3"),
+    *("#56b0f0", "#ff8f4d", "#37c99a", "#ee92c8", "#e3c14a", "#a5dcff", "#b79cf0", "#e58a78"),
+)
+_CSS = dict(
+    zip(_LIGHT, ("var(--page)", "currentColor", "var(--faint)", "var(--bound)", *(f"var(--s{i})" for i in range(8))),
+        strict=True)
+)  # fmt: skip
+WIDTH, HEIGHT = 480, 280
+MOST_LABELLED = 8
+"""Lines up to which each has its name beside its end, instead of in a legend."""
+
+MOST_ROWS = 40
+"""Rows of a forest; of more clients a strip and a line of quantiles are drawn."""
+
+MOST_POINTS = 60
+"""Points of one line that are drawn."""
+
+HEAVY = 60_000
+"""Characters of a drawing beyond which a page has it as pixels, until it is drawn anew."""
+
+Rows = Frame | Sequence[Mapping[str, Any]]
+
+
+def colours(methods: Sequence[str], bounds: Sequence[str] = ()) -> dict[str, str]:
+    """A method's colour, the same in every figure; those that do not compete are grey."""
+    competing = [m for m in methods if m not in bounds]
+    return {m: BOUND if m in bounds else COLOURS[competing.index(m) % len(COLOURS)] for m in methods}
+
+
+def swatch(colour: str) -> Markup:
+    """A small square of a colour beside a name."""
+    return Markup('<i class="swatch" style="background:{}"></i>').format(_CSS.get(colour, colour))
+
+
+# ---------------------------------------------------------------- pictures and pages
+def drawn(chart: Chart) -> Markup:
+    """The drawing of a chart, as a page embeds it: a picture, and what the library draws it anew from."""
+    if chart.html:
+        return chart.html
+    spec = json.dumps(chart.drawing.to_dict(), sort_keys=True, separators=(",", ":"))
+    svg = _slim(_svg(spec))
+    if len(svg) > HEAVY:
+        picture = base64.b64encode(still(chart.drawing, "png")).decode()
+        svg = f'<img alt="{escape(chart.described)}" src="data:image/png;base64,{picture}">'
+    for colour, name in _CSS.items():
+        svg = svg.replace(colour, name)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(chart.described)}" ', 1)
+    data = spec.replace("<", "\\u003c")  # no name ends the element, or begins a comment in it
+    return Markup(f'<div class="plot"><div>{svg}</div><script type="application/json">{data}</script></div>')
+
+
+def _slim(svg: str) -> str:
+    """The picture without what nobody sees, and with places to a tenth of a pixel."""
+    says = r' (?:class|role|pointer-events|aria-[a-z]+|xmlns:xlink)="[^"]*"| (?:opacity|stroke-width)="1"'
+    svg = re.sub(says, "", svg)
+    svg = re.sub(r'<path [^>]*(?<![-\w])opacity="0"[^>]*?(/>|></path>)', "", svg)
+    places = r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"'
+    return re.sub(places, lambda of: re.sub(r"\d*\.\d{2,}", lambda n: f"{float(n[0]):.1f}", of[0]), svg)
+
+
+def still(
+    chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg", dark: bool = False, width: int = WIDTH
+) -> bytes:
+    """A picture of a chart as a file; no network and no browser is needed."""
+    spec = chart.to_dict()
+    if "fits" in spec.get("usermeta", {}):
+        spec["width"] = width
+    text = json.dumps({**spec, "config": {**spec.get("config", {}), "background": PAGE}}, sort_keys=True)
+    for light, other in zip(_LIGHT, _DARK, strict=True) if dark else ():
+        text = text.replace(light, other)
+    return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
+
+
+def document(chart: alt.TopLevelMixin, title: str, caption: str = "", width: int = WIDTH) -> str:
+    """A chart as an SVG file of its own, with its title and caption, on white."""
+    spec = chart.to_dict()
+    words = {"text": title, "subtitle": textwrap.wrap(caption, 75), "anchor": "start", "subtitleColor": INK}
+    spec |= {"width": width} if "fits" in spec.get("usermeta", {}) else {}
+    config = {**spec.get("config", {}), "background": PAGE}
+    return _svg(json.dumps({**spec, "title": {**words, "color": INK}, "config": config}, sort_keys=True))
+
+
+def file(chart: Chart) -> bytes:
+    """A chart with its words as an SVG file."""
+    return document(chart.drawing, chart.title, chart.caption).encode()
+
+
+@functools.lru_cache(64)
+def _svg(spec: str) -> str:
+    return str(vl_convert.vegalite_to_svg(spec))
+
+
+def library() -> Markup:
+    """Vega and what draws a page's charts with it; it stands once on a page."""
+    twin = json.dumps(dict(zip(_LIGHT, _DARK, strict=True)))
+    return Markup(f"<script>{_vega()}</script><script>{_DRAW.replace('TWIN', twin)}</script>")
+
+
+# Where a part is folded, its charts are pictures until it is opened; a printed page has those of them.
+_DRAW = """
+(() => {
+  const dark = matchMedia("(prefers-color-scheme: dark)"), twin = TWIN, boxes = [...document.querySelectorAll(".plot")];
+  const draw = async box => {
+    let text = box.lastElementChild.textContent;
+    if (dark.matches) text = text.replace(/#[0-9a-f]{6}/g, c => twin[c] || c);
+    const spec = JSON.parse(text), fits = spec.usermeta && spec.usermeta.fits, label = box.getAttribute("aria-label");
+    const facets = spec.usermeta && spec.usermeta.facets;
+    if (fits) spec.width = box.clientWidth;
+    if (facets) {
+      spec.columns = Math.max(1, Math.min(facets, Math.floor(box.clientWidth / 160)));
+      spec.spec.width = box.clientWidth / spec.columns - 60;
+    }
+    box.at = box.clientWidth;
+    const view = document.createElement("div");
+    await vegaEmbed(view, spec, {actions: false, renderer: "svg"});
+    box.firstElementChild.replaceChildren(view);
+    if (label) view.firstElementChild.setAttribute("aria-label", label);
+  };
+  const seen = new IntersectionObserver(all => all.forEach(e => {
+    if (e.isIntersecting && e.target.clientWidth !== e.target.at) draw(e.target);
+  }), {rootMargin: "300px"});
+  boxes.forEach(box => {
+    const still = box.querySelector("svg, img");
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", still.getAttribute("aria-label") || still.alt || "");
+    seen.observe(box);
+    new ResizeObserver(() => { if (box.at && box.clientWidth && box.clientWidth !== box.at) draw(box); }).observe(box);
+  });
+  dark.addEventListener("change", () => boxes.forEach(box => box.at && draw(box)));
+})();
+"""
+
+
+@functools.cache
+def _vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed.  Making them one script takes seconds, so it is kept in the user's cache."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = home / "unskew" / f"vega-{version('vl-convert-python')}.js"
+    try:
+        return kept.read_text(encoding="utf-8")
+    except OSError:
+        bundle: Any = vl_convert.javascript_bundle  # its stub asks for what has a default
+        script = str(bundle()).replace("</script", "<\\/script")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, script)
+    except OSError:
+        pass  # it is only slower without
+    return script
+
+
+# ---------------------------------------------------------------- parts of charts
+def rows(data: Rows) -> alt.InlineData:
+    """A frame, or rows, as a chart's data: numbers to five digits, null for one that is not finite."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float) or hasattr(value, "dtype"):
+            value = float(value)
+            return float(f"{value:.5g}") if math.isfinite(value) else None
+        return value
+
+    return alt.InlineData(values=[{k: plain(v) for k, v in row.items()} for row in _each(data)])
+
+
+def _each(data: Rows) -> list[Mapping[str, Any]]:
+    if isinstance(data, Mapping):
+        return [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
+    return list(data)
+
+
+def themed(chart: Any, right: int = 5, left: int = 5, facets: int = 0) -> alt.LayerChart:
+    """The chart in our type and colours, as wide as the page allows, with room at the right for names."""
+    fits = {
+        "width": WIDTH,
+        "autosize": alt.AutoSizeParams(type="fit-x", contains="padding"),
+        "usermeta": {"fits": True},
+    }
+    quiet = {"gridColor": FAINT, "domainColor": BOUND, "tickColor": BOUND, "labelColor": INK, "titleColor": INK}
+    words = {"titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 140}
+    above = {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": -26, "titleY": -8}
+    themed: alt.LayerChart = (
+        chart.properties(
+            **({"usermeta": {"facets": facets}} if facets else fits),
+            padding={"left": left, "top": 5, "bottom": 5, "right": right},
+        )
+        .configure(background="transparent", font="system-ui, sans-serif", aria=False)
+        .configure_view(stroke=None)
+        .configure_axis(**quiet, **words)
+        .configure_axisY(**above)
+        .configure_legend(labelColor=INK, titleColor=INK, labelFontSize=12, titleFontWeight="normal", orient="bottom",
+                          columns=3, symbolOpacity=1)
+        .configure_text(color=INK, fontSize=12)
+        .configure_range(category=list(COLOURS))
+    )  # fmt: skip
+    return themed
+
+
+def by_name(of: Mapping[str, str], field: str = "method", legend: bool = False) -> alt.Color:
+    """The colours of methods, or of whatever else has them."""
+    scale = alt.Scale(domain=list(of), range=list(of.values()))
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+
+
+def over(title: str, values: Iterable[float | None], log: bool = False) -> dict[str, Any]:
+    """Title and scale of an axis over the data, with a little room at both ends."""
+    finite = [v for v in values if v is not None and math.isfinite(v) and not (log and v <= 0)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    if log:
+        return {"title": f"{title}, log scale", "scale": alt.Scale(type="log", domain=[low * 0.95, high * 1.05])}
+    edge = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
+    return {"title": title, "scale": alt.Scale(domain=[low - edge, high + edge], nice=False, zero=False)}
+
+
+def names(field: str, order: Sequence[Any] | None = None) -> alt.Y:
+    """Names beside their rows."""
+    plain = alt.Axis(grid=False, ticks=False, domain=False)
+    return alt.Y(f"{field}:N", sort=None if order is None else list(order), title=None, axis=plain)
+
+
+def bare(field: str, **more: Any) -> Any:
+    """A place in a plane whose numbers say nothing: no axis; `more` are options of the encoding."""
+    axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None)
+    kind = alt.X if field.startswith("x") else alt.Y
+    return kind(f"{field}:Q", axis=axis, **more)
+
+
+def interval(name: str, of: Any, scale: float = 1.0, **more: Any) -> dict[str, Any]:
+    """A row of `forest`: a mean with its interval, low and high, in units of the axis."""
+    low, high = (None if end is None else scale * end for end in (of.low, of.high))
+    return {"name": name, "value": scale * of.mean, "low": low, "high": high, **more}
+
+
+def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
+    """A line at a value of the horizontal axis, or of the vertical one."""
+    at: Any = {"x": "at:Q"} if across else {"y": "at:Q"}
+    drawn: alt.Chart = alt.Chart(rows([{"at": value}])).mark_rule(color=INK, strokeWidth=1).encode(**at)
+    return drawn
+
+
+def _tip(*fields: str) -> list[alt.Tooltip]:
+    return [alt.Tooltip(f, format=".4~g") if f.endswith(":Q") else alt.Tooltip(f) for f in fields]
+
+
+def spans(values: Iterable[float], factor: float) -> bool:
+    """True if the values need a logarithmic axis."""
+    positive = [v for v in values if math.isfinite(v) and v > 0]
+    return len(positive) > 1 and max(positive) > factor * min(positive)
+
+
+# ---------------------------------------------------------------- charts of any run
+def curves(
+    data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, ticks: Sequence[str] = (), far: bool = False
+) -> alt.LayerChart:
+    """Lines with bands from the lowest to the highest seed; a method without x is level.
+
+    Args:
+        data: method, x, mean, low, high.
+        of: The methods' colours.
+        x, y: Titles of the axes.
+        log: Make the vertical axis logarithmic where values span much; the horizontal one is where ends lie far apart.
+        ticks: What 0, 1, 2, ... are called on the horizontal axis.
+        far: Make the horizontal axis logarithmic in any case.
+    """
+    every = _each(data)
+    level, points = [r for r in every if r["x"] is None], [r for r in every if r["x"] is not None]
+    shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
+    far = far or spans((max((r["x"] for r in points if r["method"] == m), default=0.0) for m in shown), 20)
+    points = [r for r in points if not (far and r["x"] <= 0)]
+    tall = log and spans((r["mean"] for r in every), 50)
+    few, dotted = len(shown) <= MOST_LABELLED, len(points) <= 25 * len(shown)
+    up = over(y, (r[k] for r in every for k in ("mean", "low", "high")), tall)
+    steps = sorted({r["x"] for r in points})
+    few_steps = {"values": steps} if len(steps) <= 12 else {"tickMinStep": 1}
+    whole: dict[str, Any] = {"format": "d", **few_steps} if x.endswith(("round", "trial")) else {}
+    named = (
+        {"values": list(range(len(ticks))), "labelExpr": f"{json.dumps(list(ticks))}[datum.value]"} if ticks else whole
+    )
+    flat: dict[str, Any] = {
+        "title": x,
+        "scale": alt.Scale(nice=False, zero=False),
+        "axis": alt.Axis(grid=False, **named),
+    }
+    across = alt.X("x:Q", **(over(x, (r["x"] for r in points), True) if far else flat))
+    pick = alt.selection_point(fields=["method"], on="click")
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
+    # Bounds are dotted, and who has the colour of an earlier method dashed.
+    dashes = [[4, 3] if c == BOUND else [1, 0] if i < len(COLOURS) else [8, 3] for i, c in enumerate(shown.values())]
+    legend = None if few else alt.Legend(title=None)
+    look: dict[str, Any] = {
+        "strokeDash": alt.StrokeDash("method:N", scale=alt.Scale(domain=list(shown), range=dashes), legend=legend),
+        "opacity": alt.condition(pick, alt.value(1.0), alt.value(0.15)),
+    }
+    mean, tip = alt.Y("mean:Q", **up), _tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q")
+    base = alt.Chart(rows(points)).encode(x=across, color=by_name(shown))
+    layers: list[Any] = [base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", **up), y2="high:Q")] if few else []
+    layers.append(base.mark_line(strokeWidth=2).encode(y=mean, color=by_name(shown, legend=not few), **look))
+    mark = base.mark_point(filled=True, size=28).encode(y=mean, tooltip=tip, opacity=alt.value(float(dotted)))
+    layers.append(mark.add_params(pick, zoom))
+    if level:
+        lines = alt.Chart(rows(level)).mark_rule(strokeWidth=2)
+        layers.append(lines.encode(y=mean, color=by_name(shown), tooltip=_tip("method:N", "mean:Q"), **look))
+    right = 0
+    if few and shown:
+        layers.append(_end_names(every, up["scale"].domain, tall, shown))
+        right = 12 + 7 * min(max(map(len, shown)), 22)
+    return themed(alt.layer(*layers).properties(height=HEIGHT), 5 + right)
+
+
+def of_curves(lines: Mapping[str, Curve], scale: float = 1.0) -> list[dict[str, Any]]:
+    """Curves over seeds as rows of `curves`, thinned to `MOST_POINTS` each."""
+    return [
+        {"method": name, "x": c.x[i], "mean": scale * c.mean[i], "low": scale * c.low[i], "high": scale * c.high[i]}
+        for name, c in lines.items()
+        for i in thin(len(c.x))
+    ]
+
+
+def thin(count: int, most: int = MOST_POINTS) -> list[int]:
+    """At most `most` places of so many, the first and the last among them."""
+    last = min(count, most) - 1
+    return sorted({round(i * (count - 1) / max(last, 1)) for i in range(last + 1)})
+
+
+def ends(title: str, lines: Mapping[str, Curve], scale: float = 1.0) -> str:
+    """Where curves begin and end, for who cannot see them."""
+    parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in lines.items())
+    return f"{title}: {'; '.join(parts)}."
+
+
+def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Mapping[str, str]) -> alt.Chart:
+    """The methods' names at the right, as high as their lines end, moved apart where these are too close."""
+    low, high = map(math.log, ends) if log else ends
+    step = 15 * (high - low) / HEIGHT
+    last = {r["method"]: r["mean"] for r in points if math.isfinite(r["mean"]) and not (log and r["mean"] <= 0)}
+    ordered = sorted(last, key=lambda method: (last[method], method))
+    groups: list[tuple[float, int]] = []  # names that touch stand around the mean of where they belong
+    for i, method in enumerate(ordered):
+        at, n = (math.log(last[method]) if log else last[method]) - i * step, 1
+        while groups and groups[-1][0] > at:
+            before, k = groups.pop()
+            at, n = (n * at + k * before) / (n + k), n + k
+        groups.append((at, n))
+    lowest = [at for at, n in groups for _ in range(n)]
+    top = high - (len(ordered) - 1) * step
+    placed = [(method, min(max(lowest[i], low), top) + i * step) for i, method in enumerate(ordered)]
+    texts = [
+        {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
+    ]
+    text = alt.Chart(rows(texts)).mark_text(align="left", dx=7, baseline="middle", clip=False)
+    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(of))
+    return drawn
+
+
+_KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": INK}
+
+
+def forest(data: Rows, x: str, of: Mapping[str, str] | None = None) -> alt.LayerChart:
+    """A row for each name: its value, its 95 % interval, its seeds, and the line of no difference.
+
+    Args:
+        data: name, value, low, high (None without an interval), and where known kind (gains, loses, open or mean, which
+            is a diamond), size and seeds, a list of values.
+        x: Title of the axis.
+        of: Colours by name, in place of those of kinds.
+    """
+    every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
+    order = [r["name"] for r in every]
+    axis = over(x, [v for r in every for v in (0.0, r["value"], r["low"], r["high"], *r.get("seeds", ()))])
+    colour = by_name(_KINDS, "kind") if of is None else by_name({n: of[n] for n in order}, "name")
+    seeds = [{**r, "seed": v} for r in every for v in r.get("seeds", ())]
+    plain = rows([{k: v for k, v in r.items() if k != "seeds"} for r in every])
+    base = alt.Chart(plain).encode(y=names("name", order), color=colour)
+    size = alt.Size("size:Q", legend=None, scale=alt.Scale(domain=[0, max(r["size"] for r in every)], range=[25, 170]))
+    shape = alt.condition("datum.kind == 'mean'", alt.value("diamond"), alt.value("circle"))
+    tip = _tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q")
+    ticks = alt.Chart(rows([{k: v for k, v in r.items() if k != "seeds"} for r in seeds])).mark_tick(
+        size=9, opacity=0.6
+    )
+    return themed(
+        alt.layer(
+            rule(),
+            *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
+            base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
+            base.mark_point(filled=True, opacity=1).encode(
+                x=alt.X("value:Q", **axis), size=size, shape=shape, tooltip=tip
+            ),
+        ).properties(height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
+    )
+
+
+def strip(data: Rows, x: str) -> alt.LayerChart:
+    """Gains of many clients: each by its rank, lowest first, with the line of no difference and three quantiles.
+
+    Args:
+        data: As `forest` takes it.
+        x: Title of the axis of gains.
+    """
+    clients = sorted((r for r in _each(data) if r.get("kind") != "mean"), key=lambda r: float(r["value"]))
+    n = len(clients)
+    ranked = [{**r, "share": 100 * (i + 0.5) / n} for i, r in enumerate(clients)]
+    share = alt.X("share:Q", title="% of the clients", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
+    base = alt.Chart(rows(ranked)).encode(x=share, y=alt.Y("value:Q", **over(x, [0.0, *(r["value"] for r in clients)])))
+    points = base.mark_point(filled=True, size=22, opacity=0.8)
+    quantiles = alt.Chart(rows([{"share": q} for q in (10, 50, 90)])).mark_rule(strokeDash=[3, 3], color=BOUND)
+    kinds = by_name({k: c for k, c in _KINDS.items() if k != "mean"}, "kind")
+    drawn = points.encode(color=kinds, tooltip=_tip("name:N", "value:Q", "low:Q", "high:Q"))
+    line = base.mark_line(color=BOUND, strokeWidth=1)
+    return themed(alt.layer(rule(across=False), quantiles.encode(x=share), line, drawn).properties(height=HEIGHT))
+
+
+def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
+    """The clients' results of each method: every client a tick, the middle half a bar, and the median.
+
+    Args:
+        data: method, value, and where known client.
+        of: The methods' colours.
+        x: Title of the axis.
+    """
+    every = _each(data)
+    axis = over(x, (r["value"] for r in every))
+    shown = [m for m in of if any(r["method"] == m for r in every)]
+    base = alt.Chart(rows(every)).encode(y=names("method", shown), color=by_name(of))
+    half = base.mark_bar(size=14, opacity=0.25).encode(x=alt.X("q1(value):Q", **axis), x2="q3(value):Q")
+    ticks = base.mark_tick(thickness=1, size=14, opacity=0.5).encode(x=alt.X("value:Q", **axis))
+    tip = _tip("method:N", *(["client:N"] if every and "client" in every[0] else []), "value:Q")
+    median = base.mark_tick(thickness=3, size=20).encode(x=alt.X("median(value):Q", **axis))
+    return themed(alt.layer(half, ticks.encode(tooltip=tip), median).properties(height=alt.Step(28)))
+
+
+def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> alt.LayerChart:
+    """Shades of a value, in columns and rows in the order given; what is below zero has another colour.
+
+    Args:
+        data: column, row, value in [-1, 1], and where known n, the number behind it.
+        x, y, value: Titles.
+        colour: That of 1.
+    """
+    every = _each(data)
+    base = alt.Chart(rows(every)).transform_calculate(strength="abs(datum.value)").encode(
+        x=alt.X("column:N", sort=None, title=x, axis=alt.Axis(labelOverlap=True, ticks=False, labelLimit=110)),
+        y=alt.Y("row:N", sort=None, title=y, axis=alt.Axis(labelOverlap=True, ticks=False, labelLimit=110)),
+        opacity=alt.Opacity("strength:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])),
+        color=alt.condition("datum.value < 0", alt.value(COLOURS[1]), alt.value(colour)),
+        tooltip=[alt.Tooltip("column:N", title=x), alt.Tooltip("row:N", title=y),
+                 alt.Tooltip("value:Q", title=value, format=".3~g"), *_tip(*["n:Q"] * any("n" in r for r in every))],
+    )  # fmt: skip
+    down = len({r["row"] for r in every})
+    return themed(alt.layer(base.mark_rect()).properties(height=max(6, min(22, 360 // max(down, 1))) * down))
+
+
+def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = "") -> Any:
+    """A panel for each name in the rows' field `panel`, fewer beside each other where a page is narrow.
+
+    The axis `free` is each panel's own.
+    """
+    columns = min(columns, len(panels))
+    header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
+    drawn: Any = chart.properties(width=2 * WIDTH // columns - 60 if columns > 1 else WIDTH, height=height)
+    drawn = drawn.facet(facet=alt.Facet("panel:N", sort=list(panels), header=header), columns=columns)
+    return themed(drawn.resolve_scale(**{free: "independent"}) if free else drawn, facets=columns)
+
+
+def panels(data: Rows, x: alt.X, y: alt.Y, order: Sequence[str], columns: int) -> Any:
+    """Matrices of shares: `panel`, `value` and whatever the axes name."""
+    shade = alt.Opacity("value:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1]))
+    base = alt.Chart(rows(data)).mark_rect(color=COLOURS[0]).encode(
+        x=x, y=y, opacity=shade, tooltip=[alt.Tooltip("panel:N"), x.shorthand, y.shorthand, "value:Q"]
+    )  # fmt: skip
+    return faceted(base, order, columns)
+
+
+def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
+    """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
+
+    Args:
+        data: row, column, and group: its number, or "alone".
+        x, y: Titles.
+    """
+    every = _each(data)
+    found = sorted({str(r["group"]) for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0, g))
+    of = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in found}
+    base = alt.Chart(rows([{**r, "group": str(r["group"])} for r in every])).encode(
+        x=alt.X("column:O", sort=None, title=x, axis=alt.Axis(labelOverlap=True, labelAngle=0)),
+        y=alt.Y("row:N", sort=None, title=y, axis=alt.Axis(labelOverlap=True, ticks=False)),
+        color=by_name(of, "group", legend=True),
+        tooltip=[alt.Tooltip("row:N", title=y), alt.Tooltip("column:O", title=x), alt.Tooltip("group:N")],
+    )
+    down = len({r["row"] for r in every})
+    return themed(alt.layer(base.mark_rect()).properties(height=max(4, min(16, 420 // max(down, 1))) * down))
+
+
+def group_sizes(data: Rows) -> alt.LayerChart:
+    """How many clients each group has, by round; `data` as `groups` takes it."""
+    bars = alt.Chart(rows(data)).mark_bar().encode(
+        x=alt.X("column:O", title="round", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
+        y=alt.Y("count():Q", title="clients"), color=alt.Color("group:N", legend=None),
+        tooltip=["group:N", "count():Q"],
+    )  # fmt: skip
+    return themed(alt.layer(bars).properties(height=HEIGHT))
+
+
+def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
+    """A mark of each method, or site, in each row.
+
+    Args:
+        data: method, row, value.
+        of: Their colours.
+        x: Title of the axis.
+    """
+    axis = over(x, [0.0, *(r["value"] for r in _each(data))])
+    shapes = alt.Shape("method:N", scale=alt.Scale(domain=list(of)), legend=None)
+    base = alt.Chart(rows(data)).mark_point(filled=True, size=60).encode(
+        x=alt.X("value:Q", **axis), y=names("row"), color=by_name(of, legend=True), shape=shapes,
+        tooltip=_tip("method:N", "row:N", "value:Q"),
+    )  # fmt: skip
+    return themed(alt.layer(rule(), base).properties(height=alt.Step(20)))
+
+
+def square(
+    data: Rows, of: Mapping[str, str], x: str, y: str, level: float | None = None, dotted: bool = False
+) -> alt.LayerChart:
+    """Curves between 0 and 1 by method or site, as of ROC, precision and calibration.
+
+    Args:
+        data: method, x, y, in order.
+        of: Colours of the methods or sites.
+        x, y: Titles of the axes.
+        level: Height of the thin line, which is the diagonal without.
+        dotted: Draw points, too.
+    """
+    every = [{**r, "at": i} for i, r in enumerate(_each(data))]
+    ends = [{"x": 0, "y": level or 0}, {"x": 1, "y": 1 if level is None else level}]
+    shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
+    pick, unit = alt.selection_point(fields=["method"], bind="legend"), alt.Scale(domain=[0, 1])
+    lines = alt.Chart(rows(every)).mark_line(strokeWidth=2, point=dotted).encode(
+        x=alt.X("x:Q", title=x, scale=unit), y=alt.Y("y:Q", title=y, scale=unit), order="at:Q",
+        color=by_name(shown, legend=len(shown) > 1), tooltip=_tip("method:N", "x:Q", "y:Q"),
+        opacity=alt.condition(pick, alt.value(1.0), alt.value(0.15)),
+    )  # fmt: skip
+    thread = alt.Chart(rows(ends)).mark_line(color=INK, strokeWidth=1).encode(x="x:Q", y="y:Q")
+    return themed(alt.layer(thread, lines.add_params(pick)).properties(height=HEIGHT))
+
+
+def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines: Rows = ()) -> alt.LayerChart:
+    """A mark for each row, at its `x` and `y`.
+
+    Args:
+        data: x, y, and whatever else the colour, the text and the hover show; `open` marks are hollow.
+        x, y: Titles of the axes.
+        colour: What colours the marks.
+        text: A field to write beside each mark.
+        lines: Thin lines from x, y to x2, y2.
+    """
+    every = _each(data)
+    across, up = over(x, (r["x"] for r in every)), over(y, (r["y"] for r in every))
+    base = alt.Chart(rows(every)).encode(x=alt.X("x:Q", **across), y=alt.Y("y:Q", **up), color=colour)
+    hollow = alt.condition("datum.open", alt.value(0.0), alt.value(0.8))
+    tip = _tip(*(f"{k}:{'Q' if k in ('x', 'y') else 'N'}" for k in (every[0] if every else {}) if k != "open"))
+    layers: list[Any] = [base.mark_point(size=45, strokeWidth=1.5).encode(fill=colour, fillOpacity=hollow, tooltip=tip)]
+    if lines:
+        segments = alt.Chart(rows(lines)).mark_rule(color=BOUND).encode(x="x:Q", y="y:Q", x2="x2:Q", y2="y2:Q")
+        layers.insert(0, segments)
+    if text:
+        layers.append(base.mark_text(align="left", dx=6, dy=-5, fontSize=11).encode(text=f"{text}:N"))
+    return themed(alt.layer(*layers).properties(height=HEIGHT))
+
+
+def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
+    """Trials of a tuning, a line each through its values, on scales from the lowest to the highest.
+
+    Args:
+        data: trial, score, and a column for each hyperparameter, None where a trial has no value.
+        of: The hyperparameters; those whose values span much have a logarithmic scale.
+        score: Title of the score, which colours the lines.
+    """
+    every, points, ticks = _each(data), [], []
+    for name in of:
+        held = [r for r in every if r[name] is not None]
+        bend = math.log if spans((r[name] for r in held), 50) and min(r[name] for r in held) > 0 else float
+        low, high = (bend(end(r[name] for r in held)) if held else 0.0 for end in (min, max))
+        ends = (min(r[name] for r in held), max(r[name] for r in held)) if held else ()
+        ticks += [{"name": name, "at": at, "text": f"{v:.3g}"} for at, v in zip((-0.07, 1.07), ends, strict=False)]
+        for r in held:
+            at = (bend(r[name]) - low) / (high - low) if high > low else 0.5
+            points.append({"trial": r["trial"], "score": r["score"], "name": name, "value": r[name], "at": at})
+    across = alt.X("name:N", sort=list(of), title=None, axis=alt.Axis(grid=True, labelAngle=0, domain=False))
+    up = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1]))
+    shade = alt.Scale(range=[FAINT, COLOURS[0]], interpolate="rgb")
+    colour = alt.Color("score:Q", title=score, scale=shade, legend=alt.Legend(type="gradient", gradientLength=140))
+    lines = alt.Chart(rows(points)).mark_line(point=True).encode(
+        x=across, y=up, detail="trial:N", color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
+    )  # fmt: skip
+    ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text="text:N")
+    return themed(alt.layer(lines, ends_of).properties(height=HEIGHT))
+
+
+def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
+    """The best score after each trial.
+
+    Args:
+        data: method, trial from 1, score.
+        of: The methods' colours.
+        y: Title of the score.
+        higher: True if more is better.
+    """
+    best: dict[str, float] = {}
+    points = []
+    for r in sorted(_each(data), key=lambda r: int(r["trial"])):
+        m, score = r["method"], float(r["score"])
+        best[m] = (max if higher else min)(best.get(m, score), score)
+        points.append({"method": m, "x": r["trial"], "mean": best[m], "low": best[m], "high": best[m]})
+    return curves(points, of, "trial", y)
+
+
+def audit(data: Rows) -> alt.LayerChart:
+    """Epsilon that was measured at least, beside what is claimed at most, a row for each method.
+
+    Args:
+        data: method, lower, claimed (None where nothing is claimed).
+    """
+    scale = alt.Scale(type="symlog", constant=1)
+    base = alt.Chart(rows(data)).encode(
+        y=names("method"), color=by_name(colours([r["method"] for r in _each(data)])),
+        tooltip=_tip("method:N", "lower:Q", "claimed:Q"),
+    )  # fmt: skip
+    lower = alt.X("lower:Q", scale=scale, title="epsilon, log scale from 1 on")
+    bar = base.mark_tick(thickness=3, size=18).encode(x=alt.X("claimed:Q", scale=scale))
+    disc = base.mark_point(filled=True, size=80, opacity=1).encode(x=lower)
+    line = base.mark_rule().encode(x=lower, x2="claimed:Q")
+    return themed(alt.layer(line, bar, disc).properties(height=alt.Step(30)))

@@ -1,0 +1,354 @@
+"""Writes HTML pages, all from one template: offline, self-contained, printable, opened by keyboard.
+
+The first screen says what was run, the verdict, two pictures and the table; everything else is folded.  A page of a run
+is made from its record only and written in one step, so a reader never sees half of one.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from unskew.errors import RunError
+from unskew.files import write_atomically
+from unskew.info import RecallByClass, info_type
+from unskew.record.logs import described
+from unskew.record.reader import Record, read
+from unskew.registry import OURS
+from unskew.report import charts, pictures, render, results, tables, verdict, worth
+from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.sections import cost
+from unskew.report.together import merge
+from unskew.version import __version__
+from unskew.words import beginning, counted
+
+MOST_NOTES = 3
+"""Serious notes that stand above the pictures; the others are folded."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: what it is about in a line, the answer in a sentence, pictures and a table; the rest is folded.
+
+    Attributes:
+        title: Its heading.
+        what: What was run, in one line.
+        verdict: The answer, in at most 25 words.
+        pictures: At most two, side by side.
+        table: The numbers behind the answer.
+        warnings: What a reader must not miss.
+        sections: The folded parts.
+    """
+
+    title: str
+    what: str
+    verdict: str
+    pictures: Sequence[Chart] = ()
+    table: Table | None = None
+    warnings: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+
+
+def write_page(page: Page, out: Path) -> Path:
+    """Write a page, and return its path.
+
+    Raises:
+        RunError: If it cannot be written; an older page then stays as it was.
+    """
+    try:
+        write_atomically(out, html(page))
+    except OSError as e:
+        raise RunError(f"{out} cannot be written: {e.strerror or e}; give another place for the page") from e
+    return out
+
+
+def html(page: Page) -> str:
+    """The page as a document; a picture of the first screen is in no folded part again."""
+    shown = {chart.described for chart in page.pictures}
+    folded = [
+        replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.html)) for s in page.sections
+    ]
+    return _template("page.html").render(
+        page=replace(page, sections=folded), version=__version__, library=charts.library()
+    )
+
+
+def first_screen(page: Page) -> str:
+    """What a notebook shows of a page: its verdict, pictures and table, without a script."""
+    drawn = [replace(c, html=Markup(charts.still(c.drawing).decode())) for c in page.pictures]
+    return _template("first.html").render(page=replace(page, pictures=drawn))
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("unskew.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update({"table": render.html, "anchor": _anchor, "about": _about, "drawn": charts.drawn})
+    return environment
+
+
+def _template(name: str) -> jinja2.Template:
+    return _environment().get_template(name)
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"\W+", "-", title.casefold()).strip("-")
+
+
+def _about(section: Section) -> str:
+    """A line that says what is in a section."""
+    parts = [counted(len(section.charts), "picture")] if section.charts else []
+    parts += [counted(len(section.tables), "table")] if section.tables else []
+    return section.about or ", ".join(parts) or "text"
+
+
+# ---------------------------------------------------------------- runs
+def write_report(run: Path | Record, out: Path | None = None) -> Path:
+    """Write the report of one run, finished or not, and return its path: `out`, or `report.html` in the run's folder.
+
+    Args:
+        run: The run's folder, or its record.
+        out: The page.
+
+    Raises:
+        RunError: If the folder cannot be read or the page cannot be written; an older page then stays as it was.
+    """
+    record = run if isinstance(run, Record) else read(run)
+    return write_page(of_run(record), record.folder / "report.html" if out is None else Path(out))
+
+
+def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None, remark: str = "") -> Path:
+    """Write one page that sets several runs side by side, and return `out`.
+
+    Args:
+        folders: Folders of the runs.
+        out: The page.
+        names: Distinct names of the runs; by default those of their experiments.
+        remark: A sentence on these runs, for the head of the page.
+
+    Raises:
+        RunError: With fewer than two folders, or as in `write_report`.
+    """
+    if len(folders) < 2:
+        raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
+    records = [read(f) for f in folders]
+    names = _names(records) if names is None else names
+    page = of_run(merge(records, names), records, names)
+    return write_page(replace(page, warnings=[*([remark] if remark else []), *page.warnings]), Path(out))
+
+
+def _names(records: Sequence[Record]) -> list[str]:
+    """Distinct names: the runs' own, else with their folders, else with their places in the list."""
+    own = [r.name for r in records]
+    foldered = [f"{r.name} ({r.folder})" for r in records]
+    numbered = [f"{name}, {i}" for i, name in enumerate(own, start=1)]
+    return next((names for names in (own, foldered) if len(set(names)) == len(names)), numbered)
+
+
+def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] = (), brief: bool = False) -> Page:
+    """The page of a run, or of several.
+
+    Args:
+        record: The run, or several as one (`unskew.report.together.merge`).
+        records, names: These several, and what they are called.
+        brief: True for the first screen alone.
+    """
+    coloured = {} if brief else pictures.colours(record)  # a notebook has no style sheet
+    swatches = {method: charts.swatch(colour) for method, colour in coloured.items()}
+    serious = verdict.serious(record)
+    return Page(
+        record.name,
+        verdict.what(record),
+        verdict.verdict(record),
+        [chart for chart in (pictures.forest(record), pictures.curve(record, "round")) if chart is not None],
+        replace(results.headline(record, swatches=swatches, brief=True), caption="", note=tables.left_out(record)),
+        serious[:MOST_NOTES],
+        [] if brief else _sections(record, records, names, swatches),
+    )
+
+
+def _sections(
+    record: Record, records: Sequence[Record], names: Sequence[str], swatches: results.Swatches
+) -> list[Section]:
+    """The folded parts of a page."""
+    sections = [
+        _all_numbers(record, swatches),
+        _differences(record, swatches),
+        _gains(record, swatches),
+        _clients(record),
+        _curves(record),
+        _unseen(record, swatches),
+        *([] if records else [*_own_sections(record), _data(record)]),
+        _sent(record, swatches),
+        _notes((*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record, records, names))),
+        *_settings(records or [record], names or [record.name]),
+    ]
+    return [section for section in sections if section is not None]
+
+
+# ---------------------------------------------------------------- folded parts
+def _all_numbers(record: Record, swatches: results.Swatches) -> Section:
+    return Section(
+        "All results", "", (), (results.headline(record, swatches=swatches), *results.further(record, swatches)),
+        "every metric, last round",
+    )  # fmt: skip
+
+
+def _differences(record: Record, swatches: results.Swatches) -> Section | None:
+    base = tables.reference(record)
+    parts = results.differences(record, base, swatches) if base is not None else []
+    if not parts:
+        return None
+    return Section(f"Differences to {base}", "", (), tuple(parts), "seed by seed, corrected by Holm")
+
+
+def _gains(record: Record, swatches: results.Swatches) -> Section | None:
+    parts = results.gains(record, swatches)
+    if not parts:
+        return None
+    named = (w for w in worth.worths(record) if w.bound is None and worth.named(w.clients))
+    drawn = [pictures.clients(w, record.headline) for w in named]
+    return Section("Gains over training alone", "", tuple(drawn[:6]), tuple(parts), "by method and by client")
+
+
+def _clients(record: Record) -> Section | None:
+    chart = pictures.spread(record)
+    if chart is None:
+        return None
+    return Section("Clients", "", (chart,), (results.by_client(record),), "each client’s own result")
+
+
+def _curves(record: Record) -> Section | None:
+    m = record.headline
+    several = (
+        pictures.curve(record, "traffic"), pictures.curve(record, "time"),
+        pictures.curve(record, "round", m.own, f"own {m.axis}"),
+        pictures.curve(record, "round", "global.loss", "global test loss"),
+        pictures.curve(record, "round", "train.loss", "training loss"),
+    )  # fmt: skip
+    drawn = tuple(chart for chart in several if chart is not None)
+    return Section("Curves", "", drawn, (), "by traffic and time; losses") if drawn else None
+
+
+def _unseen(record: Record, swatches: results.Swatches) -> Section | None:
+    unseen = results.newcomers(record, swatches)
+    return None if unseen is None else Section("Unseen clients", "", (), (unseen,), "who came after training")
+
+
+def _sent(record: Record, swatches: results.Swatches) -> Section | None:
+    parts = (results.traffic(record, swatches), results.lost(record), results.forecast(record))
+    some = tuple(part for part in parts if part is not None)
+    return Section("Traffic and losses", "", (), some, "messages, lost replies, forecast") if some else None
+
+
+def _notes(lines: Sequence[str]) -> Section | None:
+    if not lines:
+        return None
+    rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
+    return Section("Notes", "", (), (table("", ["", "note"], rows, words=[1]),), counted(len(lines), "note"))
+
+
+def _own_sections(record: Record) -> list[Section | None]:
+    """Sections on costs and on what methods report of their rounds."""
+    marks = pictures.colours(record)
+    sections: list[Section | None] = []
+    # Nearly every run reports what global models find of each class.
+    if any(types - {info_type(RecallByClass)} for types in record.info.values()):
+        sections.append(cost.section(record, marks))
+    drawn: set[str] = set()
+    for entry in SECTIONS.entries():
+        try:
+            kind: SectionKind = SECTIONS.resolve(entry.name)
+            methods = [m for m in record.methods if any(m in record.reports(of) for of in kind.types)]
+            sections += [kind.draw(record, methods, marks)] if methods else []
+            drawn.update(info_type(of) for of in kind.types)
+        except Exception as error:
+            if entry.owner == OURS:
+                raise
+            # A stranger's code, which raises what it likes; the rest of the report is none the worse.
+            sections.append(Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}"))
+    undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
+    kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
+    other = (
+        Section("Info of other types", f"Kept in the run and drawn by no section. {kinds_of}.") if kinds_of else None
+    )
+    return [*sections, other]
+
+
+def _data(record: Record) -> Section:
+    first = next(iter(record.partitions.values()), None)
+    if first is None:
+        why = (
+            "Clients trained on data of their own." if record.finished else "The run has not written its division yet."
+        )
+        return Section("Data", why, about="clients’ examples")
+    classed = any(
+        len(counts) > 1 for p in record.partitions.values() for counts in p.label_counts if p.counted == "classes"
+    )
+    head = ["seed", "clients", "examples", "training", "own tests", "smallest client", "largest client"]
+    head += ["IID distance", "Jensen-Shannon", "effective classes"] * classed + ["hash of the split"]
+    rows = []
+    for seed, p in record.partitions.items():
+        sizes = (len(p.sizes), p.n, p.trained, p.tested, min(p.sizes, default=0), max(p.sizes, default=0))
+        skew = (f"{p.iid_distance:.3f}", f"{p.js:.3f}", f"{p.effective_classes:.2f}") if classed else ()
+        rows.append(TableRow(str(seed), (*("–" if n is None else f"{n:,}" for n in sizes), *skew, p.sha256[:12])))
+    note = (
+        "IID distance: of a client’s class shares from equal ones. Jensen-Shannon: of its shares from those of all, "
+        "0 to 1. Effective classes: how many equally common classes would be as mixed. Means over clients."
+    )
+    splits = dict.fromkeys(described(p.split) for p in record.partitions.values())
+    data = dict.fromkeys(f"{p.dataset} {p.dataset_sha256[:12]}".strip() for p in record.partitions.values())
+    latest = " Own tests are each client’s latest examples." if first.in_time else ""
+    called = {"Clients": first.client_names, beginning(first.counted): first.classes}
+    named = [
+        f" {what}: {', '.join(f'{k} {name}' for k, name in enumerate(names))}."
+        for what, names in called.items()
+        if 0 < len(names) <= pictures.MOST_COLUMNS and list(names) != [str(k) for k in range(len(names))]
+    ]
+    division = table("Division of the data by seed", head, rows, note if classed else "")
+    chart = pictures.labels(first)
+    lead = f"{'; '.join(data)}, divided by {'; '.join(splits)}.{latest}{''.join(named)}"
+    return Section("Data", lead, () if chart is None else (chart,), (division,), "who has what")
+
+
+def _settings(records: Sequence[Record], names: Sequence[str]) -> list[Section]:
+    """How each run was configured, where it ran, and how it is run again."""
+    sections = []
+    for name, record in zip(names, records, strict=True):
+        named = f" of {name}" if len(records) > 1 else ""
+        of = {
+            "unskew": record.version, "started": record.created, "command": "" if record.deployed else record.command,
+            "fingerprint": record.summary.fingerprint if record.summary else "none yet",
+            "seconds": f"{record.summary.seconds:.1f}" if record.summary else "",
+            "configuration, SHA-256": record.config_sha256, **record.environment,
+        }  # fmt: skip
+        rows = [TableRow(key, (value,)) for key, value in of.items() if value]
+        where = table("Where and how it ran", ["", "value"], rows, words=[1])
+        sections.append(
+            Section(f"Run it again{named}", _again(record), (), (where,), "settings, environment", record.config)
+        )
+    return sections
+
+
+def _again(record: Record) -> str:
+    same = "The fingerprint hashes final state and metrics, no clocks."
+    if not record.deployed:
+        return f"Run the command, or save the configuration below and give it to unskew run. {same}"
+    if record.partitions:
+        return (
+            "Save the configuration below as config.toml and start another federation: unskew deploy pack config.toml "
+            "--host HOST. Or simulate it where the data lie: unskew run config.toml."
+        )
+    return (
+        "The clients kept their data, so only the same participants can run it again: unskew deploy pack config.toml "
+        "--host HOST --clients N --own-data."
+    )

@@ -1,0 +1,42 @@
+"""What a terminal and Python show of a run: its table, the verdict in a sentence, and notes of a line each."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unskew.errors import shown
+from unskew.record.reader import Record
+from unskew.report import render, results, verdict
+
+
+def screen(
+    record: Record,
+    width: int,
+    records: Sequence[Record] = (),
+    names: Sequence[str] = (),
+    more: Sequence[str] = (),
+    most: int = 1,
+    whole: bool = False,
+) -> str:
+    """The run in at most 25 lines, if it has no more than a dozen methods.
+
+    Args:
+        record: The run, or several as one.
+        width: Characters in a line.
+        records, names: These several, and what they are called.
+        more: Notes that come before those of the record.
+        most: Notes that are shown beside the serious ones; the page has the others.
+        whole: True for notes of several lines; by default each is cut to one.
+    """
+    table = results.headline(record, brief=True)
+    means = [replace(row, cells=tuple(re.sub(r" ± \S+", "", cell) for cell in row.cells)) for row in table.entries]
+    lines = [render.text(replace(table, entries=tuple(means)), width, note=False)]
+    lines += textwrap.wrap(verdict.verdict(record), width)
+    serious = verdict.serious(record)
+    notes = [note for note in dict.fromkeys((*more, *verdict.notes(record, records, names))) if note not in serious]
+    for i, note in enumerate((*serious, *notes[:most])):
+        cut = note if whole or i < len(serious) else textwrap.shorten(note, min(width, 80) - 2, placeholder=" …")
+        lines += textwrap.wrap(cut, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    lines += [f"- {len(notes) - most} more on the page"] if len(notes) > most else []
+    return shown("\n".join(lines))

@@ -1,0 +1,307 @@
+"""What a run says in words: what was run, its verdict in a sentence, and notes of a line each."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from unskew.errors import RunError
+from unskew.protocol import SgdConfig
+from unskew.record import doubts
+from unskew.record.logs import described, plain
+from unskew.record.reader import Record, configured
+from unskew.report import tables, together, worth
+from unskew.report.gain import Gain
+from unskew.report.tables import Difference
+from unskew.report.worth import Worth
+from unskew.tasks.measure import Measure
+from unskew.words import beginning, counted, listed, separate_classes, spelling_variants
+
+FEW_NAMED = 3
+"""Methods up to which a line names each."""
+
+
+def what(record: Record) -> str:
+    """Methods, data, split, clients, rounds and seeds in one line."""
+    federated = [m for m in record.methods if record.cell(m).bound is None]
+    bounds = [tables.BOUNDS[b] for m in record.methods if (b := record.cell(m).bound) is not None]
+    named = listed(federated) if 0 < len(federated) <= FEW_NAMED else counted(len(federated), "method")
+    beside = listed(list(dict.fromkeys(bounds)))
+    methods = f"{named}{', beside ' * bool(bounds)}{beside if bounds else ''}" if federated else beside
+    reached = [
+        tables.reached(record, c.method, c.seed) for c in record.cells if c.seed not in record.diverged_seeds(c.method)
+    ]
+    fewest, most = min(reached, default=0), max(reached, default=0)
+    least = f"{fewest:,} to " if record.finished and fewest < most else ""  # where training may end early
+    so_far = "" if record.finished else " so far"
+    seeds = counted(len(record.seeds), "seed")
+    return f"{methods} on {_data(record)}; {least}{counted(most, 'round')}{so_far}, {seeds}"
+
+
+def _data(record: Record) -> str:
+    if not record.partitions:
+        known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
+        return f"{known}, {record.cells[0].setting}"
+    first = next(iter(record.partitions.values()))
+    later = f" and {len(first.unseen)} unseen" if first.unseen else ""
+    return f"{first.dataset}, {counted(len(first.sizes), 'client')}{later} by {described(first.split)}"
+
+
+# ---------------------------------------------------------------- the verdict
+def verdict(record: Record) -> str:
+    """The answer in at most 25 words: against training alone where the run has that, else against its baseline."""
+    if not record.comparable:
+        return "These runs are not comparable, so no differences are given."
+    of = [w for w in worth.worths(record) if w.bound is None]
+    if of:
+        return _worth(record, of)
+    base = tables.reference(record)
+    rows, own = compared(record, base)
+    if base is not None and (rows or own):
+        return _better(record, base, [*rows, *own])
+    return _reached(record)
+
+
+def _worth(record: Record, of: Sequence[Worth]) -> str:
+    m = record.headline
+    better = [w for w in of if w.verdict == "gains"]
+    few = "On few test rows, f" if worth.few(of, m) else "F"
+    if better:
+        best = max(better, key=lambda w: w.whole.mean)
+        more = f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
+        ahead = "ahead so far" if unsettled(record) else "worth it"
+        return f"{few}ederation is {ahead}: {best.method} gains {_by(best.whole, m)} over training alone{more}."
+    best = max(of, key=lambda w: (not (w.useless or w.diverged), w.whole.mean))
+    if all(w.verdict == "loses" for w in of):
+        return f"{few}ederation is not worth it: {best.method} is best, by {_by(best.whole, m)} against training alone."
+    if best.useless:
+        return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
+    return f"Undecided: no method is clearly better than training alone (best: {best.method} {_by(best.whole, m)})."
+
+
+def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
+    m = record.headline
+    way, worse = ("higher", "lower") if m.higher else ("lower", "higher")
+    first = max(rows, key=lambda d: d.mean if m.higher else -d.mean)
+    better = [d for d in rows if d.verdict == way]
+    here = " on these test rows" if record.same_test_rows else ""
+    if better:
+        best = max(better, key=lambda d: d.mean if m.higher else -d.mean)
+        more = f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
+        return f"{best.method} is better than {base}{here} by {_by(best, m)}{more}."
+    if all(len(d.seeds) < 2 for d in rows):
+        return f"One seed tells no chance: {first.method} differs from {base} by {_by(first, m)}."
+    if all(d.verdict == worse for d in rows):
+        return f"No method is better than {base}{here}: even {first.method} is worse by {_by(first, m)}."
+    how = "Level" if all(d.verdict in ("level", worse) for d in rows) else "Undecided"
+    return f"{how}: no method is clearly better than {base}; {first.method} {_by(first, m)}."
+
+
+def _by(of: Gain | Difference, m: Measure) -> str:
+    """A gain or difference with its unit and interval."""
+    mean, ends = m.signed(of.mean, 0.0 if of.low is None or of.high is None else of.high - of.low), ""
+    if of.low is not None and of.high is not None:
+        ends = m.interval(of.low, of.high).strip("[]").replace(", ", " to ")
+        ends = f" {ends}" if of.low == of.high else f" (95 % {ends})"
+    return f"{mean}{' points' if m.percent else f' in {m.label}'}{ends}"
+
+
+def _reached(record: Record) -> str:
+    m, means = record.headline, {}
+    for name, whose in ((m.shared, "global"), (m.own, "own")):
+        for method in record.methods:
+            value = tables.results(record, method, tables.counted_seeds(record, method), name)
+            if value is not None and (record.cell(method).bound is None or len(record.methods) == 1):
+                means[method] = value.mean
+        if means:
+            best = m.first(means)
+            among = " has the best" if len(means) > 1 else " reaches a"
+            return f"{best}{among} {whose} {m.label} of {m.with_unit(means[best])}."
+    return f"No model has a {m.label} yet."
+
+
+def compared(record: Record, base: str | None) -> tuple[list[Difference], list[Difference]]:
+    """Differences to `base`: by the global model, or where a method is for clients' own models by these."""
+    if base is None:
+        return [], []
+    m, own = record.headline, tables.for_own_models(record)
+    by_own = [d for d in tables.paired(record, m.own, base) if d.bound is None and d.method in own]
+    named = {d.method for d in by_own}
+    return [d for d in tables.paired(record, base=base) if d.bound is None and d.method not in named], by_own
+
+
+def undecided(record: Record) -> bool:
+    """True if a method cannot be told apart from the run's baseline, and more of its seeds might."""
+    base = tables.reference(record)
+    if base is None or record.until is not None or not record.headline.percent:
+        return False
+    consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
+    return consecutive and any(
+        d.verdict in ("undecided", "no interval") for rows in compared(record, base) for d in rows
+    )
+
+
+# ---------------------------------------------------------------- notes
+def serious(record: Record) -> tuple[str, ...]:
+    """Notes that a reader must not miss: runs that are not finished, stopped or diverged, and damaged files."""
+    notes = []
+    if record.summary is None:
+        behind = [
+            f"{c.method} seed {c.seed} at round {tables.reached(record, c.method, c.seed)}"
+            for c in record.cells
+            if c.seed not in tables.counted_seeds(record, c.method)
+        ]
+        left = f" Left out, because behind: {', '.join(behind)}." if behind else ""
+        notes.append(f"This run has not finished; rows count the seeds that came furthest.{left}")
+    elif record.summary.stopped is not None:
+        why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
+        notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
+    notes += tables.diverged(record)
+    return (*notes, *record.left_out)
+
+
+def notes(record: Record, records: Sequence[Record] = (), names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Every other note on a run, or on several that `record` merges: remarks, warnings, and what numbers leave out."""
+    apart: tuple[str, ...] = ()
+    if len(records) > 1:
+        apart = (*together.incomparable(records, names), together.evaluated_otherwise(records, names))
+    remarks = doubts.before_it(record.remarks, record.methods)
+    several = (*apart, *remarks, *_label_variants(record), *doubts.during_it(record.warned), *_of_gains(record))
+    several += (_by_tails(record), _evaluated(record), set_apart(records or [record], names))
+    return tuple(note for note in several if note)
+
+
+def _of_gains(record: Record) -> list[str]:
+    """Notes on what gains over training alone leave out, or may be worth less for."""
+    base, m = worth.alone(record), record.headline
+    of = [w for w in worth.worths(record) if w.bound is None] if base is not None and record.comparable else []
+    if base is None or not record.clients:
+        return []
+    if not of:
+        return [f"No method has clients’ results on a seed of {base}, so there is no gain over training alone."]
+    lines = [f"Few test rows: {few}." if (few := worth.few(of, m)) else "", unsettled(record)]
+    if useless := [w.method for w in of if w.useless]:
+        named = listed(useless) if len(useless) <= FEW_NAMED else f"{len(useless)} methods"
+        lines.append(f"{named} and {base} are on average worse than a constant prediction: train longer.")
+    alike = worth.of_one_class(record, base)
+    losers = dict.fromkeys(c.name for w in of for c in w.clients if c.verdict == "loses" and c.number in alike)
+    if losers:
+        who = list(losers) if len(losers) <= worth.MOST_NAMED else [f"{len(losers)} clients"]
+        lines.append(beginning(f"{worth.one_class_alone(listed(who), len(losers) > 1)}."))
+    lines.append(worth.no_verdict(worth.unjudged(record), m))
+    lost = [f"{w.method} ({w.seeds} of {w.seeds + w.lost} seeds)" for w in of if w.lost]
+    lines.append(f"Gains leave out seeds without a result: {listed(lost)}." if lost else "")
+    uncorrected = [w.method for w in of if w.verdict != w.whole.verdict and not (w.useless or w.diverged)]
+    if uncorrected:
+        lines.append(f"Corrected for the number of methods (Holm), the gain of {listed(uncorrected)} is undecided.")
+    if any(w.seeds == 1 for w in of):
+        lines.append("One seed says nothing about how much seeds matter: intervals leave that out.")
+    return lines
+
+
+def unsettled(record: Record) -> str:
+    """A sentence on local training that had not settled; empty if it had, or that is not known.
+
+    It had not if its mean over clients after the last round was another than after three quarters of the rounds, by a
+    hundredth, or by a standard error over all test examples if that is more.  It may have been rising, or swinging.
+    """
+    base, m = worth.alone(record), record.headline
+    mean = None if base is None else tables.curve(record, base, m.own)
+    if base is None or mean is None or len(mean.x) < 2:
+        return ""
+    before = max(i for i, t in enumerate(mean.x[:-1]) if i == 0 or t <= 0.75 * mean.x[-1])
+    earlier, last = mean.mean[before], mean.mean[-1]
+    error = 0.01 if m.bounded else 0.01 * abs(last)
+    n = sum(record.tested.get((base, tables.counted_seeds(record, base)[0]), {}).values())
+    if m.bounded and n and 0 < last < 1:
+        error = max(error, math.sqrt(last * (1 - last) / n))
+    if abs(last - earlier) <= error:
+        return ""
+    return (
+        f"Training alone had not settled ({m.with_unit(earlier)} after round {mean.x[before]:.0f}, "
+        f"{m.with_unit(last)} after round {mean.x[-1]:.0f}): more rounds may change the answer."
+    )
+
+
+def _by_tails(record: Record) -> str:
+    """A sentence on the mean of the last evaluations, where it decides otherwise than the last round."""
+    base, m = tables.reference(record), record.headline
+    if base is None:
+        return ""
+    others = []
+    for rows, metric in zip(compared(record, base), (m.shared, m.own), strict=True):
+        tails = {d.method: d for d in tables.paired_tails(record, metric, base)}
+        others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
+    named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
+    return f"By the mean of the {tables.last_words(record)} of evaluations, {named}." if others else ""
+
+
+def _evaluated(record: Record) -> str:
+    """A sentence on whose own models were evaluated, where that is not every client's."""
+    setting = _configured(record).get("evaluate_clients", "all")
+    if setting == "cohort":
+        return "Numbers of clients’ own models are of those clients that trained in the round."
+    clients = max((len(p.sizes) for p in record.partitions.values()), default=None)
+    if isinstance(setting, int) and (clients is None or setting < clients):
+        return f"Numbers of clients’ own models are of {counted(setting, 'client')}, drawn once for each seed."
+    return ""
+
+
+def _configured(record: Record) -> dict[str, Any]:
+    try:
+        return configured(record)
+    except RunError:  # a report is written without its config.toml, too
+        return {}
+
+
+def _label_variants(record: Record) -> list[str]:
+    """A note on labels that differ in case, accents or spaces alone, as long as nobody has said that they are meant."""
+    partition = next(iter(record.partitions.values()), None)
+    variants = "" if partition is None else separate_classes(spelling_variants(partition.classes))
+    named = "classes" in _configured(record).get("task", {}).get("data_options", {})
+    return [doubts.as_sentence(variants)] if variants and not named else []
+
+
+def set_apart(records: Sequence[Record], names: Sequence[str] = ()) -> str:
+    """A sentence on what else than the method differs: local training and clients' weights, beside the baseline's.
+
+    Methods have the defaults of their papers, where some train with momentum and some weigh all clients equally.
+
+    Args:
+        records: The records of one or more runs; the baseline is the first run's that has one.
+        names: What the runs are called, where there are several.
+    """
+    settings: dict[str, Mapping[str, str]] = {}
+    bases = []
+    for i, record in enumerate(records):
+        prefix = f"{names[i]}/" if len(records) > 1 else ""
+        entries = {m.get("label", m.get("name")): _training(m) for m in _configured(record).get("methods", [])}
+        # A file that was edited may have labels that the logs have not.
+        shown = [m for m in record.methods if m in entries and record.cell(m).bound != "pooled"]
+        settings |= {prefix + m: entries[m] for m in shown}
+        bases.append(prefix + (tables.reference(record) or ""))
+    base = next((name for name in bases if name in settings), next(iter(settings), None))
+    if base is None:
+        return ""
+    differing: dict[str, dict[str, list[str]]] = {}
+    for label, own in settings.items():
+        for key in own:
+            # Methods that weigh by a rule of their own, or train in a way of their own, have no such setting.
+            if key in settings[base] and own[key] != settings[base][key]:
+                differing.setdefault(key, {}).setdefault(own[key], []).append(label)
+    parts = [
+        f"{key} is {', '.join(f'{value} for {listed(those)}' for value, those in by_value.items())} and "
+        f"{settings[base][key]} for {base}"
+        for key, by_value in differing.items()
+    ]
+    return f"Not only the methods differ: {'; '.join(parts)}." if parts else ""
+
+
+def _training(method: Mapping[str, Any]) -> dict[str, str]:
+    """A method's settings that may differ from another's by no idea of its own, in short form."""
+    local, written = method.get("local"), together.written
+    shown = {key: written(value) for key, value in local.items()} if isinstance(local, Mapping) else {}
+    if "batch_size" in shown:  # what is none is not written, nor is what is younger than the run
+        plain = {f.name: written(f.default) for f in fields(SgdConfig) if f.name not in ("local_epochs", "lr_schedule")}
+        shown = plain | shown
+    return shown | ({"weighting": written(method["weighting"])} if "weighting" in method else {})
