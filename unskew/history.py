@@ -29,7 +29,8 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import ADAPTED, DIVERGED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
+from unskew.record.logs import ADAPTED, SERVED, DivergedRow, RunCard, SummaryCard, document, why_diverged
+from unskew.record.logs import rows as recorded
 from unskew.record.reader import Part, client_names, client_values, metric_rows, read, rows_of, same_test_rows
 from unskew.run.folder import require_done
 from unskew.run.metrics import fewer_clients, steadier, summarise, with_spread
@@ -610,7 +611,7 @@ def load_run(
     if ended:
         summary = dict(document(folder / "summary.json", SummaryCard))
     else:
-        card, diverged = document(folder / "run.json", RunCard), list(DIVERGED.rows(folder))
+        card, diverged = document(folder / "run.json", RunCard), list[Any](recorded(folder, "diverged"))
         summary = _summary_so_far(card, rows, diverged)
         state = (NO_RESULTS if len(diverged) == len(card["cells"]) else UNFINISHED,)
     doubts = doubts_of(folder)

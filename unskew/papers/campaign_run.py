@@ -32,7 +32,7 @@ from unskew.papers.claims import LEVEL, LEVEL_WORDS, Claim
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import ReproductionRequest
-from unskew.record.logs import METRICS
+from unskew.record.logs import rows
 from unskew.run import decide, loop, unchanged
 from unskew.run.callbacks import Callback
 from unskew.run.folder import read_json
@@ -119,7 +119,7 @@ class CampaignWork:
             if not (place / "run.json").exists():
                 loop.start(experiment, place, callback)
         except DivergedError as error:
-            spent = sum(row["value"] for row in METRICS.rows(place) if row["name"] == "seconds")
+            spent = sum(row["value"] for row in rows(place, "metrics") if row["name"] == "seconds")
             card = {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
             write_atomically(_card_of(place), json.dumps(card))
         self.write_card(arm, seed)
@@ -192,7 +192,7 @@ def _card_of(place: Path) -> Path:
 def _read_run(place: Path) -> dict[str, Any]:
     """Read what is known of an arm that has run, as its file has it."""
     curves: dict[str, dict[int, float]] = {}
-    for row in METRICS.rows(place):
+    for row in rows(place, "metrics"):
         if "client" not in row:
             curves.setdefault(row["name"], {})[row["round"]] = row["value"]
     seconds, measures = read_json(place / "summary.json")["seconds"], read_json(place / "run.json")["measures"]

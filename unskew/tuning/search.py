@@ -20,7 +20,7 @@ from unskew.advice.training import Sites
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Method, fingerprint
 from unskew.keys import Key
-from unskew.run.documents import frozen_sha256, weights_sha256
+from unskew.run.documents import network_sha256
 from unskew.schema import Search
 from unskew.tuning.identity import code_sha256
 from unskew.tuning.space import present, with_values
@@ -141,7 +141,7 @@ def search(
         WorkerError: If a worker was lost.
     """
     optuna = optuna_module() if any(ranges for _, ranges in chosen) else None
-    network = f"{weights_sha256(sites.setup)} {frozen_sha256(sites.setup)}"
+    network = network_sha256(sites.setup, True)
     searches = [_Search(optuna, sites, network, m, ranges, budget, folder) if ranges else None for m, ranges in chosen]
     for of in searches:
         if of is not None and (count := len(of.trials)) < len(of.ended):
