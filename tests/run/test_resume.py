@@ -729,7 +729,9 @@ name = "fedavg"
     (tmp_path / "moved").mkdir()
     (tmp_path / "again").rename(tmp_path / "moved" / "run")
     (tmp_path / "d.csv").rename(tmp_path / "moved" / "other.csv")
-    with pytest.raises(RunError, match=rf"d\.csv, are neither in this folder nor in {tmp_path}, where .* correct"):
+    with pytest.raises(
+        RunError, match=rf"d\.csv, are neither in this folder nor in {tmp_path / 'moved'}, where .* correct"
+    ):
         loop.resume(tmp_path / "moved" / "run")
     (tmp_path / "moved" / "other.csv").rename(tmp_path / "moved" / "d.csv")
     assert loop.resume(tmp_path / "moved" / "run").summary["rows"]

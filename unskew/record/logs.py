@@ -143,7 +143,6 @@ class RunCard(TypedDict):
     remarks: NotRequired[list[str]]
     network_sha256: NotRequired[str]
     begun_in: NotRequired[str]
-    begun_up: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

@@ -107,8 +107,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
     }
     if begins_here(experiment):
-        card["begun_in"] = str(Path.cwd())
-        card["begun_up"] = os.path.relpath(Path.cwd(), folder)  # the same, where all has been moved together
+        card["begun_in"] = os.path.relpath(Path.cwd(), folder.resolve())
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)

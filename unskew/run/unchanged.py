@@ -131,7 +131,7 @@ def _run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experimen
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
     """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
 
-    That folder may have been moved, with the run's in it.
+    That folder is found from the run's, with which it may have been moved.
 
     Raises:
         RunError: If they are in neither.
@@ -140,13 +140,12 @@ def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
     card = read_json(folder / "run.json")
     if "begun_in" not in card or not begins_here(experiment) or Path(path).exists():
         return experiment
-    places = [folder / str(card["begun_up"])] if "begun_up" in card else []
-    for place in [*places, Path(str(card["begun_in"]))]:
-        if (place / path).exists():
-            return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
+    place = (folder / str(card["begun_in"])).resolve()
+    if (place / path).exists():
+        return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
     raise RunError(
-        f"the data of {folder}, {path}, are neither in this folder nor in {card['begun_in']}, where the run was begun: "
-        f"resume it in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
+        f"the data of {folder}, {path}, are neither in this folder nor in {place}, where the run was begun: resume it "
+        f"in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
     )
 
 
