@@ -16,7 +16,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import Dirichlet
 from unskew.errors import ProtocolError
 from unskew.info import ClientGroups, Info, JudgedGroups, Privacy
-from unskew.record.logs import INFO
+from unskew.record.logs import rows as recorded
 from unskew.record.reader import info_of, read
 from unskew.report import write_report
 
@@ -69,7 +69,7 @@ def titles(page: Path) -> list[str]:
 
 def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_path: Path) -> None:
     folder = run(tmp_path, frugal=Frugal(), loose=Loose(), friendly=Friendly())
-    rows = {(r["method"], r["type"]): r["info"] for r in INFO.rows(folder)}
+    rows = {(r["method"], r["type"]): r["info"] for r in recorded(folder, "info")}
     stranger = f"{__name__}:Budget"
     assert set(rows) == {
         ("frugal", stranger), ("loose", "dict"), ("friendly", "unskew.groups"), ("friendly", stranger),
@@ -134,7 +134,7 @@ def test_damage_is_named_with_file_line_and_field(
     finished: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "damaged", ignore=shutil.ignore_patterns(".lock"))
-    first, *rest = INFO.rows(folder)
+    first, *rest = recorded(folder, "info")
     edit(first)
     rewrite(folder, info=[first, *rest])
     with pytest.raises(Exception, match=rf"run\.sqlite: .*{message}"):

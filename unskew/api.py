@@ -44,7 +44,7 @@ from unskew.run import callbacks, loop, unchanged
 from unskew.run.failing import UNKEPT
 from unskew.run.folder import taken
 from unskew.run.progress import watching
-from unskew.run.setup import InMemoryInputs, InProcess, named_dataset, network
+from unskew.run.setup import Backend, InMemoryInputs, named_dataset, network
 from unskew.signals import stop_requests
 from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
@@ -222,7 +222,7 @@ def simulate(
         fresh = partial(network, experiment.task, dataset.input_shape, width, dataclasses.replace(inputs, dataset=None))
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
-        backend = InProcess(dataclasses.replace(inputs, files=files, kept=out is not None))
+        backend = Backend(dataclasses.replace(inputs, files=files, kept=out is not None))
         listening = watcher if callback is None else callbacks.Several(watcher, callback)
         if out is not None:
             from unskew.report import write_report
@@ -283,7 +283,7 @@ def resume(
         unchanged.require_run(folder)
         inputs = _given_again(folder, model, loss, transform, metrics)
         listening = watcher if callback is None else callbacks.Several(watcher, callback)
-        backend = InProcess(inputs)
+        backend = Backend(inputs)
         from unskew.report import write_report
 
         outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code, stop=stop)

@@ -25,8 +25,9 @@ from torch import nn
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
+from unskew.record import database
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import DIVERGED, DivergedRow, RunCard, SummaryCard, document, why_diverged
+from unskew.record.logs import DivergedRow, RunCard, SummaryCard, document, why_diverged
 from unskew.record.reader import Part, client_names, client_values, metric_rows, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
@@ -506,7 +507,7 @@ def load_run(
     if ended:
         summary = dict(document(folder / "summary.json", SummaryCard))
     else:
-        card, diverged = document(folder / "run.json", RunCard), list(DIVERGED.rows(folder))
+        card, diverged = document(folder / "run.json", RunCard), list[Any](database.rows(folder, "diverged"))
         summary = _summary_so_far(card, rows, diverged)
         state = (NO_RESULTS if len(diverged) == len(card["cells"]) else UNFINISHED,)
     doubts = doubts_of(folder)

@@ -139,10 +139,10 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
         load_model(run, "fedper", client=0)
     with pytest.raises(RunError, match="there is no global model of fedper, seed 0, and clients keep theirs to themse"):
         load_model(run, "fedper")
-    with pytest.raises(RunError, match=r"no model of client 1 of fedper, seed 0: this folder has that of client 0$"):
+    with pytest.raises(RunError, match=r"no model of client 1 of fedper, seed 0: it has none$"):
         load_model(tmp_path / "client-0", "fedper", client=1)
     for folder in (tmp_path, tmp_path / "server"):
-        with pytest.raises(RunError, match=f"has no models: .*; those of the deployment's server are in {run}$"):
+        with pytest.raises(RunError, match="has no models: "):
             load_model(folder, "fedper")
 
 

@@ -19,7 +19,7 @@ from unskew.experiment.config import Experiment
 from unskew.history import load_run
 from unskew.keys import Key
 from unskew.record import columns, reader
-from unskew.record.logs import METRICS
+from unskew.record.logs import rows as recorded
 from unskew.run import documents, loop
 
 EVERYTHING = "evaluate=['global','personal','personal_on_global','macro_f1']"
@@ -38,7 +38,7 @@ def both(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFacto
 def test_numbers_of_clients_are_those_of_the_last_round(
     both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [r for r in METRICS.rows(both[0]) if "client" in r]
+    rows = [r for r in recorded(both[0], "metrics") if "client" in r]
     names = {f"{part}.{m}" for part in ("personal", "personal_on_global") for m in ("accuracy", "loss", "macro_f1")}
     assert {(r["name"], r["round"]) for r in rows} == {(name, 2) for name in names}
     few = load_run(both[0])

@@ -16,11 +16,12 @@ import unskew as us
 from unskew.api import described
 from unskew.cli.app import app
 from unskew.errors import ConfigError, RunError
-from unskew.record.logs import LOGS, rows
+from unskew.record.database import TABLES
+from unskew.record.logs import rows
 from unskew.report import read
 from unskew.report.share import share, without_values
 from unskew.run import loop
-from unskew.run.setup import InProcess
+from unskew.run.setup import Backend
 
 N = 120
 
@@ -56,7 +57,7 @@ def test_a_copy_has_no_row_of_the_data_and_no_model(run: Path, tmp_path: Path) -
 
     def leaked(folder: Path) -> set[str]:
         text = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix in (".json", ".html"))
-        text += "".join(json.dumps(row) for name in LOGS for row in rows(folder, name))
+        text += "".join(json.dumps(row) for name in TABLES for row in rows(folder, name))
         # A value of three decimals may stand in the code that draws charts, by chance.
         return {secret for secret in secrets if secret in text and len(secret) > 6}
 
@@ -90,7 +91,7 @@ def test_a_copy_is_read_as_the_run_is(run: Path, tmp_path: Path) -> None:
 def test_a_copy_of_a_run_with_many_clients_has_their_numbers_and_not_their_rows(tmp_path: Path) -> None:
     settings = {"name": "many", "rounds": 1, "client_rows": 2}
     experiment, inputs = described(us.FedAvg(), settings, data="digits", model="logistic", split=us.IID(4))
-    loop.start(experiment, tmp_path / "run", backend=InProcess(inputs))
+    loop.start(experiment, tmp_path / "run", backend=Backend(inputs))
     copy = share(tmp_path / "run", tmp_path / "copy")
     whole = read(tmp_path / "run").partitions
     assert read(copy).partitions == {seed: replace(p, dataset_sha256="") for seed, p in whole.items()}

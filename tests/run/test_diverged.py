@@ -17,7 +17,7 @@ from unskew.decide import sweep
 from unskew.decide.sweep import PointResult
 from unskew.errors import DivergedError, RunError
 from unskew.experiment.config import Experiment, load, to_toml
-from unskew.record.logs import DIVERGED, rows
+from unskew.record.logs import rows
 from unskew.report import read, results, tables, write_report
 from unskew.run import loop
 from unskew.run.callbacks import NoCallback
@@ -60,9 +60,9 @@ def folder(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_the_other_methods_and_seeds_are_run_and_the_lost_ones_are_recorded(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
-    by_seed = sorted(DIVERGED.rows(folder), key=lambda row: (row["method"] != "hot", row["seed"]))
+    by_seed = sorted(rows(folder, "diverged"), key=lambda row: (row["method"] != "hot", row["seed"]))
     assert [{k: row[k] for k in WHEN[0]} for row in by_seed] == WHEN
-    assert summary["diverged"] == list(DIVERGED.rows(folder))
+    assert summary["diverged"] == list(rows(folder, "diverged"))
     assert by_seed[0]["reason"] == "round 2: global.loss became inf; lower lr or server_lr"
     results = {r["method"]: r for r in summary["rows"] if r["metric"] == "global.accuracy"}
     assert "undefined" not in results["fedavg"]
@@ -92,7 +92,7 @@ def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     monkeypatch.setattr(loop._Loop, "one_round", stopped)
     with pytest.raises(loop.Interrupted):
         loop.start(experiment, tmp_path / "run")
-    assert len(list(DIVERGED.rows(tmp_path / "run"))) == 1
+    assert len(list(rows(tmp_path / "run", "diverged"))) == 1
     monkeypatch.setattr(loop._Loop, "one_round", hot)
     notes: list[str] = []
     watcher = type("Watcher", (NoCallback,), {"note": lambda self, text: notes.append(text)})()
@@ -106,7 +106,7 @@ def test_a_run_read_before_its_end_has_no_result_of_what_diverged(folder: Path, 
     shutil.copytree(folder, tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     so_far = unskew.load_run(tmp_path / "run", unfinished=True)
-    assert so_far.diverged == list(DIVERGED.rows(folder))
+    assert so_far.diverged == list(rows(folder, "diverged"))
     assert so_far.value("hot") == unskew.load_run(folder).value("hot")
     assert "This run has not finished" in str(so_far)
     assert "(1 of 2 seeds)" in str(so_far)

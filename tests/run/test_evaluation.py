@@ -22,7 +22,7 @@ from unskew.local.executor import EvalJob
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.record import reader
-from unskew.record.logs import METRICS, WORK
+from unskew.record.logs import rows
 from unskew.report.verdict import notes
 from unskew.run import evaluation, loop
 from unskew.run import setup as run_setup
@@ -224,7 +224,9 @@ def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest
 
 # ---------------------------------------------------------------- who is evaluated
 def clients_of(folder: Path, method: str, round: int) -> set[int]:
-    return {r["client"] for r in METRICS.rows(folder) if (r["method"], r["round"]) == (method, round) and "client" in r}
+    return {
+        r["client"] for r in rows(folder, "metrics") if (r["method"], r["round"]) == (method, round) and "client" in r
+    }
 
 
 def test_a_number_of_clients_is_drawn_once_for_rounds_and_methods() -> None:
@@ -248,7 +250,7 @@ def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experimen
     assert len(seen) == 2
     assert seen == clients_of(drawn, "fedper", 2)
     held = [len(c["test"]) for c in json.loads((drawn / "partition.json").read_text())["seeds"]["0"]["clients"]]
-    weights = {r["weight"] for r in METRICS.rows(drawn) if r["name"] == "personal.accuracy.mean"}
+    weights = {r["weight"] for r in rows(drawn, "metrics") if r["name"] == "personal.accuracy.mean"}
     assert weights == {float(sum(held[c] for c in seen))}
     kept = json.loads((drawn / "models" / "fedper-seed0.json").read_text())["models"]
     assert sorted(c for shared in kept for c in shared["clients"]) == [0, 1, 2, 3], "all clients' models are kept"
@@ -256,7 +258,7 @@ def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experimen
     cohort = loop.start(
         tiny("rounds=2", "evaluate_clients='cohort'", "clients_per_round=2"), tmp_path / "cohort"
     ).folder
-    trained = [w["client"] for w in WORK.rows(cohort) if w["round"] == 2]
+    trained = [w["client"] for w in rows(cohort, "work") if w["round"] == 2]
     assert sorted(clients_of(cohort, "fedavg", 2)) == sorted(trained)
     assert any(note.endswith(" are of those clients that trained in the round.") for note in notes(reader.read(cohort)))
 

@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_the_same_frozen_parameters_only(tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         simulate(us.SCAFFOLD(local=local(False)), frozen, tmp_path / "r", callback=StopsOnce())
     monkeypatch.setattr(sys.modules[__name__], "BODY_SEED", 4)
-    with pytest.raises(RunError, match=r"begun with other frozen parameters .*, than \S+:frozen has now"):
+    with pytest.raises(RunError, match=r"begun with another network, or other weights .*, than \S+:frozen has now"):
         us.resume(tmp_path / "r", allow_code=True)
     monkeypatch.undo()
     resumed = us.resume(tmp_path / "r", allow_code=True)

@@ -10,7 +10,7 @@ from torch import nn
 import unskew as us
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, fingerprint
-from unskew.record.logs import METRICS
+from unskew.record.logs import rows
 from unskew.run import loop, models
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.loop import Interrupted
@@ -31,7 +31,7 @@ class Stops(NoCallback):
 
 
 def curve(folder: Path) -> dict[int, float]:
-    return {r["round"]: r["value"] for r in METRICS.rows(folder) if r["name"] == "val.accuracy"}
+    return {r["round"]: r["value"] for r in rows(folder, "metrics") if r["name"] == "val.accuracy"}
 
 
 def first_best(values: dict[int, float], until: int) -> int:
@@ -59,7 +59,7 @@ def test_a_model_of_round_t_is_that_of_a_run_of_t_rounds(tiny: Callable[..., Exp
     assert not same(second, us.load_model(folder))
     file = folder / "models" / "fedavg-seed0.round2.safetensors"
     assert same(us.load_model(file), second)
-    with pytest.raises(RunError, match="is one model, with round 2, and 4 was asked for; leave round out"):
+    with pytest.raises(RunError, match="is one model; leave method, client, seed and round out"):
         us.load_model(file, round=4)
 
 

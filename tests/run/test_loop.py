@@ -24,7 +24,7 @@ from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, Ru
 from unskew.experiment.config import Experiment, Method, fingerprint
 from unskew.info import AbandonedRound
 from unskew.local.stacked.executor import Stacked
-from unskew.record.logs import INFO, rows
+from unskew.record.logs import rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
@@ -384,7 +384,7 @@ def test_a_run_that_ends_early_has_all_that_its_last_round_would_have(
         return {(r["name"], r.get("client")): r["value"] for r in metrics(folder, round=2) if r["name"] != "seconds"}
 
     def reports(folder: Path) -> list[Any]:
-        return [row["info"] for row in INFO.rows(folder)]
+        return [row["info"] for row in rows(folder, "info")]
 
     assert last(ended.folder) == last(short)
     assert {("unseen.accuracy.mean", None), ("gap.accuracy", None)} <= last(short).keys()

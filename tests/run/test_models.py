@@ -84,20 +84,15 @@ def test_a_client_keeps_the_very_model_that_was_tested(method: str, run: Path, t
 
 def test_tensors_that_clients_share_are_stored_once(run: Path) -> None:
     tensors = safetensors.torch.load_file(run / "models" / "fedper-seed0.clients.safetensors")
-    bodies = [name for name in tensors if "/body." in name]
-    assert len(bodies) == len({name.partition("/")[2] for name in bodies}) == 2
-    assert sum("/head." in name for name in tensors) == 2 * 4
+    assert {name.partition(".")[0]: len(rows) for name, rows in tensors.items()} == {"body": 1, "head": 4}
 
 
 def test_what_clients_have_from_the_global_model_is_not_stored_again(run: Path) -> None:
     """FedBABU fine-tunes the head; the body is the global model's."""
-    assert not any(
-        "/body." in name for name in safetensors.torch.load_file(run / "models/fedbabu-seed0.clients.safetensors")
-    )
+    own = safetensors.torch.load_file(run / "models/fedbabu-seed0.clients.safetensors")
+    assert not any(name.startswith("body.") for name in own)
     assert not (run / "models" / "fedavg-seed0.clients.safetensors").exists()
-    assert json.loads((run / "models" / "fedavg-seed0.json").read_text())["models"] == [
-        {"clients": "all", "own": {}, "part": 0}
-    ]
+    assert json.loads((run / "models" / "fedavg-seed0.json").read_text())["models"] == [{"clients": "all", "own": {}}]
 
 
 def test_models_are_made_once_where_they_were_tested(
@@ -188,32 +183,17 @@ def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> Non
     models.save(tmp_path / "models", TASK, cell(20), None, batches())
     assert most <= 2 + 1
     stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
-    assert sorted(stored) == sorted(["0/b", *(f"{c}/w" for c in range(20))])
-    assert all(torch.equal(stored[f"{c}/w"], torch.full((5,), float(c))) for c in range(20))
+    assert torch.equal(stored["w"], torch.arange(20.0)[:, None].expand(20, 5))
+    assert stored["b"].shape == (1, 1)
 
 
-def test_tensors_of_very_many_clients_are_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Safetensors reads no header above 100 MB, about a million tensors; the limit is lowered to five."""
+def test_a_layer_that_clients_have_in_several_shapes_comes_back(tmp_path: Path) -> None:
+    own = {c: {"weight": torch.full((2, 2), float(c)), "bias": torch.ones(2 if c < 2 else 3)} for c in range(3)}
     card = replace(TASK, layers=("weight", "bias"))
-    bias = torch.ones(2)
-    own = {c: {"weight": torch.full((2, 2), float(c)), "bias": bias} for c in range(7)}
-    monkeypatch.setattr(models, "MOST_TENSORS", 5)
-    for count, files in ((7, ["-0001", "-0002", ""]), (5, ["-0001", ""])):  # again, with fewer: none is left over
-        batches = [{c: own[c] for c in range(4)}, {c: own[c] for c in range(4, count)}]
-        models.save(tmp_path / "models", card, cell(count), None, batches)
-        written = sorted((tmp_path / "models").glob("*.clients*"))
-        assert [p.name for p in written] == [f"m-seed0.clients{part}.safetensors" for part in files]
-        assert all(0 < len(safetensors.torch.load_file(p)) <= 5 for p in written)
-        for c in range(count):
-            weights = load_model(tmp_path, "m", client=c, network=nn.Linear(2, 2)).state_dict()
-            assert weights.keys() == own[c].keys()
-            assert all(torch.equal(weights[layer], own[c][layer]) for layer in weights)
-    older = json.loads((tmp_path / "models" / "m-seed0.json").read_text())
-    for model in older["models"]:
-        del model["part"]
-    (tmp_path / "models" / "m-seed0.json").write_text(json.dumps(older))
-    weights = load_model(tmp_path, "m", client=1, network=nn.Linear(2, 2)).state_dict()
-    assert torch.equal(weights["weight"], own[1]["weight"])
+    models.save(tmp_path / "models", card, cell(3), None, [own])
+    assert load_model(tmp_path, "m", client=1, network=nn.Linear(2, 2)).state_dict()["weight"].eq(1).all()
+    with pytest.raises(ConfigError, match=r"bias must be \(3,\), got \(2,\)"):
+        load_model(tmp_path, "m", client=2, network=nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
@@ -225,7 +205,7 @@ def test_tensors_of_every_width_come_back(dtype: torch.dtype, tmp_path: Path) ->
     stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
     for c, params in own.items():
         names = next(m["own"] for m in card["models"] if m["clients"] == "all" or c in m["clients"])
-        assert {layer: stored[name].tolist() for layer, name in names.items()} == {
+        assert {layer: stored[name][row].tolist() for layer, (name, row) in names.items()} == {
             layer: t.tolist() for layer, t in params.items()
         }
 
@@ -262,9 +242,6 @@ def test_a_file_says_what_shape_and_axes_an_example_has(tmp_path: Path) -> None:
     with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
         inputs = json.loads(file.metadata()["unskew"])["task"]["inputs"]
     assert (inputs["shape"], inputs["axes"]) == ([3, 8, 9], ["channels", "height", "width"])
-    about = load_model(tmp_path / "model.safetensors").unskew
-    older = replace(about, task=replace(about.task, inputs=Inputs()))  # as written before files said so
-    assert torch.equal(older.inputs.prepare(x), torch.from_numpy(x).movedim(3, 1))
 
 
 def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> None:
@@ -285,12 +262,9 @@ def test_a_network_with_a_loss_of_its_own_gives_no_probabilities() -> None:
     history = us.simulate("fedavg", data=(x, y), split=us.IID(2), rounds=1, model="svm", progress=False)
     model = history.model("fedavg")
     assert model.unskew.task.loss == "multi_margin"
-    for loss in ("multi_margin", None):  # as in files of older versions
-        model.unskew = replace(model.unskew, task=replace(model.unskew.task, loss=loss))
+    for asked in ({"probabilities": True}, {"threshold": 0.3}):
         with pytest.raises(ConfigError, match="with the loss multi_margin, which gives no probabilities"):
-            predict(model, x, probabilities=True)
-        with pytest.raises(ConfigError, match="threshold is for a model that gives probabilities of two classes"):
-            predict(model, x, threshold=0.3)
+            predict(model, x, **asked)
 
 
 def test_a_model_is_a_plain_module_that_trains_and_saves(run: Path, tmp_path: Path) -> None:
@@ -360,7 +334,7 @@ def test_a_client_whose_name_is_a_number_is_called_by_it_and_by_no_other(written
     for stranger in (0, 3):
         with pytest.raises(
             RunError,
-            match=rf"no client '?{stranger}'? of .*clients: 1, 10, 2\); where names are numbers, .* by its name",
+            match=rf"no client '?{stranger}'? of .*clients: 1, 10, 2",
         ):
             load_model(tmp_path, "m", client=written(stranger))
 
@@ -387,7 +361,7 @@ def test_a_network_of_ones_own_gets_the_weights(run: Path) -> None:
     again = load_model(run, "fedavg", network=lambda: build(task.model, task.input_shape, 10, hidden=(8,)))
     assert all(torch.equal(t, again.state_dict()[name]) for name, t in mine.state_dict().items())
     with pytest.raises(
-        ConfigError, match=r"Linear is not the network that was trained: .* must be \(8, 64\), got no such"
+        ConfigError, match=r"Linear is not the network that was trained: .* must be \(8, 64\), got None"
     ):
         load_model(run, "fedavg", network=nn.Linear(2, 2))
 
@@ -438,9 +412,6 @@ def test_a_model_that_is_not_there_is_refused_in_words(options: dict[str, Any], 
 def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no models"):
         load_model(tmp_path, "fedavg")
-    (tmp_path / "client.toml").touch()
-    with pytest.raises(RunError, match=r"; if the run has ended, ask the coordinator for the global model$"):
-        load_model(tmp_path, "fedavg")
     models_in = tmp_path / "run" / "models"
     models_in.mkdir(parents=True)
     for name, data in contents(run).items():
@@ -469,14 +440,17 @@ HOSTILE = {
     "a number beyond 64 bits": ({"model_options": {"hidden": [10**30]}}, "cannot be built"),
     "many layers": (
         {"model_options": {"hidden": [1] * 200_000}},
-        "200,000 values of option hidden and",
+        "200,000 layers or sizes and holds 4 tensors",
     ),
-    "many dimensions": ({"input_shape": [1] * 200_000}, "200,000 sizes of an example and holds 4 tensors"),
+    "many dimensions": ({"input_shape": [1] * 200_000}, "200,000 layers or sizes and holds 4 tensors"),
     "a layer in a loop": (
         {"model": "char_lstm", "model_options": {"layers": 10**9}, "input_shape": [4]},
-        "1,000,000,000 layers and holds 4 tensors",
+        "1,000,000,000 layers or sizes and holds 4 tensors",
     ),
-    "tensors that the file lacks": ({"layers": ["head.weight", "head.bias"]}, "lacks body.*, which model mlp has"),
+    "tensors that the file lacks": (
+        {"layers": ["head.weight", "head.bias"]},
+        "is not the network that was trained: body",
+    ),
 }
 
 
@@ -587,7 +561,6 @@ AGE = {"name": "age", "mean": [1.0], "sd": [1.0]}
             {"kind": "table", "columns": [AGE | {"fill": [1.0, 2.0]}], "clients": ["a"]},
             "column 'age' has 2 numbers of fill for 1 clients",
         ),
-        ({"kind": "texts", "vocabulary": ["good"]}, r"makes \d words, and its network takes none"),
     ],
 )
 def test_inputs_that_contradict_each_other_are_refused(

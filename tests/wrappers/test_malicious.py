@@ -13,7 +13,7 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
-from unskew.record.logs import METRICS
+from unskew.record.logs import rows as recorded
 from unskew.run import attack, loop
 from unskew.run import setup as run_setup
 from unskew.tree import Params, map_params
@@ -138,7 +138,7 @@ def test_a_backdoor_is_measured_and_attackers_are_not(tiny: Tiny, tmp_path: Path
     """Three of four malicious clients that mark everything: the model takes nearly all marked examples for class 7."""
     of_world = "world.attack={name='backdoor', fraction=0.75, target=7, share=1.0, boost=2.0}"
     folder = loop.start(tiny("rounds=2", "local.local_epochs=3", of_world), tmp_path / "run").folder
-    rows = list(METRICS.rows(folder))
+    rows = list(recorded(folder, "metrics"))
     success = [row["value"] for row in rows if row["name"] == attack.ATTACK_SUCCESS]
     assert len(success) == 3
     assert success[-1] > 0.9

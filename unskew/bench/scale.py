@@ -34,7 +34,7 @@ from unskew.machine import peak_resident
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate
-from unskew.run.setup import InMemoryInputs, InProcess
+from unskew.run.setup import Backend, InMemoryInputs
 
 POPULATIONS = (100, 10_000, 100_000, 1_000_000)
 COHORTS = (10, 100, 1000)
@@ -106,7 +106,7 @@ def _population(clients: int, cohorts: Sequence[int], reports: bool) -> list[Ben
         began = time.perf_counter()
         fed = federate(dataset, experiment.split, Key(0) / "data")
         note("split", [time.perf_counter() - began])
-        backend = InProcess(InMemoryInputs(dataset=dataset))
+        backend = Backend(InMemoryInputs(dataset=dataset))
         setup = backend.prepare(experiment)
         for cohort in cohorts:
             sim, _ = run_setup.simulator(_experiment(clients, cohort), method, setup, fed, 0)

@@ -64,7 +64,7 @@ def predict(
     from unskew.data.tables import kind_of, separator_of
     from unskew.files import write_atomically
     from unskew.run import models
-    from unskew.run.predictions import predict_files, with_labels
+    from unskew.run.predictions import predict_files
 
     written_as = (".json",) if as_json else (".csv", ".tsv", ".txt")
     if out is not None and out.suffix and out.suffix.lower() not in written_as:
@@ -99,7 +99,7 @@ def predict(
     card = models.card_of(network)
     kind = tasks.kind_of(card.task.kind)
     if as_json:
-        text = json.dumps({"rows": with_labels(rows, card)}) + "\n"
+        text = json.dumps({"rows": rows}) + "\n"
     else:
         is_csv = kind_of(str(files[0])) == "csv"
         between = separator_of(files[0], written) if is_csv else ","

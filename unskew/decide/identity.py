@@ -24,7 +24,7 @@ from unskew.decide.sites import Sites
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import fingerprint
 from unskew.references import is_installed
-from unskew.run.documents import frozen_sha256, weights_sha256
+from unskew.run.documents import network_sha256
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 WRAPPERS = (
@@ -57,7 +57,7 @@ def about(sites: Sites, file: Path) -> str:
                 f"({error}); give another folder"
             ) from error
         code = ""
-    hashes = (sites.setup.dataset.sha256, sites.fed.sha256, weights_sha256(sites.setup), frozen_sha256(sites.setup))
+    hashes = (sites.setup.dataset.sha256, sites.fed.sha256, network_sha256(sites.setup, True))
     return " ".join((trained, *map(str, hashes), code))
 
 

@@ -141,8 +141,9 @@ def check_methods(experiment: Experiment, config: ServerConfig, clients: int) ->
         ConfigError, DataError, ProtocolError: As in a run.
     """
     setup = run_setup.prepare(at_server(experiment, config))
+    seed = experiment.seeds[0]
     for method in experiment.methods:
-        run_setup.check_method_alone(experiment, method, setup, clients)
+        run_setup.check_method(experiment, method, setup, {seed: run_setup.with_own_data(setup.dataset, clients, seed)})
 
 
 def check_version(path: Path, kind: type[ServerConfig | ClientConfig], say: Say | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from unskew.data.federated import FederatedData
 from unskew.deploy import folders
@@ -305,7 +305,7 @@ def _identity(row: Mapping[str, Any]) -> DataIdentity:
 
 # ---------------------------------------------------------------- backend of the run loop
 @dataclass(frozen=True, eq=False)
-class OverNetwork:
+class OverNetwork(run_setup.Backend):
     """Backend of a run whose clients are reached over a network; data stay where they are.
 
     Attributes:
@@ -323,6 +323,7 @@ class OverNetwork:
     limits: Limits
     own: bool
     gather: Callable[[], None]
+    remote: ClassVar[bool] = True
 
     def prepare(self, experiment: Experiment) -> Setup:
         """Return what all methods and seeds share."""
@@ -341,10 +342,7 @@ class OverNetwork:
     ) -> None:
         """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
         run_setup.played(experiment, method, experiment.seeds[0], self.membership.expected.num_clients, simulated=False)
-        if self.own:
-            run_setup.check_method_alone(experiment, method, setup, self.membership.expected.num_clients)
-        else:
-            run_setup.check_method(experiment, method, setup, feds)
+        run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None

@@ -734,63 +734,55 @@ def until_of(raw: Mapping[str, Any], where: str = "") -> UntilDecided:
     return rule
 
 
-_PIECES: tuple[tuple[Registry, *tuple[str, ...]], ...] = (
-    (models.MODELS, "task", "model"),
-    (tasks.KINDS, "task", "kind"),
-    (LOSSES, "task", "loss"),
-    (AUGMENTS, "task", "augment"),
-    (DATA, "task", "data"),
-    (EXECUTORS, "runtime", "executor"),
-    (SPLITS, "split", "name"),
-    (CHANNELS, "world", "channel", "name"),
-    (ATTACKS, "world", "attack", "name"),
-)
-"""Settings that name a piece by which code can be imported, besides methods: its registry, its path."""
-
-
 def _permit(raw: Mapping[str, Any], where: str) -> None:
     """Refuse an experiment that would import code that is not installed with unskew, before anything is."""
-    for permit, name, place in _named(raw, where):
+    for permit, name, place in _named(raw):
         permit(name, place, where)
 
 
 def own_modules(experiment: "Experiment") -> tuple[str, ...]:
     """Modules that an experiment names and neither unskew nor an installed package has registered, in its order."""
-    found: dict[str, None] = {}
-    for permit, name, place in _named(resolved(experiment), ""):
+    modules: dict[str, None] = {}
+    for permit, name, place in _named(resolved(experiment)):
         try:
             permit(name, place, "")
         except ConfigError:
-            found[name.partition(":")[0]] = None
-    return tuple(found)
+            modules[name.partition(":")[0]] = None
+    return tuple(modules)
 
 
-def _named(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Callable[[str, str, str], None], str, str]]:
-    """Each piece that an experiment names: the `permit` of its registry, its name and its dotted path."""
-    methods = raw.get("methods")
-    entries = {f"methods.{i}": entry for i, entry in enumerate(methods)} if isinstance(methods, list) else {}
-    for place, entry in {"method": raw.get("method"), **entries}.items():
-        name = entry.get("name") if isinstance(entry, Mapping) else None
-        if isinstance(name, str):
-            full_name, options = _with_wrappers(entry, place, where)
-            method, *wrappers = full_name.split("+")
-            yield algorithms.METHODS.permit, method, f"{place}.name"
-            yield from ((algorithms.WRAPPERS.permit, wrapper, f"{place}.name") for wrapper in wrappers)
-            yield from _named_in(options, place)
-    trackers = raw.get("track")
-    for i, name in enumerate(trackers if isinstance(trackers, list) else ()):
-        if isinstance(name, str):
-            yield TRACKERS.permit, name, f"track.{i}"
-    asked = raw.get("evaluate")
-    for i, name in enumerate(asked if isinstance(asked, list) else ()):
-        if isinstance(name, str):
-            yield METRICS.permit, name, f"evaluate.{i}"
-    for registry, *path in _PIECES:
-        value: Any = raw
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, str):
-            yield registry.permit, value, ".".join(path)
+_CODE: dict[str, Registry] = {
+    "methods": algorithms.METHODS,
+    "method": algorithms.METHODS,
+    "with": algorithms.WRAPPERS,
+    "prior": PRIORS,
+    "track": TRACKERS,
+    "evaluate": METRICS,
+    "model": models.MODELS,
+    "kind": tasks.KINDS,
+    "loss": LOSSES,
+    "augment": AUGMENTS,
+    "data": DATA,
+    "executor": EXECUTORS,
+    "split": SPLITS,
+    "channel": CHANNELS,
+    "attack": ATTACKS,
+}
+"""Settings, in whatever table, that name a piece by which code can be imported; another table's `name` is a rule's."""
+
+
+def _named(value: Any, *path: str) -> Iterator[tuple[Callable[[str, str, str], None], str, str]]:
+    """Each piece that a table names: the `permit` of its registry, its name and its dotted path."""
+    if isinstance(value, Mapping | list):
+        for key, held in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _named(held, *path, str(key))
+    elif isinstance(value, str):
+        *above, key = [part for part in path if not part.isdecimal()]
+        registry = _CODE.get(key) if key != "name" else _CODE.get(above[-1], RULES) if above else None
+        pieces = value.split("+") if registry is algorithms.METHODS else [value]
+        for one, piece in zip([registry, *[algorithms.WRAPPERS] * len(pieces)], pieces, strict=False):
+            if one is not None:
+                yield one.permit, piece, ".".join(path)
 
 
 def _check_prior(method: Method, place: str, where: str, allow_code: bool) -> None:
@@ -801,19 +793,6 @@ def _check_prior(method: Method, place: str, where: str, allow_code: bool) -> No
             PRIORS.permit(prior, place, where)
         with schema.errors_at(place, where):
             priors.check(prior)
-
-
-_OF_METHODS = {"name": RULES, "prior": PRIORS}
-"""Settings of methods, in whatever table, that name a piece: a server rule, a prior."""
-
-
-def _named_in(options: Mapping[str, Any], place: str) -> Iterator[tuple[Callable[[str, str, str], None], str, str]]:
-    """Each piece that a method's settings name, as `_named` has it."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _named_in(value, f"{place}.{key}")
-        elif key in _OF_METHODS and isinstance(value, str):
-            yield _OF_METHODS[key].permit, value, f"{place}.{key}"
 
 
 TABLES: dict[str, type] = {

@@ -35,7 +35,7 @@ from unskew.papers.claims import LEVEL, LEVEL_WORDS, Claim
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import ReproductionRequest
-from unskew.record.logs import METRICS
+from unskew.record.logs import rows
 from unskew.run import decide, unchanged
 from unskew.run.again import complete
 from unskew.run.callbacks import Callback, NoCallback
@@ -134,10 +134,10 @@ class CampaignWork(RunWork):
                 shutil.rmtree(folder)
                 complete(experiment, folder, self.callback)
         except DivergedError as error:
-            spent = sum(row["value"] for row in METRICS.rows(folder) if row["name"] == "seconds")
+            spent = sum(row["value"] for row in rows(folder, "metrics") if row["name"] == "seconds")
             return {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
         curves: dict[str, dict[int, float]] = {}
-        for row in METRICS.rows(folder):
+        for row in rows(folder, "metrics"):
             if "client" not in row:
                 curves.setdefault(row["name"], {})[row["round"]] = row["value"]
         seconds, measures = read_json(folder / "summary.json")["seconds"], read_json(folder / "run.json")["measures"]

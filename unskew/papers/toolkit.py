@@ -32,7 +32,8 @@ from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.record.logs import DIVERGED, require_none_diverged
+from unskew.record.logs import require_none_diverged
+from unskew.record.logs import rows as recorded
 from unskew.report.stats import Curve, curve
 from unskew.run.again import complete
 from unskew.run.callbacks import Callback
@@ -238,7 +239,7 @@ def run_survivors(experiment: config.Experiment, folder: Path, callback: Callbac
     except DivergedError:
         history = History([], {"rows": [], "seconds": 0.0}, None)
     diverged: dict[str, str] = {}
-    for row in DIVERGED.rows(folder):
+    for row in recorded(folder, "diverged"):
         diverged.setdefault(row["method"], f"diverged in seed {row['seed']}, round {row['round']}")
     rows, table = (
         [row for row in of if row["method"] not in diverged] for of in (history.rows, history.summary["rows"])

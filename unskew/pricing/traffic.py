@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,12 @@ from unskew.errors import RunError
 from unskew.info import Passes
 from unskew.ledger import Transfer
 from unskew.record import reader
-from unskew.record.logs import LEDGER, WORK, RowLog
+from unskew.record.logs import rows as recorded
 from unskew.runtime.round import Effort
 from unskew.tasks.measure import Measure
 from unskew.world.wireless import Radio
 
 Ints = npt.NDArray[np.int64]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +121,13 @@ def read(folder: Path) -> RecordedRun:
     record = reader.read(folder)
     cells = [(c.method, c.seed) for c in record.cells]
     sent = _by_cell(
-        LEDGER, folder, cells, lambda r: _transfer(r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"])
+        "transfers", folder, cells, lambda r: _transfer(r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"])
     )
     if not any(sent.values()):
         raise RunError(
             f"{folder} has nothing to price: its ledger has no rows ({', '.join(record.methods)} sent nothing)"
         )
-    worked = _by_cell(WORK, folder, cells, lambda r: (r["round"], r["hop"], r["client"], r["examples"]))
+    worked = _by_cell("work", folder, cells, lambda r: (r["round"], r["hop"], r["client"], r["examples"]))
     done = worked if any(worked.values()) else None
     info: dict[tuple[str, int], dict[int, Passes]] = {cell: {} for cell in cells}
     for method in record.reports(Passes):
@@ -157,11 +155,11 @@ def read(folder: Path) -> RecordedRun:
 
 
 def _by_cell(
-    log: RowLog[T], folder: Path, cells: Sequence[tuple[str, int]], take: Callable[[T], tuple[int, ...]]
+    table: str, folder: Path, cells: Sequence[tuple[str, int]], take: Callable[[dict[str, Any]], tuple[int, ...]]
 ) -> dict[tuple[str, int], list[tuple[int, ...]]]:
     rows: dict[tuple[str, int], list[tuple[int, ...]]] = {cell: [] for cell in cells}
-    for row in log.rows(folder):
-        rows[row["method"], row["seed"]].append(take(row))  # type: ignore[index]
+    for row in recorded(folder, table):
+        rows[row["method"], row["seed"]].append(take(row))
     return rows
 
 

@@ -138,7 +138,7 @@ class MetricOfRound(NamedTuple):
 
 
 @contextmanager
-def opened(folder: Path, verify: bool = True) -> Iterator[sqlite3.Connection]:
+def opened(folder: Path) -> Iterator[sqlite3.Connection]:
     """The database of a run to read from, whether or not another process writes it.
 
     Raises:
@@ -147,8 +147,7 @@ def opened(folder: Path, verify: bool = True) -> Iterator[sqlite3.Connection]:
     """
     path = folder / FILE
     with refusing(path), closing(_connect(path, "query_only = ON")) as connection:
-        if verify:
-            _require_sound(connection, folder)
+        _require_sound(connection, folder)
         yield connection
 
 
@@ -236,18 +235,6 @@ def as_written(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of the table of metrics as `write` takes them, those of single clients together."""
     with opened(folder) as connection:
         yield from (m._asdict() for m in metrics(connection))
-
-
-def fresh(folder: Path, table: str, after: int) -> tuple[list[dict[str, Any]], int]:
-    """The rows after so many, and how many there are by now; if some were removed, none of the first of them.
-
-    Nothing is verified, and no run is no error: it is for whoever looks on, again and again.
-    """
-    if not (folder / FILE).exists():
-        return [], 0
-    with opened(folder, verify=False) as connection:
-        (count,) = connection.execute(f"SELECT max(id) FROM {table}").fetchone()
-        return list(select(connection, table, "id > ?", after)), count or 0
 
 
 def position(folder: Path) -> str | None:

@@ -1,25 +1,23 @@
-"""Records of a run: the rows of its database and its documents, each with its type.
+"""Documents of a run, each with its type, and words on its rows, which `unskew.record.database` keeps.
 
-`METRICS.rows(folder)` gives the rows of a table; `unskew.record.database` says how they are kept.  Documents are JSON;
-one that differs from what a run writes is refused by file and field.
+A document is JSON; one that differs from what a run writes is refused by file and field.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 import pydantic
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 from typing_extensions import TypedDict
 
 from unskew import schema
 from unskew.errors import DivergedError, RunError
 from unskew.files import read_bytes
-from unskew.info import Count, Finite, adapter
-from unskew.ledger import Kind
+from unskew.info import Count, adapter
 from unskew.record import database
+from unskew.record.database import rows as rows
 from unskew.tasks.measure import Direction
 
 SCHEMA = 1
@@ -33,81 +31,6 @@ T = TypeVar("T")
 
 
 # ---------------------------------------------------------------- rows
-class MetricRow(TypedDict):
-    """A number of a round; of a single client if it has `client`.
-
-    `clients` says over how many clients it is, and of how many, where it is not defined for all.
-    """
-
-    method: str
-    seed: Count
-    round: Count
-    name: str
-    value: Finite
-    weight: NotRequired[Finite]
-    client: NotRequired[Count | None]
-    clients: NotRequired[list[Count]]
-
-
-class TransferRow(TypedDict):
-    """A message that was sent: bytes from node `src` to node `dst`; node 0 is the server."""
-
-    method: str
-    seed: Count
-    round: Count
-    hop: Count
-    src: Count
-    dst: Count
-    kind: Kind
-    bytes: Count
-
-
-class FailureRow(TypedDict):
-    """A client that was asked and did not reply, or whose reply was refused."""
-
-    method: str
-    seed: Count
-    round: Count
-    client: Count
-    step: NotRequired[str]
-    reason: str
-
-
-class WorkRow(TypedDict):
-    """Local training of a client in an exchange, in examples."""
-
-    method: str
-    seed: Count
-    round: Count
-    hop: Count
-    client: Count
-    examples: Count
-
-
-class InfoRow(TypedDict):
-    """A method's info for a round, under the name of its type: see `unskew.info`."""
-
-    method: str
-    seed: Count
-    round: Count
-    type: str
-    info: dict[str, Any]
-
-
-class NetworkRow(TypedDict):
-    """Bytes of a deployed run as they went over the network; the hop of an evaluation is -1."""
-
-    method: str
-    seed: Count
-    round: Count
-    hop: Annotated[int, Ge(-1)]
-    client: Count
-    way: str
-    what: str
-    payload: Count
-    framing: Count
-
-
 class DivergedRow(TypedDict):
     """A method that diverged under a seed: in which round, and how that was noticed."""
 
@@ -117,19 +40,7 @@ class DivergedRow(TypedDict):
     reason: str
 
 
-class ResumedRow(TypedDict):
-    """A change of the environment at a resume: its first round, and what `changed`, as "then -> now" or a setting.
-
-    Where that is nothing, it is the first that was run as the run began, again.
-    """
-
-    method: str
-    seed: Count
-    round: Count
-    changed: list[str]
-
-
-def why_diverged(row: DivergedRow) -> str:
+def why_diverged(row: Mapping[str, object]) -> str:
     """A method's divergence as an error says it."""
     return f"{row['method']}, seed {row['seed']}: {row['reason']}"
 
@@ -169,8 +80,8 @@ def part_of(name: str) -> str:
 def evaluated(curves: Mapping[tuple[str, int, str], Iterable[int]]) -> dict[tuple[str, int, str], set[int]]:
     """The rounds in which each part was evaluated: (method, seed, part) from the rounds of (method, seed, name)."""
     rounds: dict[tuple[str, int, str], set[int]] = {}
-    for (method, seed, name), of in curves.items():
-        rounds.setdefault((method, seed, part_of(name)), set()).update(of)
+    for (method, seed, name), curve in curves.items():
+        rounds.setdefault((method, seed, part_of(name)), set()).update(curve)
     return rounds
 
 
@@ -181,47 +92,6 @@ def gap_name(part: str, measure: str) -> str:
     ('gap.accuracy', 'gap_adapted.accuracy')
     """
     return f"{part.replace('unseen', 'gap')}.{measure}"
-
-
-@dataclass(frozen=True)
-class RowLog(Generic[T]):
-    """A table of a run's database, with the type of its rows."""
-
-    name: str
-    row: type[T]
-
-    def rows(self, folder: Path) -> Iterator[T]:
-        """The rows of a run, in the order written.
-
-        Raises:
-            RunError: If the database is none of a run, or is damaged, or, of a finished run, not as it was written.
-        """
-        return cast("Iterator[T]", database.rows(folder, self.name))
-
-    def fresh(self, folder: Path, after: int) -> tuple[list[T], int]:
-        """The rows after so many, and how many there are by now: fewer where a resumed run has removed some."""
-        rows, count = database.fresh(folder, self.name, after)
-        return cast("list[T]", rows), count
-
-
-METRICS = RowLog("metrics", MetricRow)
-LEDGER = RowLog("transfers", TransferRow)
-FAILURES = RowLog("failures", FailureRow)
-WORK = RowLog("work", WorkRow)
-INFO = RowLog("info", InfoRow)
-NETWORK = RowLog("network", NetworkRow)
-DIVERGED = RowLog("diverged", DivergedRow)
-RESUMED = RowLog("resumed", ResumedRow)
-
-LOGS: dict[str, RowLog[Any]] = {
-    log.name: log for log in (METRICS, LEDGER, FAILURES, WORK, INFO, NETWORK, DIVERGED, RESUMED)
-}
-"""The tables, by name."""
-
-
-def rows(folder: Path, table: str) -> Iterator[dict[str, Any]]:
-    """The rows of a table by its name, as `RowLog.rows`."""
-    return database.rows(folder, table)
 
 
 # ---------------------------------------------------------------- documents
@@ -272,9 +142,7 @@ class RunCard(TypedDict):
     until: NotRequired[UntilCard]
     remarks: NotRequired[list[str]]
     network_sha256: NotRequired[str]
-    frozen_sha256: NotRequired[str]
     begun_in: NotRequired[str]
-    begun_up: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 
@@ -321,7 +189,7 @@ class SplitCard(TypedDict):
 class SplitCards(TypedDict):
     """partition.json: the examples of each client, by seed."""
 
-    seeds: dict[str, SplitCard]
+    seeds: dict[int, SplitCard]
 
 
 class Parts(TypedDict):
@@ -350,7 +218,7 @@ class PartsCard(TypedDict):
 class PartsCards(TypedDict):
     """partition.json, read only for the parts of the clients' examples."""
 
-    seeds: dict[str, PartsCard]
+    seeds: dict[int, PartsCard]
 
 
 class ResultRow(TypedDict):
@@ -383,35 +251,8 @@ class SummaryCard(TypedDict):
     executor_notes: NotRequired[dict[str, Any] | None]
 
 
-class PlannedBytes(TypedDict):
-    """Bytes of one seed by direction, in plan.json."""
-
-    down: float
-    up: float
-    d2d: float
-
-
-class PlannedMethod(TypedDict):
-    """A plan's forecast for a method."""
-
-    method: str
-    bytes: NotRequired[PlannedBytes | None]
-    seconds: NotRequired[float | None]
-    traffic: NotRequired[str]
-
-
-class PlannedMemory(TypedDict):
-    """Bytes at the peak."""
-
-    peak: float
-
-
-class PlanCard(TypedDict):
-    """plan.json: the forecast of a run."""
-
-    methods: list[PlannedMethod]
-    seconds: NotRequired[float | None]
-    memory: PlannedMemory
+class _Versioned(TypedDict):
+    schema: NotRequired[Literal[1]]
 
 
 def document(path: Path, kind: type[T]) -> T:
@@ -422,32 +263,11 @@ def document(path: Path, kind: type[T]) -> T:
     """
     text = read_text(path)
     try:
-        return _document(text, kind, path)
+        adapter(_Versioned).validate_json(text)
+        content: T = adapter(kind).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
-        if is_json(error):
-            raise refusal(path, sentence(error)) from None
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        raise refusal(path, f"not JSON in line {error.lineno} ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits
-        raise refusal(path, f"not JSON ({error})") from None
-    raise refusal(path, "not JSON")
-
-
-def _document(text: str, kind: type[T], path: Path) -> T:
-    version = adapter(_Versioned).validate_json(text).get("schema", SCHEMA)
-    if version != SCHEMA:
-        raise RunError(
-            f"{path}: schema must be {SCHEMA}, got {version!r}; "
-            "the folder was written by another version of unskew, read it with that one"
-        )
-    content: T = adapter(kind).validate_json(text, strict=True)
+        raise refusal(path, sentence(error)) from None
     return content
-
-
-class _Versioned(TypedDict):
-    schema: NotRequired[Any]
 
 
 # ---------------------------------------------------------------- reading
@@ -476,12 +296,8 @@ def refusal(path: Path, what: str) -> RunError:
 
 def sentence(error: pydantic.ValidationError) -> str:
     """The first problem and the field it is in, in words."""
-    return schema.sentence(error, "").replace(" must be a table, got", " must be a JSON object, got").lstrip()
-
-
-def is_json(error: pydantic.ValidationError) -> bool:
-    """True if the refused text is valid JSON."""
-    return all(part["type"] not in ("json_invalid", "string_unicode") for part in error.errors(include_url=False))
+    text = schema.sentence(error, "").replace(" must be a table, got", " must be a JSON object, got")
+    return text.lstrip(": ")
 
 
 def plain(value: object) -> str:

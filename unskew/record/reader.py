@@ -101,13 +101,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class LostReplyRow:
-    """A client that was asked and did not reply."""
+    """A client that was asked and did not reply, or whose reply was refused."""
 
     method: str
     seed: int
     round: int
     client: int
     reason: str
+    step: str = ""
 
 
 @dataclass(frozen=True)
@@ -347,21 +348,19 @@ def read(folder: Path, results_alone: bool = False) -> Record:
 
     headline = described(card["measures"][0] if "measures" in card else None)
     with opened(folder) as connection:
-        diverged = tuple(cast("list[logs.DivergedRow]", list(select(connection, "diverged"))))
+        diverged = tuple(cast("Iterator[logs.DivergedRow]", select(connection, "diverged")))
         without = {(row["method"], row["seed"]) for row in diverged}
         series, few, client_values, tested = _metrics(connection, headline)
         flows, models, passes = ({}, {}, {}) if results_alone else _sums(connection)
         info, warned, ignored = _info(connection, folder)
         failures = tuple(
-            LostReplyRow(row["method"], row["seed"], row["round"], row["client"], row["reason"])
-            for row in select(connection, "failures")
-            if (row["method"], row["seed"]) not in without
+            LostReplyRow(**row) for row in select(connection, "failures") if (row["method"], row["seed"]) not in without
         )
         remarks = (*map(plain, card.get("remarks", ())), *_resumed(connection))
         tested_rows = _tested_rows(connection)
     series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
     few, flows, models = _kept(few, without), _kept(flows, without), _kept(models, without)
-    predicted, damage = _predicted(folder / "plan.json")
+    predicted, left_out = _predicted(folder / "plan.json")
     partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
         begun = set(summary.seeds or ()) if summary else {seed for _, seed, _ in series}
@@ -400,9 +399,12 @@ def read(folder: Path, results_alone: bool = False) -> Record:
         asked=tuple(map(described, card.get("measures", [])[2:])),
         until=until,
         remarks=remarks,
-        left_out=() if damage is None else (damage,),
+        left_out=left_out,
         diverged=diverged,
     )
+
+
+Part = Literal["train", "val", "test"]
 
 
 class InfoOfRound(NamedTuple, Generic[AnyInfo]):
@@ -444,15 +446,21 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     Raises:
         RunError: If partition.json is corrupt or does not have the seed.
     """
-    path = record.folder / "partition.json"
-    seeds = document(path, logs.PartsCards)["seeds"]
-    if str(seed) not in seeds:
-        raise refusal(path, f"seeds.{seed} is missing")
-    clients = seeds[str(seed)].get("clients")
-    rows = (
-        columns.part_rows(record.folder, seed, "train") if clients is None else (client["train"] for client in clients)
-    )
-    return tuple(map(tuple, rows))
+    _, held = _parts(record.folder, seed, "train")
+    return tuple(map(tuple, held))
+
+
+def _parts(folder: Path, seed: int | None, part: Part) -> tuple[logs.PartsCard, list[list[int]]]:
+    """One seed's division, by default the smallest's, and the indices of a part of each client that trained."""
+    seeds = document(folder / "partition.json", logs.PartsCards)["seeds"]
+    if not seeds:
+        raise RunError(f"{folder} does not say which rows each client has: clients kept them to themselves")
+    seed = min(seeds) if seed is None else seed
+    if seed not in seeds:
+        raise RunError(f"{folder} has no seed {seed} (seeds: {', '.join(map(str, sorted(seeds)))})")
+    own = seeds[seed].get("clients")
+    held = list(columns.part_rows(folder, seed, part)) if own is None else [client[part] for client in own]
+    return seeds[seed], held
 
 
 def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
@@ -475,14 +483,14 @@ MANY = 10_000
 """Clients up to which each has a row of its own in `metric_rows`."""
 
 
-def metric_rows(folder: Path) -> list[logs.MetricRow]:
+def metric_rows(folder: Path) -> list[dict[str, Any]]:
     """Every number of every round, in the order written, without those of single clients where these are many.
 
     Raises:
         RunError: If `folder` is not a run folder, or its database is damaged.
     """
     few = "client IS NULL OR length(client) <= ?"
-    return cast("list[logs.MetricRow]", list(rows(folder, "metrics", few, 8 * MANY)))
+    return list(rows(folder, "metrics", few, 8 * MANY))
 
 
 def client_values(folder: Path, method: str, seed: int, name: str) -> dict[int, float]:
@@ -526,13 +534,9 @@ def client_names(folder: Path) -> dict[int, tuple[tuple[str, ...], tuple[str, ..
     """
     seeds = document(folder / "partition.json", logs.SplitCards)["seeds"]
     return {
-        int(seed): (tuple(of.get("client_names") or ()), tuple(of.get("unseen", {}).get("client_names") or ()))
+        seed: (tuple(of.get("client_names") or ()), tuple(of.get("unseen", {}).get("client_names") or ()))
         for seed, of in seeds.items()
-        if seed.isdecimal()
     }
-
-
-Part = Literal["train", "val", "test"]
 
 
 def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:
@@ -546,28 +550,16 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
     Raises:
         RunError: If the folder has no such seed, does not have the rows, or is corrupt.
     """
-    path = folder / "partition.json"
-    seeds = {int(n): of for n, of in document(path, logs.PartsCards)["seeds"].items() if n.isdecimal()}
-    if not seeds or not (folder / columns.ROWS_FILE).is_file():
-        why = (
-            "its data are no rows of tables or arrays, as images in folders without a table of labels are none, or an "
-            "older version ran it"
-            if seeds
-            else "clients kept them to themselves"
-        )
-        raise RunError(f"{folder} does not say which rows each client has: {why}")
-    if seed is not None and seed not in seeds:
-        raise RunError(f"{folder} has no seed {seed} (seeds: {', '.join(map(str, sorted(seeds)))})")
-    seed = min(seeds) if seed is None else seed
-    card, rows = seeds[seed], columns.given_rows(folder)
-    own = card.get("clients")
-    held = list(columns.part_rows(folder, seed, part)) if own is None else [client[part] for client in own]
+    card, held = _parts(folder, seed, part)
+    if not (folder / columns.ROWS_FILE).is_file():
+        raise RunError(f"{folder} does not say which rows each client has: its data are no rows of tables or arrays")
+    rows = columns.given_rows(folder)
     names: list[int | str] = [*(card.get("client_names") or range(len(held)))]
     if (later := card.get("unseen")) is not None:
         names += later.get("client_names") or range(len(held), len(held) + len(later["clients"]))
         held += [client[part] for client in later["clients"]]
     if len(names) != len(held) or any(max(of, default=0) >= len(rows) or min(of, default=0) < 0 for of in held):
-        raise refusal(path, "its clients are not those that it names, or have examples that the data have not")
+        raise refusal(folder / "partition.json", "its clients or examples are not those that it names")
     return {name: np.sort(rows[np.array(of, np.int64)]) for name, of in zip(names, held, strict=True)}
 
 
@@ -694,11 +686,9 @@ def _same_test_rows(partitions: Mapping[int, DataSplit]) -> bool:
 def _partitions(path: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in document(path, logs.SplitCards)["seeds"].items():
-        if not seed.isdecimal():
-            raise refusal(path, f"seeds must be named by whole numbers, got {seed!r}")
         stats = card["stats"]
         if "columns" in card:
-            arrays = columns.partition_columns(path.parent, int(seed))
+            arrays = columns.partition_columns(path.parent, seed)
             label_counts, domains = arrays.label_counts.tolist(), arrays.domains.tolist()
             sizes, tested = arrays.label_counts.sum(1).tolist(), arrays.test_counts.tolist()
         elif "sizes" in stats and "label_counts" in stats:
@@ -716,7 +706,7 @@ def _partitions(path: Path) -> dict[int, DataSplit]:
         ):  # fmt: skip
             if len(of) not in (0, clients):
                 raise refusal(path, f"{what} must have one for each of {clients} clients, got {len(of)}")
-        partitions[int(seed)] = DataSplit(
+        partitions[seed] = DataSplit(
             dataset=card["dataset"],
             dataset_sha256=card["dataset_sha256"],
             n=card["n"],
@@ -748,19 +738,22 @@ def _summary(path: Path) -> Summary:
     return Summary(card["fingerprint"], card["seconds"], means, card.get("stopped"), card.get("peak_rss"), seeds)
 
 
-def _predicted(path: Path) -> tuple[Predicted | None, str | None]:
-    """The forecast, and a sentence if there is one that cannot be read: no result depends on it."""
+def _predicted(path: Path) -> tuple[Predicted | None, tuple[str, ...]]:
+    """The forecast, or a sentence if there is one that cannot be read: no result depends on it."""
     if not path.is_file():
-        return None, None
+        return None, ()
     try:
-        card = document(path, logs.PlanCard)
-    except RunError as error:
-        why = str(error).rpartition("; ")[0]  # without the remedy, which would be a new run
-        return None, f"The forecast is left out: {why}; remove the file to be told no more."
-    methods = {}
-    for m in card["methods"]:
-        sent = m.get("bytes")
-        total = None if sent is None else sent["down"] + sent["up"] + sent["d2d"]
-        methods[m["method"]] = (total, m.get("seconds"))
-    traffic = {m["method"]: m["traffic"] for m in card["methods"] if "traffic" in m}
-    return Predicted(methods, card.get("seconds"), card["memory"]["peak"], traffic), None
+        card = document(path, dict[str, Any])
+        given = {
+            "methods": {m["method"]: (_total(m.get("bytes")), m.get("seconds")) for m in card["methods"]},
+            "seconds": card.get("seconds"),
+            "peak": card["memory"]["peak"],
+            "traffic": {m["method"]: m["traffic"] for m in card["methods"] if "traffic" in m},
+        }
+        return adapter(Predicted).validate_python(given, strict=True), ()
+    except (RunError, KeyError, TypeError, AttributeError, pydantic.ValidationError):
+        return None, (f"The forecast is left out: {path} is damaged; remove it.",)
+
+
+def _total(sent: Mapping[str, float] | None) -> float | None:
+    return None if sent is None else sent["down"] + sent["up"] + sent["d2d"]

@@ -26,7 +26,7 @@ LOGS = ("metrics", "transfers", "work", "network", "diverged")
 INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
-OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in", "begun_up"}
+OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in"}
 OF_SPLIT = logs.SplitCard.__annotations__.keys() | {"seed"}
 OF_TASK = ("data_dir", "data_options")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from unskew.data.federated import FederatedData
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.run.setup import Setup
 from unskew.tasks.measure import Measure
@@ -65,9 +66,16 @@ class NoCallback(Callback):
 
 
 class Several:
-    """A callback that calls several, one after the other; those after the first are somebody's own and get copies."""
+    """A callback that calls several, one after the other; those after the first are somebody's own and get copies.
+
+    Raises:
+        ConfigError: If one is no callback.
+    """
 
     def __init__(self, *callbacks: Callback) -> None:
+        for callback in callbacks:
+            if not all(callable(getattr(callback, part, None)) for part in ("start", "progress", "note")):
+                raise ConfigError(f"callback must be an object with start, progress and note, got {callback!r:.80}")
         self._callbacks = callbacks
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:

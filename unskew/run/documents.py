@@ -16,7 +16,6 @@ from unskew.keys import Key
 from unskew.record import columns, database
 from unskew.record.logs import SCHEMA
 from unskew.references import IN_PYTHON
-from unskew.run import checkpoint
 from unskew.run import setup as run_setup
 from unskew.run.remarks import remarks
 from unskew.run.setup import Setup
@@ -100,19 +99,15 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "environment": run_setup.environment(experiment, setup),
         "config_sha256": fingerprint(experiment),
         "portable_sha256": fingerprint(experiment, portable=True),
+        "network_sha256": network_sha256(setup, is_value(experiment)),
         "parameters": setup.parameters,
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
         "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
     }
-    if (network := network_sha256(experiment, setup)) is not None:
-        card["network_sha256"] = network
-    if (frozen := frozen_sha256(setup)) is not None:
-        card["frozen_sha256"] = frozen
     if begins_here(experiment):
-        card["begun_in"] = str(Path.cwd())
-        card["begun_up"] = os.path.relpath(Path.cwd(), folder)  # the same, where all has been moved together
+        card["begun_in"] = os.path.relpath(Path.cwd(), folder.resolve())
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
@@ -124,18 +119,12 @@ def begins_here(experiment: Experiment) -> bool:
     return kind in FILES and not Path(path).expanduser().is_absolute()
 
 
-def network_sha256(experiment: Experiment, setup: Setup) -> str | None:
-    """The hash of the weights that a network given as a value starts from under one key; None of a named one."""
-    if not experiment.task.model.startswith(IN_PYTHON):
-        return None
-    return weights_sha256(setup)
+def network_sha256(setup: Setup, start: bool) -> str:
+    """The hash of the network's frozen tensors and, if asked, of the weights that it starts from under one key."""
+    weights = setup.task.init(Key(0) / "init") if start else {}
+    return wire.tensors_hash({**weights, **setup.task.constants()})
 
 
-def weights_sha256(setup: Setup) -> str:
-    """The hash of the weights that the network starts from under one key: names, shapes and values."""
-    return checkpoint.digest(checkpoint.encode_state(setup.task.init(Key(0) / "init"), {}))
-
-
-def frozen_sha256(setup: Setup) -> str | None:
-    """The hash of the network's frozen tensors; None if it has none."""
-    return wire.tensors_hash(setup.task.constants()) or None
+def is_value(experiment: Experiment) -> bool:
+    """True if the network was given as a value, which may start from any weights."""
+    return experiment.task.model.startswith(IN_PYTHON)

@@ -29,7 +29,7 @@ from unskew.errors import RunError
 from unskew.files import read_bytes, readable, rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record import database
-from unskew.record.logs import DIVERGED, LARGE, LARGEST, deployed, read_text, unreadable, why_diverged
+from unskew.record.logs import LARGE, LARGEST, deployed, read_text, unreadable, why_diverged
 
 DOCUMENTS = ("run.json", "partition.json")
 FOLDERS = ("models", "checkpoint", "tensorboard")
@@ -203,7 +203,7 @@ def require_done(folder: Path) -> None:
     """
     if not (folder / "summary.json").exists():
         cells = read_json(folder / "run.json").get("cells", ())
-        diverged = list(DIVERGED.rows(folder)) if (folder / database.FILE).exists() else []
+        diverged = list(database.rows(folder, "diverged")) if (folder / database.FILE).exists() else []
         if diverged and len(diverged) == len(cells):
             raise RunError(
                 f"the run in {folder} has no results: every method diverged under every seed, first "

@@ -203,7 +203,7 @@ class _Loop:
         parts = [*recording.reports(cell, state, warnings, trace.abandoned), *reports]
         if given:
             check_unchanged(given, state, "serve or info", "the state that it is given")
-        recording.record(cell, t, state, [*metrics, Metric("seconds", spent)], trace, parts)
+        recording.record(cell, t, [*metrics, Metric("seconds", spent)], trace, parts)
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         cell.state, cell.round = state, t
         cell.seconds, cell.bytes = cell.seconds + spent, cell.bytes + sum(sent.values())
@@ -275,7 +275,7 @@ class _Loop:
         if not cell.round:
             cell.state = cell.sim.start()
             metrics, reports = self.evaluate(cell, cell.state, 0, last=False)
-            recording.record(cell, 0, cell.state, metrics, parts=reports)
+            recording.record(cell, 0, metrics, parts=reports)
 
     # ------------------------------------------------------------ ends
     def end_early(self, cell: Cell, reason: str) -> None:
@@ -287,7 +287,7 @@ class _Loop:
         known = {row["name"] for row in cell.recorded("metrics", "round = ? AND client IS NULL", cell.round)}
         metrics, parts = self.evaluate(cell, cell.state, cell.round, last=True)
         new = [m for m in metrics if m.client is not None or m.name not in known]
-        recording.record(cell, cell.round, cell.state, new, parts=parts)
+        recording.record(cell, cell.round, new, parts=parts)
         self.observers.kept.ended_round(cell)
 
     def end(self, cell: Cell) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
-from unskew.record.logs import DivergedRow, MetricRow, evaluated, part_of
+from unskew.record.logs import DivergedRow, evaluated, part_of
 from unskew.tasks.measure import Measure
 from unskew.words import of_clients, of_seeds
 
@@ -158,7 +158,7 @@ def first_reached(curve: Mapping[int, float], level: float, measure: Measure) ->
 
 
 def summarise(
-    rows: Iterable[MetricRow],
+    rows: Iterable[Mapping[str, Any]],
     methods: Sequence[str],
     seeds: Sequence[int],
     setting: str,

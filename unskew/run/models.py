@@ -3,8 +3,7 @@
     models/seed0.task.json                    network, inputs and classes: the same for all models of a seed
     models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
     models/METHOD-seed0.json                  which client uses which tensors
-    models/METHOD-seed0.clients.safetensors   tensors that differ from the global model's, each stored once
-    models/METHOD-seed0.clients-0001.safetensors   more of them, where they are too many for one file
+    models/METHOD-seed0.clients.safetensors   clients' own tensors: of each layer those that differ, one a row
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept: a file by itself
 
 A client's model is the global one with some tensors replaced by the client's own.  `load_model` puts it together from
@@ -19,7 +18,6 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -38,13 +36,12 @@ from unskew.data.columns import value_of
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.places import path_of
-from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
 from unskew.files import read_bytes, readable, unlinked, user_path, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId
-from unskew.record.logs import RunCard, document, unreadable
+from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
 from unskew.tasks.task import Task
@@ -53,11 +50,6 @@ from unskew.words import composed, counted, some
 
 LARGEST_CARD = 1 << 30
 """Bytes that a description of models may have: each of very many clients may have tensors of its own."""
-PIECE = 1 << 24
-"""Bytes that are copied at a time."""
-MOST_TENSORS = 100_000
-"""Tensors of clients in one file: safetensors reads no header above 100 MB, and a tensor may have a long name."""
-
 Round = int | Literal["best"]
 """A round, or that with the best validation result."""
 
@@ -74,7 +66,7 @@ class TaskCard:
         inputs: The way from raw inputs to the network's.
         layers: Names of a model's tensors, parameters first and frozen ones last.
         kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
-        label_type: The type of the labels that classes are named after; text in files of older versions.
+        label_type: The type of the labels that classes are named after.
         target_scale: Shift and scale of the targets in the loss; outputs are on that scale.
     """
 
@@ -90,6 +82,10 @@ class TaskCard:
     target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
     schema: Literal[1] = 1
 
+    def __post_init__(self) -> None:
+        if wrong := self.inputs.contradiction(self.input_shape) or mislabelled(self.classes, self.label_type):
+            raise ValueError(wrong)
+
 
 @dataclass(frozen=True)
 class SharedModel:
@@ -97,13 +93,12 @@ class SharedModel:
 
     Attributes:
         clients: Numbers of the clients; "all" if every client uses it.
-        own: Layer -> name of its tensor in METHOD-seed0.clients.safetensors; other layers are the global model's.
-        part: Number of the file, if it is not that one but METHOD-seed0.clients-0001.safetensors or a later one.
+        own: Layer -> where its tensor is in METHOD-seed0.clients.safetensors, a tensor's name and its row; other layers
+            are the global model's.
     """
 
     clients: tuple[ClientId, ...] | Literal["all"]
-    own: dict[str, str]
-    part: int = 0
+    own: dict[str, tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -129,6 +124,13 @@ class CellCard:
     newcomers: tuple[str, ...] = ()
     best_round: int | None = None
     schema: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        if self.client_names is not None and len(self.client_names) != self.num_clients:
+            raise ValueError(f"it has {counted(len(self.client_names), 'name')} for {self.num_clients:,} clients")
+        for client in itertools.chain.from_iterable(m.clients for m in self.models if m.clients != "all"):
+            if not 0 <= client < self.num_clients:
+                raise ValueError(f"client {client} is none of its {self.num_clients:,} clients")
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,7 @@ class ModelCard:
     @property
     def inputs(self) -> Inputs:
         """The way from raw inputs to the network's: `model(model.unskew.inputs.prepare(x))`."""
-        inputs = self.task.inputs  # those of older versions do not say the shape
-        known = inputs.shape or inputs.kind not in ("as given", "images")
-        return inputs if known else dataclasses.replace(inputs, shape=self.task.input_shape)
+        return self.task.inputs
 
 
 def task_card(
@@ -254,128 +254,98 @@ def _json(value: Any) -> str:
 def _write_own(
     path: Path, num_clients: int, global_model: Params, own: Iterable[Mapping[ClientId, Params]]
 ) -> tuple[SharedModel, ...]:
-    """Write the tensors that are not the global model's; return which client uses which.
-
-    What clients of two files share is in both, so that each reads one.
-    """
-    users: dict[tuple[int, _Names], list[ClientId]] = {}
-    part = 0
-    with ExitStack() as files:
-        store = _Store(path.parent, files, global_model)
-        for batch in itertools.chain.from_iterable(map(_few, own)):
-            if store.count and store.count + sum(map(len, batch.values())) > MOST_TENSORS:
-                write_atomically(_own_file(path, part), store.file())
-                files.close()
-                store, part = _Store(path.parent, files, global_model), part + 1
-            for client, names in store.add(batch).items():
-                users.setdefault((part if names else 0, names), []).append(client)
-        if store.count:
-            write_atomically(_own_file(path, part), store.file())
-            part += 1
-    while (other := _own_file(path, part)).exists():  # of an earlier try
-        other.unlink()
-        part += 1
+    """Write the tensors that are not the global model's; return which client uses which."""
+    users: dict[_Places, list[ClientId]] = {}
+    file = _with(path, ".clients.safetensors")
+    with tempfile.TemporaryFile(dir=path.parent) as spool:  # has no name: nothing is left of it, however this ends
+        store = _Store(spool, global_model)
+        for batch in own:
+            for client, places in store.add(batch).items():
+                users.setdefault(places, []).append(client)
+        if store.stacks:
+            write_atomically(file, store.file())
+        else:
+            file.unlink(missing_ok=True)  # of an earlier try
     return tuple(
-        SharedModel("all" if len(clients) == num_clients else tuple(sorted(clients)), dict(names), at)
-        for (at, names), clients in users.items()
+        SharedModel("all" if len(clients) == num_clients else tuple(sorted(clients)), dict(places))
+        for places, clients in users.items()
     )
 
 
-def _own_file(path: Path, part: int) -> Path:
-    return _with(path, f".clients-{part:04}.safetensors" if part else ".clients.safetensors")
-
-
-def _few(batch: Mapping[ClientId, Params]) -> Iterator[dict[ClientId, Params]]:
-    """The models of a batch, no more at a time than go into one file."""
-    left, most = iter(batch.items()), MOST_TENSORS // max(1, *map(len, batch.values())) or 1
-    while some := dict(itertools.islice(left, most)):
-        yield some
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A tensor in a file."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-_Names = tuple[tuple[str, str], ...]
-"""(layer, name in the file) of the tensors that are not the global model's."""
+_Places = tuple[tuple[str, tuple[str, int]], ...]
+"""(layer, (tensor's name in the file, row)) of the tensors that are not the global model's."""
 
 
 class _Store:
-    """Distinct tensors on their way into one file; memory holds at most those of two batches of clients."""
+    """Distinct tensors on their way into one file, where those of a layer are the rows of one tensor.
 
-    def __init__(self, folder: Path, files: ExitStack, global_model: Params) -> None:
-        self.folder, self.files = folder, files
-        self.names = {_content(layer, tensor)[0]: "" for layer, tensor in global_model.items()}
+    Memory holds at most those of two batches of clients.
+    """
+
+    def __init__(self, spool: IO[bytes], global_model: Params) -> None:
+        self.spool = spool
+        self.places: dict[Any, tuple[str, int] | None] = {_content(n, t): None for n, t in global_model.items()}
         # By identity, so that tensors that many clients share are read once.  The tensors are kept beside it: the
         # identity of one that is gone may be another's.
-        self.recent: dict[tuple[str, int], tuple[Tensor, str]] = {}
-        self.spools: dict[int, IO[bytes]] = {}  # by bytes of an element
-        self.stored: dict[int, list[_Stored]] = {}
+        self.recent: dict[tuple[str, int], tuple[Tensor, tuple[str, int] | None]] = {}
+        # (layer, type, shape) -> where in the spool its rows begin.
+        self.stacks: dict[tuple[str, torch.dtype, tuple[int, ...]], list[int]] = {}
 
-    @property
-    def count(self) -> int:
-        """Tensors that are stored."""
-        return sum(map(len, self.stored.values()))
-
-    def add(self, batch: Mapping[ClientId, Params]) -> dict[ClientId, _Names]:
-        """Store the new tensors of these clients' models; return each client's own tensors by name."""
+    def add(self, batch: Mapping[ClientId, Params]) -> dict[ClientId, _Places]:
+        """Store the new tensors of these clients' models; return where each client's own tensors are."""
         before, self.recent = self.recent, {}
-        models_of: dict[int, _Names] = {}
-        for client, params in batch.items():
-            if id(params) not in models_of:
-                named = ((layer, self._name(client, layer, t, before)) for layer, t in params.items())
-                models_of[id(params)] = tuple((layer, name) for layer, name in named if name)
-        return {client: models_of[id(params)] for client, params in batch.items()}
+        of_model: dict[int, _Places] = {}
+        for params in batch.values():
+            if id(params) not in of_model:
+                places = ((layer, self._place(layer, t, before)) for layer, t in params.items())
+                of_model[id(params)] = tuple((layer, place) for layer, place in places if place is not None)
+        return {client: of_model[id(params)] for client, params in batch.items()}
 
-    def _name(
-        self, client: ClientId, layer: str, tensor: Tensor, before: Mapping[tuple[str, int], tuple[Tensor, str]]
-    ) -> str:
+    def _place(self, layer: str, tensor: Tensor, before: Mapping[tuple[str, int], Any]) -> tuple[str, int] | None:
         identity = (layer, id(tensor))
         if identity not in self.recent:
-            self.recent[identity] = (
-                before[identity] if identity in before else (tensor, self._store(client, layer, tensor))
-            )
+            self.recent[identity] = before.get(identity) or (tensor, self._store(layer, tensor))
         return self.recent[identity][1]
 
-    def _store(self, client: ClientId, layer: str, tensor: Tensor) -> str:
-        content, octets = _content(layer, tensor)
-        if content not in self.names:
-            name = self.names[content] = f"{client}/{layer}"
-            width = tensor.element_size()
-            if width not in self.spools:  # has no name on the disk: nothing is left of it, however this process ends
-                spool = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115, closed by `files`
-                self.spools[width] = self.files.enter_context(spool)
-            self.spools[width].write(octets)
-            self.stored.setdefault(width, []).append(_Stored(name, tensor.dtype, tuple(tensor.shape)))
-        return self.names[content]
+    def _store(self, layer: str, tensor: Tensor) -> tuple[str, int] | None:
+        content = _content(layer, tensor)
+        if content not in self.places:
+            rows = self.stacks.setdefault(content[:3], [])
+            self.places[content] = _name(content[:3], self.stacks), len(rows)
+            rows.append(self.spool.tell())
+            self.spool.write(wire.octets(tensor))
+        return self.places[content]
 
     def file(self) -> Iterator[bytes]:
         """The safetensors file, piece by piece; the widest elements first, so that all are aligned."""
         header: dict[str, Any] = {}
-        offset = 0
-        for width in sorted(self.stored, reverse=True):
-            for t in self.stored[width]:
-                end = offset + width * math.prod(t.shape)
-                header[t.name] = {"dtype": wire.DTYPES[t.dtype], "shape": t.shape, "data_offsets": [offset, end]}
-                offset = end
+        stacks, end = sorted(self.stacks.items(), key=lambda stack: -stack[0][1].itemsize), 0
+        for kind, rows in stacks:
+            begin, end = end, end + len(rows) * _bytes(kind)
+            about = {"dtype": wire.DTYPES[kind[1]], "shape": (len(rows), *kind[2]), "data_offsets": [begin, end]}
+            header[_name(kind, self.stacks)] = about
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         yield len(text).to_bytes(8, "little") + text
-        for width in sorted(self.stored, reverse=True):
-            self.spools[width].seek(0)
-            while piece := self.spools[width].read(PIECE):
-                yield piece
+        for kind, rows in stacks:
+            for row in rows:
+                self.spool.seek(row)
+                yield self.spool.read(_bytes(kind))
 
 
-def _content(layer: str, tensor: Tensor) -> tuple[tuple[str, torch.dtype, tuple[int, ...], bytes], memoryview]:
-    """A key that is equal for equal tensors of a layer, and the tensor's bytes."""
-    octets = wire.octets(tensor)
-    return (layer, tensor.dtype, tuple(tensor.shape), hashlib.sha256(octets).digest()), octets
+def _content(layer: str, tensor: Tensor) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
+    """A key that is equal for equal tensors of a layer."""
+    return layer, tensor.dtype, tuple(tensor.shape), hashlib.sha256(wire.octets(tensor)).digest()
+
+
+def _bytes(kind: tuple[str, torch.dtype, tuple[int, ...]]) -> int:
+    return kind[1].itemsize * math.prod(kind[2])
+
+
+def _name(kind: tuple[str, torch.dtype, tuple[int, ...]], stacks: Iterable[Any]) -> str:
+    """The name of a stack: its layer's, and a number if clients have that layer in several types or shapes."""
+    number = [k for k in stacks if k[0] == kind[0]].index(kind)
+    return f"{kind[0]}/{number}" if number else kind[0]
 
 
 # ---------------------------------------------------------------- reading
@@ -411,10 +381,19 @@ def load_model(
         ConfigError: If its network cannot be built, or is another.
     """
     path = user_path(path)
-    card, tensors = _read_file(path) if path.is_file() else _read_folder(path, method, client, seed, round)
-    if path.is_file():
-        _check_asked(path, card, method, client, seed, round)
-    return _with_weights(_network(card.task, network, path, allow_code, tensors), card, tensors)
+    if not path.is_file():
+        card, tensors = _read_folder(path, method, client, seed, round)
+    elif (method, client, seed, round) == (None, None, None, None):
+        card, tensors = _read_file(path)
+    else:
+        raise RunError(f"{path} is one model; leave method, client, seed and round out")
+    module = _network(card.task, network, path, allow_code, tensors)
+    _require_trained(module, card.task.layers, tensors)
+    present = _tensors(module)
+    for layer in card.task.layers:
+        present[layer].data = tensors[layer].to(present[layer], copy=True)  # a constant may be expanded
+    object.__setattr__(module, "unskew", card)  # mypy and nn.Module take an attribute for a tensor or a module
+    return module.eval()
 
 
 def predict(
@@ -459,21 +438,21 @@ def predict(
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([user_path(file) for file in x], card.inputs)
     inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
-    kind = tasks.kind_of(card.task.kind)
-    loss = models.loss_of(card.task.model, card.task.loss, kind)  # older files do not say a network's own
+    kind, loss = tasks.kind_of(card.task.kind), card.task.loss
     kind = kind.linked(loss)
     kind = kind if card.task.target_scale is None else kind.scaled(card.task.target_scale)
     of_classes = kind.probabilities if loss in (None, next(iter(kind.losses))) else None
-    if probabilities and of_classes is None:
+    if of_classes is None and (probabilities or threshold is not None):
+        what = f"{card.task.kind} with the loss {loss or next(iter(kind.losses))}"
         raise ConfigError(
-            f"the model learned {card.task.kind} with the loss {loss or next(iter(kind.losses))}, which "
-            "gives no probabilities of classes; leave probabilities out"
+            f"the model learned {what}, which gives no probabilities of classes; leave probabilities and threshold out"
         )
-    if threshold is not None:
-        if probabilities:
-            raise ConfigError("threshold says which class is predicted, and probabilities asks for none; leave one out")
-        two_classes = of_classes is not None and kind.targets.classes and len(card.labels) == 2
-        _check_threshold(threshold, two_classes, card)
+    two_classes = len(card.labels) == 2 and kind.targets.classes
+    if threshold is not None and (probabilities or not two_classes or not 0.0 < threshold < 1.0):
+        raise ConfigError(
+            "threshold must be a probability above 0 and below 1, of two classes and without probabilities, got "
+            f"{threshold:g} of {counted(len(card.labels), 'output')}"
+        )
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
@@ -488,17 +467,6 @@ def predict(
             return [one for batch in outputs for one in kind.predict(kind.seen(batch), card.labels)]
     finally:
         model.train(training)
-
-
-def _check_threshold(threshold: float, two_classes: bool, card: ModelCard) -> None:
-    if not two_classes:
-        of = f" of {len(card.labels)} classes" if tasks.kind_of(card.task.kind).targets.classes else ""
-        raise ConfigError(
-            f"threshold is for a model that gives probabilities of two classes, and this one learned {card.task.kind}"
-            f"{of}; leave it out"
-        )
-    if not 0.0 < threshold < 1.0:
-        raise ConfigError(f"threshold must be a probability, above 0 and below 1, got {threshold:g}")
 
 
 def _outputs(model: nn.Module, batch: Tensor) -> Any:
@@ -535,14 +503,12 @@ def card_of(model: nn.Module) -> ModelCard:
     """
     card = getattr(model, "unskew", None)
     if not isinstance(card, ModelCard):
-        raise ConfigError(
-            "predict needs a model of unskew.load_model or history.model, which knows how to prepare inputs"
-        )
+        raise ConfigError("a model of load_model or history.model is needed, which says what its inputs are")
     return card
 
 
 def notation(inputs: Inputs) -> tables.TableOptions:
-    """Read how the CSV file that a model was trained on is written, as far as it was said."""
+    """How the CSV file that a model was trained on is written, as far as it was said."""
     return tables.TableOptions(
         "", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal, encoding=inputs.encoding
     )
@@ -556,37 +522,14 @@ def _names(card: ModelCard) -> tuple[str, ...]:
     return (name, str(card.client)) if value_of(name) is None else (name,)
 
 
-def _check_asked(
-    path: Path,
-    card: ModelCard,
-    method: str | None,
-    client: ClientId | str | None,
-    seed: int | None,
-    round: Round | None,
-) -> None:
-    """Refuse a file that is the model of another method, client, seed or round than was asked for."""
-    of = "all clients" if card.client is None else card.client_name or str(card.client)
-    for what, asked, held, right in (
-        ("method", method, card.method, method == card.method),
-        ("client", client, of, str(client) in _names(card)),
-        ("seed", seed, card.seed, seed == card.seed),
-        ("round", round, "the last" if card.round is None else card.round, round == card.round),
-    ):
-        if asked is not None and not right:
-            raise RunError(f"{path} is one model, with {what} {held}, and {asked} was asked for; leave {what} out")
-
-
 def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
     """Name of the client whose rows are given; a client's own model takes its own alone."""
-    if client is None:
-        return None
-    if card.client is None:
-        return str(client) if str(client) in card.task.inputs.clients else client
-    name = card.client_name or str(card.client)
+    if client is None or card.client is None:
+        return client if client in (None, *card.task.inputs.clients) else str(client)
     if str(client) not in _names(card):
         raise DataError(
-            f"this is the own model of client {name!r}, and the rows are said to be of client {client!r}: load a model "
-            f"with load_model(..., client={client!r}), or leave client out"
+            f"this is the own model of client {card.client_name or str(card.client)!r}, and the rows are said to be of "
+            f"client {client!r}: load a model with load_model(..., client={client!r}), or leave client out"
         )
     return card.client_name
 
@@ -599,10 +542,7 @@ def save_model(model: nn.Module, path: Path | str) -> None:
     Raises:
         ConfigError: If the model has no card.
     """
-    card = getattr(model, "unskew", None)
-    if not isinstance(card, ModelCard):
-        raise ConfigError("save_model needs a model of load_model or history.model, which says what it is")
-    tensors = _tensors(model)
+    card, tensors = card_of(model), _tensors(model)
     _write_file(user_path(path), card, {layer: tensors[layer].detach().cpu() for layer in card.task.layers})
 
 
@@ -648,11 +588,7 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     parts = (p.name.removesuffix(".json").rpartition("-seed") for p in files)
     named = sorted((unquote(label), int(seed)) for label, _, seed in parts if seed.isdecimal())
     if not named:
-        inside = next((p for p in (folder / "run", folder / "server" / "run") if (p / "models").is_dir()), None)
-        where = f"; those of the deployment's server are in {inside}" if inside is not None else ""
-        if (folder / "client.toml").is_file():  # a client that was away in the last exchange never gets one
-            where = "; if the run has ended, ask the coordinator for the global model"
-        raise RunError(f"{folder} has no models: they are written when a method is done with a seed{where}")
+        raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
     return named
 
 
@@ -689,7 +625,7 @@ def _find(
     seeds = [s for of, s in known if of == label]
     if seed is not None and seed not in seeds:
         raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    path = folder / "models" / stem(label, _smallest(folder, label, seeds) if seed is None else seed)
+    path = folder / "models" / stem(label, min(seeds) if seed is None else seed)
     cell: CellCard = _read_card(_with(path, ".json"), CellCard)
     task: TaskCard = _read_card(folder / "models" / _of_task(cell.seed), TaskCard)
     number = _client(cell, client)
@@ -698,19 +634,6 @@ def _find(
         task = dataclasses.replace(task, inputs=task.inputs.of(name))
     own = SharedModel((), {}) if number is None else _own_of(cell, number)
     return ModelCard(cell.method, cell.seed, number, name, task), own
-
-
-def _smallest(folder: Path, label: str, seeds: Sequence[int]) -> int:
-    """The smallest seed of the run, of which there must be a model; a client's folder has no run, only models."""
-    card = folder / "run.json"
-    of_run = document(card, RunCard)["cells"] if card.is_file() else []
-    smallest = min((cell["seed"] for cell in of_run if cell["method"] == label), default=min(seeds))
-    if smallest not in seeds:
-        raise RunError(
-            f"{folder} has no model of {label} with seed {smallest}, the smallest of the run and so the default; "
-            f"restore its files in {folder / 'models'}, or name another seed (seeds: {', '.join(map(str, seeds))})"
-        )
-    return smallest
 
 
 def _label(method: str, labels: Sequence[str]) -> str:
@@ -733,7 +656,7 @@ def _read_folder(
     shared = {layer: layer for layer in card.task.layers if layer not in model.own}
     return card, {
         **_read_tensors(_with(path, ".safetensors"), shared),
-        **_read_tensors(_own_file(path, model.part), model.own),
+        **_read_tensors(_with(path, ".clients.safetensors"), model.own),
     }
 
 
@@ -769,28 +692,20 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
         if not cell.models:
             raise RunError(f"there is no global model {where}, and {KEPT}")
         raise RunError(f"there is no global model {where}: say whose, as in client=0")
-    names, written = cell.client_names or (), str(client)
-    for known_as, name in ((names, written), (tuple(map(composed, names)), composed(written))):
-        if name in known_as:
-            return known_as.index(name)
-    if composed(written) in map(composed, cell.newcomers):
-        instead = "a member's model, or have it take part"
-        if cell.global_model:
-            instead = "the global model, by leaving client out, and train that further on its rows"
+    names, written = tuple(map(composed, cell.client_names or ())), composed(str(client))
+    if written in names:
+        return names.index(written)
+    # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
+    called = any(value_of(name) is not None for name in names)
+    if not called and written.isdecimal() and int(written) < cell.num_clients:
+        return int(written)
+    if written in map(composed, cell.newcomers):
         raise RunError(
             f"client {client!r} took no part in {cell.method}, seed {cell.seed}: it came when training had ended "
-            f"(unseen), and no model of its own is kept, not even the one that unseen_adapted is of; take {instead}"
+            "(unseen), and no model of its own is kept; take the global model, or a member's"
         )
-    # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
-    called, position = any(value_of(name) is not None for name in names), written.isdecimal()
-    if called or not position:
-        near = "" if position else did_you_mean(written, names)
-        known = f" (clients: {some(names)})" if names else f"; clients are 0 to {cell.num_clients - 1}"
-        why = "; where names are numbers, a client is called by its name" if position else ""
-        raise RunError(f"there is no client {client!r} {where}{near}{known}{why}")
-    if int(written) >= cell.num_clients:
-        raise RunError(f"there is no client {written} {where}; clients are 0 to {cell.num_clients - 1}")
-    return int(written)
+    known = f"clients: {some(names)}" if names else f"clients are 0 to {cell.num_clients - 1}"
+    raise RunError(f"there is no client {client!r} {where}{did_you_mean(written, names)}; {known}")
 
 
 KEPT = "clients keep theirs to themselves, in their own folders: give one of these, as in client-0, and no client"
@@ -800,50 +715,32 @@ def _own_of(cell: CellCard, client: ClientId) -> SharedModel:
     for model in cell.models:
         if model.clients == "all" or client in model.clients:
             return model
-    have = list(
-        itertools.islice(itertools.chain.from_iterable(m.clients for m in cell.models if m.clients != "all"), 2)
-    )
-    why = KEPT if not cell.models else f"this folder has that of client {have[0]}" if len(have) == 1 else "it has none"
+    why = "it has none" if cell.models else KEPT
     raise RunError(f"there is no model of client {client} of {cell.method}, seed {cell.seed}: {why}")
 
 
 def _read_card(path: Path, of: type) -> Any:
     try:
-        card: Any = pydantic.TypeAdapter(of).validate_json(read_bytes(path, LARGEST_CARD))
+        return pydantic.TypeAdapter(of).validate_json(read_bytes(path, LARGEST_CARD))
     except OSError as error:
         raise unreadable(path, error) from None
     except pydantic.ValidationError as error:
-        raise RunError(f"{path} does not describe models: {error.errors()[0]['msg']}") from None
-    wrong = _wrong_clients(card) if isinstance(card, CellCard) else _wrong_task(card)
-    if wrong:
-        raise RunError(f"{path} does not describe models: {wrong}; restore it or run again")
-    return card
+        what = error.errors()[0]["msg"]
+        raise RunError(f"{path} does not describe models: {what}; restore it or run again") from None
 
 
-def _wrong_clients(cell: CellCard) -> str:
-    """Name what is impossible in the clients of a card; empty if nothing is."""
-    if cell.client_names is not None and len(cell.client_names) != cell.num_clients:
-        return f"it has {counted(len(cell.client_names), 'name')} for {counted(cell.num_clients, 'client')}"
-    for client in itertools.chain.from_iterable(m.clients for m in cell.models if m.clients != "all"):
-        if not 0 <= client < cell.num_clients:
-            return f"client {client} is none of its {counted(cell.num_clients, 'client')}"
-    return ""
-
-
-def _wrong_task(task: TaskCard) -> str:
-    """Name what is impossible in the inputs or labels of a card; empty if nothing is."""
-    return task.inputs.contradiction(task.input_shape) or mislabelled(task.classes, task.label_type)
-
-
-def _read_tensors(path: Path, names: Mapping[str, str]) -> Params:
-    """Tensors of a file, under other names: layer -> name in the file."""
-    if not names:
+def _read_tensors(path: Path, places: Mapping[str, str | tuple[str, int]]) -> Params:
+    """Tensors of a file by layer, from their names there, or from names and rows."""
+    if not places:
         return {}
     try:
         readable(path).close()  # safetensors would follow a link, and wait for a pipe
         with safetensors.safe_open(path, "pt") as file:
-            return {layer: file.get_tensor(name) for layer, name in names.items()}
-    except (OSError, safetensors.SafetensorError) as error:
+            return {
+                layer: file.get_tensor(at) if isinstance(at, str) else file.get_slice(at[0])[at[1] : at[1] + 1][0]
+                for layer, at in places.items()
+            }
+    except (OSError, IndexError, safetensors.SafetensorError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
 
 
@@ -856,12 +753,11 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
         raise RunError(f"cannot read {path}: {error}") from None
     try:
         card: ModelCard = pydantic.TypeAdapter(ModelCard).validate_json(metadata.get("unskew", ""))
-    except pydantic.ValidationError:
+    except pydantic.ValidationError as error:
+        what = error.errors()[0]["msg"]
         raise RunError(
-            f"{path} does not say what it is; give the run's folder, or a file that unskew show --model wrote"
+            f"{path} does not say what it is ({what}); give the run's folder, or a file that unskew show --model wrote"
         ) from None
-    if wrong := _wrong_task(card.task):
-        raise RunError(f"{path} does not describe a model: {wrong}; export it again")
     return card, tensors
 
 
@@ -892,70 +788,42 @@ def _network(
             raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None
 
 
-MOST_DIMENSIONS = 8
-"""Dimensions of an example up to which a model file is believed whatever it holds."""
+MOST_PARTS = 8
+"""Dimensions of an example, or layers, up to which a model file is believed whatever it holds."""
 
 
 def _check_size(task: TaskCard, width: int, path: Path, tensors: Params) -> None:
     """Refuse a network that is larger than its file, before memory is taken for it.
 
     Raises:
-        ConfigError: If an option is out of range, the network takes other inputs than the file prepares, or a tensor
-            is missing in the file or has another shape there.
+        ConfigError: If an option is out of range, or a tensor is missing in the file or has another shape there.
     """
-    most = max(len(tensors), MOST_DIMENSIONS)
-    counts = {"sizes of an example": len(task.input_shape)}
-    for key, value in task.model_options.items():
-        if isinstance(value, list | tuple):
-            counts[f"values of option {key}"] = len(value)
-        elif key == "layers" and isinstance(value, int):
-            counts["layers"] = value
-    for name, count in counts.items():
-        if count > most:
-            raise ConfigError(f"{path} names {count:,} {name} and holds {counted(len(tensors), 'tensor')}")
+    options = task.model_options
+    lists = [task.input_shape, *(value for value in options.values() if isinstance(value, list | tuple))]
+    layers = options.get("layers")
+    parts = max([*map(len, lists), layers if isinstance(layers, int) else 0])
+    if parts > max(len(tensors), MOST_PARTS):
+        raise ConfigError(f"{path} describes {parts:,} layers or sizes and holds {counted(len(tensors), 'tensor')}")
     try:
         with torch.device("meta"):
-            network = models.build(task.model, task.input_shape, width, **task.model_options)
+            network = models.build(task.model, task.input_shape, width, **options)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes that PyTorch cannot count
-        raise ConfigError(f"{path} describes a network that cannot be built: {_first_line(error)}") from None
-    words = [m.num_embeddings for m in network.modules() if isinstance(m, nn.Embedding)]
-    inputs = task.inputs
-    if inputs.kind == "texts" and FIRST_WORD + len(inputs.vocabulary) > min(words, default=0):
-        takes = f"{min(words):,} of them" if words else "none"
-        raise ConfigError(f"{path} makes {FIRST_WORD + len(inputs.vocabulary):,} words, and its network takes {takes}")
-    if words and inputs.kind in ("images", "table"):
-        raise ConfigError(f"{path} prepares inputs of kind {inputs.kind}, and its network takes words")
-    _check_tensors(network, task, tensors)
+        raise ConfigError(f"{path} describes a network that cannot be built: {str(error)[:120]}") from None
     # Counters of batches never travel, and the file has none.
-    extra = [name for name, t in _tensors(network).items() if name not in task.layers and t.numel() > 1]
-    if extra:
-        raise ConfigError(f"{path} lacks {some(extra)}, which model {task.model} has")
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[0].split())[:120]
+    has = [name for name, t in _tensors(network).items() if name in task.layers or t.numel() > 1]
+    _require_trained(network, [*task.layers, *has], {n: tensors[n] for n in task.layers if n in tensors})
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _check_tensors(module: nn.Module, task: TaskCard, tensors: Params) -> None:
+def _require_trained(module: nn.Module, layers: Iterable[str], tensors: Params) -> None:
     """Refuse a network whose tensors are not those that were trained."""
     present = _tensors(module)
-    for layer in task.layers:
-        shape = tuple(tensors[layer].shape) if layer in tensors else None
-        if layer not in present or shape != tuple(present[layer].shape):
-            has = tuple(present[layer].shape) if layer in present else "no such tensor"
+    for layer in layers:
+        shape, has = (tuple(of[layer].shape) if layer in of else None for of in (tensors, present))
+        if shape is None or shape != has:
             raise ConfigError(
                 f"{type(module).__name__} is not the network that was trained: {layer} must be {shape}, got {has}"
             )
-
-
-def _with_weights(module: nn.Module, card: ModelCard, tensors: Params) -> nn.Module:
-    _check_tensors(module, card.task, tensors)
-    present = _tensors(module)
-    for layer in card.task.layers:
-        present[layer].data = tensors[layer].to(present[layer], copy=True)  # a constant may be expanded
-    object.__setattr__(module, "unskew", card)  # mypy and nn.Module take an attribute for a tensor or a module
-    return module.eval()

@@ -9,7 +9,6 @@
 What is shown beside a prediction is written as it is in the file.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +25,6 @@ from unskew.errors import DataError, noted
 from unskew.protocol import ClientId
 from unskew.run import models
 from unskew.tasks import kind_of
-from unskew.tasks.targets import Label, LabelType
 
 Row = dict[str, Any]
 Read = tuple[list[Row], Any, Place]
@@ -83,34 +81,6 @@ def predict_files(
     ]
 
 
-def with_labels(rows: Sequence[Row], card: models.ModelCard) -> list[Row]:
-    """The rows with labels for words in columns that hold nothing else, as that of the target, so that they compare.
-
-    Columns that the model takes stay as they are written, and so do all where labels are text.
-    """
-    if card.inputs.kind != "table" or card.task.label_type == "text":
-        return list(rows)
-    known, taken = set(card.labels), {column.name for column in card.inputs.columns}
-    labels: dict[str, dict[str, Label]] = {}
-    for column in rows[0]:
-        words = {word for row in rows if isinstance(word := row[column], str)}
-        found = {word: label for word in words if (label := _label(word, card.task.label_type)) in known}
-        if column not in taken and len(found) == len(words):
-            labels[column] = {word: label for word, label in found.items() if label is not None}
-    return [{column: labels.get(column, {}).get(one, one) for column, one in row.items()} for row in rows]
-
-
-_WHOLE = re.compile(r"(0|-?[1-9][0-9]{0,18})(\.0*)?")
-
-
-def _label(word: str, label_type: LabelType) -> Label | None:
-    """The label that a word of a table is; None if it is none of this type."""
-    if label_type == "boolean":
-        return {"true": True, "false": False}.get(word.lower())
-    whole = _WHOLE.fullmatch(word)
-    return None if whole is None else int(whole[1])
-
-
 def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
     if paths[0].suffix.lower() == ".npy":
         return _numbers(inputs, paths, options)
@@ -163,10 +133,5 @@ def _numbers(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions
 
 def _one(paths: Sequence[Path], what: str, right: bool) -> Path:
     if len(paths) > 1 or not right:
-        way = ""
-        if (archive := paths[0]).suffix.lower() == ".npz":
-            new = str(archive.with_suffix(".npy"))
-            load = f"numpy.load({str(archive)!r})['x']"
-            way = f"; it may hold several: save the examples alone, numpy.save({new!r}, {load})"
-        raise DataError(f"give {what}, as the model was trained on, got {', '.join(map(str, paths))}{way}")
+        raise DataError(f"give {what}, as the model was trained on, got {', '.join(map(str, paths))}")
     return paths[0]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from unskew.info import Info
 from unskew.protocol import report_of
 from unskew.record import database
 from unskew.record.database import opened, rows, sha256
-from unskew.record.logs import MetricRow, sentence
+from unskew.record.logs import sentence
 from unskew.run.cell import Cell, LiveRun
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric, summarise
@@ -53,9 +53,7 @@ def reports(cell: Cell, state: Any, own: Sequence[str], abandoned: str) -> list[
     return [*parts, Info(warnings=tuple(own))] if own else parts
 
 
-def record(
-    cell: Cell, t: int, state: Any, metrics: list[Metric], trace: Trace | None = None, parts: Iterable[object] = ()
-) -> None:
+def record(cell: Cell, t: int, metrics: list[Metric], trace: Trace | None = None, parts: Iterable[object] = ()) -> None:
     """Write a round's rows, and show warnings that were not shown before.
 
     Raises:
@@ -71,7 +69,12 @@ def record(
     for m in metrics:
         if not math.isfinite(m.value):
             whose = "" if m.client is None else f" of client {m.client}"
-            raise DivergedError(f"round {t}: {m.name}{whose} {_why(cell, state, m.value, t)}")
+            why = (
+                f"became {m.value}; lower lr or server_lr"
+                if t
+                else f"is {m.value} before any training: look at the loss, the network's outputs, and the data"
+            )
+            raise DivergedError(f"round {t}: {m.name}{whose} {why}")
     with explained(cell.run.record.path, cell.run.folder):
         _add(cell, t, metrics, trace, parts)
         cell.run.record.show()
@@ -107,23 +110,6 @@ def _add_failures(cell: Cell) -> None:
     cell.run.record.add("network", ({**cell.where, **s._asdict()} for s in sent))
 
 
-def _why(cell: Cell, state: Any, value: float, t: int) -> str:
-    """The end of a sentence on a metric that is no number: what it became, where that may come from, what to do."""
-    if t == 0:
-        return (
-            f"is {value} before any training, so it is not the learning rate: look at the loss, the network's "
-            "outputs, and the data"
-        )
-    model = cell.sim.algorithm.serve(state, None) or {}
-    below = [n for n in model if n.endswith("running_var") and bool((model[n] < 0).any())]
-    if below:
-        return (
-            f"became {value}, because the method made a variance of a BatchNorm layer negative ({below[0]} of what "
-            "serve returns): step the parameters alone, fed.layout.trainable, and take means of fed.layout.buffers"
-        )
-    return f"became {value}; lower lr or server_lr"
-
-
 def _rows(metrics: Iterable[Metric]) -> Iterator[dict[str, Any]]:
     """Rows of metrics; the numbers of single clients, which may be very many, are one for each name."""
     for (name, of_clients), some in itertools.groupby(metrics, lambda m: (m.name, m.client is not None)):
@@ -140,7 +126,7 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
     """Write summary.json, the table of results, and return what it holds."""
     experiment, position, task = run.experiment, run.position, run.setup.task
     table = summarise(
-        cast("Iterator[MetricRow]", rows(run.folder, "metrics", "client IS NULL")),
+        rows(run.folder, "metrics", "client IS NULL"),
         [m.label for m in experiment.methods],
         experiment.seeds,
         split_label(next(iter(run.feds.values()))),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -481,32 +481,16 @@ def _is_pooled(method: Method) -> bool:
 
 
 # ---------------------------------------------------------------- where the clients are
-class Backend(Protocol):
-    """The place where clients run: the run loop asks it for everything that depends on that place."""
+class Backend:
+    """The place where clients run: this process and its workers, unless a subclass says otherwise.
 
-    def prepare(self, experiment: Experiment) -> Setup:
-        """Prepare the parts that all methods and seeds share."""
-        ...
+    The run loop asks it for everything that depends on that place.
 
-    def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
-        """Divide the data; clients that keep their examples to themselves have none in the result."""
-        ...
+    Attributes:
+        remote: True if clients have data of their own, elsewhere.
+    """
 
-    def check_method(
-        self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
-    ) -> None:
-        """Refuse what the first round would refuse."""
-        ...
-
-    def runtime(
-        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
-    ) -> tuple[Driver[Any], FederatedData]:
-        """The runtime that carries out a cell's plans, and the clients the method trains."""
-        ...
-
-
-class InProcess:
-    """All clients in this process and its workers."""
+    remote: ClassVar[bool] = False
 
     def __init__(self, inputs: InMemoryInputs = InMemoryInputs()) -> None:
         self.inputs = inputs
@@ -516,7 +500,7 @@ class InProcess:
         return prepare(experiment, self.inputs)
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
-        """Divide the data among the clients."""
+        """Divide the data; clients that keep their examples to themselves have none in the result."""
         return divide(experiment, setup.dataset, seed)
 
     def check_method(
@@ -528,12 +512,12 @@ class InProcess:
     def runtime(
         self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
     ) -> tuple[Driver[Any], FederatedData]:
-        """A simulator."""
+        """The runtime that carries out a cell's plans, and the clients the method trains."""
         seed, _ = cells(experiment)[cell]
         return simulator(experiment, method, setup, fed, seed, (pool, cell) if pool else None)
 
 
-IN_PROCESS = InProcess()
+IN_PROCESS = Backend()
 
 
 def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
@@ -607,40 +591,55 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
     """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
     prior that is unavailable or does not take such inputs, data without the domains that a method uses.
 
+    Of clients that keep their examples to themselves what depends on these is left out.
+
     Raises:
         ConfigError, DataError, ProtocolError: As in a run, naming the method.
     """
     try:
         check_prior(method, setup)
-        setting = hook(method.algorithm, "needs_domains")
-        if setting and setup.dataset.domains is None:
-            raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
-        if "features" in needs_of(method.algorithm):
-            network = FeatureNetwork(setup.task.module().float().eval(), setup.task.head)
-            with torch.no_grad(), Key(0).ambient():
-                if not network(setup.dataset.x_train[:2])[0].numel():
-                    raise ConfigError(NO_FEATURES)
+        known = any(fed.split["name"] != OWN_DATA for fed in feds.values())
+        if known:
+            _check_inputs(method, setup)
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
-            if (check_examples := hook(method.algorithm, "check_examples")) is not None:
+            if known and (check_examples := hook(method.algorithm, "check_examples")) is not None:
                 check_examples(int(train.label_counts.sum(1).max()))
             if i == 0:
                 state = sim.start()
                 if fed.unseen is not None:
                     served_to(method.algorithm, state, fed.num_clients)
-            for local in _optimisations(method.algorithm):
+            for local in (record for record in records(method.algorithm) if isinstance(record, SgdConfig)):
                 _check_local(local, setup)
-                if setup.task.batch_norm:
-                    _check_batches(train)
-                num_steps(
-                    int(train.label_counts.sum(1).min()),
-                    batch_size=local.batch_size,
-                    epochs=local.epochs,
-                    steps=local.steps,
-                    min_batch=2 if setup.task.batch_norm else 1,
-                )
+                if known:
+                    _check_steps(local, setup, train)
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
+
+
+def _check_inputs(method: Method, setup: Setup) -> None:
+    """Refuse data without the domains, or a network without the features, that a method uses."""
+    setting = hook(method.algorithm, "needs_domains")
+    if setting and setup.dataset.domains is None:
+        raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
+    if "features" in needs_of(method.algorithm):
+        network = FeatureNetwork(setup.task.module().float().eval(), setup.task.head)
+        with torch.no_grad(), Key(0).ambient():
+            if not network(setup.dataset.x_train[:2])[0].numel():
+                raise ConfigError(NO_FEATURES)
+
+
+def _check_steps(local: SgdConfig, setup: Setup, train: FederatedData) -> None:
+    """Refuse steps that the smallest client cannot make."""
+    if setup.task.batch_norm:
+        _check_batches(train)
+    num_steps(
+        int(train.label_counts.sum(1).min()),
+        batch_size=local.batch_size,
+        epochs=local.epochs,
+        steps=local.steps,
+        min_batch=2 if setup.task.batch_norm else 1,
+    )
 
 
 def _check_batches(train: FederatedData) -> None:
@@ -673,22 +672,6 @@ def check_prior(method: Method, setup: Setup) -> None:
         imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
 
 
-def check_method_alone(experiment: Experiment, method: Method, setup: Setup, num_clients: int) -> None:
-    """Refuse what the first round would refuse whatever data the clients have.
-
-    Raises:
-        ConfigError, DataError, ProtocolError: As in a run, naming the method.
-    """
-    seed = experiment.seeds[0]
-    try:
-        check_prior(method, setup)
-        simulator(experiment, method, setup, with_own_data(setup.dataset, num_clients, seed), seed)[0].start()
-        for local in _optimisations(method.algorithm):
-            _check_local(local, setup)
-    except (ConfigError, DataError, ProtocolError) as error:
-        raise type(error)(f"{method.label}: {error}") from error
-
-
 def with_own_data(dataset: Dataset, num_clients: int, seed: int) -> FederatedData:
     """Clients that keep their examples to themselves: of none is anything known here."""
     nothing = torch.empty(0, dtype=torch.int64)
@@ -708,11 +691,6 @@ def _check_local(local: SgdConfig, setup: Setup) -> None:
 
 
 FROZEN = " (what is frozen, with requires_grad=False, is in no group)"
-
-
-def _optimisations(value: Any) -> Iterator[SgdConfig]:
-    """Every local optimisation in a method's settings."""
-    return (record for record in records(value) if isinstance(record, SgdConfig))
 
 
 def records(value: Any) -> Iterator[Any]:

@@ -11,14 +11,13 @@ from unskew import schema
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
 from unskew.record.database import FILE
-from unskew.record.logs import ResumedRow
 from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
 from unskew.run.cell import LiveRun
-from unskew.run.documents import begins_here, frozen_sha256, network_sha256
+from unskew.run.documents import begins_here
 from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed, refuse_links
-from unskew.run.setup import IN_PROCESS, Backend, InProcess, Setup
+from unskew.run.setup import IN_PROCESS, Backend, Setup
 
 SAME_BITS = frozenset({"sequential", "workers", "ray"})
 """Executors that train each client by itself, in one process or several: the same bits, if each has one thread.
@@ -43,7 +42,7 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[
         raise RunError(
             f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
         )
-    if isinstance(backend, InProcess) and not (folder / "summary.json").exists():
+    if not backend.remote and not (folder / "summary.json").exists():
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
@@ -75,7 +74,7 @@ def reopened(
     experiment = load(folder / "config.toml", allow_code=allow_code)
     config_sha256 = require_same_settings(folder)
     experiment = _run_otherwise(experiment, settings)
-    if isinstance(backend, InProcess):  # another has data of its own
+    if not backend.remote:
         experiment = with_data_found(folder, experiment)
     saved = checkpoint.latest(folder)
     if saved is not None and saved.position.config_sha256 != config_sha256:
@@ -132,7 +131,7 @@ def _run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experimen
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
     """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
 
-    That folder may have been moved, with the run's in it.
+    That folder is found from the run's, with which it may have been moved.
 
     Raises:
         RunError: If they are in neither.
@@ -141,13 +140,12 @@ def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
     card = read_json(folder / "run.json")
     if "begun_in" not in card or not begins_here(experiment) or Path(path).exists():
         return experiment
-    places = [folder / str(card["begun_up"])] if "begun_up" in card else []
-    for place in [*places, Path(str(card["begun_in"]))]:
-        if (place / path).exists():
-            return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
+    place = (folder / str(card["begun_in"])).resolve()
+    if (place / path).exists():
+        return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
     raise RunError(
-        f"the data of {folder}, {path}, are neither in this folder nor in {card['begun_in']}, where the run was begun: "
-        f"resume it in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
+        f"the data of {folder}, {path}, are neither in this folder nor in {place}, where the run was begun: resume it "
+        f"in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
     )
 
 
@@ -184,19 +182,11 @@ def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> 
     Raises:
         RunError: If it starts from other weights.
     """
-    card = read_json(folder / "run.json")
-    then = card.get("frozen_sha256")
-    if then != frozen_sha256(setup):
+    now = documents.network_sha256(setup, documents.is_value(experiment))
+    if read_json(folder / "run.json").get("network_sha256") != now:
         raise RunError(
-            f"{folder} was begun with other frozen parameters (requires_grad=False), or constants, than "
-            f"{experiment.task.model} has now, and its models would mean nothing; restore the weights that the "
-            "network is made with"
-        )
-    then = card.get("network_sha256")
-    if then is not None and then != network_sha256(experiment, setup):
-        raise RunError(
-            f"{folder} was begun with another network, or with other weights to start from; give model= the one that "
-            "it was given, before any training"
+            f"{folder} was begun with another network, or other weights (frozen ones, or those to start from), than "
+            f"{experiment.task.model} has now; restore them, or give model= the one that it was given"
         )
 
 
@@ -223,7 +213,7 @@ def _record_resumed(run: LiveRun, changed: Sequence[str]) -> None:
     before: list[str] = next((row["changed"] for row in reversed(list(run.record.select("resumed")))), [])
     if list(changed) != before and run.position.cell < len(run.cells):
         seed, method = run.cells[run.position.cell]
-        row = ResumedRow(method=method.label, seed=seed, round=run.position.round + 1, changed=list(changed))
+        where = {"method": method.label, "seed": seed, "round": run.position.round + 1}
         with explained(run.record.path, run.folder):
-            run.record.add("resumed", [row])
+            run.record.add("resumed", [{**where, "changed": list(changed)}])
             run.record.commit()
