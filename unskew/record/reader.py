@@ -750,7 +750,7 @@ def _predicted(path: Path) -> tuple[Predicted | None, tuple[str, ...]]:
             "peak": card["memory"]["peak"],
             "traffic": {m["method"]: m["traffic"] for m in card["methods"] if "traffic" in m},
         }
-        return adapter(Predicted).validate_python(given, strict=True), ()
+        return adapter(Predicted).validate_python(given), ()
     except (RunError, KeyError, TypeError, AttributeError, pydantic.ValidationError):
         return None, (f"The forecast is left out: {path} is damaged; remove it.",)
 
