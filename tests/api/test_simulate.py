@@ -90,8 +90,7 @@ def test_an_experiment_is_five_lines() -> None:
     methods = {"FedAvg": us.FedAvg(local=FAST), "FedProx": us.FedProx(mu=0.1, local=FAST)}
     found = us.simulate(methods, data="digits", model="logistic", split=SPLIT, rounds=2, seeds=[0, 1])
     text = str(found)
-    assert [line.split()[0] for line in text.splitlines()] == ["method", "FedAvg", "FedProx"]
-    assert " % ± " in text
+    assert [line.split()[0] for line in text.splitlines() if "±" in line] == ["FedAvg", "FedProx"]
     assert found.path is None
 
 

@@ -1,6 +1,5 @@
 """What a terminal and Python show of a run: its table, the verdict in a sentence, and notes of a line each."""
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ def screen(
         whole: True for notes of several lines; by default each is cut to one.
     """
     table = results.headline(record, brief=True)
-    means = [replace(row, cells=tuple(re.sub(r" ± \S+", "", cell) for cell in row.cells)) for row in table.entries]
+    means = [replace(row, cells=tuple(cell.replace(" ± ", "±") for cell in row.cells)) for row in table.entries]
     lines = [render.text(replace(table, entries=tuple(means)), width, note=False)]
     lines += textwrap.wrap(verdict.verdict(record), width)
     serious = verdict.serious(record)
