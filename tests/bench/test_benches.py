@@ -146,6 +146,7 @@ def test_both_precisions_train_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(r["samples_per_second"] == pytest.approx(8 / r["value"]) for r in rows)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_table_of_attacks_shows_the_spread_over_seeds() -> None:
     cases = {"ours/none/0": 0.9, "ours/sign_flip/0.2": 0.5, "theirs/none/0": 0.1}
     rows = [

@@ -142,7 +142,7 @@ def test_a_damaged_plan_is_left_out_and_named(here: Path, unskew: Unskew) -> Non
     for command in (("resume", "r", "--quiet"), ("show", "r", "--format", "md")):
         said = unskew(*command)
         assert said.code == 0
-        assert re.search(r"The forecast is left out: r/plan\.json is damaged; remove it", said.err)
+        assert re.search(r"The forecast is left out: r/plan\.json is damaged; remove it", said.out + said.err)
     page = (here / "r" / "report.html").read_text()
     assert "The forecast and the run" not in page
     assert "The forecast is left out: r/plan.json" in page
@@ -190,10 +190,7 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
     assert said.err.splitlines()[-1] == "failed: 001-mu=0.1: ConfigError: no"
     assert "[1/2] 001-mu=0.1: FAILED: ConfigError: no" in said.err
     # In a file or a pipe, a name is not broken.
-    assert [line.split()[:2] for line in said.out.splitlines() if "002" in line] == [
-        ["002-mu=1.0", "fedavg"],
-        ["002-mu=1.0", "fedprox"],
-    ]
+    assert {"002-mu=1.0/fedavg", "002-mu=1.0/fedprox"} <= set(said.out.split())
     assert "001-mu=0.1" not in said.out
     # A shard that has only the point that is done is no failure.
     said = unskew("sweep", "s.toml", "--out", "out", "--shard", "2/2")
