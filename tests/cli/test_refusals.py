@@ -196,7 +196,7 @@ def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) ->
     (here / "b" / "summary.json").write_text("{}")
     refused(unskew("show", "a", "b"), "RunError", "b/summary.json: run is required", "restore it or run again")
     (here / "b" / "summary.json").write_text("[")
-    refused(unskew("show", "a", "b"), "RunError", "summary.json", "not JSON")
+    refused(unskew("show", "a", "b"), "RunError", "summary.json", "Invalid JSON")
     untouched(here, "a", "b")
 
 

@@ -86,7 +86,7 @@ def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Uns
         assert all(torch.equal(t, weights[name]) for name, t in us.load_model(told["file"]).state_dict().items())
     said = unskew("show", "w", "--model", "x", "--client", "0")
     assert said.code != 0
-    assert "where names are numbers, a client is called by its name" in " ".join(said.err.split())
+    assert "there is no client '0' of" in " ".join(said.err.split())
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unskew) -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unske
         ),
         (
             ("r", "--model", "x", "--method", "fedavg", "--client", "9"),
-            "there is no client 9 of fedavg, seed 0; clients are 0 to 3",
+            "there is no client '9' of fedavg, seed 0; clients are 0 to 3",
         ),
         (("r", "--method", "fedavg", "--model", "tiny.toml"), "tiny.toml exists already; choose another --model"),
         (

@@ -94,11 +94,13 @@ def sections(advice: Advice) -> Sequence[Section]:
     """Numbers behind each answer."""
     m, names, race, check = advice.sites.measure, advice.sites.names, advice.race, advice.check
     percent = "%" if m.percent else ""
-    worth = [
-        (label, m.show(float(np.mean(of))), f"{m.show(min(of))} to {m.show(max(of))}",
-         bracket(check.gains.get(label), m), "" if label not in check.gains else READING[check.gains[label].verdict])
-        for label, scores in check.results.items() if (of := [s.mean for s in scores])
-    ]  # fmt: skip
+    worth = []
+    for label, scores in check.results.items():
+        if of := [s.mean for s in scores]:
+            gain = check.gains.get(label)
+            numbers = m.show(float(np.mean(of))), f"{m.show(min(of))} to {m.show(max(of))}"
+            gained = bracket(gain, m), bracket(gain and gain.per_row, m)
+            worth.append((label, *numbers, *gained, READING[gain.verdict] if gain else ""))
     order = ranked(advice.by_site)
     listed = order if len(order) <= MOST_LISTED else [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
     by_site = [(names[c], advice.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
@@ -119,7 +121,8 @@ def sections(advice: Advice) -> Sequence[Section]:
     return (
         Section("Is it worth it?", "", gains("Gain over local training", [*check.gains.items()], m), table(
             f"{m.label} on test rows, mean over sites, {len(check.seeds)} fresh seeds",
-            ["Training", f"Mean | {percent}", "Seeds | lowest to highest", f"Gain over alone | {m.points}", "Reading"],
+            ["Training", f"Mean | {percent}", "Seeds | lowest to highest", f"Gain over alone | {m.points}",
+             f"Per test row | {m.points}", "Reading"],
             worth)),
         Section("Which sites benefit?", "", gains("Gain of each site", by_site, m), table(
             f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
