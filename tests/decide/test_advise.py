@@ -1226,7 +1226,7 @@ def test_a_notebook_shows_an_answer_and_a_table_by_site_and_its_repr_is_a_line(s
         assert f"{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>" in page
     assert page.count("<tr>") == 1 + len(simple.by_site)
     for c, of in simple.by_site.items():
-        assert f"<th>{simple.sites.names[c]}</th>" in page
+        assert f"<span>{simple.sites.names[c]}</span>" in page
         assert html.escape(bracket(of, simple.sites.measure)) in page
 
 
