@@ -437,7 +437,7 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
         with pytest.raises(DataError, match=f"none of {other!r} .clients: Bern"):
             mine.unskew.inputs.prepare(rows, client=other)
     for unknown in ("Atlantis", 0):
-        with pytest.raises(DataError, match=f"none of {unknown!r} .clients: Basel, Bern"):
+        with pytest.raises(DataError, match=f"none of '{unknown}' .clients: Basel, Bern"):
             us.predict(whole, rows, client=unknown)
 
 

@@ -1227,7 +1227,7 @@ def test_a_notebook_shows_an_answer_and_a_table_by_site_and_its_repr_is_a_line(s
     assert page.count("<tr>") == 1 + len(simple.by_site)
     for c, of in simple.by_site.items():
         assert f"<span>{simple.sites.names[c]}</span>" in page
-        assert html.escape(bracket(of, simple.sites.measure)) in page
+        assert html.escape(bracket(of, simple.sites.measure)) in page.replace("\xa0", " ")
 
 
 def test_of_many_sites_a_notebook_shows_those_at_the_ends(simple: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
