@@ -284,4 +284,4 @@ def test_a_sweep_that_is_killed_or_stopped_goes_on_to_the_results_of_one_that_wa
     assert fingerprint(two) == fingerprint(one)
     assert "clients" in (tmp_path / "whole" / "logs" / "001-mu=0.1.txt").read_text()
     for folder in (tmp_path / "whole" / "runs").iterdir():
-        assert "<h2>Predicted and actual</h2>" in (folder / "report.html").read_text()
+        assert "The forecast and the run" in (folder / "report.html").read_text()

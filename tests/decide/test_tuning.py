@@ -174,6 +174,7 @@ def of_classes(*positives: int) -> dict[str, Any]:
     return {name: (x, np.arange(24) < k) for (name, (x, _)), k in zip(data.items(), positives, strict=True)}
 
 
+@pytest.mark.filterwarnings("ignore:site .* of one class only")
 @pytest.mark.parametrize("seed", range(3))
 def test_trials_are_judged_by_a_fold_in_which_the_headline_is_defined(seed: int, tmp_path: Path) -> None:
     """Before, all trials had diverged if the one positive row was not in the first fold."""
@@ -185,6 +186,7 @@ def test_trials_are_judged_by_a_fold_in_which_the_headline_is_defined(seed: int,
     assert [t.state for t in tuning.searches[0].trials] == ["complete"]
 
 
+@pytest.mark.filterwarnings("ignore:site .* of one class only")
 def test_data_in_which_no_trial_could_be_judged_are_refused(tmp_path: Path) -> None:
     tested = {name: (x, np.arange(24) < 12) for name, (x, _) in clients(1).items()}
     data = {"data": of_classes(24, 0, 0), "test": tested}

@@ -21,7 +21,7 @@ def colours(record: Record) -> dict[str, str]:
 
 
 def groups(record: Record, method: str | None = None) -> Chart | None:
-    """Who trained with whom by round, by default under the first method that forms groups; None if there is none."""
+    """Groups by round, by default under the first method that forms groups; None if there is none."""
     of = record.reports(ClientGroups)
     method = method or next(iter(of), None)
     history = grouping(record, method, None) if method in of and method is not None else None

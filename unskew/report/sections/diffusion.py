@@ -357,7 +357,7 @@ def steps(round: DrawnRound, places: Callable[[int], Floats]) -> list[dict[str, 
 
 
 def cell_chart(record: Record, d: Diffusion, round: DrawnRound) -> Chart:
-    """Where the models went in the first diffusion rounds: an arrow is a model on its way, a square one that stays."""
+    """Paths of the models in the first diffusion rounds: an arrow is a model on its way, a square one that stays."""
     places, radius = ground(record, round, len(record.partitions[round.seed].label_counts))
     rows = steps(round, places)
     panels = list(dict.fromkeys(str(row["panel"]) for row in rows))

@@ -55,7 +55,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 
 def aligned(r: OneRound, uploads: Uploads) -> str:
-    """What the server's alignment did, in a sentence."""
+    """The effect of the server's alignment, in a sentence."""
     clients = len(set(uploads.owners))
     start = f"{r.method}, seed {r.seed}: {counted(uploads.sent, 'embedding')} of {counted(clients, 'client')}"
     if not uploads.matches:

@@ -92,7 +92,7 @@ def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> C
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
-    """Who trained with whom: a square for each client and round; of many clients the sizes of the groups."""
+    """Groups: a square for each client and round; of many clients the sizes of the groups."""
     at = [g.seen[i] for i in charts.thin(len(g.seen), MOST_ROUNDS)]
     cells = [
         {"column": s.round, "row": g.called(c), "group": "alone" if numbers[0] == ALONE else str(numbers[0] + 1)}
@@ -247,7 +247,7 @@ def gain_chart(g: GroupHistory, options: Mapping[str, Any], sizes: Sequence[int]
 
 # ---------------------------------------------------------------- tables
 def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -> Table:
-    """Who is with whom in the last round of a seed: what the group promised each client, and what it got."""
+    """Groups in the last round of a seed: what the group promised each client, and what it got."""
     where, m = places(g.last.groups, g.last.numbers), record.headline
     own, utilities = record.clients.get((g.method, g.seed), {}), g.judged.utility or None
     apart = None if utilities is None else utility_alone(options, record.partitions[g.seed].sizes)
