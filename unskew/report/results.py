@@ -663,12 +663,4 @@ def costs(
 
 
 def _cost(row: Mapping[str, Any] | None, scale: float) -> str:
-    """Three significant digits of the mean, and the deviation to the same place."""
-    if row is None:
-        return "–"
-    mean, std = row["mean"] * scale, (row["std"] or 0.0) * scale
-    if 0.0 < abs(mean) < 1e-3:
-        return f"{mean:.3g}" + (f" ± {std:.1g}" if std else "")
-    places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0
-    spread = f"{std:,.{places}f}"
-    return f"{mean:,.{places}f}" + (f" ± {spread}" if spread.strip("0.") else "")
+    return "–" if row is None else tables.quantity(row["mean"] * scale, (row["std"] or 0.0) * scale)
