@@ -16,7 +16,7 @@ Clients are the same in all seeds if the data name them; of others each seed's c
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.patients import by_patient
-from unskew.errors import RunError
 from unskew.info import OneClassModels, WorseThanConstant
 from unskew.record.logs import Bound
-from unskew.record.reader import Record, configured, info_of
+from unskew.record.reader import Record, info_of
 from unskew.report import tables
 from unskew.report.gain import (
     Beside,
@@ -40,7 +39,6 @@ from unskew.report.gain import (
     gain,
     mean_gain,
     over_rows,
-    ranked,
     standing,
 )
 from unskew.report.stats import CONFIDENCE
@@ -142,7 +140,7 @@ class Worth:
     @property
     def over(self) -> str:
         """The chance that the mean's interval is over, in words; empty if there is none."""
-        return "" if self.whole.low is None else _over_seeds_and(self.beside, self.seeds)
+        return "" if self.whole.low is None else " and ".join(filter(None, ("seeds" * (self.seeds > 1), self.beside)))
 
     def count(self, verdict: str) -> int:
         """The number of clients with this verdict."""
@@ -411,10 +409,7 @@ def of_one_class(record: Record, base: str) -> frozenset[int]:
 
 def unjudged(record: Record) -> tuple[str, ...]:
     """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
-    try:
-        setting = configured(record).get("evaluate_clients", "all")
-    except RunError:  # a report is written without its config.toml, too
-        setting = "all"
+    setting = tables.settings(record).get("evaluate_clients", "all")
     names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
     if setting != "all" or len(names) != 1:
         return ()
@@ -422,43 +417,10 @@ def unjudged(record: Record) -> tuple[str, ...]:
     return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
 
 
-def no_verdict(names: Sequence[str], m: Measure) -> str:
-    """A sentence on clients whose result cannot be measured; empty if there are none."""
-    if not names:
-        return ""
-    return f"{unmeasured(names, m)}, so there is no verdict on {'it' if len(names) == 1 else 'them'}."
-
-
 def unmeasured(names: Sequence[str], m: Measure) -> str:
     """Say of clients, of which there are some, that their result cannot be measured."""
     shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} clients"
     return f"{shown} {'has' if len(names) == 1 else 'have'} no test rows from which {m.label} can be measured"
-
-
-def who_gains(gains: Mapping[str, Gain], m: Measure, who: str = "client") -> str:
-    """Say who is shown to gain and to lose, the one that does most first, and of how many neither is shown."""
-    parts, order = [], ranked(gains)
-    for verdict, verb, from_most in (("gains", "gain", order), ("loses", "lose", order[::-1])):
-        some = [name for name in from_most if gains[name].verdict == verdict]
-        named = [f"{name} ({bracket(gains[name], m)})" for name in some[:MOST_NAMED]]
-        named += [f"{len(some) - MOST_NAMED} more"] if len(some) > MOST_NAMED else []
-        parts.append(f"{listed(named)} {verb}{'s' * (len(some) == 1)}" if some else f"no {who} is shown to {verb}")
-    still = sum(gain.verdict == "open" for gain in gains.values())
-    return "; ".join([*parts, *([f"for {still} of {len(gains)} {who}s the result is undecided"] if still else [])])
-
-
-def one_class_alone(who: str, many: bool = False) -> str:
-    """Say of sites whose own models, trained alone, find one class only what their accuracy is worth.
-
-    >>> one_class_alone("Bern and Sion", many=True)
-    'alone Bern and Sion find examples of one class only, so that their accuracy says little'
-    """
-    find, their = ("find", "their") if many else ("finds", "its")
-    return f"alone {who} {find} examples of one class only, so that {their} accuracy says little"
-
-
-def _over_seeds_and(what: str, seeds: int) -> str:
-    return " and ".join(filter(None, ("seeds" if seeds > 1 else "", what)))
 
 
 def few_of(m: Measure) -> str:
@@ -516,9 +478,3 @@ def _enough(clients: Sequence[ClientGain]) -> bool:
 def bracket(gain: Gain | None, m: Measure) -> str:
     """A gain with its interval, in percentage points for fractions."""
     return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)
-
-
-def per_test_row(gain: Gain, m: Measure) -> str:
-    """Gain per test row, where it is not the mean over clients."""
-    text = bracket(gain.per_row, m)
-    return "" if gain.per_row is None or text == bracket(gain, m) else f", per test row {text}"
