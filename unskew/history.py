@@ -444,7 +444,7 @@ class Plots:
         return _drawing(pictures.clients(gains[best], self.history.headline), "")
 
     def groups(self, method: str | None = None) -> "alt.LayerChart":
-        """Who trained with whom, by round, under a method that forms groups.
+        """Groups by round, under a method that forms them.
 
         Raises:
             RunError: If there is no such method.

@@ -27,7 +27,7 @@ from unskew.data.preprocess import (
 )
 from unskew.data.saved import save
 from unskew.data.split import IID, Natural
-from unskew.data.table import Table
+from unskew.data.table import DataTable
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.keys import Key
 
@@ -557,7 +557,7 @@ def test_a_column_in_another_unit_is_doubted_at_a_site_and_in_new_rows() -> None
     ],
 )
 def test_a_number_that_stands_for_no_value_is_doubted(values: list[float], named: str) -> None:
-    said = list(stands_for_none(Table("", np.empty((len(values), 0)), columns={"crp": np.array(values)})))
+    said = list(stands_for_none(DataTable("", np.empty((len(values), 0)), columns={"crp": np.array(values)})))
     assert (named in said[0]) if named else not said
 
 

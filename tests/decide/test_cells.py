@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import unskew
-from unskew.decide.cells import Cell, Failure, Queue, queue, run
+from unskew.decide.cells import Failure, Queue, QueuedCell, queue, run
 from unskew.decide.crew import Here, OnRay, Processes, crew
 from unskew.decide.runs import RunWork
 from unskew.errors import ConfigError, RunError, WorkerError
@@ -47,11 +47,11 @@ class Adding:
         return {"sum": self.sums[start][1]}
 
 
-def cell(start: int, until: int) -> Cell:
-    return Cell({"start": start, "until": until}, str(start))
+def cell(start: int, until: int) -> QueuedCell:
+    return QueuedCell({"start": start, "until": until}, str(start))
 
 
-def halving(starts: Sequence[int], until: int = 10) -> Generator[Sequence[Cell], Sequence[Any], list[int]]:
+def halving(starts: Sequence[int], until: int = 10) -> Generator[Sequence[QueuedCell], Sequence[Any], list[int]]:
     """The better half goes on for twice as long."""
     told: list[int] = []
     while starts:
@@ -153,7 +153,7 @@ def test_outcomes_of_something_else_do_not_count(tmp_path: Path, expected: tuple
             assert results(kept, Here(Adding())) == expected
 
 
-def one(asked: Cell) -> Generator[Sequence[Cell], Sequence[Any], Any]:
+def one(asked: QueuedCell) -> Generator[Sequence[QueuedCell], Sequence[Any], Any]:
     return (yield [asked])
 
 
@@ -190,7 +190,7 @@ def test_what_there_was_no_time_for_is_not_kept() -> None:
 
 def test_a_new_process_gets_its_work_pickled(tmp_path: Path) -> None:
     with contextlib.closing(Processes(RunWork(tmp_path), 1, new=True)) as new, pytest.raises(ConfigError):
-        run([one(Cell({"experiment": "rounds = 0", "folder": "x"}))], Queue(), new)
+        run([one(QueuedCell({"experiment": "rounds = 0", "folder": "x"}))], Queue(), new)
 
 
 def test_a_queue_has_one_writer_and_may_be_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What several commands print of runs: the table of results with its verdict and notes, or JSON."""
+"""Output of several commands on runs: the table of results with its verdict and notes, or JSON."""
 
 import json
 import shlex

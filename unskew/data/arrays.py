@@ -33,7 +33,7 @@ from unskew.data.own import columns_of_arrays, cut_in_time
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place
 from unskew.data.preprocess import Preprocess
-from unskew.data.table import TEST, TRAIN, Table
+from unskew.data.table import TEST, TRAIN, DataTable
 from unskew.errors import DataError, did_you_mean
 from unskew.files import check_text
 from unskew.tasks.targets import CLASS, Targets
@@ -82,7 +82,7 @@ def read(
     rules: Preprocess | None = None,
     targets: Targets = CLASS,
     fraction: float = 0.2,
-) -> Table:
+) -> DataTable:
     """The table in an npz file, or in a folder of npy files, as `kind` says.
 
     Raises:
@@ -118,7 +118,7 @@ def table(
     newcomers: bool = False,
     alone: bool = False,
     patient_ids: PatientIds | None = "network",
-) -> Table:
+) -> DataTable:
     """The table that arrays in the plain layout hold.
 
     Where `client_test` says whose the test rows are, they are also their clients' own test rows.
@@ -179,7 +179,7 @@ def table(
         of_client = dict(zip(owners[: lengths[0]].tolist(), domains[: lengths[0]].tolist(), strict=True))
         domains = np.array([of_client.get(owner, 0) for owner in owners.tolist()])
     n = sum(lengths)
-    rows = Table(
+    rows = DataTable(
         name,
         both("y"),
         both("x"),

@@ -18,7 +18,7 @@ from unskew.data.inputs import ROWS, Column, Inputs, prepared, standardised
 from unskew.data.patients import part_of, set_aside
 from unskew.data.places import rows_at
 from unskew.data.preprocess import RawRows, fit
-from unskew.data.table import TEST, Table, label_name, names_of_numbers
+from unskew.data.table import TEST, DataTable, label_name, names_of_numbers
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
@@ -35,7 +35,7 @@ OWN_KEY = Key(0) / "npz" / "test"
 
 
 def dataset(
-    table: Table,
+    table: DataTable,
     key: Key = OWN_KEY,
     *,
     fraction: float = TEST_FRACTION,
@@ -129,7 +129,7 @@ def _joined(x: Tensor | ByteImages, test: Tensor | ByteImages) -> Tensor | ByteI
 
 
 # ---------------------------------------------------------------- labels
-def labels_of(table: Table) -> tuple[Array, tuple[str, ...] | None, LabelType | None]:
+def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelType | None]:
     """Targets as they are learned, the names of their classes, and the type of the labels that these are.
 
     Classes are numbered as they are declared, in the order of an ordered category, or else in that of the alphabet;
@@ -162,7 +162,7 @@ def labels_of(table: Table) -> tuple[Array, tuple[str, ...] | None, LabelType | 
     return _codes(table, list(map(str, y.tolist())), names), names, "integer"
 
 
-def _codes(table: Table, words: Sequence[str], names: Sequence[str]) -> Array:
+def _codes(table: DataTable, words: Sequence[str], names: Sequence[str]) -> Array:
     number = {name: i for i, name in enumerate(names)}
     for row, word in enumerate(words):
         if word not in number:
@@ -174,7 +174,7 @@ def _codes(table: Table, words: Sequence[str], names: Sequence[str]) -> Array:
 
 
 # ---------------------------------------------------------------- a test part
-def with_test_part(table: Table, y: Array, key: Key, fraction: float, own_test: bool = False) -> Table:
+def with_test_part(table: DataTable, y: Array, key: Key, fraction: float, own_test: bool = False) -> DataTable:
     """The table with rows set aside of each client, and of its classes or groups, where none are for testing.
 
     Args:
@@ -226,7 +226,7 @@ _Levels = tuple[tuple[float, float], ...] | None
 _Tensors = tuple[Tensor | ByteImages, Tensor | ByteImages, _Levels, Inputs, RawRows | None]
 
 
-def _inputs(table: Table, constants: Sequence[tuple[float, float]] | None, own: bool, theirs: bool) -> _Tensors:
+def _inputs(table: DataTable, constants: Sequence[tuple[float, float]] | None, own: bool, theirs: bool) -> _Tensors:
     """Inputs of both parts as tensors, and how they came about; with `theirs` test rows follow training rows, too."""
     train, test, x = table.train, table.test, table.inputs
     if x is None:
@@ -247,7 +247,7 @@ def _inputs(table: Table, constants: Sequence[tuple[float, float]] | None, own: 
     return _joined(x_train, x_test) if theirs else x_train, x_test, levels, inputs, None
 
 
-def _prepared(table: Table, rows: Array) -> _Tensors:
+def _prepared(table: DataTable, rows: Array) -> _Tensors:
     """A table's columns, as they are or by its rules; `rows` are those of the data set's training part."""
 
     def of(chosen: Array) -> dict[str, Array]:
@@ -394,7 +394,7 @@ def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
     return float(mean), float(np.sqrt(np.average((level - mean) ** 2, weights=counts)))
 
 
-def _sha256(table: Table) -> str:
+def _sha256(table: DataTable) -> str:
     """Hash of what the rows hold and of their roles, before anything is drawn or scaled."""
     digest = hashlib.sha256()
     roles: Mapping[str, Array | None] = {

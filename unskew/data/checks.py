@@ -13,7 +13,17 @@ from unskew.data.columns import Array, gaps_in, is_clock, is_date, is_gap, kind_
 from unskew.data.inputs import refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
-from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, Table, Target, codes_of, label_name, names_of_numbers
+from unskew.data.table import (
+    MOST_CLASSES,
+    TEST,
+    TRAIN,
+    UNKNOWN,
+    DataTable,
+    DataTarget,
+    codes_of,
+    label_name,
+    names_of_numbers,
+)
 from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, RowError, mislabelled
@@ -44,7 +54,7 @@ def have(names: Sequence[object]) -> str:
 
 
 # ---------------------------------------------------------------- what cannot be meant: the target
-def no_target(table: Table) -> Iterable[str]:
+def no_target(table: DataTable) -> Iterable[str]:
     """Rows without a target, and targets that are dates or spans of time."""
     for target in table.targets:
         values = target.values
@@ -67,7 +77,7 @@ def no_target(table: Table) -> Iterable[str]:
             )
 
 
-def no_class(table: Table) -> Iterable[str]:
+def no_class(table: DataTable) -> Iterable[str]:
     """Targets that are no classes, where classes are learned."""
     called = "column " + repr(table.target[0]) if len(table.target) == 1 else "y"
     if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
@@ -127,7 +137,7 @@ def no_class(table: Table) -> Iterable[str]:
             )
 
 
-def no_number(table: Table) -> Iterable[str]:
+def no_number(table: DataTable) -> Iterable[str]:
     """Targets that a task of another form does not take."""
     if table.kind.classes or table.kind is UNKNOWN:
         return
@@ -149,7 +159,7 @@ def no_number(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- what cannot be meant: who has the rows
-def nobodys(table: Table) -> Iterable[str]:
+def nobodys(table: DataTable) -> Iterable[str]:
     """Rows that name no client."""
     if table.owners is not None:
         rows = np.flatnonzero((table.owners < 0) & (not table.common_test or table.part == TRAIN))
@@ -160,7 +170,7 @@ def nobodys(table: Table) -> Iterable[str]:
             )
 
 
-def no_federation(table: Table) -> Iterable[str]:
+def no_federation(table: DataTable) -> Iterable[str]:
     """A column of clients that names one, or one for each row."""
     if table.owners is None or table.client is None or table.alone:
         return
@@ -177,7 +187,7 @@ def no_federation(table: Table) -> Iterable[str]:
         )
 
 
-def strangers(table: Table) -> Iterable[str]:
+def strangers(table: DataTable) -> Iterable[str]:
     """Clients who have rows for testing and none to train on."""
     if table.own_test and table.part is not None and not table.newcomers and not table.refusals:
         trained, tested = table.count(table.part == TRAIN), table.count(table.part == TEST)
@@ -189,7 +199,7 @@ def strangers(table: Table) -> Iterable[str]:
             )
 
 
-def no_patient(table: Table) -> Iterable[str]:
+def no_patient(table: DataTable) -> Iterable[str]:
     """Rows that name no patient, and patients in training and in testing."""
     if table.patients is None:
         return
@@ -215,7 +225,7 @@ def no_patient(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- what cannot be meant: the inputs
-def no_input(table: Table) -> Iterable[str]:
+def no_input(table: DataTable) -> Iterable[str]:
     """Inputs that are no finite numbers and no texts."""
     x = table.inputs
     if x is None:
@@ -238,7 +248,7 @@ def no_input(table: Table) -> Iterable[str]:
         yield f"x: {table.place(bad[0])} {bad[1]}"
 
 
-def too_long(table: Table) -> Iterable[str]:
+def too_long(table: DataTable) -> Iterable[str]:
     """Words too long for a label, a name or a category: NumPy keeps all of an array as wide as the longest."""
     who = {} if table.patients is None else {"patient": table.patients}
     if table.owners is not None:
@@ -253,12 +263,12 @@ def too_long(table: Table) -> Iterable[str]:
                 break
 
 
-def no_column(table: Table) -> Iterable[str]:
+def no_column(table: DataTable) -> Iterable[str]:
     """Columns that cannot be inputs, as they are or by their rules."""
     return filter(None, (of_column(table, name) for name in table.columns))
 
 
-def of_column(table: Table, name: str) -> str:
+def of_column(table: DataTable, name: str) -> str:
     """A sentence on a column that cannot be an input; empty for any other."""
     values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
     missing = gaps_in(values)
@@ -293,7 +303,7 @@ def of_column(table: Table, name: str) -> str:
     return ""
 
 
-REFUSALS: tuple[Callable[[Table], Iterable[str]], ...] = (
+REFUSALS: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     lambda table: table.refusals,
     no_input,
     too_long,
@@ -309,7 +319,7 @@ REFUSALS: tuple[Callable[[Table], Iterable[str]], ...] = (
 
 
 # ---------------------------------------------------------------- what may not be meant: clients
-def few_rows(table: Table) -> Iterable[str]:
+def few_rows(table: DataTable) -> Iterable[str]:
     """Clients with too few rows to train on."""
     if table.alone:
         return [f"there are fewer than {FEW_ROWS} training {table.what} here: too few to train on alone"] * (
@@ -319,7 +329,7 @@ def few_rows(table: Table) -> Iterable[str]:
     return few and [f"{some(few)} {have(few)} fewer than {FEW_ROWS} training {table.what}: too few to train on alone"]
 
 
-def untested(table: Table) -> Iterable[str]:
+def untested(table: DataTable) -> Iterable[str]:
     """Clients without rows for testing, of which a cut in time says so itself."""
     if table.own_test and table.part is not None and table.when is None:
         none = table.names(table.count(table.part == TEST) == 0)
@@ -330,7 +340,7 @@ def untested(table: Table) -> Iterable[str]:
             )
 
 
-def spelt_alike(table: Table) -> Iterable[str]:
+def spelt_alike(table: DataTable) -> Iterable[str]:
     """Clients, labels and words that differ in case, accents or spaces alone."""
     if alike := spelling_variants(table.clients):
         yield f"clients {alike} differ in case, accents or spaces alone: one client under several names? make them one"
@@ -349,7 +359,7 @@ def spelt_alike(table: Table) -> Iterable[str]:
             )
 
 
-def _held(values: Array, table: Table, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
+def _held(values: Array, table: DataTable, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
     """The different words among values, and who holds one."""
 
     def held(one: str) -> str:
@@ -360,7 +370,7 @@ def _held(values: Array, table: Table, known: Sequence[str] = ()) -> tuple[list[
     return [*known, *sorted({v for v in values.tolist() if isinstance(v, str)} - set(known))], held
 
 
-def one_class(table: Table) -> Iterable[str]:
+def one_class(table: DataTable) -> Iterable[str]:
     """Clients whose rows, if they are not few, are of one class."""
     whole, table = table, table.take(table.train)
     for target, of_all in zip(table.targets, whole.targets, strict=True):
@@ -380,7 +390,7 @@ def one_class(table: Table) -> Iterable[str]:
             )
 
 
-def no_event(table: Table) -> Iterable[str]:
+def no_event(table: DataTable) -> Iterable[str]:
     """Clients among whose rows, if they are not few, no event happened."""
     for target in table.targets:
         if target.called == "the event":
@@ -389,7 +399,7 @@ def no_event(table: Table) -> Iterable[str]:
                 yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
 
 
-def no_such_class(table: Table) -> Iterable[str]:
+def no_such_class(table: DataTable) -> Iterable[str]:
     """Classes that no row has, where labels are their numbers and nobody has named them."""
     if table.kind.classes and table.y.dtype.kind in "iu" and not (table.alone or table.classes or table.declared):
         known = np.unique(table.y)
@@ -402,7 +412,7 @@ def no_such_class(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- numbers
-def far_from_others(table: Table) -> Iterable[str]:
+def far_from_others(table: DataTable) -> Iterable[str]:
     """Sites whose mean of a column or a target is so far from the others' that its unit may be another."""
     of = {table.called(name): values for name, values in table.features.items() if not table.by_site(name)}
     for target in table.targets:
@@ -435,7 +445,7 @@ def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
     return abs(own.mean - together.mean) / (together.sd or max(abs(together.mean), 1.0))
 
 
-def far_from_agreed(table: Table) -> Iterable[str]:
+def far_from_agreed(table: DataTable) -> Iterable[str]:
     """A client's numbers whose unit may not be the one agreed on."""
     for name, values in table.features.items() if table.alone and table.rules else ():
         rule = table.rule(name)
@@ -449,7 +459,7 @@ def far_from_agreed(table: Table) -> Iterable[str]:
             )
 
 
-def stands_for_none(table: Table) -> Iterable[str]:
+def stands_for_none(table: DataTable) -> Iterable[str]:
     """Numbers such as -999 that return, farther from all others than these reach."""
     way = "leave it empty (data_options.gaps names such values of a CSV file)"
     of = [(table.called(name), values, way) for name, values in table.features.items() if not table.measured]
@@ -469,7 +479,7 @@ def stands_for_none(table: Table) -> Iterable[str]:
                 break
 
 
-def unscaled(table: Table) -> Iterable[str]:
+def unscaled(table: DataTable) -> Iterable[str]:
     """The column that a network will stumble over."""
     size = {
         name: float(np.sqrt(np.nanmean(values**2)))
@@ -487,7 +497,7 @@ def unscaled(table: Table) -> Iterable[str]:
         )
 
 
-def empty_at(table: Table) -> Iterable[str]:
+def empty_at(table: DataTable) -> Iterable[str]:
     """Sites at which a column has no value, or only one where others have many."""
     for name, values in table.features.items():
         present = ~gaps_in(values)
@@ -504,7 +514,7 @@ def empty_at(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- words
-def cut_texts(table: Table) -> Iterable[str]:
+def cut_texts(table: DataTable) -> Iterable[str]:
     """Texts of which the end is not read."""
     share = float((table.features["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
     if share >= 0.05:
@@ -514,7 +524,7 @@ def cut_texts(table: Table) -> Iterable[str]:
         )
 
 
-def codes_beside_words(table: Table) -> Iterable[str]:
+def codes_beside_words(table: DataTable) -> Iterable[str]:
     """Columns of words that some sites write in numbers alone."""
     for name, values in table.features.items():
         sides: dict[bool, list[str]] = {}
@@ -529,7 +539,7 @@ def codes_beside_words(table: Table) -> Iterable[str]:
             )
 
 
-def not_agreed(table: Table) -> Iterable[str]:
+def not_agreed(table: DataTable) -> Iterable[str]:
     """Words that were not agreed on; those spelt like one of these are named for that."""
     for name, values in table.features.items() if table.rules else ():
         known = table.rule(name).words or ()
@@ -540,7 +550,7 @@ def not_agreed(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- columns that say too much
-def identifies(table: Table) -> Iterable[str]:
+def identifies(table: DataTable) -> Iterable[str]:
     """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
     yield from _named(
         [name for name, values in _columns(table) if _never_return(values, table)],
@@ -548,7 +558,7 @@ def identifies(table: Table) -> Iterable[str]:
     )
 
 
-def _never_return(values: Array, table: Table) -> bool:
+def _never_return(values: Array, table: DataTable) -> bool:
     present = ~gaps_in(values)
     values = values[present]
     if values.dtype.kind == "O":
@@ -561,7 +571,7 @@ def _never_return(values: Array, table: Table) -> bool:
     return bool(dense and len(np.unique(np.stack([values, sites]), axis=1).T) == len(values))
 
 
-def names_the_site(table: Table) -> Iterable[str]:
+def names_the_site(table: DataTable) -> Iterable[str]:
     """Columns of values that return, nearly each at one site alone."""
     if table.owners is not None:
         here, owners = table.owners >= 0, table.owners
@@ -571,7 +581,7 @@ def names_the_site(table: Table) -> Iterable[str]:
         )
 
 
-def gives_the_answer(table: Table) -> Iterable[str]:
+def gives_the_answer(table: DataTable) -> Iterable[str]:
     """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
     for target in table.targets:
         yield from _named(
@@ -580,7 +590,7 @@ def gives_the_answer(table: Table) -> Iterable[str]:
         )
 
 
-def _columns(table: Table) -> Iterator[tuple[str, Array]]:
+def _columns(table: DataTable) -> Iterator[tuple[str, Array]]:
     return iter(table.features.items() if len(table) > ENOUGH and not table.measured else ())
 
 
@@ -600,7 +610,7 @@ def _tells(values: Array, kinds: Array) -> bool:
     return wrong <= len(kind) / 100 and len(kind) - most >= max(ENOUGH, 10 * wrong)
 
 
-def _gives(values: Array, target: Target) -> bool:
+def _gives(values: Array, target: DataTarget) -> bool:
     present = ~gaps_in(values) & ~gaps_in(target.values)
     numbers, kind = values[present], codes_of(target.values[present])[0]
     if len(kind) <= ENOUGH or not kind.any():
@@ -617,13 +627,13 @@ def _gives(values: Array, target: Target) -> bool:
     return min(n, len(kind) - n) >= FEW_ROWS and max(auroc, 1 - auroc) > 0.99
 
 
-def names_people(table: Table) -> Iterable[str]:
+def names_people(table: DataTable) -> Iterable[str]:
     """A column that seems to say who is in a row, where that is not known."""
     return [] if table.patients is not None or table.measured else unnamed_patients(table.features)
 
 
 # ---------------------------------------------------------------- copies
-def copies(table: Table) -> Iterable[str]:
+def copies(table: DataTable) -> Iterable[str]:
     """Test rows that stand in training although chance hardly makes them equal."""
     if table.keys:
         train, test, chance = table.keys
@@ -637,7 +647,7 @@ def copies(table: Table) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- the list
-NOTES: tuple[Callable[[Table], Iterable[str]], ...] = (
+NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     lambda table: table.notes,
     few_rows,
     untested,
@@ -661,7 +671,7 @@ NOTES: tuple[Callable[[Table], Iterable[str]], ...] = (
 )
 
 
-def refuse(table: Table) -> None:
+def refuse(table: DataTable) -> None:
     """End with what cannot be meant.
 
     Raises:
@@ -674,7 +684,7 @@ def refuse(table: Table) -> None:
             raise DataError(f"{table.name}: {sentence}")
 
 
-def notes(table: Table) -> list[str]:
+def notes(table: DataTable) -> list[str]:
     """The sentences on what may not be meant."""
     training = table.take(table.train)
     return list(
@@ -686,7 +696,7 @@ def notes(table: Table) -> list[str]:
     )
 
 
-def warned(table: Table) -> tuple[str, ...]:
+def warned(table: DataTable) -> tuple[str, ...]:
     """The same, each of which is warned of."""
     sentences = notes(table)
     for sentence in sentences:
@@ -712,6 +722,6 @@ def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
         held = [(i, one) for i, by_name in enumerate(sites.values()) for one in by_name[name].words or ()]
         words, owners = np.array([one for _, one in held], object), np.array([i for i, _ in held], np.int64)
         sentences += spelt_alike(
-            Table("", np.empty((len(words), 0)), columns={name: words}, owners=owners, clients=tuple(sites))
+            DataTable("", np.empty((len(words), 0)), columns={name: words}, owners=owners, clients=tuple(sites))
         )
     return sentences

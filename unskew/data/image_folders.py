@@ -35,7 +35,7 @@ from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Latest
 from unskew.data.own import cut_in_time
 from unskew.data.patients import PatientIds, unnamed_patients
-from unskew.data.table import TEST, TRAIN, Table, numbered
+from unskew.data.table import TEST, TRAIN, DataTable, numbered
 from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
@@ -138,7 +138,7 @@ class _Image:
     part: str = ""
 
 
-def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Table:
+def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTable:
     """The images of a folder as one table.
 
     Raises:
@@ -158,7 +158,7 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Table:
     several = (options.target,) if isinstance(options.target, str) else options.target or ()
     labels = [image.label for image in images]
     y = np.array(labels) if isinstance(labels[0], tuple | int | float) else np.array(labels, object)
-    rows = Table(
+    rows = DataTable(
         root.name,
         y,
         pixels(files, options.size, grey),

@@ -30,7 +30,7 @@ from unskew.data.latest import Latest, written
 from unskew.data.patients import PatientIds, most_frequent
 from unskew.data.places import path_of
 from unskew.data.preprocess import LARGEST, Preprocess, rules_of
-from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, Table, Target, label_name
+from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, label_name
 from unskew.errors import ConfigError, DataError
 from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of
 from unskew.words import counted
@@ -299,7 +299,7 @@ def describe(
 
 def _named(
     source: str, given: dict[str, Any], options: Mapping[str, Any], folder: Path | str | None, rules: Preprocess | None
-) -> Table:
+) -> DataTable:
     """The table of data that are named, with the settings that were arguments and those of data_options."""
     kind = tables.kind_at(source)
     if twice := [key for key in given if key in options]:
@@ -326,7 +326,7 @@ def _named(
     )
 
 
-def of_dataset(data: Dataset, rows: npt.NDArray[np.int64] | None = None) -> Table:
+def of_dataset(data: Dataset, rows: npt.NDArray[np.int64] | None = None) -> DataTable:
     """The table of a data set, as it is after it was read; `rows` are some of its training examples."""
     x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
     parts = np.zeros(n, np.int8) if data.own_test is None else np.where(data.own_test.numpy(), TEST, TRAIN)
@@ -344,7 +344,7 @@ def of_dataset(data: Dataset, rows: npt.NDArray[np.int64] | None = None) -> Tabl
         y = np.empty((len(y), 0))
     columns = [feature for column in data.inputs.columns for feature in column.features]
     named = len(columns) == x.shape[1] and x.ndim == 2
-    whole = Table(
+    whole = DataTable(
         data.name,
         y,
         None if named else x,
@@ -363,7 +363,7 @@ def of_dataset(data: Dataset, rows: npt.NDArray[np.int64] | None = None) -> Tabl
 
 
 # ---------------------------------------------------------------- the look
-def look(table: Table) -> Look:
+def look(table: DataTable) -> Look:
     """Sum up a table: numbers that are shown as tables and figures, and sentences."""
     if table.part is not None and (table.part == LEFT_OUT).any():
         table = table.take(np.flatnonzero(table.part != LEFT_OUT))
@@ -381,7 +381,7 @@ def look(table: Table) -> Look:
         parts = {"train_span": when[group[~test[group]]], "test_span": when[group[test[group]]]}
         return {key: (written(of.min()), written(of.max())) if len(of) else None for key, of in parts.items()}
 
-    def sites_of(target: Target | None) -> tuple[SiteLook, ...]:
+    def sites_of(target: DataTarget | None) -> tuple[SiteLook, ...]:
         return tuple(
             SiteLook(
                 name,
@@ -426,7 +426,7 @@ def _odd(values: Array) -> bool:
     return any(not isinstance(v, str) for v in present) or (bool(present) and all(map(is_date, present)))
 
 
-def _notes(table: Table) -> list[str]:
+def _notes(table: DataTable) -> list[str]:
     """Sentences on what a run would refuse, and on what may not be meant in all else."""
     refused = {name: sentence for name in table.columns if (sentence := checks.of_column(table, name))}
     sentences = [sentence for check in checks.REFUSALS for sentence in check(table)]
@@ -441,11 +441,11 @@ def _notes(table: Table) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def _name_of(target: Target) -> str:
+def _name_of(target: DataTarget) -> str:
     return target.called.removeprefix("target ").strip("'").removeprefix("the ")
 
 
-def _classes(target: Target | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
+def _classes(target: DataTarget | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
     """Names of the classes, and the class of each row; none where the target is a number.
 
     Rows without a value are of a last class, if the others are classes.
@@ -464,14 +464,14 @@ def _classes(target: Target | None) -> tuple[tuple[Label, ...], npt.NDArray[np.i
     return (*names, *([] if all(present) else [NO_VALUE])), np.array(codes, np.int64)
 
 
-def _numbers(target: Target) -> npt.NDArray[np.float64]:
+def _numbers(target: DataTarget) -> npt.NDArray[np.float64]:
     """A target that is no classes as finite numbers, NaN for all else."""
     if target.values.dtype.kind not in "fiub":
         return np.full(len(target.values), np.nan)
     return np.where(np.isfinite(target.values), target.values, np.nan).astype(np.float64)
 
 
-def _at_site(target: Target | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _at_site(target: DataTarget | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
     known, codes = _classes(target)
     if codes is not None:
         return {"labels": tuple(np.bincount(codes[group], minlength=len(known)).tolist())}
@@ -481,7 +481,7 @@ def _at_site(target: Target | None, group: npt.NDArray[np.int64]) -> dict[str, A
 
 
 def _column(
-    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]], table: Table
+    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]], table: DataTable
 ) -> ColumnLook:
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
@@ -522,7 +522,7 @@ def _column(
     )
 
 
-def _difference(values: Array, table: Table, classes: Sequence[Label] = ()) -> SiteDifference | None:
+def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) -> SiteDifference | None:
     """Describe how sites differ in a column or a target; None where nothing can differ.
 
     A patient's rows may all be alike, so each counts as one: with the mean of its numbers, or its commonest class.
@@ -553,7 +553,7 @@ def _difference(values: Array, table: Table, classes: Sequence[Label] = ()) -> S
 
 
 def _disagreement(
-    table: Table,
+    table: DataTable,
     groups: Sequence[npt.NDArray[np.int64]],
     columns: Sequence[ColumnLook],
 ) -> tuple[Disagreement, ...]:

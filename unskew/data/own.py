@@ -43,7 +43,7 @@ from unskew.data.latest import Latest, check_gap, cut, moments
 from unskew.data.patients import PatientIds
 from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess
-from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, Table, joined, name_of_client, numbered
+from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, joined, name_of_client, numbered
 from unskew.errors import ConfigError, DataError
 from unskew.keys import drawn_since, global_states
 from unskew.tasks.targets import CLASS, Targets
@@ -143,7 +143,7 @@ def table(
     kind: Targets = CLASS,
     declared: tuple[str, ...] | None = None,
     alone: bool = False,
-) -> Table:
+) -> DataTable:
     """One table, with its roles, of any form of data.
 
     Args:
@@ -159,7 +159,7 @@ def table(
         leave_out: Columns that are not used.
         name: Name of the data.
         fraction: Share of the latest rows, where `test` says neither a share nor a date.
-        rules, kind, declared, alone: As of a `Table`.
+        rules, kind, declared, alone: As of a `DataTable`.
 
     Raises:
         DataError: If the form is unknown, or a column is missing or named twice.
@@ -196,7 +196,7 @@ def table(
     return columns_of_arrays(rows)
 
 
-def tested(rows: Table, test: Table) -> Table:
+def tested(rows: DataTable, test: DataTable) -> DataTable:
     """The rows for training, and those for testing behind them; where these name no clients, they are nobody's own."""
     if rows.owners is None:
         test = replace(test, owners=None, clients=())
@@ -205,7 +205,7 @@ def tested(rows: Table, test: Table) -> Table:
     return replace(both, part=part, common_test=test.owners is None)
 
 
-def columns_of_arrays(rows: Table, names: Sequence[str] | None = None) -> Table:
+def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> DataTable:
     """Rows of numbers as columns, where rules say what becomes of them, or they have names."""
     x = rows.inputs
     if x is None or x.ndim != 2 or x.dtype.kind != "f" or (rows.rules is None and names is None):
@@ -216,7 +216,7 @@ def columns_of_arrays(rows: Table, names: Sequence[str] | None = None) -> Table:
     return replace(rows, inputs=None, columns={name: x[:, i].astype(np.float64) for i, name in enumerate(names)})
 
 
-def cut_in_time(rows: Table, rule: Latest, times: Any, fraction: float) -> Table:
+def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> DataTable:
     """The table with its latest rows for testing.
 
     Raises:
@@ -235,7 +235,7 @@ def cut_in_time(rows: Table, rule: Latest, times: Any, fraction: float) -> Table
     return replace(rows, part=part, when=when, notes=(*rows.notes, *parts.doubts), refusals=refusals)
 
 
-def _times(data: object, rows: Table, rule: Latest) -> Any:
+def _times(data: object, rows: DataTable, rule: Latest) -> Any:
     """The time of each row: of a table's column, of an array beside (x, y), or of one for each client."""
     if rule.column is not None:
         if rule.column not in rows.aside:
@@ -273,9 +273,9 @@ def _no_table(data: object) -> DataError:
 
 
 # ---------------------------------------------------------------- forms
-def _read(data: Any, roles: Roles, optional: bool = False) -> Table:
+def _read(data: Any, roles: Roles, optional: bool = False) -> DataTable:
     """The table that one of the forms holds; `optional` columns of clients and patients may be missing."""
-    if isinstance(data, Table):
+    if isinstance(data, DataTable):
         return data
     hugging_face = hasattr(data, "column_names") and hasattr(data, "features")
     if hugging_face or is_frame(data):
@@ -289,7 +289,7 @@ def _read(data: Any, roles: Roles, optional: bool = False) -> Table:
     if roles.target or roles.client or roles.patient:
         raise _no_table(data)
     if isinstance(data, Dataset):
-        return Table(data.name, data.y_test.numpy(), as_tensor(data.x_test).numpy(), classes=data.classes)
+        return DataTable(data.name, data.y_test.numpy(), as_tensor(data.x_test).numpy(), classes=data.classes)
     if isinstance(data, DataLoader | IterableDataset):
         raise DataError(
             f"{type_name(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
@@ -302,7 +302,7 @@ def _read(data: Any, roles: Roles, optional: bool = False) -> Table:
     raise DataError(f"data must be {FORMS}; got {type_name(data)}{call}")
 
 
-def _of_clients(data: Mapping[Any, Any], roles: Roles, optional: bool) -> Table:
+def _of_clients(data: Mapping[Any, Any], roles: Roles, optional: bool) -> DataTable:
     """One table of {client: ...}, or of the parts "train" and "test" of a DatasetDict."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
@@ -337,7 +337,7 @@ def _of_clients(data: Mapping[Any, Any], roles: Roles, optional: bool) -> Table:
     return replace(rows, owners=owners, clients=clients)
 
 
-def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None) -> Table:
+def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None) -> DataTable:
     """The rows of a frame: every column except labels, clients, patients and what is left out is an input."""
     known = list(frame.columns)
     for column in roles.target or ((None,) if roles.known else ()):
@@ -358,7 +358,7 @@ def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None
     if roles.client is not None and (odd := no_value(roles.client, frame.columns[roles.client], frame.place)):
         raise DataError(odd)
     owners, clients = (None, ()) if roles.client is None else numbered(frame.columns[roles.client].tolist())
-    return Table(
+    return DataTable(
         name,
         y,
         images,
@@ -374,7 +374,7 @@ def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None
     )
 
 
-def _of_hugging_face(part: Any, roles: Roles) -> Table:
+def _of_hugging_face(part: Any, roles: Roles) -> DataTable:
     """The rows of a Hugging Face dataset: its image column, or else all its columns."""
     taken = {*roles.target, roles.client, roles.patient, *roles.aside}
     images = [name for name in part.column_names if name not in taken and _holds_images(part, name)]
@@ -398,7 +398,7 @@ def _holds_images(part: Any, name: str) -> bool:
     return hasattr(first, "convert") or (isinstance(first, np.ndarray | torch.Tensor | list) and np.ndim(first) >= 2)
 
 
-def _of_arrays(arrays: Sequence[Any], roles: Roles) -> Table:
+def _of_arrays(arrays: Sequence[Any], roles: Roles) -> DataTable:
     """The rows of (x, y) or (x, y, patients), of equal lengths."""
     x, y = arrays[0], _cells(arrays[1], "y")
     inputs, columns, categories = None, {}, frozenset[str]()
@@ -423,7 +423,7 @@ def _of_arrays(arrays: Sequence[Any], roles: Roles) -> Table:
     if patients is not None and patients.shape != (n,):
         raise DataError(f"the third array must name one patient for each of {n} examples, got shape {patients.shape}")
     order = order_of(arrays[1])
-    return Table("arrays", y, inputs, columns, patients=patients, categories=categories, order=order)
+    return DataTable("arrays", y, inputs, columns, patients=patients, categories=categories, order=order)
 
 
 def _cells(values: Any, what: str) -> Array:
@@ -464,7 +464,7 @@ def _in_steps(index: Any) -> bool:
     return labels.dtype.kind in "iu" and len(np.unique(np.diff(labels))) <= 1
 
 
-def _of_torch(data: Any) -> Table:
+def _of_torch(data: Any) -> DataTable:
     """The rows of a torch Dataset of (input, label) pairs, each of which must be the same whenever it is read."""
     name, inputs, labels = type(data).__name__, [], []
     before = global_states()
@@ -486,7 +486,7 @@ def _of_torch(data: Any) -> Table:
         raise _drawing(name)
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
     classes = tuple(map(str, names)) if isinstance(names, list | tuple) and names else None
-    return Table(name, cells(labels), np.stack(inputs), classes=classes)
+    return DataTable(name, cells(labels), np.stack(inputs), classes=classes)
 
 
 def _input(given: Any, i: int) -> Array:

@@ -33,7 +33,7 @@ from unskew.data.natural import NATURAL, NaturalOptions, files_of
 from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess
 from unskew.data.saved import load_saved
-from unskew.data.table import TEST, TRAIN, Table
+from unskew.data.table import TEST, TRAIN, DataTable
 from unskew.errors import ConfigError, DataError
 from unskew.files import user_path
 from unskew.keys import Key
@@ -254,7 +254,7 @@ def load(
 
 def table(
     source: str, data_dir: Path | str | None = None, options: Mapping[str, Any] | None = None, targets: Targets = CLASS
-) -> Table | None:
+) -> DataTable | None:
     """The table of data that are a user's own files, or that come with their clients; None of others.
 
     Raises:

@@ -50,7 +50,7 @@ FEW_VALUES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class DataTable:
     """Rows, and what is known of each; N rows, those for testing among them.
 
     Attributes:
@@ -141,7 +141,7 @@ class Table:
         """True if rows for testing are their clients' own."""
         return self.owners is not None and self.part is not None and not self.common_test
 
-    def take(self, rows: Ints) -> "Table":
+    def take(self, rows: Ints) -> "DataTable":
         """The rows of these numbers; each keeps its place."""
 
         if len(rows) == len(self):
@@ -210,7 +210,7 @@ class Table:
 
     @property
     def what(self) -> str:
-        """What the rows are."""
+        """The kind of the rows."""
         x = self.inputs
         if x is None or x.ndim < 3:
             return "texts" if x is not None and x.dtype.kind == "O" else "rows"
@@ -247,7 +247,7 @@ class Table:
         return bool(self.columns or (self.target and not self.files))
 
     @cached_property
-    def targets(self) -> tuple["Target", ...]:
+    def targets(self) -> tuple["DataTarget", ...]:
         """Each target by itself: words or numbers, (N,); none of sequences of tokens, and of those without names."""
         y = self.y[:, None] if self.y.ndim == 1 else self.y
         if self.kind.tokens or not y.shape[1]:
@@ -259,7 +259,7 @@ class Table:
         named = self.target if len(self.target) == y.shape[1] else ()
         return tuple(self._target(f"target {name!r}", y[:, i]) for i, name in enumerate(named))
 
-    def _target(self, called: str, values: Array) -> "Target":
+    def _target(self, called: str, values: Array) -> "DataTarget":
         names = self.classes
         if names is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < len(names):
             values = np.array(names, object)[values]
@@ -273,13 +273,13 @@ class Table:
                 object,
             )
         if words or self.kind.classes:
-            return Target(called, values, self.kind.classes or self.kind is UNKNOWN)
+            return DataTarget(called, values, self.kind.classes or self.kind is UNKNOWN)
         truths = values.dtype.kind == "b" or all(isinstance(v, bool) for v in values.tolist())
         if values.dtype.kind == "O" and not truths and all(isinstance(v, int | float | None) for v in values.tolist()):
             values = np.array([np.nan if v is None else v for v in values], np.float64)
         known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
         few = truths or (known.dtype.kind in "iuf" and not (known % 1).any() and len(np.unique(known)) <= MOST_CLASSES)
-        return Target(called, values, self.kind is UNKNOWN and few)
+        return DataTarget(called, values, self.kind is UNKNOWN and few)
 
     # ------------------------------------------------------------ equal rows
     @cached_property
@@ -301,7 +301,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class DataTarget:
     """Targets of the rows: words, numbers of classes, or numbers, (N,), and what they are called."""
 
     called: str
@@ -314,7 +314,7 @@ class Target:
 
 
 # ---------------------------------------------------------------- several as one
-def joined(parts: Sequence[Table], names: Sequence[str] = (), what: str = "client") -> Table:
+def joined(parts: Sequence[DataTable], names: Sequence[str] = (), what: str = "client") -> DataTable:
     """One table of several, one after the other.
 
     Args:
@@ -368,7 +368,7 @@ def joined(parts: Sequence[Table], names: Sequence[str] = (), what: str = "clien
     )
 
 
-def _owners(parts: Sequence[Table], names: Sequence[str]) -> tuple[Ints | None, tuple[str, ...]]:
+def _owners(parts: Sequence[DataTable], names: Sequence[str]) -> tuple[Ints | None, tuple[str, ...]]:
     if names:
         return np.repeat(np.arange(len(parts)), [len(part) for part in parts]), tuple(names)
     first, later = parts[0], parts[-1]
@@ -387,7 +387,7 @@ def _labels(ys: Sequence[Array]) -> Array:
     return np.concatenate(ys)
 
 
-def _check_alike(one: str, first: Table, other: str, part: Table) -> None:
+def _check_alike(one: str, first: DataTable, other: str, part: DataTable) -> None:
     """Refuse two tables of which one array would hide that they do not go together.
 
     Whole numbers beside others are refused where they are bytes or images: one site's pixels then reach from 0 to
@@ -422,7 +422,7 @@ def _check_alike(one: str, first: Table, other: str, part: Table) -> None:
         raise DataError(f"one of {one} and {other} names its patients and the other does not; name all or none")
 
 
-def _labelled_like(first: Table, part: Table, called: str) -> Table:
+def _labelled_like(first: DataTable, part: DataTable, called: str) -> DataTable:
     """The part with its classes numbered, or named, as the first has them: its numbers are an order of its own.
 
     Raises:
@@ -478,7 +478,7 @@ def label_name(label: object) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else composed(str(label))
 
 
-def _order(parts: Mapping[str, Table]) -> tuple[object, ...]:
+def _order(parts: Mapping[str, DataTable]) -> tuple[object, ...]:
     """The order of labels that tables declare; empty if none does, or it is that of rising numbers.
 
     Raises:

@@ -26,7 +26,7 @@ from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
-from unskew.data.table import Table
+from unskew.data.table import DataTable
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
@@ -150,7 +150,7 @@ def table(
     options: TableOptions,
     rules: Preprocess | None = None,
     targets: Targets = CLASS,
-) -> Table:
+) -> DataTable:
     """The table in a file or folder, with its roles.
 
     Raises:

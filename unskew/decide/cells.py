@@ -4,9 +4,9 @@ A *plan* chooses cells and reads their outcomes.  It is a generator: it yields t
 their outcomes in that order, and returns its result.
 
     def better(methods):
-        first = yield [Cell({"method": m, "rounds": 5}) for m in methods]
+        first = yield [QueuedCell({"method": m, "rounds": 5}) for m in methods]
         best = max(zip(first, methods))[1]
-        (last,) = yield [Cell({"method": best, "rounds": 50})]
+        (last,) = yield [QueuedCell({"method": best, "rounds": 50})]
         return best, last
 
 A plan sees outcomes and nothing else, so its cells and its result are the same with any number of workers.  A plan that
@@ -38,7 +38,7 @@ Outcome = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class QueuedCell:
     """Something to work on.
 
     Attributes:
@@ -57,7 +57,7 @@ class Cell:
         return self.name or hashlib.sha256(json.dumps(self.asked, sort_keys=True).encode()).hexdigest()
 
 
-Plan = Generator[Sequence[Cell], Sequence[Outcome], T]
+Plan = Generator[Sequence[QueuedCell], Sequence[Outcome], T]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Failure:
         return f"{self.kind}: {self.text}"
 
 
-class Work(Protocol):
-    """What is done with cells; a worker has one of its own."""
+class CellWork(Protocol):
+    """The work on cells; a worker has one of its own."""
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
         """Return the outcome of a cell."""
@@ -158,7 +158,7 @@ class Queue:
                     self.failed[key] = str(failed)
             self.fresh = not self.known
 
-    def put(self, cell: Cell, outcome: Outcome, failed: str | None = None, seconds: float = 0.0) -> None:
+    def put(self, cell: QueuedCell, outcome: Outcome, failed: str | None = None, seconds: float = 0.0) -> None:
         """Keep the outcome of a cell, or why it failed: then it is tried again another time."""
         self.failed.pop(cell.key, None)
         (self.known if failed is None else self.failed)[cell.key] = outcome if failed is None else failed
@@ -167,7 +167,7 @@ class Queue:
             with self._explained():
                 self._db.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def forget(self, cell: Cell) -> None:
+    def forget(self, cell: QueuedCell) -> None:
         """Forget an outcome, so that the cell is worked on again."""
         self.known.pop(cell.key, None)
 
@@ -208,7 +208,7 @@ def run(
     crew: Crew,
     *,
     lenient: bool = False,
-    ended: Callable[[Cell, Outcome], None] = lambda cell, outcome: None,
+    ended: Callable[[QueuedCell, Outcome], None] = lambda cell, outcome: None,
 ) -> tuple[T, ...]:
     """Play plans side by side to their ends; return their results.  Cells of earlier plans go first.
 
@@ -234,12 +234,12 @@ class _Play:
     kept: Queue
     crew: Crew
     lenient: bool
-    ended: Callable[[Cell, Outcome], None]
-    batches: dict[int, Sequence[Cell]] = field(default_factory=dict)
+    ended: Callable[[QueuedCell, Outcome], None]
+    batches: dict[int, Sequence[QueuedCell]] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
     failures: dict[str, Failure | None] = field(default_factory=dict)
     homes: dict[str, int] = field(default_factory=dict)
-    running: dict[int, tuple[Cell, float]] = field(default_factory=dict)
+    running: dict[int, tuple[QueuedCell, float]] = field(default_factory=dict)
     stops: int = 0
 
     def go(self) -> tuple[Any, ...]:
@@ -270,10 +270,10 @@ class _Play:
                 raise self.kept.damaged(repr(error)) from error
             raise
 
-    def is_known(self, cell: Cell) -> bool:
+    def is_known(self, cell: QueuedCell) -> bool:
         return cell.key in self.kept.known or cell.key in self.failures
 
-    def outcomes(self, batch: Sequence[Cell]) -> list[Outcome]:
+    def outcomes(self, batch: Sequence[QueuedCell]) -> list[Outcome]:
         return [self.kept.known[c.key] if c.key in self.kept.known else self.failures[c.key] for c in batch]
 
     def hand_out(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where cells are worked on: in this process, in processes of this machine, or in actors of a Ray cluster.
+"""Places where cells are worked on: in this process, in processes of this machine, or in actors of a Ray cluster.
 
 Nothing but what a cell asks goes to a worker, and nothing but its outcome comes back, as JSON.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from unskew.decide.cells import Crew, Outcome, Work
+from unskew.decide.cells import CellWork, Crew, Outcome
 from unskew.errors import ConfigError, WorkerError
 from unskew.local import ray as on_ray
 from unskew.local.workers.worker import failure
@@ -31,7 +31,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @contextmanager
-def crew(work: Work, workers: int | None = None, ray: str | None = None) -> Iterator[Crew]:
+def crew(work: CellWork, workers: int | None = None, ray: str | None = None) -> Iterator[Crew]:
     """Begin workers, and end them: actors where `ray` is an address, else as many processes, or this one.
 
     Raises:
@@ -49,7 +49,7 @@ def crew(work: Work, workers: int | None = None, ray: str | None = None) -> Iter
         begun.close()
 
 
-def _answer(work: Work, asked: Mapping[str, Any], homes: Collection[str]) -> Answer:
+def _answer(work: CellWork, asked: Mapping[str, Any], homes: Collection[str]) -> Answer:
     """An outcome, or the failure that is told instead."""
     try:
         work.keep(homes)
@@ -63,7 +63,7 @@ def _answer(work: Work, asked: Mapping[str, Any], homes: Collection[str]) -> Ans
 class Here:
     """This process: a cell is done when it is asked for, and a failure is raised as it is."""
 
-    work: Work
+    work: CellWork
     count: int = 1
     stops: bool = False
     outcome: Outcome = None
@@ -95,7 +95,7 @@ class Processes:
         WorkerError: If they could not be started.
     """
 
-    def __init__(self, work: Work, count: int, *, new: bool = False, threads: int = 1) -> None:
+    def __init__(self, work: CellWork, count: int, *, new: bool = False, threads: int = 1) -> None:
         if not new and "fork" not in get_all_start_methods():
             raise ConfigError(f"workers = {count} needs a system that can fork; leave it out, or give ray an address")
         self.work, self.count, self.threads, self.stops = work, count, threads, new
@@ -165,7 +165,7 @@ class Processes:
         self.processes[worker].join()
 
 
-def _serve(work: Work, pipe: Connection, others: Sequence[Connection], threads: int) -> None:
+def _serve(work: CellWork, pipe: Connection, others: Sequence[Connection], threads: int) -> None:
     """Answer cells until the other end is closed, or the process that began this one is gone."""
     os.setsid()  # Ctrl-C in a terminal reaches the whole group at once; these get it from us, once
     torch.set_num_threads(threads)
@@ -195,7 +195,7 @@ class _Actor:
         sys.path.extend(p for p in path if p not in sys.path)  # methods and data of the user's own are found there
         # A reference in a list is not resolved, so the constructor does not fail when an actor begins again.
         self._put, self._expected = work[0], expected
-        self._work: Work | None = None
+        self._work: CellWork | None = None
 
     def answer(self, asked: dict[str, Any], homes: list[str]) -> Answer:
         """Work on a cell."""
@@ -219,7 +219,7 @@ class OnRay:
 
     stops = False
 
-    def __init__(self, work: Work, address: str, count: int | None) -> None:
+    def __init__(self, work: CellWork, address: str, count: int | None) -> None:
         try:
             self._ray = on_ray.imported()
         except ConfigError:

@@ -1,4 +1,4 @@
-"""What the pages of advice and of a tuning have in common: their folder, tables, and gains drawn."""
+"""Parts that the pages of advice and of a tuning have in common: their folder, tables, and gains drawn."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unskew.decide.cells import Cell, Outcome
+from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.planning import Planning
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -23,9 +23,9 @@ COMPLETE = ("summary.json", "report.html")
 """Files that a run of a sweep writes last."""
 
 
-def run_cell(experiment: Experiment, folder: str) -> Cell:
+def run_cell(experiment: Experiment, folder: str) -> QueuedCell:
     """The cell of a run; its folder lies in that of the work."""
-    return Cell({"experiment": config.to_toml(experiment), "folder": folder})
+    return QueuedCell({"experiment": config.to_toml(experiment), "folder": folder})
 
 
 def is_complete(folder: Path) -> bool:
@@ -98,6 +98,6 @@ def _output_to(file: Path) -> Iterator[None]:
             os.close(old)
 
 
-def at_once(cells: Sequence[Cell]) -> Any:
+def at_once(cells: Sequence[QueuedCell]) -> Any:
     """The plan of cells that do not depend on each other: their outcomes."""
     return (yield cells)

@@ -28,7 +28,7 @@ import tomli_w
 from annotated_types import MinLen
 
 from unskew import machine, schema
-from unskew.decide.cells import Cell, Crew, Failure, Outcome, queue
+from unskew.decide.cells import Crew, Failure, Outcome, QueuedCell, queue
 from unskew.decide.cells import run as run_plans
 from unskew.decide.crew import OnRay, Processes
 from unskew.decide.runs import LoggedRuns, at_once, is_complete, run_cell
@@ -239,7 +239,7 @@ def run(
     by_key = {cell.key: point for cell, point in cells.items()}
     counted = iter(range(1, len(own) + 1))
 
-    def ended(cell: Cell, outcome: Outcome) -> None:
+    def ended(cell: QueuedCell, outcome: Outcome) -> None:
         point = by_key[cell.key]
         what = f"FAILED: {outcome}" if isinstance(outcome, Failure) else f"done{_best(folder_of(point, out))}"
         say(f"[{next(counted)}/{len(own)}] {point.name}: {what}")

@@ -15,7 +15,7 @@ import torch
 from unskew.data.federated import ClientIndices, FederatedData
 from unskew.data.patients import fewest_of_a_class
 from unskew.data.ragged import Ragged
-from unskew.decide.cells import Cell, Outcome
+from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.scores import Scores
 from unskew.decide.sites import OutOfTime, Sites, divided_as
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
@@ -177,7 +177,7 @@ class Training:
 
     @property
     def cost(self) -> "TrainingCost":
-        """What it has cost so far."""
+        """Its cost so far."""
         sites, channel = self.sites, self.sites.experiment.world.channel
         own = isinstance(channel, Radio)
         sent = traffic_of(self.method.label, self.seed, self.transfers, self.work)
@@ -233,7 +233,7 @@ class TrainingCost:
 
 # ---------------------------------------------------------------- cells
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A training that is asked for.
 
     Attributes:
@@ -254,16 +254,16 @@ class Job:
     priced: bool = False
     without: tuple[ClientId, ...] = ()
 
-    def cell(self) -> Cell:
+    def cell(self) -> QueuedCell:
         """The cell; those that differ in `until` alone go on from each other."""
         table = {**vars(self), "method": as_json(self.method), "without": list(self.without)}
         home = hashlib.sha256(json.dumps({**table, "until": None, "priced": None}, sort_keys=True).encode())
-        return Cell({"do": "score", **table}, home.hexdigest())
+        return QueuedCell({"do": "score", **table}, home.hexdigest())
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a training has come to.
+    """The outcome of a training.
 
     Attributes:
         at, begun: Rounds done, and begun.
@@ -298,7 +298,7 @@ class Trained:
 
     @classmethod
     def of_json(cls, table: Mapping[str, Any]) -> "Trained":
-        """What `to_json` wrote."""
+        """The value that `to_json` wrote."""
         known = {
             "scores": table["scores"] and Scores.of_json(table["scores"]),
             "groups": tuple(tuple(g) for g in table["groups"]),
@@ -308,7 +308,9 @@ class Trained:
         return cls(**{**table, **known})
 
 
-def trained(sites: Sites, jobs: Sequence[Job]) -> Generator[Sequence[Cell], Sequence[Outcome], list[Trained]]:
+def trained(
+    sites: Sites, jobs: Sequence[TrainingJob]
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], list[Trained]]:
     """Ask for trainings, as a part of a plan.
 
     Raises:
@@ -351,7 +353,7 @@ class TrainingWork:
         """Train up to a round and score; None if there was no time to."""
         with threads(self.threads):
             try:
-                return self.score(Job(**{k: v for k, v in asked.items() if k != "do"}))
+                return self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
             except OutOfTime:
                 return None
 
@@ -361,7 +363,7 @@ class TrainingWork:
         own = (m for m in self.sites.experiment.methods if (m.name, m.options) == (name, options))
         return next((replace(m, label=label) for m in own), None) or config.method(name, options, label)
 
-    def score(self, asked: Job) -> Outcome:
+    def score(self, asked: TrainingJob) -> Outcome:
         """The outcome of a training."""
         job = replace(asked, method=self.method(asked.method), without=tuple(asked.without))  # type: ignore[arg-type]
         home = job.cell().home
@@ -382,7 +384,7 @@ class TrainingWork:
         of = (training.at, training.begun, training.sent, training.within, training.ended)
         return Trained(*of, "", scores, groups, cost, newcomers).to_json()
 
-    def begin(self, job: Job) -> Training:
+    def begin(self, job: TrainingJob) -> Training:
         """A training at its beginning."""
         sites, fed, method = self.sites, self.sites.fed, job.method
         if job.fold is not None:

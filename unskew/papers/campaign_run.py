@@ -22,7 +22,7 @@ from typing import Any
 
 from unskew import papers
 from unskew.decide import cells
-from unskew.decide.cells import Cell, Queue, queue
+from unskew.decide.cells import Queue, QueuedCell, queue
 from unskew.decide.crew import crew
 from unskew.decide.runs import RunWork
 from unskew.errors import ConfigError, DivergedError
@@ -92,16 +92,18 @@ class Standing:
 
 
 # ---------------------------------------------------------------- cells
-def arm_cell(arm: Arm, seed: int) -> Cell:
+def arm_cell(arm: Arm, seed: int) -> QueuedCell:
     """The cell of an arm under a seed."""
     experiment = config.to_toml(dataclasses.replace(arm.experiment, seeds=(seed,)))
     folder = f"arms/{arm.address}/seed-{seed}"
-    return Cell({"experiment": experiment, "folder": folder, "needs_all": arm.needs_all}, name=f"{arm.address}/{seed}")
+    return QueuedCell(
+        {"experiment": experiment, "folder": folder, "needs_all": arm.needs_all}, name=f"{arm.address}/{seed}"
+    )
 
 
-def whole_cell(whole: Whole) -> Cell:
+def whole_cell(whole: Whole) -> QueuedCell:
     """The cell of a whole reproduction."""
-    return Cell({"whole": dataclasses.asdict(whole)}, name=whole.address)
+    return QueuedCell({"whole": dataclasses.asdict(whole)}, name=whole.address)
 
 
 @dataclass(eq=False)
@@ -150,7 +152,7 @@ def result_of(whole: Whole, folder: Path) -> Path:
 
 
 def known(folder: Path) -> Queue:
-    """What the campaign in a folder has come to."""
+    """The state of the campaign in a folder."""
     return Queue(folder / QUEUE if (folder / QUEUE).exists() else None)
 
 
@@ -248,7 +250,7 @@ def run(
     work = CampaignWork(folder, callback if jobs is None else NoCallback(), data_dir=data_dir)
     with queue(folder / QUEUE) as kept, crew(work, jobs) as at_work:
 
-        def decided(number: int, claim: Planned | Whole) -> Generator[Sequence[Cell], Sequence[Any], None]:
+        def decided(number: int, claim: Planned | Whole) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
             if isinstance(claim, Whole):
                 yield [whole_cell(claim)]
             else:
@@ -257,7 +259,7 @@ def run(
                         yield [arm_cell(arm, seed) for arm in claim.arms]
             say(f"{number}/{len(campaign.claims)}: {_outcome_of(claim, kept)}")
 
-        def ended(cell: Cell, outcome: Any) -> None:
+        def ended(cell: QueuedCell, outcome: Any) -> None:
             write_status(campaign, kept, folder)
 
         write_status(campaign, kept, folder)

@@ -353,7 +353,7 @@ def thin(count: int, most: int = MOST_POINTS) -> list[int]:
 
 
 def ends(title: str, lines: Mapping[str, Curve], scale: float = 1.0) -> str:
-    """Where curves begin and end, for who cannot see them."""
+    """Both ends of curves, in words."""
     parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in lines.items())
     return f"{title}: {'; '.join(parts)}."
 
@@ -512,7 +512,7 @@ def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
 
 
 def group_sizes(data: Rows) -> alt.LayerChart:
-    """How many clients each group has, by round; `data` as `groups` takes it."""
+    """The number of clients in each group, by round; `data` as `groups` takes it."""
     bars = alt.Chart(rows(data)).mark_bar().encode(
         x=alt.X("column:O", title="round", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
         y=alt.Y("count():Q", title="clients"), color=alt.Color("group:N", legend=None),

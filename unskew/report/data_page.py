@@ -167,7 +167,7 @@ def _columns(look: Look) -> Section | None:
 
 
 def _shift_chart(look: Look) -> Chart | None:
-    """Where each site's mean lies, for the columns that differ most."""
+    """Each site's mean, for the columns that differ most."""
     chosen = sorted(
         (c for c in look.columns if c.between is not None and c.kind == "number"),
         key=lambda c: -(c.between.share if c.between else 0.0),

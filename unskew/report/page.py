@@ -78,7 +78,7 @@ def html(page: Page) -> str:
 
 
 def first_screen(page: Page) -> str:
-    """What a notebook shows of a page: its verdict, pictures and table, without a script."""
+    """A page as a notebook shows it: its verdict, pictures and table, without a script."""
     drawn = [replace(c, html=Markup(charts.still(c.drawing).decode())) for c in page.pictures]
     return _template("first.html").render(page=replace(page, pictures=drawn))
 
@@ -312,7 +312,7 @@ def _data(record: Record) -> Section:
 
 
 def _settings(records: Sequence[Record], names: Sequence[str]) -> list[Section]:
-    """How each run was configured, where it ran, and how it is run again."""
+    """Settings of each run, its machine, and the command that runs it again."""
     sections = []
     for name, record in zip(names, records, strict=True):
         named = f" of {name}" if len(records) > 1 else ""

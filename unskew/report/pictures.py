@@ -20,7 +20,7 @@ def colours(record: Record) -> dict[str, str]:
 
 
 def groups(record: Record, method: str | None = None) -> Chart | None:
-    """Who trained with whom by round, by default under the first method that forms groups; None if there is none."""
+    """Groups by round, by default under the first method that forms groups; None if there is none."""
     forming = record.reports(ClientGroups)
     method = method or next(iter(forming), "")
     history = grouping(record, method, None) if method in forming else None

@@ -35,7 +35,7 @@ Swatches = Mapping[str, Markup]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of the table of results: title, unit, each method's value and how it is written, and who leads."""
 
     title: str
@@ -46,7 +46,7 @@ class Column:
 
 
 # ---------------------------------------------------------------- the table of results
-def columns(record: Record) -> dict[str, Column]:
+def columns(record: Record) -> dict[str, TableColumn]:
     """Every column that the run can have, by the names that `headline` takes."""
     m, methods = record.headline, record.methods
     seeds = {method: counted_seeds(record, method) for method in methods}
@@ -57,36 +57,36 @@ def columns(record: Record) -> dict[str, Column]:
 
     def last(
         title: str, unit: str, metric: str, pick: tables.Pick = last_value, of: Measure = m, lead: bool = False
-    ) -> Column:
+    ) -> TableColumn:
         values = of_each(lambda method: tables.results(record, method, seeds[method], metric, pick))
         unit = ", ".join(filter(None, (unit, of.unit))) + tables.fewer_clients(record, metric)
         leader = tables.leader(record, metric) if lead else None
-        return Column(title, unit, values, partial(with_spread, measure=of), leader)
+        return TableColumn(title, unit, values, partial(with_spread, measure=of), leader)
 
-    def total(title: str, unit: str, names: Sequence[str], scale: float) -> Column:
+    def total(title: str, unit: str, names: Sequence[str], scale: float) -> TableColumn:
         def value(method: str) -> Spread | None:
             by_seed = [[record.series.get((method, s, name), {}) for name in names] for s in seeds[method]]
             if not by_seed or not all(any(rows) for rows in by_seed):
                 return None
             return Spread(tuple(math.fsum(v for row in rows for v in row.values()) / scale for rows in by_seed))
 
-        return Column(title, unit, of_each(value), lambda spread: amount(spread.mean))
+        return TableColumn(title, unit, of_each(value), lambda spread: amount(spread.mean))
 
-    def apart(title: str, metric: str, pick: tables.Pick = last_value) -> Column:
+    def apart(title: str, metric: str, pick: tables.Pick = last_value) -> TableColumn:
         values = {d.method: d for d in tables.paired(record, metric, base, pick)}
-        return Column(title, f"{POINTS * m.percent}95 %", values, bracket)
+        return TableColumn(title, f"{POINTS * m.percent}95 %", values, bracket)
 
-    def mean_of_clients(part: str, unit: str) -> Column:
+    def mean_of_clients(part: str, unit: str) -> TableColumn:
         return last("unseen clients", unit, f"{part}.{m.name}.mean")
 
     tail = tables.steadier(record)
     planned = {method: sum(c.method == method for c in record.cells) for method in methods}
     all_columns = {
-        "seeds": Column(
+        "seeds": TableColumn(
             "seeds", "", {k: Spread((float(len(s)),), planned[k] - len(s)) for k, s in seeds.items()},
             lambda s: f"{s.mean:.0f}" + f" of {s.mean + s.undefined:.0f}" * bool(s.undefined),
         ),
-        "round": Column(
+        "round": TableColumn(
             "last round", "",
             {k: Spread(tuple(float(tables.reached(record, k, s)) for s in of)) for k, of in seeds.items() if of},
             tables.span,
@@ -105,13 +105,13 @@ def columns(record: Record) -> dict[str, Column]:
         all_columns["personal_difference"] = apart(f"own, minus {base}", m.own)
     if alone is not None and record.clients and record.comparable:
         gains = {w.method: w for w in worth.worths(record)}
-        all_columns["gain"] = Column(
+        all_columns["gain"] = TableColumn(
             "gain over alone", f"{POINTS * m.percent}95 %", {k: w.whole for k, w in gains.items()},
             partial(worth.bracket, m=m),
         )  # fmt: skip
     all_columns |= {
         "worst_decile": last(f"own {m.label}", "worst tenth of clients", m.worst, lead=True),
-        "spread_over_clients": Column(
+        "spread_over_clients": TableColumn(
             "spread over clients", "points" if m.percent else "",
             of_each(lambda k: tables.results(record, k, seeds[k], m.across)), lambda s: m.show(s.mean),
         ),
@@ -174,7 +174,7 @@ def _by_own(record: Record) -> bool:
 
 
 def _table(
-    record: Record, shown: Mapping[str, Column], data: Mapping[str, Column], caption: str, note: str,
+    record: Record, shown: Mapping[str, TableColumn], data: Mapping[str, TableColumn], caption: str, note: str,
     swatches: Swatches | None = None,
 ) -> Table:  # fmt: skip
     """A row of these columns for each method, and the frame of all of `data`."""
@@ -189,7 +189,7 @@ def _table(
     return Table(caption, head, tuple(rows), note, data=frame(record, data))
 
 
-def frame(record: Record, of: Mapping[str, Column] | None = None) -> Frame:
+def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
     """The table of results unrounded: a row for each method.
 
     A mean has its standard deviation over seeds beside it as NAME_std, a difference its interval as NAME_low_95 and
@@ -221,8 +221,8 @@ def frame(record: Record, of: Mapping[str, Column] | None = None) -> Frame:
     return out
 
 
-def _note(record: Record, shown: Mapping[str, Column]) -> str:
-    """How the numbers in these columns are read."""
+def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
+    """Notes on the numbers in these columns."""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
     sentences = ["Last round; mean ± standard deviation over seeds."]
     if "tail" in shown and shown["tail"].values:

@@ -1,4 +1,4 @@
-"""What a terminal and Python show of a run: its table, the verdict in a sentence, and notes of a line each."""
+"""A run as a terminal and Python show it: its table, the verdict in a sentence, and notes of a line each."""
 
 import re
 import textwrap

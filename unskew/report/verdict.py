@@ -1,4 +1,4 @@
-"""What a run says in words: what was run, its verdict in a sentence, and notes of a line each."""
+"""A run in words: what was run, its verdict in a sentence, and notes of a line each."""
 
 import math
 from collections.abc import Mapping, Sequence

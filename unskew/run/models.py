@@ -508,7 +508,7 @@ def card_of(model: nn.Module) -> ModelCard:
 
 
 def notation(inputs: Inputs) -> tables.TableOptions:
-    """How the CSV file that a model was trained on is written, as far as it was said."""
+    """Options of the CSV file that a model was trained on, as far as they were given."""
     return tables.TableOptions(
         "", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal, encoding=inputs.encoding
     )

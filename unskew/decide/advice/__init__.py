@@ -27,7 +27,7 @@ from unskew.decide.advice.check import MOST_LEFT_OUT, SEEDS, check, newcomers
 from unskew.decide.advice.measure import AdviceWork, measure
 from unskew.decide.advice.page import CELLS, require_place, write_advice
 from unskew.decide.advice.race import FOLDS, local_of, race
-from unskew.decide.cells import Cell, Outcome, queue, run
+from unskew.decide.cells import Outcome, QueuedCell, queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
 from unskew.decide.pages import own_folder
@@ -180,7 +180,7 @@ def advise_experiment(
 
 def _plan(
     sites: Sites, limits: Constraints, say: Callable[[str], None], folds: int, fresh_seeds: int
-) -> Generator[Sequence[Cell], Sequence[Outcome], Advice]:
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Advice]:
     which = f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}"
     say(f"{sites.experiment.name}: {which}; measuring how they differ")
     measured = yield from measure(sites, local_of(sites))

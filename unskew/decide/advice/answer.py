@@ -130,7 +130,7 @@ class Advice:
 
     @property
     def _lost(self) -> str:
-        """Which of the race's choice, FedAvg and training alone could not be trained, and why; empty if all could."""
+        """Trainings that could not be had, and why"""
         chosen, lost = self.race.chosen, {**self.race.lost, **self.check.lost}
         if self.limits.megabytes is not None:  # that it sends too much is known
             lost = {**lost, FEDAVG: self.check.lost.get(FEDAVG, "")}
@@ -200,7 +200,7 @@ class Advice:
         return frozenset(g[0] for g in self.check.groups if len(g) == 1)
 
     def reading(self, c: ClientId) -> str:
-        """What a site's gain means, in few words."""
+        """A site's gain in few words."""
         for clients, words in (
             (self.by_themselves, "by itself"),
             (self.useless, "worse than a constant"),
@@ -325,7 +325,7 @@ class Advice:
         return " ".join((f"{sure}; no choice has seen these {n:,} rows.", *lost))
 
     def _surer(self) -> str:
-        """What may decide: more of what the interval is mostly over, other rates, more rounds."""
+        """Remedies: more of what the interval is mostly over, other rates, more rounds."""
         gain, race, chosen = self.gain, self.race, self.check.answering(self.race)
         if gain is None or gain.high is None:
             return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Asking, Candidate, Race
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, OutOfTime, Sites
-from unskew.decide.training import Groups, Job, Trained, TrainingCost, trained
+from unskew.decide.training import Groups, Trained, TrainingCost, TrainingJob, trained
 from unskew.protocol import ClientId
 from unskew.report.gain import Gain
 from unskew.report.stats import CONFIDENCE
@@ -114,7 +114,7 @@ def check(
             free = label in (ALONE, POOLED)
             rounds, cap = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
             priced = seed == first and chosen is not None and label in (chosen.method.label, FEDAVG)
-            jobs.append(Job(entry.method, seed, rounds, rounds, megabytes=cap, priced=priced))
+            jobs.append(TrainingJob(entry.method, seed, rounds, rounds, megabytes=cap, priced=priced))
         try:
             of_seed = dict(zip(entries, (yield from trained(sites, jobs)), strict=True))
         except OutOfTime:
@@ -193,7 +193,7 @@ def newcomers(
         seed, rounds = checked.seeds[0], race.rounds
         try:
             (of,) = yield from trained(
-                sites, [Job(chosen.method, seed, rounds, rounds, megabytes=limits.megabytes, without=fold)]
+                sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=limits.megabytes, without=fold)]
             )
         except OutOfTime:
             say("newcomers: there was no time for all")

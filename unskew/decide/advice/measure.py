@@ -17,7 +17,7 @@ from scipy.spatial.distance import squareform
 
 from unskew.algorithms.hcct import HCCTState
 from unskew.data.look import Disagreement, look, of_dataset
-from unskew.decide.cells import Cell, Outcome
+from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.sites import OutOfTime, Sites
 from unskew.decide.training import Groups, Training, TrainingWork, threads
 from unskew.errors import UnskewError
@@ -50,13 +50,15 @@ class SiteDisagreement:
     why: str = ""
 
 
-def measure(sites: Sites, local: dict[str, Any]) -> Generator[Sequence[Cell], Sequence[Outcome], SiteDisagreement]:
+def measure(
+    sites: Sites, local: dict[str, Any]
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], SiteDisagreement]:
     """The plan that measures the disagreement of the sites; `local` are the settings of their training."""
     sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
     numbers = _numbers(sites)
     if len(sizes) > MOST_SITES:
         return SiteDisagreement(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
-    cell = Cell({"do": "directions", "local": local})
+    cell = QueuedCell({"do": "directions", "local": local})
     (outcome,) = yield [cell]
     if outcome is None:
         sites.clock.cut = True

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from unskew.decide.advice.measure import MOST_SITES, SiteDisagreement
-from unskew.decide.cells import Cell, Outcome
+from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.scores import Scores, difference, together
 from unskew.decide.sites import Constraints, OutOfTime, Sites
-from unskew.decide.training import Groups, Job, Trained, trained
+from unskew.decide.training import Groups, Trained, TrainingJob, trained
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Method
 from unskew.tasks.measure import Measure
@@ -48,7 +48,7 @@ AT_RATE = " at rate 0.000316"
 
 ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
 
-Asking = Generator[Sequence[Cell], Sequence[Outcome], T]
+Asking = Generator[Sequence[QueuedCell], Sequence[Outcome], T]
 """A part of a plan."""
 
 
@@ -237,7 +237,7 @@ class Race:
         """
         sites, folds = self.sites, range(self.folds)
         cap, seed = self.limits.megabytes if limited else None, sites.experiment.seeds[0]
-        jobs = [Job(e.method, seed + k * FOLD_SEEDS, rounds, until, k, cap) for e in entries for k in folds]
+        jobs = [TrainingJob(e.method, seed + k * FOLD_SEEDS, rounds, until, k, cap) for e in entries for k in folds]
         results = yield from trained(sites, jobs)
         for i, entry in enumerate(entries):
             self.take(entry, results[i * self.folds : (i + 1) * self.folds])

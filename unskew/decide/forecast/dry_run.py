@@ -60,7 +60,7 @@ KEY = Key(0) / "rehearsal"
 
 @dataclass
 class Requests:
-    """What is asked for in one round, or in one evaluation.
+    """Requests of one round, or of one evaluation.
 
     Attributes:
         bytes: Bytes sent, by direction.

@@ -163,7 +163,7 @@ def forecast(
 
 
 def _notes(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> list[str]:
-    """What the run's settings say beforehand, as of privacy."""
+    """Notes that follow from the run's settings, as of privacy."""
     clients = next(iter(feds.values())).num_clients
     given = experiment.rounds, clients, experiment.cohort(clients)
     planned = [(m.label, hook(m.algorithm, "planned")) for m in experiment.methods]
@@ -314,7 +314,7 @@ class _Clock:
                 self.lines[kind] = of_prior(prepared, kind, n, each)
 
     def cost(self, driven: _Driven, notes: list[str]) -> MethodCost:
-        """What a method will cost."""
+        """The cost of a method."""
         label, runs = driven.method.label, driven.runs
         if not runs:
             return MethodCost(label)

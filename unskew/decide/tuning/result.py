@@ -5,11 +5,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unskew.decide.cells import Cell, Outcome
+from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.follow_up import under_fresh_seeds
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites
-from unskew.decide.training import Job, trained
+from unskew.decide.training import TrainingJob, trained
 from unskew.decide.tuning.search import Budget, Searched
 from unskew.errors import shown
 from unskew.experiment.config import Experiment
@@ -56,7 +56,7 @@ class TuningGain:
 
     @property
     def reading(self) -> str:
-        """What tuning did, in few words."""
+        """The effect of tuning in few words."""
         if self.gain is None:
             fate = "diverged under {} (default) and {} (tuned) fresh seeds".format(*self.diverged)
             return f"{fate}, default kept" if self.default_stays else fate
@@ -92,7 +92,7 @@ class Tuning:
 
     @property
     def lead(self) -> str:
-        """What tuning was worth, for each method."""
+        """The gain from tuning, for each method."""
         m = self.sites.measure
         parts = [
             f"{label} {worth.reading}" + ("" if worth.gain is None or worth.kept else f" ({bracket(worth.gain, m)})")
@@ -128,12 +128,12 @@ class Tuning:
 
 def compared(
     sites: Sites, searched: Searched, seeds: Sequence[int], note: Callable[[str], None]
-) -> Generator[Sequence[Cell], Sequence[Outcome], TuningGain]:
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], TuningGain]:
     """The plan that trains a method as it was and as it is tuned, under fresh seeds, judged by test rows."""
     note(f"{searched.method.label}: default and tuned settings on test rows, {len(seeds)} fresh seeds")
     settings = [searched.method] if searched.tuned == searched.method else [searched.method, searched.tuned]
     rounds, enough = sites.experiment.rounds, sites.experiment.stop.megabytes
-    jobs = [Job(m, seed, rounds, rounds, enough=enough) for m in settings for seed in seeds]
+    jobs = [TrainingJob(m, seed, rounds, rounds, enough=enough) for m in settings for seed in seeds]
     results = yield from trained(sites, jobs)
     halves = [
         tuple(r.scores for r in part if r.scores is not None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unskew.decide.cells import Cell, Outcome
+from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.sites import Sites, measurable
 from unskew.decide.training import Training, TrainingWork, as_json, threads
 from unskew.decide.tuning.space import present, with_values
@@ -121,7 +121,7 @@ class Searched:
 
 def search(
     sites: Sites, method: Method, ranges: Mapping[str, Search], budget: Budget, note: Callable[[str], None]
-) -> Generator[Sequence[Cell], Sequence[Outcome], Searched]:
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Searched]:
     """The plan of a method's search."""
     trials: list[Trial] = []
     fold = judging_fold(sites)
@@ -135,7 +135,7 @@ def search(
             "pruner": budget.pruner,
             "earlier": earlier,
         }
-        outcomes = yield [Cell({**asked, "number": n}) for n in numbers]
+        outcomes = yield [QueuedCell({**asked, "number": n}) for n in numbers]
         trials += [Trial(**outcome) for outcome in outcomes]
         best = _best(trials, sites.measure.higher)
         score = "none is complete" if best is None else sites.measure.show(trials[best].score or 0.0)

@@ -146,7 +146,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 # ---------------------------------------------------------------- figures
 def distance_chart(histories: Sequence[DWHistory], marks: Mapping[str, str]) -> Chart:
-    """How far SL and CR are apart, by round."""
+    """The distance of SL and CR, by round."""
     lines = {t.method: t.distance for t in histories if t.distance is not None}
     title = "Soft labels against class relations"
     drawn = charts.curves(charts.of_curves(lines), marks, "round", "‖SL − CR‖", log=True)

@@ -36,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a method spent up to its first evaluation that reaches the target, over the seeds that reached it.
+    """Spent by a method up to its first evaluation that reaches the target, over the seeds that reached it.
 
     `seeds` have a target and were evaluated; `rounds` is None if none reached it, an amount if it was not recorded.
     """
@@ -85,7 +85,7 @@ def quantities(record: Record) -> tuple[Expense, ...]:
 
 
 def priced(record: Record) -> tuple[tuple[Expense, ...], str]:
-    """What the run spends on the air under its own radio, and in words which that is; nothing if it modelled none.
+    """Airtime and energy of the run under its own radio, and in words which that is; nothing if it modelled none.
 
     Raises:
         RunError: If the run's folder cannot be priced.

@@ -87,7 +87,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 
 def aligned(name: str, sent: Embeddings) -> str:
-    """What the server's alignment did, in a sentence."""
+    """The effect of the server's alignment, in a sentence."""
     start = f"{name}: {counted(sent.sent, 'embedding')} of {counted(len(set(sent.owners)), 'client')}"
     pairs = matched(sent)
     if not pairs:

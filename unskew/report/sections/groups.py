@@ -236,7 +236,7 @@ def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> C
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
-    """Who trained with whom: a square for each client and round; of many clients the sizes of the groups."""
+    """Groups: a square for each client and round; of many clients the sizes of the groups."""
     at = [g.seen[i] for i in charts.thin(len(g.seen), MOST_ROUNDS)]
     cells = [
         {"column": s.round, "row": g.called(c), "group": "alone" if numbers[0] == ALONE else str(numbers[0] + 1)}
