@@ -40,15 +40,20 @@ def tables(folder: Path) -> list[Table]:
 def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
     hcct, flsc = tables(made.make_run(tmp_path / "made"))
     assert hcct.caption == "hcct, seed 0, round 3"
-    assert [title for title, _ in hcct.head] == ["client", "group", "utility", "utility", "accuracy"]
+    assert [title for title, _ in hcct.head] == ["client", "group", "utility", "utility", "accuracy", "gain over alone"]
     assert [(row.name, *row.cells) for row in hcct.entries] == [
-        ("0", "1", "0.90", "0.50", "90.0"),
-        ("1", "1", "0.80", "0.75", "80.0"),
-        ("2", "1", "0.70", "0.80", "70.0"),
-        ("3", "alone", "0.40", "0.90", "60.0"),
+        ("0", "1", "0.90", "0.50", "90.0", "+10.00"),
+        ("1", "1", "0.80", "0.75", "80.0", "0.00"),
+        ("2", "1", "0.70", "0.80", "70.0", "−10.00"),
+        ("3", "alone", "0.40", "0.90", "60.0", "0.00"),
     ]
-    assert [title for title, _ in flsc.head] == ["client", "group", "accuracy"]  # it has no utilities
-    assert flsc.entries[1].cells == ("1, 2", "80.0")  # groups may overlap
+    assert [title for title, _ in flsc.head] == [
+        "client",
+        "group",
+        "accuracy",
+        "gain over alone",
+    ]  # it has no utilities
+    assert flsc.entries[1].cells == ("1, 2", "80.0", "0.00")  # groups may overlap
 
 
 def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def _begun(row: dict[str, object]) -> bool:
 
 def test_a_comparison_of_one_run_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"at least two run folders, got 1"):
-        write_comparison([run], tmp_path / "out.html")
+        write_comparison([run], tmp_path / "out.html", ["run"])
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(
@@ -394,7 +394,7 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(run: Path, t
     """The same numbers in one run of two methods and in two runs of one: the same differences."""
     whole = read(make_run(tmp_path / "whole", METHODS[:2]))
     split = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    page = said(write_comparison(split, tmp_path / "out.html"))
+    page = said(write_comparison(split, tmp_path / "out.html", [m.name for m in METHODS[:2]]))
     assert "Differences to FedAvg/FedAvg" in page
     merged = merge([read(f) for f in split], ["a", "b"])
     assert merged.baseline == "a/FedAvg"

@@ -18,14 +18,12 @@ from unskew.report.stats import Spread, interval
 from unskew.report.tables import (
     Difference,
     amount,
-    cost_curve,
     counted_seeds,
     curve,
     paired,
     paired_tails,
     reference,
     standing,
-    time_curve,
 )
 
 Series = Mapping[tuple[str, int, str], Mapping[int, float]]
@@ -71,22 +69,22 @@ def test_accuracy_by_traffic_counts_rounds_without_an_evaluation():
     """Evaluated at rounds 0 and 2 only, 1 MB a round in each of two directions: x = 0 and 4 MB."""
     series = {("A", 0, "global.accuracy"): {0: 0.1, 2: 0.5}}
     series |= {("A", 0, f"bytes.{d}"): {1: 1e6, 2: 1e6} for d in ("up", "d2d")}
-    found = cost_curve(record(series), "A")
+    found = curve(record(series), "A", "global.accuracy", "traffic")
     assert found is not None
     assert found.x == (0.0, 4.0)
     assert found.mean == (0.1, 0.5)
-    assert cost_curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A") is None
+    assert curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A", "global.accuracy", "traffic") is None
 
 
 def test_accuracy_by_time_counts_the_seconds_up_to_a_round_as_a_mean_over_seeds():
     """Round 1 takes 1 s and 3 s, round 2 takes 2 s twice; evaluated at rounds 0 and 2: x = 0 and (3 + 5) / 2."""
     series = {("A", s, "global.accuracy"): {0: 0.1, 2: 0.5} for s in (0, 1)}
     series |= {("A", 0, "seconds"): {1: 1.0, 2: 2.0}, ("A", 1, "seconds"): {1: 3.0, 2: 2.0}}
-    found = time_curve(record(series), "A")
+    found = curve(record(series), "A", "global.accuracy", "time")
     assert found is not None
     assert found.x == (0.0, 4.0)
     assert found.mean == (0.1, 0.5)
-    assert time_curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A") is None
+    assert curve(record({("A", 0, "global.accuracy"): {0: 0.1}}), "A", "global.accuracy", "time") is None
 
 
 def test_a_curve_keeps_to_the_rounds_that_every_seed_has():

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own
 from unskew.cli.text import escape, with_options
@@ -19,7 +17,6 @@ from unskew.errors import ConfigError, warn
 
 if TYPE_CHECKING:
     from unskew.data.look import Look
-    from unskew.report.section import Table as ReportTable
 
 MOST_PRINTED = 30
 LONGEST_PRINTED = 60
@@ -191,7 +188,7 @@ def _agreed(sources: list[str]) -> dict[str, Any]:
 
 
 def _print(look: "Look", written: Callable[[str], str]) -> None:
-    from unskew.report import data_page
+    from unskew.report import data_page, render
 
     console = Console()
     console.print(f"[bold]{escape(look.name)}[/]: {escape(look.lead)}", highlight=False)
@@ -203,21 +200,10 @@ def _print(look: "Look", written: Callable[[str], str]) -> None:
     gaps = data_page.gaps_table(look, MOST_PRINTED)
     tables += [] if gaps is None else [gaps]
     for table in tables:
-        console.print(_drawn(table, MOST_PRINTED))
+        left = len(table.entries) - MOST_PRINTED
+        more = f"and {left:,} more" if left > 0 else table.note
+        some = dataclasses.replace(table, entries=table.entries[:MOST_PRINTED], note=more)
+        print("\n" + render.text(some, console.width), end="")
+    print()
     for sentence in look.notes:
         console.print(f"- {written(sentence)}", markup=False, highlight=False)
-
-
-def _drawn(table: "ReportTable", most: int) -> Table:
-    drawn = Table(title=table.caption, box=SIMPLE, padding=(0, 1), pad_edge=False, collapse_padding=True)
-    for i, (title, unit) in enumerate(table.head):
-        left = i == 0 or i in table.text
-        drawn.add_column(
-            escape(f"{title}\n{unit}" if unit else title), justify="left" if left else "right", overflow="fold"
-        )
-    for entry in table.entries[:most]:
-        drawn.add_row(escape(entry.name), *map(escape, entry.cells))
-    if len(table.entries) > most:
-        drawn.add_row(f"and {len(table.entries) - most:,} more", *[""] * (len(table.head) - 1))
-    drawn.caption = table.note or None
-    return drawn

@@ -53,7 +53,7 @@ from unskew.papers.toolkit import (
 )
 from unskew.record.logs import rows as log
 from unskew.record.reader import info_of, read
-from unskew.report.sections.group_history import adjusted_rand, members
+from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import Curve
 
 Floats = npt.NDArray[np.float64]

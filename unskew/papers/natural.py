@@ -33,7 +33,7 @@ from unskew.papers.toolkit import (
 )
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.record.reader import info_of, read
-from unskew.report.sections.group_history import adjusted_rand, members
+from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import welch
 from unskew.run import setup as run_setup
 

@@ -4,19 +4,17 @@ import math
 from collections.abc import Sequence
 
 from unskew.report import charts
-from unskew.report.section import Frame
 from unskew.run.audit import Audit
 
 
 def document(audits: Sequence[Audit]) -> str:
     """An SVG file with a row for each method: a disc at the lower bound found, a line to the claimed upper bound."""
-    data: Frame = {
-        "method": [a.method for a in audits],
-        "lower": [a.lower for a in audits],
-        "claimed": [a.claimed if math.isfinite(a.claimed) else None for a in audits],
-    }
+    rows = [
+        {"name": a.method, "value": a.lower, "low": a.lower, "high": a.claimed if math.isfinite(a.claimed) else None}
+        for a in audits
+    ]
     caption = (
         f"Disc: epsilon that a method has at least ({100 * audits[0].confidence:g} % confidence). "
-        "Bar: what it claims at most. A disc right of its bar refutes the claim."
+        "Line: to what it claims at most. A line to the left refutes the claim."
     )
-    return charts.document(charts.audit(data), "Audit of differential privacy", caption)
+    return charts.document(charts.forest(rows, "epsilon"), "Audit of differential privacy", caption)

@@ -491,15 +491,6 @@ def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, 
     return themed(drawn.resolve_scale(**{free: "independent"}) if free else drawn, facets=columns)
 
 
-def panels(data: Rows, x: alt.X, y: alt.Y, order: Sequence[str], columns: int) -> Any:
-    """Matrices of shares: `panel`, `value` and whatever the axes name."""
-    shade = alt.Opacity("value:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1]))
-    base = alt.Chart(rows(data)).mark_rect(color=COLOURS[0]).encode(
-        x=x, y=y, opacity=shade, tooltip=[alt.Tooltip("panel:N"), x.shorthand, y.shorthand, "value:Q"]
-    )  # fmt: skip
-    return faceted(base, order, columns)
-
-
 def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
     """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
 
@@ -641,21 +632,3 @@ def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) 
         best[m] = (max if higher else min)(best.get(m, score), score)
         points.append({"method": m, "x": r["trial"], "mean": best[m], "low": best[m], "high": best[m]})
     return curves(points, of, "trial", y)
-
-
-def audit(data: Rows) -> alt.LayerChart:
-    """Epsilon that was measured at least, beside what is claimed at most, a row for each method.
-
-    Args:
-        data: method, lower, claimed (None where nothing is claimed).
-    """
-    scale = alt.Scale(type="symlog", constant=1)
-    base = alt.Chart(rows(data)).encode(
-        y=names("method"), color=by_name(colours([r["method"] for r in _each(data)])),
-        tooltip=_tip("method:N", "lower:Q", "claimed:Q"),
-    )  # fmt: skip
-    lower = alt.X("lower:Q", scale=scale, title="epsilon, log scale from 1 on")
-    bar = base.mark_tick(thickness=3, size=18).encode(x=alt.X("claimed:Q", scale=scale))
-    disc = base.mark_point(filled=True, size=80, opacity=1).encode(x=lower)
-    line = base.mark_rule().encode(x=lower, x2="claimed:Q")
-    return themed(alt.layer(line, bar, disc).properties(height=alt.Step(30)))

@@ -1,15 +1,14 @@
 """The page of a first look at data (`unskew.data.look`), and the tables that the command prints of it."""
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unskew.data.look import Look, SiteLook
+from unskew.data.look import Look
 from unskew.report import charts
 from unskew.report.page import Page, write_page
+from unskew.report.pictures import shares
 from unskew.report.section import Chart, Section, Table, TableRow, columns, table
-from unskew.tasks.targets import Label
 
 MOST_SITES = 20
 """Sites up to which each has a mark in figures."""
@@ -137,24 +136,13 @@ def _sites(look: Look) -> Section | None:
         return None
     drawn = [("Rows and classes by site", look.classes, look.sites)]
     drawn += [(f"Rows and classes of {of.name} by site", of.classes, of.sites) for of in look.targets]
-    pictures = tuple(_labels_chart(title, classes, sites) for title, classes, sites in drawn if classes)
+    pictures = tuple(
+        shares(title, [(s.name, s.train + s.test, s.labels) for s in sites], list(map(str, classes)), "site", "classes")
+        for title, classes, sites in drawn
+        if classes
+    )
     tables = (sites_table(look), *times_tables(look), *target_tables(look)) if len(look.sites) <= 200 else ()
     return Section("Sites", "", pictures, tables, "rows, target and gaps")
-
-
-def _labels_chart(title: str, classes: Sequence[Label], sites: Sequence[SiteLook]) -> Chart:
-    alt = "; ".join(
-        f"{s.name}: {s.train + s.test} rows, " + ", ".join(f"{c} {n}" for c, n in zip(classes, s.labels, strict=True))
-        for s in sites[:MOST_SITES]
-    )
-    cells = [
-        {"column": f"{s.name} ({s.train + s.test:,})", "row": str(c), "value": n / max(sum(s.labels), 1)}
-        for s in sites[:MOST_DRAWN]
-        for c, n in zip(classes, s.labels, strict=True)
-    ]
-    some = f" The first {MOST_DRAWN} of {len(sites):,} sites." if len(sites) > MOST_DRAWN else ""
-    chart = charts.matrix(columns(cells), "site (rows)", "class", "share")
-    return Chart(title, f"Darker: a larger share of the site’s rows.{some}", chart, alt)
 
 
 def _disagreement(look: Look) -> Section | None:

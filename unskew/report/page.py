@@ -126,13 +126,13 @@ def write_report(run: Path | Record, out: Path | None = None) -> Path:
     return write_page(of_run(record), record.folder / "report.html" if out is None else Path(out))
 
 
-def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | None = None, remark: str = "") -> Path:
+def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], remark: str = "") -> Path:
     """Write one page that sets several runs side by side, and return `out`.
 
     Args:
         folders: Folders of the runs.
         out: The page.
-        names: Distinct names of the runs; by default those of their experiments.
+        names: Distinct names of the runs.
         remark: A sentence on these runs, for the head of the page.
 
     Raises:
@@ -141,17 +141,8 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str] | 
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
     records = [read(f) for f in folders]
-    names = _names(records) if names is None else names
     page = of_run(merge(records, names), records, names)
     return write_page(replace(page, warnings=[*([remark] if remark else []), *page.warnings]), Path(out))
-
-
-def _names(records: Sequence[Record]) -> list[str]:
-    """Distinct names: the runs' own, else with their folders, else with their places in the list."""
-    own = [r.name for r in records]
-    foldered = [f"{r.name} ({r.folder})" for r in records]
-    numbered = [f"{name}, {i}" for i, name in enumerate(own, start=1)]
-    return next((names for names in (own, foldered) if len(set(names)) == len(names)), numbered)
 
 
 def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] = (), brief: bool = False) -> Page:

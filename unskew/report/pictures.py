@@ -1,14 +1,13 @@
 """The pictures of a run: each from its record, with its words and a text for who cannot see it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 from unskew.info import ClientGroups
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables, verdict, worth
 from unskew.report.gain import Gain
 from unskew.report.section import Chart, columns
-from unskew.report.sections.group_history import grouping, places
-from unskew.report.stats import Curve
+from unskew.report.sections.groups import grouping, rounds_chart
 from unskew.report.tables import Difference
 from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
@@ -22,24 +21,10 @@ def colours(record: Record) -> dict[str, str]:
 
 def groups(record: Record, method: str | None = None) -> Chart | None:
     """Groups by round, by default under the first method that forms groups; None if there is none."""
-    of = record.reports(ClientGroups)
-    method = method or next(iter(of), None)
-    history = grouping(record, method, None) if method in of and method is not None else None
-    if history is None:
-        return None
-    cells = [
-        {
-            "row": history.called(c),
-            "column": str(seen.round),
-            "group": str(numbers[0] + 1) if numbers[0] >= 0 else "alone",
-        }
-        for seen in history.seen
-        for c, numbers in places(seen.groups, seen.numbers).items()
-    ]
-    title = f"Groups of {method} by round"
-    chart = charts.groups(columns(cells), "round", "client")
-    last = len({g for g in history.last.groups if len(g) > 1})
-    return Chart(title, "A colour is a group.", chart, f"{title}: {counted(last, 'group')} in the last round.")
+    forming = record.reports(ClientGroups)
+    method = method or next(iter(forming), "")
+    history = grouping(record, method, None) if method in forming else None
+    return None if history is None else rounds_chart(history)
 
 
 def spread(record: Record) -> Chart | None:
@@ -101,21 +86,15 @@ def clients(w: Worth, m: Measure) -> Chart:
     return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{told}.")
 
 
-def curve(record: Record, by: str, metric: str | None = None, y: str = "") -> Chart | None:
+def curve(record: Record, by: tables.By, metric: str | None = None, y: str = "") -> Chart | None:
     """A metric, by default the headline, by round, traffic or time; None where nobody has it."""
     m = record.headline
-    shared = any(name == m.shared for _, _, name in record.series)
-    metric = metric or (m.shared if shared else m.own)
+    metric = metric or (m.shared if any(name == m.shared for _, _, name in record.series) else m.own)
     y = y or ("global " if metric == m.shared else "own ") + m.axis
     scale = 1.0 if metric.endswith("loss") else m.scale
     x = {"round": "round", "traffic": "sent so far, MB", "time": "time so far, s"}[by]
-    of: Mapping[str, Callable[[Record, str], Curve | None]] = {
-        "round": lambda record, method: tables.curve(record, method, metric),
-        "traffic": tables.cost_curve,
-        "time": tables.time_curve,
-    }
-    lines = {method: c for method in record.methods if (c := of[by](record, method)) is not None}
-    if not lines or (by != "round" and not shared):
+    lines = {method: c for method in record.methods if (c := tables.curve(record, method, metric, by)) is not None}
+    if not lines:
         return None
     data = charts.of_curves(lines, scale)
     title = f"{beginning(y.partition(',')[0])} by {by}"
@@ -132,23 +111,38 @@ def curve(record: Record, by: str, metric: str | None = None, y: str = "") -> Ch
 
 
 MOST_COLUMNS = 100
+"""Clients of a picture that has a column for each."""
 
 
 def labels(first: DataSplit) -> Chart | None:
     """The share of each label at each client, darker where it is more."""
     if not first.label_counts or len(first.label_counts[0]) < 2:
         return None
-    cells = []
-    for k, counts in enumerate(first.label_counts[:MOST_COLUMNS]):
-        total = sum(counts) or 1
-        client = f"{first.client(k)} ({first.sizes[k]:,})" if len(first.sizes) <= 30 else first.client(k)
-        cells += [
-            {"column": client, "row": first.label(i), "value": n / total, "shown": n} for i, n in enumerate(counts)
-        ]
-    what, clients = first.counted, len(first.sizes)
-    some = f", the first {MOST_COLUMNS} of {clients:,}" if clients > MOST_COLUMNS else ""
-    title = f"{beginning(what)} by client"
-    sizes = f"{min(first.sizes):,} to {max(first.sizes):,} examples"
-    alt = f"Shares of {len(first.label_counts[0])} {what} at {counted(clients, 'client')} of {sizes}."
-    chart = charts.matrix(columns(cells), "client (training examples)", what, "share")
-    return Chart(title, f"Darker: a larger share of the client’s examples{some}.", chart, alt, wide=True)
+    clients = [
+        (first.client(k), n, counts) for k, (n, counts) in enumerate(zip(first.sizes, first.label_counts, strict=True))
+    ]
+    names = [first.label(i) for i in range(len(first.label_counts[0]))]
+    return shares(f"{beginning(first.counted)} by client", clients, names, "client", first.counted)
+
+
+def shares(
+    title: str, sites: Sequence[tuple[str, int, Sequence[int]]], classes: Sequence[str], site: str, what: str
+) -> Chart:
+    """The share of each class at each site, darker where it is more.
+
+    Args:
+        title: The chart's.
+        sites: Name of each, its rows, and those of each class.
+        classes: Their names.
+        site, what: What a site, and what the classes, are called.
+    """
+    cells = [
+        {"column": f"{name} ({rows:,})", "row": label, "value": n / (sum(counts) or 1)}
+        for name, rows, counts in sites[:MOST_COLUMNS]
+        for label, n in zip(classes, counts, strict=True)
+    ]
+    some = f", the first {MOST_COLUMNS} of {len(sites):,}" if len(sites) > MOST_COLUMNS else ""
+    sizes = [rows for _, rows, _ in sites]
+    told = f"Shares of {len(classes)} {what} at {counted(len(sites), site)} of {min(sizes):,} to {max(sizes):,} rows."
+    chart = charts.matrix(columns(cells), f"{site} (rows)", what, "share")
+    return Chart(title, f"Darker: a larger share of the {site}’s rows{some}.", chart, told, wide=True)

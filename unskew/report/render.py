@@ -40,7 +40,6 @@ def text(table: Table, width: int = WIDTH, note: bool = True) -> str:
     columns = [
         [title, unit, *(e.cells[k] for e in table.entries)] for k, (title, unit) in enumerate(table.head[1:])
     ]  # fmt: skip
-    units = any(column[1] for column in columns)
     words = {k - 1 for k in table.text}
     space = width - min(max(map(cell_len, first)), NAME_WIDTH) - 2
     blocks: list[list[int]] = [[]]
@@ -52,14 +51,15 @@ def text(table: Table, width: int = WIDTH, note: bool = True) -> str:
             left = space
         blocks[-1].append(k)
         left -= wide
-    parts = [_block(first, [(columns[k], k in words) for k in block], units, space) for block in blocks]
+    parts = [_block(first, [(columns[k], k in words) for k in block], space) for block in blocks]
     lines = [*textwrap.wrap(table.caption, width), "\n\n".join(parts)]
     lines += textwrap.wrap(table.note, width) if note and table.note else []
     return "\n".join(lines) + "\n"
 
 
-def _block(first: Sequence[str], columns: Sequence[tuple[Sequence[str], bool]], units: bool, space: int) -> str:
+def _block(first: Sequence[str], columns: Sequence[tuple[Sequence[str], bool]], space: int) -> str:
     """Columns beside the rows' names; cells that are too long are folded."""
+    units = any(column[1] for column, _ in columns)
     held = [(_folded(first, NAME_WIDTH), True), *((_folded(column, space), word) for column, word in columns)]
     widths = [max(cell_len(line) for cell in column for line in cell) for column, _ in held]
     lines = []

@@ -369,41 +369,30 @@ def _client_gains(record: Record, worths: Sequence[worth.Worth]) -> Table:
 # ---------------------------------------------------------------- clients
 @dataclass(frozen=True)
 class ClientResult:
-    """A method's result at a client: its label, the only seed that has it (None where all have it), its test rows."""
+    """A method's result at a client, and by seed its number of test rows, 0 if not known."""
 
     method: str
-    label: str | int
-    seed: int | None
-    number: int
+    client: worth.Client
     tested: Mapping[int, int]
     spread: Spread
-
-    @property
-    def name(self) -> str:
-        """The client in words."""
-        called = self.label if isinstance(self.label, str) else f"client {self.label}"
-        return called if self.seed is None else f"{called} of seed {self.seed}"
 
 
 def client_results(record: Record) -> list[ClientResult]:
     """Each method's results of its clients, in the run's order; empty if the run has none of single clients."""
-    names = {seed: split.client_names for seed, split in record.partitions.items()}
-    # Clients without names are drawn anew by each seed, and so are others.
-    lasting = len(record.seeds) == 1 or (len(set(names.values())) == 1 and all(names.values()))
-    out = []
+    same, out = worth.lasting(record), []
     for method in record.methods:
         by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
         seeds = counted_seeds(record, method)
         for seed in seeds:
+            names = record.partitions[seed].client_names if seed in record.partitions else ()
             for c in record.clients.get((method, seed), {}):
-                who = (names[seed][c] if names.get(seed) else c, None if lasting else seed)
-                by_client.setdefault(who, {})[seed] = c
-        planned = len(seeds) + len(record.diverged_seeds(method)) if lasting else 1
-        for (label, only), numbers in by_client.items():
+                by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
+        planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1
+        for numbers in by_client.values():
             tested = {seed: round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()}
             values = tuple(record.clients[method, seed][c] for seed, c in numbers.items())
-            number = next(iter(numbers.values()))
-            out.append(ClientResult(method, label, only, number, tested, Spread(values, planned - len(values))))
+            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested.values()))
+            out.append(ClientResult(method, client, tested, Spread(values, planned - len(values))))
     return out
 
 
@@ -421,8 +410,8 @@ def by_client(record: Record) -> Table:
         )
     by_label: dict[tuple[str | int, int | None], dict[str, ClientResult]] = {}
     for r in every:
-        by_label.setdefault((r.label, r.seed), {})[r.method] = r
-    clients = [(_tested(record, next(iter(by.values()))), by) for by in by_label.values()]
+        by_label.setdefault((r.client.label, r.client.seed), {})[r.method] = r
+    clients = [(next(iter(by.values())).client, by) for by in by_label.values()]
     if len(clients) > MOST_CLIENTS:
         # Not those with the worst results: of many clients these are the ones with a test row or two.
         clients.sort(key=lambda row: -row[0].telling)
@@ -444,7 +433,7 @@ def by_client(record: Record) -> Table:
     return table(caption, head, rows, note, data=_client_frame(record, every))
 
 
-def _client_note(record: Record, clients: Sequence[worth.ClientGain]) -> str:
+def _client_note(record: Record, clients: Sequence[worth.Client]) -> str:
     m, few = record.headline, [c for c in clients if 0 < c.telling < worth.FEW]
     sentences = ["Last round; mean ± standard deviation over seeds."]
     if record.same_test_rows:
@@ -458,20 +447,16 @@ def _client_note(record: Record, clients: Sequence[worth.ClientGain]) -> str:
     return " ".join(filter(None, (*sentences, _most(len(clients)))))
 
 
-def _tested(record: Record, r: ClientResult) -> worth.ClientGain:
-    return worth.tested_client(record, list(r.tested), r.number, r.name, min(r.tested.values()))
-
-
 def _client_frame(record: Record, every: Sequence[ClientResult]) -> Frame:
     gained = worth.rows(record) if record.comparable else []
     gains = {(g["method"], g["client"], g["seed"]): g for g in gained if g["client"] is not None}
     rows = []
     for r in every:
-        tested, gain = list(r.tested.values()), gains.get((r.method, r.label, r.seed))
+        tested, gain = list(r.tested.values()), gains.get((r.method, r.client.label, r.client.seed))
         number = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
         row = {
             "run": record.run_of.get(r.method, record.name), "method": r.method, "bound": record.cell(r.method).bound,
-            "client": r.label, "seed": r.seed, "test_rows": number if all(tested) else None,
+            "client": r.client.label, "seed": r.client.seed, "test_rows": number if all(tested) else None,
             "seeds": len(r.spread.values), record.headline.name: r.spread.mean,
             f"{record.headline.name}_std": r.spread.std,
             "same_test_rows": record.same_test_rows if len(r.spread.values) > 1 else None,
@@ -663,12 +648,4 @@ def costs(
 
 
 def _cost(row: Mapping[str, Any] | None, scale: float) -> str:
-    """Three significant digits of the mean, and the deviation to the same place."""
-    if row is None:
-        return "–"
-    mean, std = row["mean"] * scale, (row["std"] or 0.0) * scale
-    if 0.0 < abs(mean) < 1e-3:
-        return f"{mean:.3g}" + (f" ± {std:.1g}" if std else "")
-    places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0
-    spread = f"{std:,.{places}f}"
-    return f"{mean:,.{places}f}" + (f" ± {spread}" if spread.strip("0.") else "")
+    return "–" if row is None else tables.quantity(row["mean"] * scale, (row["std"] or 0.0) * scale)

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from unskew.algorithms import TABLE
 from unskew.data.differs import holm
@@ -62,6 +62,14 @@ class Difference:
         if self.low <= 0 <= self.high or len(shown) == 1:
             return "level" if self.until is not None and self.high - self.low < self.until else "undecided"
         return "higher" if self.low > 0 else "lower"
+
+
+def settings(record: Record) -> dict[str, Any]:
+    """The run's settings; empty where its config.toml cannot be read, as a report is written without it, too."""
+    try:
+        return configured(record)
+    except RunError:
+        return {}
 
 
 def bounds(record: Record) -> dict[str, str]:
@@ -211,10 +219,7 @@ def for_own_models(record: Record) -> frozenset[str]:
     """Methods that are for the clients' own models, by the algorithm's name or since they have no global one."""
     if record.for_own is not None:
         return record.for_own
-    try:
-        entries = configured(record).get("methods", [])
-    except RunError:  # a report is written without its config.toml, too
-        entries = []
+    entries = settings(record).get("methods", [])
     names = {entry.get("label", entry.get("name")): str(entry.get("name")).partition("+")[0] for entry in entries}
     kinds = {label: TABLE[name].kind for label, name in names.items() if name in TABLE}
     measure = record.headline
@@ -302,42 +307,23 @@ def left_out(record: Record) -> str:
     return ""
 
 
-def curve(record: Record, method: str, name: str) -> Curve | None:
-    """`name` by round over the counted seeds, at the rounds that every one of them has; None if there are none."""
-    return curve_by_round([record.series.get((method, s, name), {}) for s in counted_seeds(record, method)])
+By = Literal["round", "traffic", "time"]
 
 
-def cost_curve(record: Record, method: str) -> Curve | None:
-    """The headline with x in MB: all bytes sent up to and including that round, the mean over the counted seeds.
+def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | None:
+    """`name` over the counted seeds, at the rounds that every one of them has; None if there are none.
 
-    None if nothing travelled.
+    By traffic x is the MB, by time the seconds by the clock, that were spent up to and including that round, the mean
+    over the seeds; None if nothing was.
     """
-    spent = _spent(record, method, [f"bytes.{d}" for d in DIRECTIONS])
-    return against(record, method, record.headline.shared, spent, MB)
-
-
-def time_curve(record: Record, method: str) -> Curve | None:
-    """The headline with x in seconds by the clock up to and including that round, the mean over the counted seeds.
-
-    None if no time was recorded.
-    """
-    return against(record, method, record.headline.shared, _spent(record, method, ["seconds"]), 1.0)
-
-
-def _spent(record: Record, method: str, names: Sequence[str]) -> list[Mapping[int, float]]:
-    return [record.series.get((method, s, name), {}) for s in counted_seeds(record, method) for name in names]
-
-
-def against(record: Record, method: str, name: str, spent: Sequence[Mapping[int, float]], unit: float) -> Curve | None:
-    """`curve` with x the mean amount that the counted seeds had `spent` up to that round, in `unit`s.
-
-    None if nothing was spent.
-    """
-    by_round, seeds = curve(record, method, name), counted_seeds(record, method)
-    if by_round is None or not any(sum(row.values()) for row in spent):
-        return None
+    seeds = counted_seeds(record, method)
+    by_round = curve_by_round([record.series.get((method, s, name), {}) for s in seeds])
+    if by_round is None or by == "round":
+        return by_round
+    of, unit = ([f"bytes.{d}" for d in DIRECTIONS], MB) if by == "traffic" else (["seconds"], 1.0)
+    spent = [record.series.get((method, s, what), {}) for s in seeds for what in of]
     x = tuple(sum(v for row in spent for r, v in row.items() if r <= t) / len(seeds) / unit for t in by_round.x)
-    return Curve(x, by_round.mean, by_round.low, by_round.high, by_round.seeds)
+    return replace(by_round, x=x) if any(sum(row.values()) for row in spent) else None
 
 
 def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
@@ -356,6 +342,20 @@ def amount(value: float) -> str:
     size = abs(value)
     digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else min(6, 1 - math.floor(math.log10(size)))
     return f"{value:,.{digits}f}"
+
+
+def quantity(mean: float, std: float | None = None) -> str:
+    """A mean over seeds with three figures, a whole one as it is, and its deviation to the same place.
+
+    >>> quantity(11.0), quantity(1.5, 0.7071), quantity(12345.6, 0.0), quantity(0.00012)
+    ('11', '1.50 ± 0.71', '12,346', '0.00012')
+    """
+    if 0.0 < abs(mean) < 1e-3:
+        return f"{mean:.3g}" + (f" ± {std:.1g}" if std else "")
+    whole = not std and mean == round(mean)
+    places = 0 if whole or not math.isfinite(mean) else max(2 - math.floor(math.log10(abs(mean) or 1.0)), 0)
+    spread = f"{std or 0.0:,.{places}f}"
+    return f"{mean:,.{places}f}" + (f" ± {spread}" if spread.strip("0.") else "")
 
 
 def span(values: Spread | None) -> str:

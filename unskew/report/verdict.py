@@ -5,17 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from unskew.errors import RunError
 from unskew.protocol import SgdConfig
 from unskew.record import doubts
 from unskew.record.logs import described, plain
-from unskew.record.reader import Record, configured
+from unskew.record.reader import Record
 from unskew.report import tables, together, worth
 from unskew.report.gain import Gain
 from unskew.report.tables import Difference
 from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
-from unskew.words import beginning, counted, listed, separate_classes, spelling_variants
+from unskew.words import counted, listed, separate_classes, spelling_variants
 
 FEW_NAMED = 3
 """Methods up to which a line names each."""
@@ -187,8 +186,10 @@ def _of_gains(record: Record) -> list[str]:
     losers = dict.fromkeys(c.name for w in of for c in w.clients if c.verdict == "loses" and c.number in alike)
     if losers:
         who = list(losers) if len(losers) <= worth.MOST_NAMED else [f"{len(losers)} clients"]
-        lines.append(beginning(f"{worth.one_class_alone(listed(who), len(losers) > 1)}."))
-    lines.append(worth.no_verdict(worth.unjudged(record), m))
+        find, their = ("find", "their") if len(losers) > 1 else ("finds", "its")
+        lines.append(f"Alone {listed(who)} {find} examples of one class only, so that {their} accuracy says little.")
+    if names := worth.unjudged(record):
+        lines.append(f"{worth.unmeasured(names, m)}, so there is no verdict on {'it' if len(names) == 1 else 'them'}.")
     lost = [f"{w.method} ({w.seeds} of {w.seeds + w.lost} seeds)" for w in of if w.lost]
     lines.append(f"Gains leave out seeds without a result: {listed(lost)}." if lost else "")
     uncorrected = [w.method for w in of if w.verdict != w.whole.verdict and not (w.useless or w.diverged)]
@@ -238,7 +239,7 @@ def _by_tails(record: Record) -> str:
 
 def _evaluated(record: Record) -> str:
     """A sentence on whose own models were evaluated, where that is not every client's."""
-    setting = _configured(record).get("evaluate_clients", "all")
+    setting = tables.settings(record).get("evaluate_clients", "all")
     if setting == "cohort":
         return "Numbers of clients’ own models are of those clients that trained in the round."
     clients = max((len(p.sizes) for p in record.partitions.values()), default=None)
@@ -247,18 +248,11 @@ def _evaluated(record: Record) -> str:
     return ""
 
 
-def _configured(record: Record) -> dict[str, Any]:
-    try:
-        return configured(record)
-    except RunError:  # a report is written without its config.toml, too
-        return {}
-
-
 def _label_variants(record: Record) -> list[str]:
     """A note on labels that differ in case, accents or spaces alone, as long as nobody has said that they are meant."""
     partition = next(iter(record.partitions.values()), None)
     variants = "" if partition is None else separate_classes(spelling_variants(partition.classes))
-    named = "classes" in _configured(record).get("task", {}).get("data_options", {})
+    named = "classes" in tables.settings(record).get("task", {}).get("data_options", {})
     return [doubts.as_sentence(variants)] if variants and not named else []
 
 
@@ -275,7 +269,7 @@ def set_apart(records: Sequence[Record], names: Sequence[str] = ()) -> str:
     bases = []
     for i, record in enumerate(records):
         prefix = f"{names[i]}/" if len(records) > 1 else ""
-        entries = {m.get("label", m.get("name")): _training(m) for m in _configured(record).get("methods", [])}
+        entries = {m.get("label", m.get("name")): _training(m) for m in tables.settings(record).get("methods", [])}
         # A file that was edited may have labels that the logs have not.
         shown = [m for m in record.methods if m in entries and record.cell(m).bound != "pooled"]
         settings |= {prefix + m: entries[m] for m in shown}

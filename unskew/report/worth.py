@@ -14,9 +14,8 @@ others like them, and its interval is over seeds and clients.
 Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
 """
 
-import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
@@ -25,10 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.patients import by_patient
-from unskew.errors import RunError
 from unskew.info import OneClassModels, WorseThanConstant
 from unskew.record.logs import Bound
-from unskew.record.reader import Record, configured, info_of
+from unskew.record.reader import Record, info_of
 from unskew.report import tables
 from unskew.report.gain import (
     Beside,
@@ -40,7 +38,6 @@ from unskew.report.gain import (
     gain,
     mean_gain,
     over_rows,
-    ranked,
     standing,
 )
 from unskew.report.stats import CONFIDENCE
@@ -57,27 +54,51 @@ OF_CLASSES = ("auroc", "balanced_accuracy", "macro_f1")
 """Measures that hang on the class of which there are fewest examples."""
 
 
-@dataclass(frozen=True)
-class ClientGain:
-    """A client's gain, with its number and name, and its test examples, 0 if not known.
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A client of a run, and what its test examples can tell.
 
-    `rarest` is the class of which it has the fewest test examples, and how many, or how many have an event, without a
-    class, if the measure depends on that.
-    `patients` are those of its test examples, 0 if not known.  `useless` is true if both models, the method's and that
-    alone, do worse than what its training targets would always say.  `label` is what the data call it, or its number
-    where they name no clients, and `seed` the only one that has it, None where all have the same.
+    `label` is what the data call it, or its number where they name no clients, and `seed` the only one that has it,
+    None where all have the same.  `examples` and `patients` are those of its test, 0 if not known.  `rarest` is the
+    class of which it has the fewest test examples, and how many, or how many have an event, without a class, if the
+    measure depends on that.
     """
 
     number: int
-    name: str
+    label: str | int
+    seed: int | None
     examples: int
+    patients: int
+    rarest: tuple[int, str] | None
+
+    @property
+    def name(self) -> str:
+        """The client in words."""
+        called = self.label if isinstance(self.label, str) else f"client {self.label}"
+        return called if self.seed is None else f"{called} of seed {self.seed}"
+
+    @property
+    def telling(self) -> int:
+        """The number of test examples, or patients, that limits what its result says, 0 if not known."""
+        return self.rarest[0] if self.rarest else self.patients or self.examples
+
+    @property
+    def too_few(self) -> bool:
+        """True if it has too few test examples of a class, or with an event, to tell anything."""
+        return self.rarest is not None and self.rarest[0] < FEWEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientGain(Client):
+    """A client's gain.
+
+    `useless` is true if both models, the method's and that alone, do worse than what its training targets would always
+    say, and `diverged` if the method diverged under a seed.
+    """
+
     gain: Gain
-    rarest: tuple[int, str] | None = None
-    patients: int = 0
-    label: str | int = ""
-    seed: int | None = None
-    useless: bool = False
-    diverged: bool = False
+    useless: bool
+    diverged: bool
 
     @property
     def judged(self) -> Gain:
@@ -89,16 +110,6 @@ class ClientGain:
     def verdict(self) -> Verdict:
         """The verdict of its gain."""
         return self.judged.verdict
-
-    @property
-    def telling(self) -> int:
-        """The number of test examples, or patients, that limits what its result says, 0 if not known."""
-        return self.rarest[0] if self.rarest else self.patients or self.examples
-
-    @property
-    def too_few(self) -> bool:
-        """True if it has too few test examples of a class, or with an event, to tell anything."""
-        return self.rarest is not None and self.rarest[0] < FEWEST
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,7 @@ class Worth:
     @property
     def over(self) -> str:
         """The chance that the mean's interval is over, in words; empty if there is none."""
-        return "" if self.whole.low is None else _over_seeds_and(self.beside, self.seeds)
+        return "" if self.whole.low is None else " and ".join(filter(None, ("seeds" * (self.seeds > 1), self.beside)))
 
     def count(self, verdict: str) -> int:
         """The number of clients with this verdict."""
@@ -188,47 +199,60 @@ def competing(of: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
     return {w.method: w.at for w in of if w.bound is None and w.whole.low is not None}
 
 
+def lasting(record: Record) -> bool:
+    """True if clients are the same under all seeds: the data name them; others are drawn anew by each seed."""
+    names = {split.client_names for split in record.partitions.values()}
+    return len(record.seeds) == 1 or (len(names) == 1 and bool(next(iter(names))))
+
+
+def client_of(record: Record, number: int, seeds: Sequence[int], examples: float) -> Client:
+    """A client by its number under these seeds, with so many test examples."""
+    partition = record.partitions.get(seeds[0])
+    names = partition.client_names if partition else ()
+    return Client(
+        number=number,
+        label=names[number] if names else number,
+        seed=None if lasting(record) else seeds[0],
+        examples=round(examples),
+        patients=partition.test_patients[number] if partition and partition.test_patients else 0,
+        rarest=_rarest(record, seeds, number),
+    )
+
+
 def _worth(record: Record, method: str, base: str) -> Worth | None:
     m, by_seed = record.headline, tables.client_pairs(record, method, base)
     if not by_seed:
         return None
     sign, sequential = 1.0 if m.higher else -1.0, record.until is not None
-    names = {seed: _names(record, seed) for seed in by_seed}
-    lasting = len(record.seeds) == 1 or (len(set(names.values())) == 1 and next(iter(names.values())) is not None)
+    same = lasting(record)
     rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
     worse, diverged = _both_worse(record, method, base), bool(record.diverged_seeds(method))
 
-    def client(c: int, name: str, seeds: Sequence[int]) -> tuple[ClientGain, Chance | None, Floats | None]:
-        people, n = _patients(record, seeds[0], c), round(record.tested.get((method, seeds[0]), {}).get(c, 0))
+    def client(c: int, seeds: Sequence[int]) -> tuple[ClientGain, Chance | None, Floats | None]:
+        of = client_of(record, c, seeds, record.tested.get((method, seeds[0]), {}).get(c, 0))
         pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
         if known is not None:
             ranked = record.tested_rows[method, seeds[0]].ranked
-            chance = over_rows(known, m.percent and not ranked, ranked and not people)
+            chance = over_rows(known, m.percent and not ranked, ranked and not of.patients)
             of_rows = None if ranked else known
         else:
-            chance, of_rows = _bound(pairs, min(people, n) if people else n, m), None
-        called, seed = names[seeds[0]], None if lasting else seeds[0]
-        unknown, label = Gain(math.nan, None, None, ""), called[c] if called else c
-        useless = all(seed in worse and c in worse[seed][0] for seed in seeds)
-        of = ClientGain(c, name, n, unknown, _rarest(record, seeds, c), people, label, seed, useless, diverged)
+            n = min(of.patients, of.examples) if of.patients else of.examples
+            chance, of_rows = _bound(pairs, n, m), None
         chance = None if of.too_few else chance
-        gain_of_client = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
-        return replace(of, gain=gain_of_client), chance, of_rows
+        gained = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
+        useless = all(seed in worse and c in worse[seed][0] for seed in seeds)
+        return ClientGain(**vars(of), gain=gained, useless=useless, diverged=diverged), chance, of_rows
 
-    if lasting:
-        name = names[next(iter(by_seed))]
-        of = [
-            client(c, name[c] if name else f"client {c}", list(by_seed))
-            for c in sorted(set.intersection(*map(set, by_seed.values())))
-        ]
+    if same:
+        of = [client(c, list(by_seed)) for c in sorted(set.intersection(*map(set, by_seed.values())))]
     else:
-        of = [client(c, f"client {c} of seed {seed}", [seed]) for seed, values in by_seed.items() for c in values]
+        of = [client(c, [seed]) for seed, values in by_seed.items() for c in values]
     clients = tuple(c for c, _, _ in of)
     gains = [{c: sign * (a - b) for c, (a, b) in values.items()} for values in by_seed.values()]
     tested = [record.tested.get((method, seed), {}) for seed in by_seed]
     beside: Beside = ""
     chances: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
-    if lasting:
+    if same:
         parts = [rows for _, _, rows in of], [chance for _, chance, _ in of], [c.gain.mean for c in clients]
         beside, chances = chance_in_mean(*parts, [c.examples for c in clients], m)
     if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
@@ -290,16 +314,6 @@ def _bound(pairs: Sequence[tuple[float, float]], n: int, measure: Measure) -> Ch
     return Chance(variance, shift=-2 / (n + 2) * statistics.fmean(a - b for a, b in pairs))
 
 
-def _names(record: Record, seed: int) -> tuple[str, ...] | None:
-    partition = record.partitions.get(seed)
-    return partition.client_names or None if partition is not None else None
-
-
-def _name(record: Record, seed: int, client: int) -> str:
-    names = _names(record, seed)
-    return names[client] if names else f"client {client}"
-
-
 def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str] | None:
     """The fewest test examples that a client has of a class, or events, under these seeds; None if of no matter."""
     parts = [record.partitions[seed] for seed in seeds if seed in record.partitions]
@@ -310,12 +324,6 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
     if m.name not in OF_CLASSES or not counts:
         return None
     return min(((n, p.label(label)) for of, p in counts for label, n in enumerate(of) if n), default=None)
-
-
-def _patients(record: Record, seed: int, client: int) -> int:
-    """The number of patients in a client's test examples, 0 if not known."""
-    partition = record.partitions.get(seed)
-    return partition.test_patients[client] if partition is not None and partition.test_patients else 0
 
 
 # ---------------------------------------------------------------- rows
@@ -411,10 +419,7 @@ def of_one_class(record: Record, base: str) -> frozenset[int]:
 
 def unjudged(record: Record) -> tuple[str, ...]:
     """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
-    try:
-        setting = configured(record).get("evaluate_clients", "all")
-    except RunError:  # a report is written without its config.toml, too
-        setting = "all"
+    setting = tables.settings(record).get("evaluate_clients", "all")
     names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
     if setting != "all" or len(names) != 1:
         return ()
@@ -422,43 +427,10 @@ def unjudged(record: Record) -> tuple[str, ...]:
     return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
 
 
-def no_verdict(names: Sequence[str], m: Measure) -> str:
-    """A sentence on clients whose result cannot be measured; empty if there are none."""
-    if not names:
-        return ""
-    return f"{unmeasured(names, m)}, so there is no verdict on {'it' if len(names) == 1 else 'them'}."
-
-
 def unmeasured(names: Sequence[str], m: Measure) -> str:
     """Say of clients, of which there are some, that their result cannot be measured."""
     shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} clients"
     return f"{shown} {'has' if len(names) == 1 else 'have'} no test rows from which {m.label} can be measured"
-
-
-def who_gains(gains: Mapping[str, Gain], m: Measure, who: str = "client") -> str:
-    """Say who is shown to gain and to lose, the one that does most first, and of how many neither is shown."""
-    parts, order = [], ranked(gains)
-    for verdict, verb, from_most in (("gains", "gain", order), ("loses", "lose", order[::-1])):
-        some = [name for name in from_most if gains[name].verdict == verdict]
-        named = [f"{name} ({bracket(gains[name], m)})" for name in some[:MOST_NAMED]]
-        named += [f"{len(some) - MOST_NAMED} more"] if len(some) > MOST_NAMED else []
-        parts.append(f"{listed(named)} {verb}{'s' * (len(some) == 1)}" if some else f"no {who} is shown to {verb}")
-    still = sum(gain.verdict == "open" for gain in gains.values())
-    return "; ".join([*parts, *([f"for {still} of {len(gains)} {who}s the result is undecided"] if still else [])])
-
-
-def one_class_alone(who: str, many: bool = False) -> str:
-    """Say of sites whose own models, trained alone, find one class only what their accuracy is worth.
-
-    >>> one_class_alone("Bern and Sion", many=True)
-    'alone Bern and Sion find examples of one class only, so that their accuracy says little'
-    """
-    find, their = ("find", "their") if many else ("finds", "its")
-    return f"alone {who} {find} examples of one class only, so that {their} accuracy says little"
-
-
-def _over_seeds_and(what: str, seeds: int) -> str:
-    return " and ".join(filter(None, ("seeds" if seeds > 1 else "", what)))
 
 
 def few_of(m: Measure) -> str:
@@ -470,7 +442,7 @@ def _of_which(rarest: tuple[int, str]) -> str:
     return f"of class {rarest[1]}" if rarest[1] else "with an event"
 
 
-def fewest(clients: Sequence[ClientGain], m: Measure) -> str:
+def fewest(clients: Sequence[Client], m: Measure) -> str:
     """The client with the fewest test examples, and what one of them is; empty where that is not known."""
     known = [c for c in clients if c.examples]
     if not known:
@@ -487,19 +459,9 @@ def fewest(clients: Sequence[ClientGain], m: Measure) -> str:
 def uncovered(record: Record) -> str:
     """A clause on what intervals over seeds leave out, with the client for which that matters most."""
     (method, seed), tested = next(iter(record.tested.items()), (("", 0), {}))
-    clients = [
-        tested_client(record, record.seeds, c, _name(record, seed, c), round(n))
-        for c, n in tested.items()
-        if c in record.clients.get((method, seed), {})
-    ]
-    least = fewest(clients, record.headline)
+    known = record.clients.get((method, seed), {})
+    least = fewest([client_of(record, c, [seed], n) for c, n in tested.items() if c in known], record.headline)
     return f"the intervals do not cover the choice of test examples{f': {least}' if least else ''}"
-
-
-def tested_client(record: Record, seeds: Sequence[int], number: int, name: str, examples: int) -> ClientGain:
-    """A client with what its test examples under these seeds can tell, and no gain."""
-    rarest, patients = _rarest(record, seeds, number), _patients(record, seeds[0], number)
-    return ClientGain(number, name, examples, Gain(math.nan, None, None, ""), rarest, patients)
 
 
 def few(of: Sequence[Worth], m: Measure) -> str:
@@ -507,7 +469,7 @@ def few(of: Sequence[Worth], m: Measure) -> str:
     return "" if _enough(of[0].clients) else fewest(of[0].clients, m)
 
 
-def _enough(clients: Sequence[ClientGain]) -> bool:
+def _enough(clients: Sequence[Client]) -> bool:
     """Return true if test examples are not few: those of each of some clients, or those of many together."""
     sizes = [c.telling for c in clients if c.examples]
     return min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
@@ -516,9 +478,3 @@ def _enough(clients: Sequence[ClientGain]) -> bool:
 def bracket(gain: Gain | None, m: Measure) -> str:
     """A gain with its interval, in percentage points for fractions."""
     return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)
-
-
-def per_test_row(gain: Gain, m: Measure) -> str:
-    """Gain per test row, where it is not the mean over clients."""
-    text = bracket(gain.per_row, m)
-    return "" if gain.per_row is None or text == bracket(gain, m) else f", per test row {text}"

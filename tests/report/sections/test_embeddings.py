@@ -35,7 +35,7 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.report import charts, read
 from unskew.report.section import Chart, Section
-from unskew.report.sections import embeddings, generated_images, one_round
+from unskew.report.sections import embeddings, generated_images
 from unskew.run import setup as run_setup
 
 Info = dict[str, Any]
@@ -125,8 +125,9 @@ def make_run(
     return folder
 
 
-def uploads(info: Info = ROUND) -> one_round.Uploads:
-    return one_round.uploads_of(adapter(Embeddings).validate_json(json.dumps(info), strict=True))
+def uploads(info: Info = ROUND) -> Embeddings:
+    sent: Embeddings = adapter(Embeddings).validate_json(json.dumps(info), strict=True)
+    return sent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +158,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def made(folder: Path, options: Info | None = None) -> Chart | str:
     record = read(folder)
-    found = one_round.one_round(record, "feddistr")
+    found = embeddings.one_round(record, "feddistr")
     assert found is not None
-    assert found.uploads is not None
-    return generated_images.gallery(record, found, found.uploads, options or {})
+    assert found.sent is not None
+    return generated_images.gallery(record, "feddistr", found.seed, found.sent, options or {})
 
 
 # ---------------------------------------------------------------- the section
@@ -195,16 +196,16 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
         found = {**ROUND, "privacy": privacy, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
         return found if t == 1 else SAID
 
-    found = one_round.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
+    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
     assert found is not None
     assert found.privacy.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
-    assert (found.nearest, found.client) == (pytest.approx(0.7), 0)
+    assert found.nearest == (pytest.approx(0.7), 0)
 
 
 def test_a_guarantee_for_a_part_alone_is_told_as_such(tmp_path: Path) -> None:
     covers = "epsilon 8 at delta 1e-05 for the embeddings alone"
     part = {**ROUND, "privacy": {**ROUND["privacy"], "covers": covers}}
-    found = one_round.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
+    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": first_round(part)})), "feddistr")
     assert found is not None
     assert found.privacy.guarantee == "No guarantee; epsilon 8 at delta 1e-05 for the embeddings alone."
 
@@ -245,7 +246,11 @@ def test_embeddings_of_two_numbers_lose_nothing_in_the_plane(rows: Rows) -> None
 @pytest.mark.parametrize("v", [np.zeros((4, 3)), np.eye(2)])
 def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
     n = len(v)
-    found = dataclasses.replace(uploads(), v=v, labels=(0,) * n, counts=(1,) * n, owners=(0,) * n, sets=(), matches=())
+    rows = tuple(map(tuple, v.tolist()))
+    one, none = (1,) * n, (0,) * n
+    found = dataclasses.replace(
+        uploads(), embeddings=rows, labels=none, counts=one, owners=none, sets=(), pairs=(), kept=()
+    )
     assert embeddings.plane_chart("feddistr", found) is None
 
 
@@ -333,11 +338,11 @@ def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options:
         assert why in _section(folder).lead
 
 
-def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3."""
+def test_of_rows_beyond_the_limit_those_with_the_most_images_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3, client 2 has 30 of label 2."""
     monkeypatch.setattr(generated_images, "MOST_ROWS", 4)
     rows, all_rows = generated_images.gallery_rows(uploads())
-    assert [(s.client, s.label, s.numbers) for s in rows] == [(0, 0, (0, 1)), (0, 1, (2,)), (1, 0, (3,)), (2, 2, (5,))]
+    assert rows == {(0, 0): [0, 1], (0, 1): [2], (1, 0): [3], (2, 2): [5]}
     assert all_rows == 5
 
 
@@ -359,7 +364,7 @@ def test_rows_beyond_the_limit_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch
 def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Info, message: str) -> None:
     folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **change})})
     with pytest.raises(RunError, match=rf"run\.sqlite: .*{message}"):
-        one_round.one_round(read(folder), "feddistr")
+        embeddings.one_round(read(folder), "feddistr")
 
 
 # ---------------------------------------------------------------- the built-in experiment

@@ -30,7 +30,7 @@ from unskew.errors import RunError
 from unskew.record.logs import rows
 from unskew.report import charts, read, stats
 from unskew.report.section import Chart
-from unskew.report.sections import group_history, groups
+from unskew.report.sections import groups
 from unskew.report.worth import alone
 
 Info = dict[str, Any]
@@ -110,8 +110,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("hcct") / "run")
 
 
-def _grouping(folder: Path, method: str = "hcct") -> group_history.GroupHistory:
-    found = group_history.grouping(read(folder), method, "independent")
+def _grouping(folder: Path, method: str = "hcct") -> groups.GroupHistory:
+    found = groups.grouping(read(folder), method, "independent")
     assert found is not None
     return found
 
@@ -119,26 +119,26 @@ def _grouping(folder: Path, method: str = "hcct") -> group_history.GroupHistory:
 # ---------------------------------------------------------------- numbers
 def test_a_group_keeps_its_number_by_the_members_it_keeps() -> None:
     """Round 2: {0, 1} is 0, {2, 3} is 1.  {0, 1, 2} has 2/3 in common with the first and 1/4 with the second."""
-    tracks = group_history.Tracks()
-    assert tracks.number(((0,), (1,), (2,), (3,))) == (group_history.ALONE,) * 4
+    tracks = groups.Tracks()
+    assert tracks.number(((0,), (1,), (2,), (3,))) == (groups.ALONE,) * 4
     assert tracks.number(((0, 1), (2, 3))) == (0, 1)
-    assert tracks.number(((0, 1, 2), (3,))) == (0, group_history.ALONE)
-    assert tracks.number(((0,), (1,), (2, 3))) == (group_history.ALONE, group_history.ALONE, 1), "the second is back"
+    assert tracks.number(((0, 1, 2), (3,))) == (0, groups.ALONE)
+    assert tracks.number(((0,), (1,), (2, 3))) == (groups.ALONE, groups.ALONE, 1), "the second is back"
 
 
 def test_a_group_without_a_member_in_common_is_a_new_one() -> None:
-    tracks = group_history.Tracks()
+    tracks = groups.Tracks()
     tracks.number(((0, 1),))
     assert tracks.number(((2, 3),)) == (1,)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_no_two_groups_of_a_round_share_a_number_and_unchanged_groups_keep_theirs(rounds: list[list[int]]) -> None:
-    tracks = group_history.Tracks()
+    tracks = groups.Tracks()
     for labels in rounds:
         formed = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
         found = tracks.number(formed)
-        numbered = [n for n in found if n != group_history.ALONE]
+        numbered = [n for n in found if n != groups.ALONE]
         assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in formed)
         assert tracks.number(formed) == found
 
@@ -159,8 +159,8 @@ def test_there_is_no_agreement_without_domains_or_with_overlapping_groups(folder
 
 
 def test_gains_are_own_accuracy_less_that_of_training_alone(folder: Path) -> None:
-    assert _grouping(folder).gains == {0: {0: pytest.approx(0.1), 1: 0, 2: pytest.approx(-0.1), 3: 0}}
-    assert _row(folder, "hcct") == "hcct 1.0 1.0 0.00"
+    assert _grouping(folder).gains == {0: pytest.approx(0.1), 1: 0, 2: pytest.approx(-0.1), 3: 0}
+    assert _row(folder, "hcct") == "hcct 1 1 0.00"
 
 
 def _row(folder: Path, method: str) -> str:
@@ -175,7 +175,6 @@ def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
     kept = [r for r in rows(folder, "metrics") if r["method"] != "independent" or r["round"] < 3]
     rewrite(folder, metrics=kept)
     assert _grouping(folder).gains == {}
-    assert {r["panel"] for r in groups.joined(_grouping(folder), {}, SIZES)} == {"utility, and alone as a line"}
 
 
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
@@ -192,9 +191,8 @@ def test_the_section_has_the_figures_of_the_groups(folder: Path) -> None:
     section = groups.section(read(folder), ["hcct", "flsc"], charts.colours(["hcct", "flsc"]))
     assert section is not None
     assert [c.title for c in section.charts] == [
-        "Groups against the clients’ domains", "Who trained with whom under hcct", "How the groups of hcct formed",
-        "How alike the clients of hcct are", "Should I join? The clients of hcct", "Who trained with whom under flsc",
-        "Should I join? The clients of flsc",
+        "Groups against the clients’ domains", "Who trained with whom under hcct", "How alike the clients of hcct are",
+        "Who trained with whom under flsc",
     ]  # fmt: skip
     assert "hcct: in round 3 of seed 0, 1 group of two or more, 1 client alone." in section.lead
 
@@ -211,25 +209,12 @@ def test_a_square_for_each_client_and_round_has_its_groups_number(folder: Path, 
     assert "round 3: clients 0, 1, 2." in chart.described
 
 
-def test_the_tree_has_a_bracket_for_each_merge_and_the_cut_after_those_that_were_made(folder: Path) -> None:
-    """0 with 1 at .5 between rows 0 and 1, then with 2, then with 3."""
-    lines = [r for r in groups.segments(_grouping(folder)) if "merge" in r]
-    assert [(r["merge"], r["made"], r["benefit"], r["of"]) for r in lines[::3]] == [
-        (1, True, 1.5, "0 with 1"), (2, True, 0.25, "0 with 2"), (3, False, -0.5, "0 with 3")
+def test_the_merges_are_a_row_each_with_their_benefit_and_those_that_were_not_made_last(folder: Path) -> None:
+    table = groups.merges_table(_grouping(folder))
+    assert table is not None
+    assert [(row.name, *row.cells) for row in table.entries] == [
+        ("1", "0 and 1", "+1.5", "made"), ("2", "0 and 2", "+0.25", "made"), ("3", "0 and 3", "−0.5", "not made")
     ]  # fmt: skip
-    assert [(r["x"], r["y"], r["y2"]) for r in lines[2::3]] == [(1, 0, 1), (2, 0.5, 2), (3, 1.25, 3)]
-    chart = groups.tree_chart(_grouping(folder))
-    assert chart is not None
-    assert "2 merges made, the last with benefit +0.25; the next one’s would be −0.5" in chart.caption
-
-
-def test_utility_and_gain_of_each_client_stand_beside_those_alone(folder: Path) -> None:
-    found = groups.joined(_grouping(folder), {"alpha": 5.0}, SIZES)
-    assert [(r["group"], r["value"], r["alone"]) for r in found[::2]] == [
-        ("1", 0.9, 0.5), ("1", 0.8, 0.75), ("1", 0.7, 0.8), ("alone", 0.4, 0.9)
-    ]  # fmt: skip
-    assert [r["value"] for r in found[1::2]] == pytest.approx([10, 0, -10, 0])
-    assert {r["panel"] for r in found[1::2]} == {"gain, points"}
 
 
 def test_clients_with_names_are_called_by_them(tmp_path: Path, rows: Rows) -> None:
@@ -239,12 +224,7 @@ def test_clients_with_names_are_called_by_them(tmp_path: Path, rows: Rows) -> No
     division["seeds"]["0"] |= {"client_names": cities}
     (folder / "partition.json").write_text(json.dumps(division))
     g = _grouping(folder)
-    for chart in (
-        groups.rounds_chart(g),
-        groups.tree_chart(g),
-        groups.similarity_chart(g),
-        groups.gain_chart(g, {}, SIZES),
-    ):
+    for chart in (groups.rounds_chart(g), groups.similarity_chart(g)):
         assert chart is not None
         assert set(cities) <= {v for r in rows(chart) for v in r.values() if isinstance(v, str)}, chart.title
 
@@ -282,7 +262,9 @@ def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) ->
     section = groups.section(record, ["hcct"], charts.colours(["hcct"]))
     assert section is not None
     table = section.tables[-1]
-    assert [(row.name, *row.cells) for row in table.entries] == [("0", "4", "50.0", ""), ("5", "2", "75.0", "chosen")]
+    assert [(row.name, *row.cells) for row in table.entries] == [
+        ("0", "4", "50.0", "1", ""), ("5", "2", "75.0", "–", "chosen")
+    ]  # fmt: skip
 
 
 def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -> None:
@@ -330,10 +312,10 @@ def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
         split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, out=tmp_path / "run",
     )  # fmt: skip
     record = read(tmp_path / "run")
-    found = group_history.grouping(record, "HCCT", alone(record))
+    found = groups.grouping(record, "HCCT", alone(record))
     assert found is not None
     assert found.cut is not None
     at, judged = found.cut
     assert at == 3
     assert len(judged.history) + len(judged.beyond) == 5
-    assert groups.tree_chart(found) is not None
+    assert groups.merges_table(found) is not None

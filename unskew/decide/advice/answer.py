@@ -24,7 +24,7 @@ from unskew.report import render
 from unskew.report.gain import Gain, ranked
 from unskew.report.section import Table, TableRow
 from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import MOST_NAMED, bracket, per_test_row
+from unskew.report.worth import MOST_NAMED, bracket
 from unskew.run import constant
 from unskew.run.progress import duration
 from unskew.words import counted, listed
@@ -218,7 +218,7 @@ class Advice:
         if self.gain is not None:
             m = self.sites.measure
             gain = f"{label} gains {bracket(self.gain, m)} {m.points or m.label} over local training{m.turned}"
-            gain += per_test_row(self.gain, m)
+            gain += f", per test row {bracket(self.gain.per_row, m)}" * (self.gain.per_row is not None)
         answer = {"join": "Federate", "alone": "Train alone", "undecided": "Undecided"}[self.verdict]
         return f"{answer}: {'; '.join(filter(None, (gain, why)))}."
 

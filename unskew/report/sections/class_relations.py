@@ -13,17 +13,15 @@ The last part is for reproductions: accuracy by mu, Fig. 6, and features in the 
 Fig. 5.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import numpy as np
 import numpy.typing as npt
 
-from unskew.errors import ConfigError
 from unskew.info import ClassRelations, Privacy
 from unskew.keys import Key
 from unskew.record.reader import Record, info_of
@@ -68,43 +66,35 @@ class DWHistory:
     privacy: Privacy
 
 
-@dataclass
-class _Seed:
-    rounds: list[int] = field(default_factory=list)
-    distance: dict[int, float] = field(default_factory=dict)
-    last: ClassRelations | None = None
-    norms: tuple[float, ...] = ()
-
-
 def history(record: Record, method: str) -> DWHistory | None:
     """A method's info over a run; None if no seed that counts has any.
 
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    counted, seeds = set(tables.counted_seeds(record, method)), dict[int, _Seed]()
+    counted = tables.counted_seeds(record, method)
+    distance: dict[int, dict[int, float]] = {}
+    last: dict[int, ClassRelations] = {}
+    norms: dict[int, tuple[float, ...]] = {}
+    rounds: list[int] = []
     for seed, at, info in info_of(record, method, ClassRelations):
         if seed in counted:
-            kept = seeds.setdefault(seed, _Seed())
-            kept.rounds.append(at)
-            kept.last, kept.norms = info, info.class_norms or kept.norms
-            if info.distance is not None:
-                kept.distance[at] = info.distance
-    if not seeds:
+            rounds += [at] if seed == next(iter(last), seed) else []
+            last[seed], norms[seed] = info, info.class_norms or norms.get(seed, ())
+            distance.setdefault(seed, {}).update({} if info.distance is None else {at: info.distance})
+    if not last:
         return None
-    first = min(seeds)
-    rounds = seeds[first].rounds
-    wanted = {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
+    first, wanted = next(iter(last)), {rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]}
     # Read the info again: matrices of all rounds are too many to hold.
     again = (relations(t, i) for s, t, i in info_of(record, method, ClassRelations) if s == first and t in wanted)
     return DWHistory(
         method,
-        stats.curve_by_round([kept.distance for kept in seeds.values()]),
+        stats.curve_by_round(list(distance.values())),
         first,
         tuple(r for r in again if r is not None),
-        {s: kept.norms for s, kept in seeds.items() if kept.norms},
-        {s: _shares(record, s) for s in seeds if s in record.partitions},
-        max((kept.last.privacy for kept in seeds.values() if kept.last is not None), key=lambda p: p.bound),
+        {s: of for s, of in norms.items() if of},
+        {s: _shares(record, s) for s in last if s in record.partitions},
+        max((info.privacy for info in last.values()), key=lambda p: p.bound),
     )
 
 
@@ -219,14 +209,18 @@ def relations_chart(method: str, matrices: Sequence[Relations]) -> Chart:
         for (a, b), v in np.ndenumerate(np.clip(matrix, 0, 1))
     ]
     both = any(r.cr is not None for r in matrices)
-    text = "; ".join(f"round {r.round}: mean diagonal of SL {float(np.diagonal(r.sl).mean()):.2f}" for r in matrices)
+    told = "; ".join(f"round {r.round}: mean diagonal of SL {float(np.diagonal(r.sl).mean()):.2f}" for r in matrices)
     caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more."
     caption += " CR: how its weights relate to those of each class." * both
     order = [str(c) for c in range(len(matrices[0].sl))]
-    across, up = alt.X("as:N", sort=order, title="as which class"), alt.Y("class:N", sort=order, title="class")
-    drawn = charts.panels(cells, across, up, list(panels), columns=2 if both else 3)
+    shade = alt.Opacity("value:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1]))
+    squares = alt.Chart(charts.rows(cells)).mark_rect(color=charts.COLOURS[0]).encode(
+        x=alt.X("as:N", sort=order, title="as which class"), y=alt.Y("class:N", sort=order, title="class"),
+        opacity=shade, tooltip=["panel:N", "as:N", "class:N", "value:Q"],
+    )  # fmt: skip
+    drawn = charts.faceted(squares, list(panels), 2 if both else 3)
     title = f"Soft labels and class relations of {method}"
-    return Chart(title, caption, drawn, f"{title}. {text}.", wide=True)
+    return Chart(title, caption, drawn, f"{title}. {told}.", wide=True)
 
 
 # ---------------------------------------------------------------- for reproductions
@@ -235,16 +229,8 @@ def mu_chart(lines: Mapping[str, Mapping[float, Sequence[float]]]) -> Chart:
 
     Args:
         lines: Name of a line, such as a data set -> {mu: accuracy of each seed}; accuracies are fractions.
-
-    Raises:
-        ConfigError: If there is no line, a mu is negative or not finite, or one has no accuracy.
     """
     values = sorted({v for by in lines.values() for v in by})
-    if not values or not all(0 <= v < math.inf for v in values):
-        raise ConfigError(f"mu must be finite and >= 0, with a line that has one, got {values!r:.60}")
-    for line, by in lines.items():
-        if empty := [mu for mu, seeds in by.items() if not seeds]:
-            raise ConfigError(f"every mu needs the accuracy of a seed, {line} has none at mu {empty[0]:g}")
     points: list[dict[str, Any]] = [
         {"method": line, "x": values.index(mu), "mu": f"{mu:g}", "mean": 100 * statistics.fmean(seeds),
          "low": 100 * min(seeds), "high": 100 * max(seeds)}
@@ -263,17 +249,9 @@ def help_chart(apart: Mapping[str, Sequence[float]]) -> Chart:
 
     Args:
         apart: Method -> global test accuracy with the term minus that without it, by seed; fractions.
-
-    Raises:
-        ConfigError: If there is no method, or one has no seed.
     """
-    if not apart or not all(apart.values()):
-        raise ConfigError(f"help_chart needs a method, with a seed each, got {dict(apart)!r:.60}")
     every = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
-    rows = [
-        {**charts.interval(d.method, d, 100.0), "seeds": [100 * v for v in d.values]}
-        for d in every
-    ]  # fmt: skip
+    rows = [{**charts.interval(d.method, d, 100.0), "seeds": [100 * v for v in d.values]} for d in every]
     chart = charts.forest(rows, "accuracy with the term minus without it, points", charts.colours(list(apart)))
     told = "; ".join(f"{d.method} {tables.bracket(d)}" for d in every)
     caption = "Last round, seed by seed. Mark: mean; bar: 95 % interval; ticks: seeds."
@@ -294,6 +272,12 @@ class Plane:
     labels: npt.NDArray[np.int64]
     weights: Floats
 
+    @property
+    def nearest(self) -> float:
+        """Share of the examples whose nearest class weight in the plane is that of their own class."""
+        gaps = np.linalg.norm(self.points[:, None] - self.weights, axis=2)
+        return float((gaps.argmin(axis=1) == self.labels).mean())
+
 
 def plane(features: Floats, labels: npt.NDArray[np.int64], weights: Floats, key: Key) -> Plane:
     """Features and class weights laid out together by t-SNE.
@@ -308,24 +292,17 @@ def plane(features: Floats, labels: npt.NDArray[np.int64], weights: Floats, key:
         key: Randomness of t-SNE.
 
     Raises:
-        ConfigError: If the shapes do not fit, there are fewer than three features, or a number is not finite.
+        ValueError: If the shapes do not fit, or a number is not finite, as in a model that diverged.
     """
     from sklearn.manifold import TSNE  # an import that no report needs
 
-    x, w = (np.asarray(v, dtype=np.float64) for v in (features, weights))
-    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or len(labels) != len(x) or len(x) < 3:
-        raise ConfigError(
-            "features (examples, dimensions), at least 3, need a label each and weights (classes, dimensions) of as "
-            f"many dimensions, got {x.shape}, {len(labels)} labels and {w.shape}"
-        )
-    if not (np.isfinite(x).all() and np.isfinite(w).all()):
-        raise ConfigError("features and weights must be finite numbers; a model that diverged has no such figure")
-    both = np.concatenate([x, w])
-    laid = TSNE(
+    both = np.concatenate([features, weights])
+    tsne = TSNE(
         n_components=2, metric="cosine", init="pca", perplexity=min(30.0, (len(both) - 1) / 3),
         random_state=key.number() % 2**32,
-    ).fit_transform(both)  # fmt: skip
-    return Plane(np.asarray(laid[: len(x)], dtype=np.float64), np.asarray(labels), np.asarray(laid[len(x) :], float))
+    )  # fmt: skip
+    laid, n = np.asarray(tsne.fit_transform(both), dtype=np.float64), len(features)
+    return Plane(laid[:n], np.asarray(labels), laid[n:])
 
 
 def features_chart(planes: Mapping[str, Plane]) -> Chart:
@@ -333,22 +310,17 @@ def features_chart(planes: Mapping[str, Plane]) -> Chart:
 
     Args:
         planes: Title of a panel, such as a method -> its features; all with the same number of classes.
-
-    Raises:
-        ConfigError: If there is no panel, or they differ in classes.
     """
-    sizes = sorted({len(p.weights) for p in planes.values()})
-    if len(sizes) != 1:
-        raise ConfigError(f"planes must be of one number of classes, got {sizes or 'no plane'}")
+    classes = range(len(next(iter(planes.values())).weights))
     points = [
         {"panel": title, "class": str(c), "x": x, "y": y, "weight": weight}
         for title, p in planes.items()
-        for weight, classes, places in ((False, p.labels, p.points), (True, range(sizes[0]), p.weights))
-        for c, (x, y) in zip(classes, places.tolist(), strict=True)
+        for weight, of, places in ((False, p.labels, p.points), (True, classes, p.weights))
+        for c, (x, y) in zip(of, places.tolist(), strict=True)
     ]
-    shares = "; ".join(f"{title} {100 * nearest(p):.0f} %" for title, p in planes.items())
+    shares = "; ".join(f"{title} {100 * p.nearest:.0f} %" for title, p in planes.items())
     told = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
-    colour = charts.by_name(charts.colours([str(c) for c in range(sizes[0])]), "class")
+    colour = charts.by_name(charts.colours([str(c) for c in classes]), "class")
     base = alt.Chart(charts.rows(points)).encode(x=charts.bare("x"), y=charts.bare("y"), color=colour)
     marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
     numbers = base.transform_filter("datum.weight").mark_text(fontSize=16, fontWeight="bold", stroke=charts.PAGE,
@@ -356,12 +328,6 @@ def features_chart(planes: Mapping[str, Plane]) -> Chart:
     drawn = charts.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
     caption = f"A mark is a test example where t-SNE puts it, a number the weight of that class. {told}"
     return Chart("Features with the weights of the classes", caption, drawn, told, wide=len(planes) > 1)
-
-
-def nearest(p: Plane) -> float:
-    """Share of the examples whose nearest class weight in the plane is that of their own class."""
-    gaps = np.linalg.norm(p.points[:, None] - p.weights, axis=2)
-    return float((gaps.argmin(axis=1) == p.labels).mean())
 
 
 KIND = SectionKind("FedDW's relations between classes", (ClassRelations,), section)

@@ -11,7 +11,6 @@ from unskew.record.reader import Record, configured
 from unskew.report import charts, tables
 from unskew.report.section import Section, TableRow, table
 from unskew.report.stats import Spread
-from unskew.report.tables import amount, count
 from unskew.run.metrics import first_reached
 from unskew.units import MB
 from unskew.world import spectrum as spectra
@@ -20,12 +19,11 @@ from unskew.world.energy import Energy
 
 @dataclass(frozen=True)
 class Expense:
-    """Something that is spent round by round: its name and unit, (method, seed) -> {round: amount}, and its writer."""
+    """Something that is spent round by round: its name and unit, and (method, seed) -> {round: amount}."""
 
     name: str
     unit: str
     spent: Mapping[tuple[str, int], Mapping[int, float]]
-    write: Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ def quantities(record: Record) -> tuple[Expense, ...]:
         if any(rows := [record.series.get((c.method, c.seed, f"bytes.{d}"), {}) for d in DIRECTIONS])
     }
     return (
-        Expense("Iterations", "training legs", record.passes, count),
-        Expense("Models", "sent", record.models, count),
-        Expense("Traffic", "MB", sent, amount),
+        Expense("Iterations", "training legs", record.passes),
+        Expense("Models", "sent", record.models),
+        Expense("Traffic", "MB", sent),
     )
 
 
@@ -99,19 +97,16 @@ def priced(record: Record) -> tuple[tuple[Expense, ...], str]:
     costs = price(run.trainings, run.channel, carrier, energy)
     what = "radio and training" if all(c.compute_j is not None for c in costs) else "radio"
 
-    def expense(name: str, unit: str, part: Callable[[Cost], float], write: Callable[[float], str]) -> Expense:
+    def expense(name: str, unit: str, part: Callable[[Cost], float]) -> Expense:
         spent: dict[tuple[str, int], dict[int, float]] = {}
         for c in costs:
             spent.setdefault((c.method, c.seed), {})[c.round] = part(c)
-        return Expense(name, unit, spent, write)
-
-    def joules(c: Cost) -> float:
-        return _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)
+        return Expense(name, unit, spent)
 
     return (
-        expense("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", lambda c: _sum(c.subframes), count),
-        expense("Time", f"s, {what}", lambda c: _sum(c.seconds) + (c.compute_s or 0.0), amount),
-        expense("Energy", f"J, {what}", joules, amount),
+        expense("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", lambda c: _sum(c.subframes)),
+        expense("Time", f"s, {what}", lambda c: _sum(c.seconds) + (c.compute_s or 0.0)),
+        expense("Energy", f"J, {what}", lambda c: _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)),
     ), (
         f"Priced under this run’s own radio: of {carrier.rbs} resource blocks in a sub-frame {carrier.free_rbs:g} are "
         f"free on average, training takes {energy.cycles_per_example:g} cycles an example at "
@@ -159,8 +154,8 @@ def section(record: Record, marks: Mapping[str, str]) -> Section | None:
             row.method,
             (
                 f"{len(row.rounds.values) if row.rounds else 0} of {row.seeds}",
-                "not reached" if row.rounds is None else _written(row.rounds, count),
-                *(_written(row.spent[q.name], q.write) for q in spent),
+                "not reached" if row.rounds is None else tables.quantity(row.rounds.mean, row.rounds.std),
+                *("–" if (s := row.spent[q.name]) is None else tables.quantity(s.mean, s.std) for q in spent),
             ),
             charts.swatch(marks[row.method]),
         )
@@ -173,14 +168,3 @@ def section(record: Record, marks: Mapping[str, str]) -> Section | None:
     caption = "Spent until the first evaluated round that reaches the target; mean ± standard deviation over seeds"
     note = f"Clients that train at the same time are one iteration, one after the other several. {words}"
     return Section("Cost to target", lead, (), (table(caption, head, rows, note.strip()),), "rounds, models, MB")
-
-
-def _written(spread: Spread | None, write: Callable[[float], str]) -> str:
-    """Mean and deviation, as many decimals as the mean has; a mean of counts below a hundred has one."""
-    if spread is None:
-        return "–"
-    mean = write(spread.mean)
-    if spread.std is None:
-        return mean
-    digits = int(spread.mean < 100) if write is count else len(mean.partition(".")[2])
-    return f"{spread.mean:,.{digits}f} ± {spread.std:,.{digits}f}"

@@ -1,36 +1,65 @@
-"""The single round of FedDistr: its embeddings, their alignment, and the images made from them.
+"""The single round of FedDistr and of FedPFT: embeddings, their alignment, images made from them, and who saw what.
 
-`unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  FedPFT, its cheap rival, is in
-the table.
-
-Embeddings in the plane are drawn as the server received them: the clients' images never reach it.  Figures that need
-the prior are `generated_images`.
+`unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  Embeddings in the plane are
+drawn as the server received them: the clients' images never reach it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import altair as alt
 import numpy as np
 
-from unskew.info import Embeddings, Mixtures
-from unskew.record.reader import Record, method_tables
-from unskew.report import charts
+from unskew.info import Embeddings, Mixtures, Privacy
+from unskew.record.reader import Record, info_of, method_tables
+from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.sections.generated_images import gallery
-from unskew.report.sections.one_round import Match, OneRound, Uploads, one_round, principal
 from unskew.words import counted, sentence
 
 MOST_SHOWN = 2  # methods whose embeddings are drawn
 MOST_NAMED = 120  # embeddings with their labels beside them
 MOST_PAIRS = 40  # matches that are drawn, the nearest
 
-_STATES = {
-    "joined": charts.COLOURS[0],
-    "near, its set has that client": charts.COLOURS[1],
-    "too far apart": charts.BOUND,
-}
+JOINED, NEAR, FAR = "joined", "near, its set has that client", "too far apart"
+_COLOURS = {JOINED: charts.COLOURS[0], NEAR: charts.COLOURS[1], FAR: charts.BOUND}
+
+
+@dataclass(frozen=True)
+class OneRound:
+    """A method of one round, over a run.
+
+    Attributes:
+        seed, sent: Seed that is drawn, and its embeddings; None if it sends no embeddings.
+        privacy: The weakest guarantee over the seeds, and what each party saw.
+        nearest: Least distance from a generated image to one of its client's own, in medians, and that client.
+    """
+
+    method: str
+    seed: int
+    sent: Embeddings | None
+    privacy: Privacy
+    nearest: tuple[float, int] | None
+
+
+def one_round(record: Record, method: str) -> OneRound | None:
+    """A method's info over a run; None if no seed that counts has any.
+
+    Raises:
+        RunError: If the info is not as a run writes it.
+    """
+    seeds = set(tables.counted_seeds(record, method))
+    sent = [(row.seed, row.info) for row in info_of(record, method, Embeddings) if row.seed in seeds]
+    privacy = [info.privacy for _, info in sent]
+    mixed = [(row.seed, row.info.privacy) for row in info_of(record, method, Mixtures) if row.seed in seeds]
+    if not sent and not mixed:
+        return None
+    seed, first = sent[0] if sent else (mixed[0][0], None)
+    weakest = max((*privacy, *(p for _, p in mixed)), key=lambda p: p.bound)
+    nearest = [(v, c) for _, info in sent for c, v in info.closest.items() if v is not None]
+    return OneRound(method, seed, first, weakest, min(nearest, default=None))
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
@@ -44,24 +73,27 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         return None
     drawn: list[Chart | None] = []
     options, sentences = method_tables(record), []
-    shown = [(r, r.uploads) for r in runs if r.uploads is not None]
-    for r, uploads in shown[:MOST_SHOWN]:
-        name, images = f"{r.method}, seed {r.seed}", gallery(record, r, uploads, options.get(r.method, {}))
-        drawn += [plane_chart(name, uploads), alignment_chart(name, uploads)]
-        drawn += [] if isinstance(images, str) else [images]
-        sentences += [aligned(r, uploads), *([images] if isinstance(images, str) else [])]
+    shown = [(r.method, r.seed, r.sent) for r in runs if r.sent is not None]
+    for method, seed, sent in shown[:MOST_SHOWN]:
+        name, images = f"{method}, seed {seed}", gallery(record, method, seed, sent, options.get(method, {}))
+        drawn += [plane_chart(name, sent), alignment_chart(name, sent)]
+        sentences.append(aligned(name, sent))
+        if isinstance(images, str):
+            sentences.append(images)
+        else:
+            drawn.append(images)
     title = "Embeddings and generated images"
     return Section(title, " ".join(sentences), tuple(filter(None, drawn)), (_privacy_table(runs, marks),))
 
 
-def aligned(r: OneRound, uploads: Uploads) -> str:
+def aligned(name: str, sent: Embeddings) -> str:
     """The effect of the server's alignment, in a sentence."""
-    clients = len(set(uploads.owners))
-    start = f"{r.method}, seed {r.seed}: {counted(uploads.sent, 'embedding')} of {counted(clients, 'client')}"
-    if not uploads.matches:
+    start = f"{name}: {counted(sent.sent, 'embedding')} of {counted(len(set(sent.owners)), 'client')}"
+    pairs = matched(sent)
+    if not pairs:
         return f"{start}; no two clients sent one of the same label."
-    close = sum(uploads.joined(m) for m in uploads.matches)
-    return f"{start}, {close or 'none'} of {counted(len(uploads.matches), 'matched pair')} taken for the same."
+    close = sum(p["state"] == JOINED for p in pairs)
+    return f"{start}, {close or 'none'} of {counted(len(pairs), 'matched pair')} taken for the same."
 
 
 def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, str]) -> Table:
@@ -69,99 +101,85 @@ def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, str]) -> Table:
         TableRow(
             r.method,
             (
-                "not reported" if r.nearest is None else f"{r.nearest:.2f} (client {r.client})",
+                "not reported" if r.nearest is None else f"{r.nearest[0]:.2f} (client {r.nearest[1]})",
                 r.privacy.guarantee, sentence(r.privacy.server), sentence(r.privacy.clients),
-                sentence(r.trained) if r.trained else "–",
+                sentence(r.sent.trained_at) if r.sent is not None and r.sent.trained_at else "–",
             ),
             charts.swatch(marks[r.method]),
         )
         for r in runs
     ]  # fmt: skip
     head = ["Method", "Nearest image | medians", "Guarantee", "The server saw", "Clients saw", "Models were trained by"]
-    note = (
-        "Nearest image: least distance from a generated image to one of the client’s own, divided by the median from "
-        "one of its own to the next. Near 0 it would be a copy."
-    )
+    note = "Nearest image: of a generated image to one of the client’s own. Near 0 it would be a copy."
     return table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
 
 
-# ---------------------------------------------------------------- embeddings
-def plane_chart(method: str, uploads: Uploads) -> Chart | None:
-    """Embeddings in the two directions in which they vary most; None with fewer than three, or none that differ.
-
-    Args:
-        method: Source of the embeddings, for the title: a method's label, and the seed.
-        uploads: The embeddings.
-    """
-    centred = uploads.v - uploads.v.mean(0)
+# ---------------------------------------------------------------- figures
+def plane_chart(name: str, sent: Embeddings) -> Chart | None:
+    """Embeddings in the two directions in which they vary most; None with fewer than three, or none that differ."""
+    v = np.array(sent.embeddings)
+    centred = v - v.mean(0)
     if len(centred) < 3 or not np.abs(centred).max() > 0:
         return None
-    plane, share = principal(centred)
-    at = (centred @ plane).tolist()
+    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
+    # A direction has no sign: the largest entry is made positive, so that equal input gives equal figures.
+    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
+    flat = centred @ axes[:2].T
+    at = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1]))).tolist()
     points = [
-        {"x": x, "y": y, "client": str(owner), "label": str(label), "open": i not in uploads.kept}
-        for i, ((x, y), owner, label) in enumerate(zip(at, uploads.owners, uploads.labels, strict=True))
+        {"x": x, "y": y, "client": str(owner), "label": str(label), "open": i not in sent.kept}
+        for i, ((x, y), owner, label) in enumerate(zip(at, sent.owners, sent.labels, strict=True))
     ]
     lines = [
         {"x": at[i][0], "y": at[i][1], "x2": at[j][0], "y2": at[j][1]}
-        for members in uploads.sets
+        for members in sent.sets
         for i, j in pairwise([i for i in members if i < len(at)])
     ]
-    clients = sorted({str(p["client"]) for p in points}, key=int)
+    clients = sorted({str(owner) for owner in sent.owners}, key=int)
     colour = charts.by_name(charts.colours(clients), "client", legend=True)
     text = "label" if len(at) <= MOST_NAMED else ""
     drawn = charts.scatter(points, "first principal direction", "second principal direction", colour, text, lines)
-    merged = sum(bool(p["open"]) for p in points)
+    share = float((lengths[:2] ** 2).sum() / (lengths**2).sum())
     caption = (
         "A mark is one label’s cluster of images at one client. Lines join what was taken for the same; of these the "
         f"filled one was kept. The plane holds {100 * share:.0f} % of the variance."
     )
-    told = f"{counted(len(at), 'embedding')} of {method}, of {counted(len(clients), 'client')}; {merged} were merged."
-    return Chart(f"Embeddings by client, {method}", caption, drawn, told)
+    told = f"{counted(len(at), 'embedding')} of {name}, of {counted(len(clients), 'client')}."
+    return Chart(f"Embeddings by client, {name}", caption, drawn, told)
 
 
-def matched(uploads: Uploads) -> list[dict[str, Any]]:
-    """The nearest matches as rows: label, the two clients, distance, and what came of it."""
-
-    def state(m: Match) -> str:
-        joined, near, far = _STATES
-        return joined if uploads.joined(m) else near if m.distance <= uploads.threshold else far
-
+def matched(sent: Embeddings) -> list[dict[str, Any]]:
+    """The matches as rows, by label and distance: the two clients, the distance, and what came of it."""
+    place = {i: k for k, members in enumerate(sent.sets) for i in members}
+    pairs = [pair for pair in sent.pairs if max(pair[:2]) < len(sent.labels)]
     return [
         {
-            "pair": f"label {uploads.labels[m.i]}: {uploads.owners[m.i]} and {uploads.owners[m.j]} ({m.i}, {m.j})",
-            "distance": m.distance,
-            "state": state(m),
+            "pair": f"label {sent.labels[i]}: {sent.owners[i]} and {sent.owners[j]} ({i}, {j})",
+            "distance": distance,
+            "state": JOINED if place.get(i, -1) == place.get(j, -2) else NEAR if distance <= sent.threshold else FAR,
         }
-        for m in sorted(uploads.matches, key=lambda m: (uploads.labels[m.i], m.distance))[:MOST_PAIRS]
+        for i, j, distance in sorted(pairs, key=lambda pair: (sent.labels[pair[0]], pair[2]))
     ]
 
 
-def alignment_chart(method: str, uploads: Uploads) -> Chart | None:
-    """The distances of matched embeddings beside the threshold; None without a match.
-
-    Args:
-        method: Source of the alignment, for the title: a method's label, and the seed.
-        uploads: The embeddings and their matches.
-    """
-    if not uploads.matches:
+def alignment_chart(name: str, sent: Embeddings) -> Chart | None:
+    """The distances of matched embeddings beside the threshold; None without a match."""
+    every = matched(sent)
+    if not every:
         return None
-    pairs = matched(uploads)
-    axis = charts.over("distance", [0.0, uploads.threshold, *(m.distance for m in uploads.matches)])
-    shown = {state: colour for state, colour in _STATES.items() if any(p["state"] == state for p in pairs)}
+    pairs = every[:MOST_PAIRS]
+    axis = charts.over("distance", [0.0, sent.threshold, *(p["distance"] for p in pairs)])
+    shown = {state: colour for state, colour in _COLOURS.items() if any(p["state"] == state for p in pairs)}
     dots = alt.Chart(charts.rows(pairs)).mark_point(filled=True, size=60, opacity=1).encode(
         x=alt.X("distance:Q", **axis), y=charts.names("pair"), color=charts.by_name(shown, "state", legend=True),
         tooltip=["pair:N", "state:N", alt.Tooltip("distance:Q", format=".3~g")],
     )  # fmt: skip
-    threshold = charts.rule(uploads.threshold)
-    drawn = charts.themed(alt.layer(threshold, dots).properties(height=alt.Step(18)))
-    of = "embeddings" if uploads.distance == "l2" else "the noise predicted under them"
-    some = f" The first {len(pairs)} of {len(uploads.matches)} pairs." if len(pairs) < len(uploads.matches) else ""
-    caption = (
-        f"Pairs of two clients’ clusters that the server matched: distance of {of}; the line is the threshold.{some}"
-    )
+    drawn = charts.themed(alt.layer(charts.rule(sent.threshold), dots).properties(height=alt.Step(18)))
+    of = "embeddings" if sent.distance == "l2" else "the noise predicted under them"
+    some = f" The first {len(pairs)} of {len(every)} pairs." if len(pairs) < len(every) else ""
+    caption = f"Pairs of clients’ clusters that the server matched: distance of {of}; line: the threshold.{some}"
     told = "; ".join(f"{p['pair']} at {p['distance']:.3g} {p['state']}" for p in pairs)
-    return Chart(f"What clients have in common, {method}", caption, drawn, f"Matches: {told}."[:1000])
+    return Chart(f"What clients have in common, {name}", caption, drawn, f"Matches: {told}."[:1000])
 
 
 KIND = SectionKind("one-round methods that send embeddings", (Embeddings, Mixtures), section)
