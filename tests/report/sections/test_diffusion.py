@@ -310,8 +310,8 @@ def test_each_seed_has_its_own_target_and_the_spread_is_of_those_that_reached_it
     assert rows["FedAvg"].rounds == stats.Spread((1.0, 2.0))
     assert (rows["FedDif"].rounds, rows["FedDif"].seeds) == (stats.Spread((2.0,)), 2)
     assert _rows(folder) == [
-        "FedAvg 2 of 2 1.5 ± 0.7 1.5 ± 0.7 6.0 ± 2.8 0.0060 ± 0.0028",
-        "FedDif 1 of 2 2 4 11 0.011",
+        "FedAvg 2 of 2 1.50 ± 0.71 1.50 ± 0.71 6.00 ± 2.83 0.00600 ± 0.00283",
+        "FedDif 1 of 2 2 4 11 0.0110",
     ]
 
 

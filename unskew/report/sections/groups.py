@@ -353,7 +353,7 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Tab
 
 
 def _pilot(g: GroupHistory) -> Table | None:
-    """What HCCT's pilot measured for each alpha; None without one."""
+    """Measurements of HCCT's pilot for each alpha; None without one."""
     if not g.judged.tried:
         return None
     rows = [
