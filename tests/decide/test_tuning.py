@@ -423,10 +423,12 @@ def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(t
     assert len(repr(tuning)) < 200
     gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
 
-    def said(*names: str) -> str:
+    def said(*names: str, of: str = "lead") -> str:
         worth = {name: TuningGain(None, None, gains[name], diverged=(1, 0)) for name in names}
-        return dataclasses.replace(tuning, worth=worth).lead
+        return str(getattr(dataclasses.replace(tuning, worth=worth), of))
 
+    assert said("gains", "open", of="headline") == "Tuning helps gains."
+    assert said("open", "lost", of="headline").startswith("Undecided")
     assert "gains better (" in said("gains")
     assert "open cannot be told from the default" in said("open")
     kept = dataclasses.replace(tuning, worth={"same": TuningGain(None, None, NO_GAIN, kept=True)})

@@ -199,8 +199,8 @@ def _each(data: Rows) -> list[Mapping[str, Any]]:
     return list(data)
 
 
-def themed(chart: Any, right: int = 5, left: int = 5, facets: int = 0) -> alt.LayerChart:
-    """The chart in our type and colours, as wide as the page allows, with room at the right for names."""
+def themed(chart: Any, right: int = 5, left: int = 12, facets: int = 0) -> alt.LayerChart:
+    """The chart in our type and colours, as wide as the page allows; a browser may need more room for names than we."""
     fits = {
         "width": WIDTH,
         "autosize": alt.AutoSizeParams(type="fit-x", contains="padding"),

@@ -45,7 +45,7 @@ def view(tuning: Tuning) -> Page:
     return Page(
         f"{experiment.name}: tuned at equal budgets",
         f"{tuning.budget} for each of {len(tuning.searches)} methods, {experiment.rounds} rounds a trial",
-        tuning.lead,
+        tuning.headline,
         pictures[:2],
         worth.tables[0],
         sections=[*tried, Section("The experiment", lead)],

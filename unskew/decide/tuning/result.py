@@ -100,6 +100,12 @@ class Tuning:
         ]
         return f"Tuning, by {m.label} on test rows under {len(self.seeds)} fresh seeds: {'; '.join(parts)}."
 
+    @property
+    def headline(self) -> str:
+        """The methods that tuning is shown to help."""
+        better = [label for label, worth in self.worth.items() if worth.verdict == "gains"]
+        return f"Tuning helps {listed(better)}." if better else "Undecided: tuning is not shown to help any method."
+
     def __str__(self) -> str:
         return self.lead
 
