@@ -137,12 +137,12 @@ def _summary(runs: list[Path], records: "Sequence[Record]", names: Sequence[str]
     from unskew.run.metrics import result_row
 
     summaries = [load_run(folder).summary for folder in runs]
-    said = {
+    in_words = {
         "verdict": verdict.verdict(record),
         "notes": [*verdict.serious(record), *verdict.notes(record, records, names)],
     }
     if len(runs) == 1:
-        return {**summaries[0], **said}
+        return {**summaries[0], **in_words}
     rows = [
         {**row, "method": f"{name}/{row['method']}"}
         for name, s in zip(names, summaries, strict=True)
@@ -158,7 +158,7 @@ def _summary(runs: list[Path], records: "Sequence[Record]", names: Sequence[str]
         "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": record.headline.card(),
-        **said,
+        **in_words,
         **comparability(records, names),
         "same_test_rows": any(r.same_test_rows for r in records) if any(len(r.seeds) > 1 for r in records) else None,
         "rows": rows,

@@ -499,8 +499,8 @@ def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
         x, y: Titles.
     """
     every = _each(data)
-    found = sorted({str(r["group"]) for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0, g))
-    of = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in found}
+    numbers = sorted({str(r["group"]) for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0, g))
+    of = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in numbers}
     base = alt.Chart(rows([{**r, "group": str(r["group"])} for r in every])).encode(
         x=alt.X("column:O", sort=None, title=x, axis=alt.Axis(labelOverlap=True, labelAngle=0)),
         y=alt.Y("row:N", sort=None, title=y, axis=alt.Axis(labelOverlap=True, ticks=False)),

@@ -160,18 +160,6 @@ def locked(folder: Path) -> Iterator[None]:
             _LOCKS.discard(f)
 
 
-def in_use(folder: Path) -> bool:
-    """True if another process writes to the run's folder; False, too, if there is no such folder.
-
-    Raises:
-        RunError: If that cannot be told.
-    """
-    if not (folder / ".lock").exists():
-        return False
-    with _lock_of(folder) as f:
-        return f is None
-
-
 @contextmanager
 def _lock_of(folder: Path) -> Iterator[IO[bytes] | None]:
     """The lock of a folder, taken; None if another process has it."""

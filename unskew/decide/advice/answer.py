@@ -278,10 +278,10 @@ class Advice:
             text = f"If at all: {text[:1].lower()}{text[1:]}"
         if cosines is not None:
             inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
-            told = [
+            cosine = [
                 f"{what} {value:.2f}" for what, value in (("together", inside), ("apart", across)) if value is not None
             ]
-            why = f"mean cosine of the updates of two sites {', '.join(told)}" if told else ""
+            why = f"mean cosine of the updates of two sites {', '.join(cosine)}" if cosine else ""
         return f"{text} {why[:1].upper()}{why[1:]}{'.' * bool(why)}".strip()
 
     def _with_what(self) -> str:

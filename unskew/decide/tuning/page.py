@@ -78,8 +78,8 @@ def _best(searches: Sequence[Searched], m: Measure) -> tuple[Chart, ...]:
         return ()
     drawn = charts.best_so_far(scores, charts.colours([s.method.label for s in searches]), m.axis, m.higher)
     ends = [(s.method.label, s.trials[s.best].score) for s in searches if s.best is not None]
-    told = "; ".join(f"{label} {m.with_unit(score)}" for label, score in ends if score is not None)
-    return (Chart("Best so far", "On validation rows, after each trial.", drawn, told),)
+    ends_in_words = "; ".join(f"{label} {m.with_unit(score)}" for label, score in ends if score is not None)
+    return (Chart("Best so far", "On validation rows, after each trial.", drawn, ends_in_words),)
 
 
 def _trials(searched: Searched, m: Measure) -> Section:
