@@ -75,15 +75,15 @@ def clients(w: Worth, m: Measure) -> Chart:
     data = [charts.interval(c.name, c.judged, m.scale, kind=c.verdict, size=c.examples or most) for c in ordered]
     if not many:
         data.append(charts.interval("mean over clients", w.whole, m.scale, kind="mean", size=most))
-    summary = f"Gain with {w.method}: {w.count('gains')} of {len(ordered)} clients gain, {w.count('loses')} lose, "
-    summary += f"{w.count('open')} undecided"
+    text = f"Gain with {w.method}: {w.count('gains')} of {len(ordered)} clients gain, {w.count('loses')} lose, "
+    text += f"{w.count('open')} undecided"
     if not many:
-        summary += ": " + "; ".join(f"{c.name} {worth.bracket(c.judged, m)}" for c in ordered)
+        text += ": " + "; ".join(f"{c.name} {worth.bracket(c.judged, m)}" for c in ordered)
     caption = (
         "A point a client, with quantiles at 10, 50 and 90 %." if many else "Mark: as large as test rows are many."
     )
     drawn = (charts.strip if many else charts.forest)(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
-    return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{summary}.")
+    return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{text}.")
 
 
 def curve(record: Record, by: tables.By, metric: str | None = None, y: str = "") -> Chart | None:
@@ -143,8 +143,6 @@ def shares(
     ]
     some = f", the first {MOST_COLUMNS} of {len(sites):,}" if len(sites) > MOST_COLUMNS else ""
     sizes = [rows for _, rows, _ in sites]
-    summary = (
-        f"Shares of {len(classes)} {what} at {counted(len(sites), site)} of {min(sizes):,} to {max(sizes):,} rows."
-    )
+    text = f"Shares of {len(classes)} {what} at {counted(len(sites), site)} of {min(sizes):,} to {max(sizes):,} rows."
     chart = charts.matrix(columns(cells), f"{site} (rows)", what, "share")
-    return Chart(title, f"Darker: a larger share of the {site}’s rows{some}.", chart, summary, wide=True)
+    return Chart(title, f"Darker: a larger share of the {site}’s rows{some}.", chart, text, wide=True)

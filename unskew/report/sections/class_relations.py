@@ -175,12 +175,12 @@ def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mappin
     for method in drawn:
         r = correlation(*([p[k] for p in points if p["method"] == method] for k in "xy"))
         parts.append(f"{method} {'–' if r is None else f'{r:+.2f}'.replace('-', '−')}")
-    title, summary = "Weight of a class against its share", f"Correlation: {', '.join(parts)}."
+    title, text = "Weight of a class against its share", f"Correlation: {', '.join(parts)}."
     colour = charts.by_name({m: (marks or charts.colours(list(drawn)))[m] for m in drawn}, legend=len(drawn) > 1)
     alone = len(drawn) == 1 and len(points) == len({p["class"] for p in points})
     chart = charts.scatter(points, f"share of the {whose}, %", "length of the class’s weights", colour, "class" * alone)
-    caption = f"A mark is a class. A layer that favours frequent classes has its marks rise to the right. {summary}"
-    return Chart(title, caption, chart, f"{title}. {summary}")
+    caption = f"A mark is a class. A layer that favours frequent classes has its marks rise to the right. {text}"
+    return Chart(title, caption, chart, f"{title}. {text}")
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -209,7 +209,7 @@ def relations_chart(method: str, matrices: Sequence[Relations]) -> Chart:
         for (a, b), v in np.ndenumerate(np.clip(matrix, 0, 1))
     ]
     both = any(r.cr is not None for r in matrices)
-    summary = "; ".join(f"round {r.round}: mean diagonal of SL {float(np.diagonal(r.sl).mean()):.2f}" for r in matrices)
+    text = "; ".join(f"round {r.round}: mean diagonal of SL {float(np.diagonal(r.sl).mean()):.2f}" for r in matrices)
     caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more."
     caption += " CR: how its weights relate to those of each class." * both
     order = [str(c) for c in range(len(matrices[0].sl))]
@@ -220,7 +220,7 @@ def relations_chart(method: str, matrices: Sequence[Relations]) -> Chart:
     )  # fmt: skip
     drawn = charts.faceted(squares, list(panels), 2 if both else 3)
     title = f"Soft labels and class relations of {method}"
-    return Chart(title, caption, drawn, f"{title}. {summary}.", wide=True)
+    return Chart(title, caption, drawn, f"{title}. {text}.", wide=True)
 
 
 # ---------------------------------------------------------------- for reproductions
@@ -237,11 +237,11 @@ def mu_chart(lines: Mapping[str, Mapping[float, Sequence[float]]]) -> Chart:
         for line, by in lines.items() for mu, seeds in sorted(by.items())
     ]  # fmt: skip
     best = {line: max((p for p in points if p["method"] == line), key=lambda p: p["mean"]) for line in lines}
-    summary = "Best: " + "; ".join(f"{line} {p['mean']:.1f} % at mu {p['mu']}" for line, p in best.items()) + "."
+    text = "Best: " + "; ".join(f"{line} {p['mean']:.1f} % at mu {p['mu']}" for line, p in best.items()) + "."
     ticks, x = [f"{mu:g}" for mu in values], "weight of the term mu"
     chart = charts.curves(points, charts.colours(list(lines)), x, "global test accuracy, %", ticks=ticks)
-    caption = f"In the last round; 0 is the method without the term. {summary}"
-    return Chart("How much the weight of the term matters", caption, chart, f"Accuracy by mu. {summary}")
+    caption = f"In the last round; 0 is the method without the term. {text}"
+    return Chart("How much the weight of the term matters", caption, chart, f"Accuracy by mu. {text}")
 
 
 def help_chart(apart: Mapping[str, Sequence[float]]) -> Chart:
@@ -253,9 +253,9 @@ def help_chart(apart: Mapping[str, Sequence[float]]) -> Chart:
     every = [tables.difference(method, dict(enumerate(values))) for method, values in apart.items()]
     rows = [{**charts.interval(d.method, d, 100.0), "seeds": [100 * v for v in d.values]} for d in every]
     chart = charts.forest(rows, "accuracy with the term minus without it, points", charts.colours(list(apart)))
-    summary = "; ".join(f"{d.method} {tables.bracket(d)}" for d in every)
+    text = "; ".join(f"{d.method} {tables.bracket(d)}" for d in every)
     caption = "Last round, seed by seed. Mark: mean; bar: 95 % interval; ticks: seeds."
-    return Chart("What the term adds", caption, chart, f"Accuracy with the term minus without it: {summary}.")
+    return Chart("What the term adds", caption, chart, f"Accuracy with the term minus without it: {text}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,15 +319,15 @@ def features_chart(planes: Mapping[str, Plane]) -> Chart:
         for c, (x, y) in zip(of, places.tolist(), strict=True)
     ]
     shares = "; ".join(f"{title} {100 * p.nearest:.0f} %" for title, p in planes.items())
-    summary = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
+    text = f"Examples whose nearest class weight in the plane is that of their class: {shares}."
     colour = charts.by_name(charts.colours([str(c) for c in classes]), "class")
     base = alt.Chart(charts.rows(points)).encode(x=charts.bare("x"), y=charts.bare("y"), color=colour)
     marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
     numbers = base.transform_filter("datum.weight").mark_text(fontSize=16, fontWeight="bold", stroke=charts.PAGE,
                                                               strokeWidth=0.4).encode(text="class:N")  # fmt: skip
     drawn = charts.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
-    caption = f"A mark is a test example where t-SNE puts it, a number the weight of that class. {summary}"
-    return Chart("Features with the weights of the classes", caption, drawn, summary, wide=len(planes) > 1)
+    caption = f"A mark is a test example where t-SNE puts it, a number the weight of that class. {text}"
+    return Chart("Features with the weights of the classes", caption, drawn, text, wide=len(planes) > 1)
 
 
 KIND = SectionKind("FedDW's relations between classes", (ClassRelations,), section)

@@ -137,15 +137,15 @@ def plane_chart(name: str, sent: Embeddings) -> Chart | None:
     ]
     clients = sorted({str(owner) for owner in sent.owners}, key=int)
     colour = charts.by_name(charts.colours(clients), "client", legend=True)
-    text = "label" if len(at) <= MOST_NAMED else ""
-    drawn = charts.scatter(points, "first principal direction", "second principal direction", colour, text, lines)
+    named = "label" if len(at) <= MOST_NAMED else ""
+    drawn = charts.scatter(points, "first principal direction", "second principal direction", colour, named, lines)
     share = float((lengths[:2] ** 2).sum() / (lengths**2).sum())
     caption = (
         "A mark is one label’s cluster of images at one client. Lines join what was taken for the same; of these the "
         f"filled one was kept. The plane holds {100 * share:.0f} % of the variance."
     )
-    summary = f"{counted(len(at), 'embedding')} of {name}, of {counted(len(clients), 'client')}."
-    return Chart(f"Embeddings by client, {name}", caption, drawn, summary)
+    text = f"{counted(len(at), 'embedding')} of {name}, of {counted(len(clients), 'client')}."
+    return Chart(f"Embeddings by client, {name}", caption, drawn, text)
 
 
 def matched(sent: Embeddings) -> list[dict[str, Any]]:
@@ -178,8 +178,8 @@ def alignment_chart(name: str, sent: Embeddings) -> Chart | None:
     of = "embeddings" if sent.distance == "l2" else "the noise predicted under them"
     some = f" The first {len(pairs)} of {len(every)} pairs." if len(pairs) < len(every) else ""
     caption = f"Pairs of clients’ clusters that the server matched: distance of {of}; line: the threshold.{some}"
-    summary = "; ".join(f"{p['pair']} at {p['distance']:.3g} {p['state']}" for p in pairs)
-    return Chart(f"What clients have in common, {name}", caption, drawn, f"Matches: {summary}."[:1000])
+    text = "; ".join(f"{p['pair']} at {p['distance']:.3g} {p['state']}" for p in pairs)
+    return Chart(f"What clients have in common, {name}", caption, drawn, f"Matches: {text}."[:1000])
 
 
 KIND = SectionKind("one-round methods that send embeddings", (Embeddings, Mixtures), section)

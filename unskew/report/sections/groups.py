@@ -245,10 +245,10 @@ def rounds_chart(g: GroupHistory) -> Chart:
     ]
     in_words = [f"clients {', '.join(map(g.called, members))}" for members in g.last.groups if len(members) > 1]
     title = f"Who trained with whom under {g.method}"
-    summary = f"{title}; round {g.last.round}: {' | '.join(in_words) or 'everybody alone'}."[:1000]
+    text = f"{title}; round {g.last.round}: {' | '.join(in_words) or 'everybody alone'}."[:1000]
     caption = f"Seed {g.seed}. A colour is a group, of several the first; grey is alone."
     drawn = charts.groups(cells, "round", "client") if g.clients <= MOST_CLIENTS else charts.group_sizes(cells)
-    return Chart(title, caption, drawn, summary, wide=len(at) > 12)
+    return Chart(title, caption, drawn, text, wide=len(at) > 12)
 
 
 def _order(g: GroupHistory, client: int) -> tuple[bool, int, int]:
