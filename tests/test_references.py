@@ -266,4 +266,4 @@ def test_a_function_may_return_a_method_with_wrappers(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "pulled.toml").write_text('rounds = 1\n[method]\nname = "pulled_doc:pulled_scaffold"\nmu = 0.2\n')
     (method,) = config.load(tmp_path / "pulled.toml", allow_code=True).methods
-    assert method.algorithm.by.terms[0].mu == 0.2
+    assert method.method.by.terms[0].mu == 0.2

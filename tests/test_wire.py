@@ -643,10 +643,10 @@ def test_types_follow_from_annotations() -> None:
     assert wire.state_type(Good()) is Weights
 
 
-@pytest.mark.parametrize("algorithm", [Untyped(), HalfTyped()])
-def test_a_step_without_types_is_refused(algorithm: Any) -> None:
+@pytest.mark.parametrize("method", [Untyped(), HalfTyped()])
+def test_a_step_without_types_is_refused(method: Any) -> None:
     with pytest.raises(ProtocolError, match=r"train must be annotated as \(self, me: Me, msg: M"):
-        wire.signatures(algorithm)
+        wire.signatures(method)
 
 
 def test_a_state_without_a_type_is_refused() -> None:

@@ -212,7 +212,7 @@ def _moment(sim: Simulator[Any], state: Any, t: int) -> Moment:
     clients = sim.population.clients
     own = sim.own_models(state, clients, t)
     models: dict[ClientId | None, Params | None] = {
-        None: sim.algorithm.serve(state, None),
+        None: sim.method.serve(state, None),
         **{c: own.get(c) for c in clients},
     }
     return Moment(t, _bits(sim, state), models)

@@ -817,7 +817,7 @@ class Federation:
         return tuple(sorted(self.clients[i] for i in best.tolist()))
 
 
-class Algorithm(Protocol[S]):
+class Method(Protocol[S]):
     """The server's half of a method, and its marked steps; see the module's docstring."""
 
     def init(self, params: Params, fed: Federation) -> S:

@@ -32,12 +32,12 @@ class World:
     device_data: DeviceData
     population: Population
 
-    def simulator(self, algorithm: Any, **settings: Any) -> Simulator[Any]:
+    def simulator(self, method: Any, **settings: Any) -> Simulator[Any]:
         executor = Sequential(LocalTrainer(self.task, self.device_data, dtype=torch.float64))
-        return Simulator(algorithm, self.population, executor, **settings)
+        return Simulator(method, self.population, executor, **settings)
 
-    def play(self, algorithm: Any, rounds: int = 3, **settings: Any) -> "Play":
-        sim = self.simulator(algorithm, **settings)
+    def play(self, method: Any, rounds: int = 3, **settings: Any) -> "Play":
+        sim = self.simulator(method, **settings)
         states, traces = [sim.start()], []
         for t in range(1, rounds + 1):
             state, trace = sim.round(states[-1], t)
@@ -57,7 +57,7 @@ class Play:
     @property
     def params(self) -> list[Params]:
         """The global model after each round, the initial one first."""
-        return [self.sim.algorithm.serve(s, None) for s in self.states]
+        return [self.sim.method.serve(s, None) for s in self.states]
 
     def own(self, client: ClientId) -> Params:
         """What a client would use in the end."""

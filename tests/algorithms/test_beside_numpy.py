@@ -158,8 +158,8 @@ def test_stc(setting: Any, cut: Any, signs: bool, flatten: bool, weighting: Any,
     here = setting()
     outage = cut(*[(t, "train", 0, c) for t in (2, 4, 5) for c in (0, 1)], how="late")
     options = {"outage": outage} if lost else {}
-    algorithm = STC(0.15, 0.25, signs, flatten, weighting=weighting, local=LOCAL)
-    play = here.world.play(algorithm, 8, clients_per_round=3, **options)
+    method = STC(0.15, 0.25, signs, flatten, weighting=weighting, local=LOCAL)
+    play = here.world.play(method, 8, clients_per_round=3, **options)
     w = here.start
     zero = {n: np.zeros_like(t) for n, t in w.items()}
     left, server = [zero] * 4, zero
@@ -215,9 +215,9 @@ def test_cfl(setting: Any, cut: Any, weighting: Any, linkage: Any, gap: float, p
     labels = [*LABELS, *[[2 - c for c in part] for part in LABELS]]
     here = setting(labels)
     options = {"weighting": weighting, "linkage": linkage, "gamma_max": gap, "local": LOCAL}
-    algorithm = CFL(eps1=0.5, eps2=0.1, after=2, min_size=3, personal=("head",) if personal else (), **options)
+    method = CFL(eps1=0.5, eps2=0.1, after=2, min_size=3, personal=("head",) if personal else (), **options)
     lost = cut(*[(t, "train", 0, c) for t, c in ((3, 2), (4, 7), (6, 1), (6, 2))])
-    play = here.world.play(algorithm, 12, outage=lost)
+    play = here.world.play(method, 12, outage=lost)
     clusters = [(list(range(8)), here.start)]
     kept = [{n: here.start[n] for n in personal} for _ in labels]
     reasons = {"split": 0, "gap": 0, "absent": 0}
@@ -366,11 +366,11 @@ def test_feddistill(setting: Any, cut: Any, averaging: Any, weighting: Any, labe
     Three of four clients in each round.  `weighting` is FedDistill+'s, whose models are averaged; None is FedDistill.
     """
     here = setting(labels)
-    algorithm: Any = FedDistill(2.0, averaging, LOCAL)
+    method: Any = FedDistill(2.0, averaging, LOCAL)
     if weighting:
-        algorithm = FedDistillPlus(lam=2.0, averaging=averaging, local=LOCAL, weighting=weighting)
+        method = FedDistillPlus(lam=2.0, averaging=averaging, local=LOCAL, weighting=weighting)
     late = cut(*[(t, "train", 0, c) for t in (2, 3, 5) for c in (0, 1)], how="late")
-    play = here.world.play(algorithm, 6, clients_per_round=3, outage=late)
+    play = here.world.play(method, 6, clients_per_round=3, outage=late)
     own = [here.start] * 4
     g, teacher = here.start, np.full((3, 3), np.nan)
     for state, trace in zip(play.states[1:], play.traces, strict=True):

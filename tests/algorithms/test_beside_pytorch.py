@@ -127,9 +127,9 @@ class Sent:
         self.how = how
         self.rest: dict[int, Any] = {}
 
-    def wrapped(self, algorithm: Any) -> Any:
+    def wrapped(self, method: Any) -> Any:
         wrappers: dict[str, tuple[Any, ...]] = {"whole": (), "clipped": (ClipNorm(0.3),), "sparse": (TopK(0.25),)}
-        return us.wrap(algorithm, *wrappers[self.how])
+        return us.wrap(method, *wrappers[self.how])
 
     def __call__(self, client: int, w: Model, y: Model, heard: bool) -> Model:
         """The model that the server gets; what was left out of one that it never gets is as it was before."""
@@ -217,8 +217,8 @@ def test_fedfa(setting: Any, alpha: float, beta: float, sign: Any, how: str, equ
     """omega = alpha A + beta B + (1 - alpha - beta) n; m <- .8 m + .2 G; w <- wbar - eta m; buffers FedAvg's mean."""
     (world, data), sent = setting, Sent(how)
     local = dataclasses.replace(LOCAL, momentum=0.9)
-    algorithm = FedFA(alpha, beta, server_momentum=0.8, server_momentum_sign=sign, local=local)
-    play = world.play(sent.wrapped(algorithm), 5, clients_per_round=4, outage=SOME_LATE)
+    method = FedFA(alpha, beta, server_momentum=0.8, server_momentum_sign=sign, local=local)
+    play = world.play(sent.wrapped(method), 5, clients_per_round=4, outage=SOME_LATE)
     w, visits = play.params[0], [0] * 5
     m = {k: torch.zeros_like(t) for k, t in w.items() if "running" not in k}
     for t, asked, cohort in rounds(play):
@@ -261,8 +261,8 @@ def slope(z: float) -> float:
 def test_maxfl(setting: Any, server_lr: float, how: str, equal: Any) -> None:
     """Two rounds of FedAvg, then w <- w + server_lr / (sum q + eps) sum q (y - w); rho from the common start, once."""
     (world, data), sent = setting, Sent(how)
-    algorithm = MAXFL(warmup=2, solo_rounds=2, server_lr=server_lr, epsilon=0.05, preferred=True, local=LOCAL)
-    play = world.play(sent.wrapped(algorithm), 5, clients_per_round=4, outage=SOME_LATE)
+    method = MAXFL(warmup=2, solo_rounds=2, server_lr=server_lr, epsilon=0.05, preferred=True, local=LOCAL)
+    play = world.play(sent.wrapped(method), 5, clients_per_round=4, outage=SOME_LATE)
     w, solo = play.params[0], {}
     initial = w
     for t, asked, cohort in rounds(play):
@@ -287,8 +287,8 @@ def test_maxfl(setting: Any, server_lr: float, how: str, equal: Any) -> None:
 def test_maxfl_as_in_hccts_tables(setting: Any, threshold: Any, solo_rounds: int, warmup: int, equal: Any) -> None:
     """Rounds of FedAvg; then who has F(w) < rho, or ||what - w||^2, trains w, and the others their own models on."""
     world, data = setting
-    algorithm = MAXFL_HCCT(threshold, solo_rounds, warmup, LOCAL)
-    play = world.play(algorithm, 6, clients_per_round=4, outage=SOME_LATE)
+    method = MAXFL_HCCT(threshold, solo_rounds, warmup, LOCAL)
+    play = world.play(method, 6, clients_per_round=4, outage=SOME_LATE)
     initial = w = play.params[0]
     own: dict[int, Model] = {}
     solo: dict[int, Model] = {}
@@ -326,8 +326,8 @@ def test_flsc(setting: Any, ids: Any, weighting: Any, personal: tuple[str, ...],
     A client that has no previous ids draws them: they are read from the run.  Its own head stands in every cluster.
     """
     world, data = setting
-    algorithm = FLSC(clusters=4, memberships=2, ids=ids, local=LOCAL, weighting=weighting, personal=personal)
-    play = world.play(algorithm, 5, clients_per_round=4, outage=SOME_LATE)
+    method = FLSC(clusters=4, memberships=2, ids=ids, local=LOCAL, weighting=weighting, personal=personal)
+    play = world.play(method, 5, clients_per_round=4, outage=SOME_LATE)
     models: list[Model] = list(play.states[0].models)
     own = {c: {k: t for k, t in world.population.initial.items() if k not in models[0]} for c in range(5)}
     found: dict[int, tuple[int, ...]] = {}
@@ -390,8 +390,8 @@ def test_tthf(setting: Any, participants: int, gamma: int, phi: float | None, we
     """tau = 6 steps, D2D after 2 and 4, none at 6; clusters (a, b) and (c, d) or, of all five, (a, b, c) and (d, e)."""
     world, data = setting
     local = dataclasses.replace(LOCAL, local_steps=6)
-    algorithm = TTHF(3, 2, gamma, phi, graph=Ring(), weighting=weighting, local=local)
-    play = world.play(algorithm, 3, clients_per_round=participants)
+    method = TTHF(3, 2, gamma, phi, graph=Ring(), weighting=weighting, local=local)
+    play = world.play(method, 3, clients_per_round=participants)
     w = play.params[0]
     for t, cohort, _ in rounds(play):
         half = (len(cohort) + 1) // 2
@@ -452,8 +452,8 @@ def photographed(held: Sequence[Sequence[tuple[int, int, int]]], noise: float) -
     trainer = LocalTrainer(task, data)
     histograms = torch.stack([torch.bincount(labels[r], minlength=3) for r in rows])
     population = Population(histograms, task.layout, task.init(Key(3)), task.init, trainer)
-    algorithm = FedPFT(m=2, images=7, classifier=SgdConfig(0.02, local_steps=6, batch_size=None, optimizer="adam"))
-    return Simulator(algorithm, population, Sequential(trainer), clients_per_round=2), data
+    method = FedPFT(m=2, images=7, classifier=SgdConfig(0.02, local_steps=6, batch_size=None, optimizer="adam"))
+    return Simulator(method, population, Sequential(trainer), clients_per_round=2), data
 
 
 def test_fedpft_sends_the_moments_of_each_cluster() -> None:

@@ -39,8 +39,8 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
 
 def test_epsilon_falls_with_its_schedule(springs: Any, value: Any) -> None:
     """As above with epsilon .25 in round 2: psi = 2.25, .1875, -4.5; W = 4.125, .09375, -8.25."""
-    algorithm = CFA(PATH, epsilon_schedule=Exponential(0.5), local=STEP)
-    play = springs(m=[6.0, 0.0, -12.0], n=[3, 1, 1]).play(algorithm, 2)
+    method = CFA(PATH, epsilon_schedule=Exponential(0.5), local=STEP)
+    play = springs(m=[6.0, 0.0, -12.0], n=[3, 1, 1]).play(method, 2)
     assert own(play, value) == pytest.approx([4.125, 0.09375, -8.25])
 
 

@@ -53,7 +53,7 @@ def test_two_successive_splits_by_hand(springs: Any, value: Any) -> None:
     assert [value(play.own(c)) for c in range(4)] == pytest.approx(
         [value(play.states[6].clusters[i].params) for i in (0, 2, 1, 3)]
     )
-    info = play.sim.algorithm.info(play.states[6])
+    info = play.sim.method.info(play.states[6])
     assert info.splits == (
         Bisection(1, ((0, 2, 4, 6), (1, 3, 5, 7)), -1.0),
         Bisection(5, ((0, 4), (2, 6)), -1.0),
@@ -66,7 +66,7 @@ def test_two_successive_splits_by_hand(springs: Any, value: Any) -> None:
 @given(st.integers(3, 9), st.integers(0, 1000), st.data())
 def test_whatever_happens_clusters_partition_the_clients(n: int, seed: int, data: st.DataObject) -> None:
     """I-29: any updates, any losses, three rounds in which everything that may split does."""
-    algorithm = CFL(eps1=1e6, eps2=0.0, after=0, min_size=2, linkage=data.draw(st.sampled_from(["complete", "single"])))
+    method = CFL(eps1=1e6, eps2=0.0, after=0, min_size=2, linkage=data.draw(st.sampled_from(["complete", "single"])))
 
     class Fed:
         round = 1
@@ -82,7 +82,7 @@ def test_whatever_happens_clusters_partition_the_clients(n: int, seed: int, data
         new = []
         for cluster in state:
             came = {c: replies[c] for c in cluster.members if c not in here}
-            halves, split = algorithm.grown(cluster, came, fed)
+            halves, split = method.grown(cluster, came, fed)
             assert len(halves) == 1 + (split is not None)
             assert split is None or len(came) == len(cluster.members)
             new += halves
@@ -104,11 +104,11 @@ def test_buffers_have_no_part_in_lengths_and_angles(classes: Any, monkeypatch: p
         return plain(updates)
 
     monkeypatch.setattr(cfl, "cosines", look)
-    world, algorithm = classes(norm=True), CFL(eps1=100.0, eps2=0.0, after=0, local=SMALL)
-    before = world.play(algorithm, 1).states[1]
+    world, method = classes(norm=True), CFL(eps1=100.0, eps2=0.0, after=0, local=SMALL)
+    before = world.play(method, 1).states[1]
     assert seen == set(world.task.layout.trainable)
     world.population.initial["bn.running_var"].mul_(1e6)
-    after = world.play(algorithm, 1).states[1]
+    after = world.play(method, 1).states[1]
     assert [c.members for c in before.clusters] == [c.members for c in after.clusters]
     assert len(after.clusters) == 2
     assert after.clusters[0].max_norm == before.clusters[0].max_norm < 10.0
@@ -141,8 +141,8 @@ def test_single_linkage_makes_the_similarity_across_as_small_as_possible(n: int,
 # ---------------------------------------------------------------- absence
 def test_a_cluster_is_not_split_while_a_member_is_missing(springs: Any, cut: Any) -> None:
     """Round 1 of the first example without client 1: said, not done; in round 2 all are there."""
-    algorithm = CFL(eps1=2.0, eps2=1.0, after=0, local=STEP)
-    play = springs(m=FOUR).play(algorithm, 2, outage=cut((1, "train", 0, 1), how="late"))
+    method = CFL(eps1=2.0, eps2=1.0, after=0, local=STEP)
+    play = springs(m=FOUR).play(method, 2, outage=cut((1, "train", 0, 1), how="late"))
     assert [len(s.clusters) for s in play.states] == [1, 1, 2]
-    assert [len(algorithm.info(s).warnings) for s in play.states] == [0, 1, 0]
-    assert "not all of its members were there to compare" in algorithm.info(play.states[1]).warnings[0]
+    assert [len(method.info(s).warnings) for s in play.states] == [0, 1, 0]
+    assert "not all of its members were there to compare" in method.info(play.states[1]).warnings[0]

@@ -96,8 +96,8 @@ def test_how_much_data_the_weights_are_learned_on(
     """9 examples in batches of 3: ceil(.8 * 3) = 3, ceil(.5 * 3) = 2.  Round 2: up to 12 passes, ten if they settle at
     once; round 3: one pass.  2 epochs of training are 18 examples more.
     """
-    algorithm = FedALA(data_share=share, start_epochs=12, settled=settled, local=SMALL)
-    play = classes(n=[9, 9]).play(algorithm, 3)
+    method = FedALA(data_share=share, start_epochs=12, settled=settled, local=SMALL)
+    play = classes(n=[9, 9]).play(method, 3)
     work = [[e.examples for e in t.work] for t in play.traces]
     assert work == [[18, 18], [18 + 3 * batches * passes] * 2, [18 + 3 * batches] * 2]
 

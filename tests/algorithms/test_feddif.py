@@ -84,16 +84,16 @@ class Links:
 class Game:
     """Rounds of an algorithm over clients with these histograms."""
 
-    def __init__(self, algorithm: FedDif, histograms: Any, gamma: Any = None, **settings: Any) -> None:
+    def __init__(self, method: FedDif, histograms: Any, gamma: Any = None, **settings: Any) -> None:
         counts = torch.as_tensor(histograms)
         n = len(counts)
         forge = settings.pop("forge", lambda work, reply: reply)
         params: Params = {"w": torch.zeros(n, dtype=torch.float64)}
         population = Population(counts, Layout(("w",)), params, lambda _: params)
-        self.algorithm, self.histograms, self.executor = algorithm, counts, Footprints(n, forge)
+        self.method, self.histograms, self.executor = method, counts, Footprints(n, forge)
         if gamma is not None:
             settings["channel"] = Links(torch.as_tensor(gamma, dtype=torch.float64))
-        self.sim = Simulator(algorithm, population, self.executor, **settings)
+        self.sim = Simulator(method, population, self.executor, **settings)
         self.state: Any = self.sim.start()
         self.trace: Any = None
         self.t = 0
@@ -102,7 +102,7 @@ class Game:
         for _ in range(rounds):
             self.t += 1
             self.state, self.trace = self.sim.round(self.state, self.t)
-        info: DiffusionRound = self.algorithm.info(self.state)
+        info: DiffusionRound = self.method.info(self.state)
         return info
 
 
@@ -120,8 +120,8 @@ def me(histogram: Sequence[int], seed: int = 0, id: int = 0) -> Me:
     return Me(id, int(counts.sum()), counts, 1, Key(seed) / "me", Layout(("w",)), {}, Key(seed), Key(seed) / id)
 
 
-def bids(algorithm: FedDif, dols: Sequence[Any], histogram: Sequence[int]) -> list[float]:
-    reply, _ = algorithm.bid(me(histogram), CallForBids(tuple(torch.tensor(d) for d in dols), None), None)
+def bids(method: FedDif, dols: Sequence[Any], histogram: Sequence[int]) -> list[float]:
+    reply, _ = method.bid(me(histogram), CallForBids(tuple(torch.tensor(d) for d in dols), None), None)
     found: list[float] = reply.values.tolist()
     return found
 
@@ -175,10 +175,10 @@ def test_a_better_link_can_outweigh_a_better_client() -> None:
     """One model with (10, 0).  Client 1 has (0, 10), worth .7071; client 2 (0, 5), worth .4714 over twice the link."""
     even, uneven = torch.full((3, 3), 2.0), torch.full((3, 3), 2.0)
     uneven[0, 2] = 4.0
-    algorithm = FedDif(model_ratio=0.3, max_hops=1)
-    seed = next(s for s in range(99) if Game(algorithm, [[10, 0], [0, 10], [0, 5]], seed=s).play().starts == (0,))
+    method = FedDif(model_ratio=0.3, max_hops=1)
+    seed = next(s for s in range(99) if Game(method, [[10, 0], [0, 10], [0, 5]], seed=s).play().starts == (0,))
     for gamma, winner in ((even, 1), (uneven, 2)):
-        info = Game(algorithm, [[10, 0], [0, 10], [0, 5]], gamma, seed=seed).play()
+        info = Game(method, [[10, 0], [0, 10], [0, 5]], gamma, seed=seed).play()
         assert chains(info) == [[0, winner]]
 
 
@@ -297,8 +297,8 @@ LOSSES = st.sampled_from([Outage(), Outage(), Outage(unreachable=0.3), Outage(la
 def test_whatever_happens_a_round_keeps_the_rules(h: Any, g: Any, options: Any, outage: Outage, seed: int) -> None:
     """No client has a model twice, or two models in a diffusion round; no move without gain or over a dead link;
     what a model weighs and where it was is what its chain says, whatever is lost on the way."""
-    algorithm, n = FedDif(**options), len(h)
-    game = Game(algorithm, h, g[:n, :n], outage=outage, seed=seed, codec=True)
+    method, n = FedDif(**options), len(h)
+    game = Game(method, h, g[:n, :n], outage=outage, seed=seed, codec=True)
     try:
         info = game.play()
     except QuorumError:
@@ -311,14 +311,14 @@ def test_whatever_happens_a_round_keeps_the_rules(h: Any, g: Any, options: Any, 
         moves = hop.moves
         assert len({v.dst for v in moves}) == len({v.model for v in moves}) == len(moves)
         assert all(v.bid > 0 and v.gamma > 0 for v in moves)
-        if algorithm.stop == "decrement":
-            assert all(v.bid >= algorithm.epsilon for v in moves)
-        if algorithm.feasibility in ("qos", "both"):
-            assert all(v.gamma >= algorithm.gamma_min for v in moves)
-        if algorithm.feasibility in ("outage", "both") and algorithm.gamma_min == 1.0:
+        if method.stop == "decrement":
+            assert all(v.bid >= method.epsilon for v in moves)
+        if method.feasibility in ("qos", "both"):
+            assert all(v.gamma >= method.gamma_min for v in moves)
+        if method.feasibility in ("outage", "both") and method.gamma_min == 1.0:
             assert all(v.gamma == 6.0 for v in moves)
-        if algorithm.stop == "efficiency":
-            assert hop.efficiency * EFFICIENCY > algorithm.epsilon
+        if method.stop == "efficiency":
+            assert hop.efficiency * EFFICIENCY > method.epsilon
     assert len(info.hops) <= 2 * n
     assert list(info.sizes) == [int(game.histograms[path].sum()) for path in paths]
     was = torch.stack([torch.nn.functional.one_hot(torch.tensor(path), n).sum(0) for path in paths]).double()
@@ -358,16 +358,16 @@ def test_lagged_bids_move_models_that_current_bids_leave() -> None:
     """(10, 0), (0, 10), (10, 0): after the swap nothing is left to gain, but lagged bids do not know yet."""
     found = {}
     for valuation in ("current", "lagged"):
-        algorithm = FedDif(stop="efficiency", epsilon=0.0, valuation=valuation, bits=8e6)  # type: ignore[arg-type]
-        found[valuation] = Game(algorithm, [[10, 0], [0, 10], [10, 0]]).play().iterations
+        method = FedDif(stop="efficiency", epsilon=0.0, valuation=valuation, bits=8e6)  # type: ignore[arg-type]
+        found[valuation] = Game(method, [[10, 0], [0, 10], [10, 0]]).play().iterations
     assert found["lagged"] > found["current"]
 
 
 def test_mean_efficiency_over_all_models_ends_the_round() -> None:
     """Two of .7071 over gamma 2 and S = 8e6: 8e6 E = 1.4142.  At or below epsilon nobody moves, also the best."""
     for epsilon, iterations in ((1.4, 2), (1.4143, 1)):
-        algorithm = FedDif(stop="efficiency", epsilon=epsilon, bits=8e6)
-        info = Game(algorithm, [[10, 0], [0, 10]], torch.full((2, 2), 2.0)).play()
+        method = FedDif(stop="efficiency", epsilon=epsilon, bits=8e6)
+        info = Game(method, [[10, 0], [0, 10]], torch.full((2, 2), 2.0)).play()
         assert info.iterations == iterations
 
 
@@ -389,7 +389,7 @@ def test_where_nobody_can_send_it_is_fedavg_to_the_bit_and_says_so(classes: Any,
     ours = world.play(FedDif(SMALL, gamma_min=1.0), clients_per_round=3)
     theirs = world.play(FedAvg(SMALL), clients_per_round=3)
     equal(ours.params, theirs.params, atol=0.0)
-    info = ours.sim.algorithm.info(ours.states[-1])
+    info = ours.sim.method.info(ours.states[-1])
     assert info.iterations == 1
     assert info.warnings == (
         "no link can carry a model under gamma_min = 1 bit/s/Hz and feasibility 'outage': FedDif is FedAvg; lower "
@@ -478,9 +478,9 @@ def test_lost_bids_and_hops_are_survived() -> None:
 
 
 # ---------------------------------------------------------------- noise
-def noisy(algorithm: FedDif, histogram: Sequence[int], dol: Tensor | None = None, **who: int) -> Tensor:
+def noisy(method: FedDif, histogram: Sequence[int], dol: Tensor | None = None, **who: int) -> Tensor:
     """The degree of learning after training there."""
-    step = algorithm.train(me(histogram, **who), FedDifMessage({"w": torch.zeros(1)}, dol, 0, None), None)
+    step = method.train(me(histogram, **who), FedDifMessage({"w": torch.zeros(1)}, dol, 0, None), None)
     reply, _ = drive(step, lambda request: Fitted(request.start, 1, 0.1, 0.0))
     found: Tensor = reply.dol.value
     return found
@@ -496,11 +496,11 @@ def test_noise_hides_the_first_trainers_shares_and_keeps_the_size() -> None:
 
 def test_noise_is_drawn_once_for_a_client_and_run() -> None:
     """Another client or run has other noise; the same client shows the same again, so that it does not average out."""
-    algorithm = FedDif(sigma=0.05)
-    first = noisy(algorithm, [8, 0, 2])
-    assert noisy(algorithm, [8, 0, 2]).tolist() == first.tolist()
-    assert noisy(algorithm, [8, 0, 2], id=1).tolist() != first.tolist()
-    assert noisy(algorithm, [8, 0, 2], seed=1).tolist() != first.tolist()
+    method = FedDif(sigma=0.05)
+    first = noisy(method, [8, 0, 2])
+    assert noisy(method, [8, 0, 2]).tolist() == first.tolist()
+    assert noisy(method, [8, 0, 2], id=1).tolist() != first.tolist()
+    assert noisy(method, [8, 0, 2], seed=1).tolist() != first.tolist()
 
 
 def test_later_trainers_add_noise_if_asked_to() -> None:
@@ -598,7 +598,7 @@ def test_what_a_client_puts_into_the_regulariser_and_remembers() -> None:
     h (1, 0), s_i (2, 2), s (3, 1), on arrival (5, 5): anchor (4, 5), correction (1, -1).  It moves by (-.2, .4) in two
     steps at rate .1: s_i becomes (2, 2) - (3, 1) + (1, -2) = (0, -1), h (.8, .4); s changes by (-2, -3).
     """
-    algorithm = FedDif(SgdConfig(lr=0.1), drift=Drift(a=0.01, b=0.1))
+    method = FedDif(SgdConfig(lr=0.1), drift=Drift(a=0.01, b=0.1))
     w = torch.tensor([5.0, 5.0])
     own = feddif_own([1.0, 0.0], [2.0, 2.0])
     offer = FedDifMessage(
@@ -610,7 +610,7 @@ def test_what_a_client_puts_into_the_regulariser_and_remembers() -> None:
         asked.append(request)
         return Fitted({"w": w + torch.tensor([-0.2, 0.4])}, 2, 0.1, 0.0)
 
-    reply, kept = drive(algorithm.train(me([0, 1]), offer, own), answer)
+    reply, kept = drive(method.train(me([0, 1]), offer, own), answer)
     assert asked[0].aux["anchor"]["w"].tolist() == [4.0, 5.0]
     assert asked[0].aux["correction"]["w"].tolist() == [1.0, -1.0]
     assert asked[0].aux["scale"].item() == pytest.approx(0.141421, abs=1e-6)
@@ -630,7 +630,7 @@ def feddif_own(h: list[float], s: list[float]) -> Any:
 
 def test_at_the_target_the_pull_is_clamped() -> None:
     """psi uniform has W = 0; r stays at .1 * 2 * .001 / 2 = 1e-4, so the scale is .01 / 2e-4 = 50, not infinite."""
-    algorithm = FedDif(SgdConfig(lr=0.1), drift=Drift())
+    method = FedDif(SgdConfig(lr=0.1), drift=Drift())
     shared = SharedDrift({"w": torch.zeros(1)}, 0, None)
     offer, asked = FedDifMessage({"w": torch.zeros(1)}, torch.tensor([[1.0, 0.0]]), 1, shared), []
 
@@ -638,7 +638,7 @@ def test_at_the_target_the_pull_is_clamped() -> None:
         asked.append(request)
         return Fitted(request.start, 1, 0.1, 0.0)
 
-    drive(algorithm.train(me([0, 1]), offer, None), answer)
+    drive(method.train(me([0, 1]), offer, None), answer)
     assert asked[0].aux["scale"].item() == pytest.approx(50.0)
 
 
@@ -647,13 +647,13 @@ def test_at_the_target_the_pull_is_clamped() -> None:
 def test_the_station_knows_the_means_of_what_clients_remember(outage: Outage, classes: Any) -> None:
     """Drifts from the models it collects, gradient states from their changes; a reply that was lost never happened."""
     world = classes(n=[4, 7, 9, 5, 6])
-    algorithm = FedDif(SMALL, epsilon=0.01, drift=Drift(0.001, 0.1, 0.05))
-    sim = world.simulator(algorithm, outage=outage, clients_per_round=3, seed=3)
+    method = FedDif(SMALL, epsilon=0.01, drift=Drift(0.001, 0.1, 0.05))
+    sim = world.simulator(method, outage=outage, clients_per_round=3, seed=3)
     state, lost = sim.start(), 0
     for t in range(1, 5):
         state, trace = sim.round(state, t)
         lost += sum(f.step == "train" for f in trace.failures)
-        assert any(h.moves for h in algorithm.info(state).hops)
+        assert any(h.moves for h in method.info(state).hops)
         for part in ("h", "s"):
             expected = {n: torch.zeros_like(w) for n, w in getattr(state.means, part).items()}
             for c in sim.population.clients:
@@ -682,8 +682,8 @@ def test_the_mean_drift_is_added_to_the_mean_model(classes: Any) -> None:
 # ---------------------------------------------------------------- learning rate within a round
 def test_the_cosine_within_a_round() -> None:
     """k = 0: 1; k = 10: a half; k = 19: .5 (1 + cos(.95 pi)) = .00616, and no less."""
-    algorithm = FedDif(SgdConfig(lr=2.0), lr_within_round="cosine")
-    assert [algorithm.local_at(k).lr for k in (0, 10, 19, 20, 40)] == pytest.approx(
+    method = FedDif(SgdConfig(lr=2.0), lr_within_round="cosine")
+    assert [method.local_at(k).lr for k in (0, 10, 19, 20, 40)] == pytest.approx(
         [2.0, 1.0, 0.0123117, 0.0123117, 0.0123117], abs=1e-6
     )
     assert FedDif(SgdConfig(lr=2.0)).local_at(10).lr == 2.0
@@ -694,9 +694,9 @@ def test_the_cosine_within_a_round() -> None:
 
 def test_the_masked_sum_is_added_and_unmasked_by_the_step() -> None:
     """Wrapping sums: the largest int64 plus 3 is below zero, and comes back."""
-    algorithm = FedDif(target="pooled")
+    method = FedDif(target="pooled")
     mask = torch.tensor([torch.iinfo(torch.int64).max, -5])
-    one, _ = algorithm.tally(me([3, 4]), Tally(mask, None), None)
+    one, _ = method.tally(me([3, 4]), Tally(mask, None), None)
     assert one.counts.value.tolist() == [torch.iinfo(torch.int64).min + 2, -1]
-    total, _ = algorithm.tally(me([3, 4]), Tally(one.counts.value, mask), None)
+    total, _ = method.tally(me([3, 4]), Tally(one.counts.value, mask), None)
     assert total.counts.tolist() == [3, 4]

@@ -86,7 +86,7 @@ def test_what_a_client_says_are_its_trained_models_mean_logits(classes: Any) -> 
 
 def test_a_matrix_and_counts_travel(classes: Any, spy: Any, floats: Any) -> None:
     """I-42: C^2 = 9 numbers each way and C counts up; the known rows are C bits.  FedDistill+ adds P = 43 each way."""
-    for algorithm, models in ((FedDistill(local=SMALL), 0), (FedDistillPlus(local=SMALL), 1)):
+    for method, models in ((FedDistill(local=SMALL), 0), (FedDistillPlus(local=SMALL), 1)):
         with spy() as messages:
-            classes().play(algorithm, rounds=1, clients_per_round=2)
+            classes().play(method, rounds=1, clients_per_round=2)
         assert [floats(m) for m in messages] == [43 * models + 9 + 3] * 4

@@ -50,7 +50,7 @@ def accuracy(sim: Simulator[Any], params: Any) -> float:
 def test_everybody_learns_labels_that_nobody_showed_them() -> None:
     """Trained alone a client knows at most two of three labels; a model for nothing is right in one of three."""
     sim, states, _ = played(GOOD)
-    assert accuracy(sim, sim.algorithm.serve(states[-1], None)) > 0.9
+    assert accuracy(sim, sim.method.serve(states[-1], None)) > 0.9
     for c, model in sim.own_models(states[-1], sim.population.clients, 1).items():
         assert accuracy(sim, model) > 0.8, f"client {c}"
 
@@ -212,8 +212,8 @@ def test_under_noise_no_field_of_a_reply_tells_more_than_it_may() -> None:
     assert [f.name for f in dataclasses.fields(feddistr.ClassifierReport)] == ["closest"]
     assert [r.closest for r in info.learned.values()] == [None] * 4
     assert all(r.closest is not None for r in bare.learned.values())
-    seen, open_ = (s.algorithm.info(e).privacy.server for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1])))
-    assert sim.algorithm.info(states[-1]).sigma == NOISY.dp.sigma
+    seen, open_ = (s.method.info(e).privacy.server for s, e in ((sim, states[-1]), (simulator(FEDDISTR), plain[-1])))
+    assert sim.method.info(states[-1]).sigma == NOISY.dp.sigma
     assert "number of examples, losses and test results, without noise" in seen
     assert "how near" in open_
     assert "how near" not in seen

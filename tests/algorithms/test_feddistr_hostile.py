@@ -116,7 +116,7 @@ def told(lie: Any, step: str, said: list[Any]) -> Callable[[Envelope], Envelope]
         asked, reply = read(message, REQUESTS), honest
         if not isinstance(asked, StepRequest) or asked.step != step or reply.action != "ask":
             return honest
-        of = wire.signatures(there.algorithm)[step].reply
+        of = wire.signatures(there.method)[step].reply
         parts = tuple(wire.encode(lie(wire.decode(part, of))) for part in reply.parts)
         return Envelope(reply.action, reply.head, parts)
 
@@ -127,8 +127,8 @@ def lived(
     name: str, clients: int, lie: Lie, step: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Any, dict[str, Any], set[int]]:
     """The state and facts of the round, and whose replies were lost or refused; the last client lies."""
-    algorithm = dataclasses.replace(METHODS[name], **options)
-    monkeypatch.setattr(loopback, "make", lambda case: algorithm)
+    method = dataclasses.replace(METHODS[name], **options)
+    monkeypatch.setattr(loopback, "make", lambda case: method)
     monkeypatch.setattr(loopback, "world", lambda network, pooled: first_of(clients))
     loopback.built.cache_clear()
     # Every client replies, so that on a busy machine none is to be lost for being slow.
@@ -141,7 +141,7 @@ def lived(
         state, trace = there.runtime.round(there.runtime.start(), 1)
     except QuorumError:  # nobody is left
         return None, {}, {liar}
-    info = algorithm.info(state)
+    info = method.info(state)
     json.dumps(row(info), allow_nan=False)
     assert all(bool(t.isfinite().all()) for _, t in leaves(state) if isinstance(t, Tensor) and t.is_floating_point())
     lost = {f.client for f in trace.failures} | {i.client for i in info.ignored}

@@ -202,18 +202,18 @@ class Watching(LocalTrainer):
 def test_every_method_takes_the_term(name: str) -> None:
     """Options stay those of the method; the term is in every optimisation of the layer, the bias stays zero."""
     target = resolve(f"{name}+dw")
-    options = algorithm_options(target) | recipe.VARIANTS[name][1]
-    algorithm = target(**options, dw=DW(3.0))
-    assert algorithm == target(**options, dw=DW(3.0))
-    assert hash(algorithm) == hash(target(**options, dw=DW(3.0)))
-    population, plain = recipe.world("perceptron", getattr(algorithm, "pooled", False))
+    options = method_options(target) | recipe.VARIANTS[name][1]
+    method = target(**options, dw=DW(3.0))
+    assert method == target(**options, dw=DW(3.0))
+    assert hash(method) == hash(target(**options, dw=DW(3.0)))
+    population, plain = recipe.world("perceptron", getattr(method, "pooled", False))
     trainer = Watching(plain.task, plain.device_data)
     trainer.asked = []
-    sim = Simulator(algorithm, population, Sequential(trainer))
+    sim = Simulator(method, population, Sequential(trainer))
     state = before = sim.start()
     for t in (1, 2):
         before, (state, _) = state, sim.round(state, t)
-        assert relations_of(algorithm, state).ignored == ()
+        assert relations_of(method, state).ignored == ()
     jobs = [(me.round, job) for me, job in trainer.asked if me.round <= 2]
     chosen = plain.task.layout.select
     own = [(t, job) for t, job in jobs if "2.weight" in chosen(job.config.trainable)]
@@ -229,7 +229,7 @@ def test_every_method_takes_the_term(name: str) -> None:
         assert not sim.own_models(state, [c], 2)[c]["2.bias"].any()
 
 
-def algorithm_options(target: Any) -> dict[str, Any]:
+def method_options(target: Any) -> dict[str, Any]:
     return {"local": recipe.LOCAL} if "local" in config.schema.parameters(target) else {}
 
 
@@ -245,8 +245,8 @@ def test_the_bias_is_held_at_zero(classes: Any, springs: Any) -> None:
     world = classes(norm=True)
     assert world.population.initial["head.bias"].abs().max() > 0
     local = SgdConfig(0.1, local_epochs=2, batch_size=3, momentum=0.9, weight_decay=0.1)
-    for algorithm in (FedDW(local=local), FedDW(local=local, personal=("head",)), resolve("ifca+dw")(local=local)):
-        play = world.play(algorithm, rounds=2)
+    for method in (FedDW(local=local), FedDW(local=local, personal=("head",)), resolve("ifca+dw")(local=local)):
+        play = world.play(method, rounds=2)
         for client in range(4):
             own = play.own(client)
             assert float(own["head.bias"].abs().max()) == 0.0
@@ -308,7 +308,7 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     honest = world.play(FedDW(local=SMALL), rounds=1)
     monkeypatch.setattr(DW, "work", lying)
     play = world.play(FedDW(local=SMALL), rounds=2, codec=True)
-    info = relations_of(play.sim.algorithm, play.states[1])
+    info = relations_of(play.sim.method, play.states[1])
     assert info.ignored == (Refused(1, "train", "negative soft labels or counts"),)
     assert info.warnings == ()
     assert play.states[1].totals.uploads == 3
@@ -318,22 +318,22 @@ def test_a_client_that_lies_is_left_out_and_recorded(classes: Any, monkeypatch: 
     monkeypatch.setattr(module, "add_soft_labels", lambda sums, batch: sums + 1.0)
     nobody = world.play(FedDW(local=SMALL), rounds=1)
     assert torch.equal(nobody.states[1].sl, torch.eye(3, dtype=torch.float64))
-    assert len(relations_of(nobody.sim.algorithm, nobody.states[1]).ignored) == 4
+    assert len(relations_of(nobody.sim.method, nobody.states[1]).ignored) == 4
 
 
 # ---------------------------------------------------------------- bad input
 
 
-def start(task: Any, algorithm: Any, classes: int = 3) -> Any:
+def start(task: Any, method: Any, classes: int = 3) -> Any:
     histograms = torch.ones(2, classes, dtype=torch.int64)
     population = Population(histograms, task.layout, task.init(Key(0)), task.init)
-    return Simulator(algorithm, population, Sequential(None)).start()  # type: ignore[arg-type]
+    return Simulator(method, population, Sequential(None)).start()  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- info
-def relations_of(algorithm: Any, state: Any) -> ClassRelations:
+def relations_of(method: Any, state: Any) -> ClassRelations:
     """What the term reports, beside what the method does."""
-    *_, relations = algorithm.info(state)
+    *_, relations = method.info(state)
     assert isinstance(relations, ClassRelations)
     return relations
 
@@ -460,17 +460,17 @@ def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
     name: str, options: Any, said: str, classes: Any
 ) -> None:
     """What clients keep depends on their data, and so does which of several models they take."""
-    algorithm = wrap(resolve(name)(local=SMALL, **options), DW(dp=LabelNoise(noise_multiplier=1.0)))
+    method = wrap(resolve(name)(local=SMALL, **options), DW(dp=LabelNoise(noise_multiplier=1.0)))
     with pytest.raises(ConfigError, match=f"whose clients are sent one whole model, and {said}"):
-        classes(norm=True).simulator(algorithm).start()
+        classes(norm=True).simulator(method).start()
 
 
 @pytest.mark.usefixtures("accountant")
 def test_a_model_that_never_left_its_client_is_none_that_was_sent(classes: Any) -> None:
     """TT-HF sends out a model once a round; after that clients go on with what they hold themselves."""
-    algorithm = wrap(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=LabelNoise(noise_multiplier=1.0)))
+    method = wrap(resolve("tthf")(local=SMALL, cluster_size=2), DW(dp=LabelNoise(noise_multiplier=1.0)))
     with pytest.raises(ConfigError, match="step 'train' of TTHF sends none"):
-        classes().play(algorithm, rounds=1)
+        classes().play(method, rounds=1)
 
 
 def test_noise_has_the_stated_spread_and_is_keyed() -> None:
@@ -486,28 +486,28 @@ def test_noise_has_the_stated_spread_and_is_keyed() -> None:
 @pytest.mark.usefixtures("accountant")
 def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> None:
     """Four uploads of multiplier 2 are one of 2 / sqrt(4) = 1: epsilon 10 by the accountant above."""
-    algorithm = FedDW(local=SMALL, dp=LabelNoise(noise_multiplier=2.0))
-    play = classes().play(algorithm, rounds=4, outage=Outage(late=0.5), seed=3)
+    method = FedDW(local=SMALL, dp=LabelNoise(noise_multiplier=2.0))
+    play = classes().play(method, rounds=4, outage=Outage(late=0.5), seed=3)
     assert sum(len(t.failures) for t in play.traces) > 0
     assert play.states[-1].asked == dict.fromkeys(range(4), 4)
-    info = relations_of(algorithm, play.states[-1])
+    info = relations_of(method, play.states[-1])
     assert (info.privacy.epsilon, info.privacy.uploads, info.privacy.delta) == (10.0, 4, 1e-5)
     assert "standard deviation 2.828" in info.privacy.server
     assert "not the models that it sent" in info.privacy.covers
     assert "given the models that it was sent" in info.privacy.covers
-    assert relations_of(algorithm, play.states[0]).privacy.epsilon == 0.0
+    assert relations_of(method, play.states[0]).privacy.epsilon == 0.0
 
 
 @pytest.mark.usefixtures("accountant")
 def test_a_budget_ends_the_uploads_and_not_the_training(classes: Any, spy: Any) -> None:
-    algorithm = FedDW(local=SMALL, dp=LabelNoise(epsilon=5.0, uploads=2))
+    method = FedDW(local=SMALL, dp=LabelNoise(epsilon=5.0, uploads=2))
     with spy() as messages:
-        play = classes().play(algorithm, rounds=4, codec=True)
+        play = classes().play(method, rounds=4, codec=True)
     reports = [m.soft is not None for m in messages if hasattr(m, "soft")]
     assert reports == [True] * 8 + [False] * 8
     assert torch.equal(play.states[4].sl, play.states[2].sl)
     assert not torch.equal(play.params[4]["head.weight"], play.params[3]["head.weight"])
-    info = relations_of(algorithm, play.states[4])
+    info = relations_of(method, play.states[4])
     assert (info.privacy.epsilon, info.warnings) == (pytest.approx(5.0), ())
 
 

@@ -47,8 +47,8 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
 
 def test_sizes_are_declared_once_and_asked_for_again_if_lost(classes: Any) -> None:
     """Every size is known in the end, and once all are, nobody is asked; without `scaled` nobody ever is."""
-    algorithm = FedDyn(scaled=True, local=SMALL)
-    sim = classes(n=[4, 7, 9, 3, 5, 6]).simulator(algorithm, outage=Outage(late=0.4), seed=2)
+    method = FedDyn(scaled=True, local=SMALL)
+    sim = classes(n=[4, 7, 9, 3, 5, 6]).simulator(method, outage=Outage(late=0.4), seed=2)
     state, known = sim.start(), []
     for t in range(1, 8):
         complete = len(state.n) == 6
@@ -61,5 +61,5 @@ def test_sizes_are_declared_once_and_asked_for_again_if_lost(classes: Any) -> No
     assert complete
     assert sorted(state.n.items()) == list(enumerate([4, 7, 9, 3, 5, 6]))
     with pytest.raises(QuorumError, match="step 'declare': 0 of 4"):
-        classes().play(algorithm, 1, outage=Outage(late=1.0))
+        classes().play(method, 1, outage=Outage(late=1.0))
     assert classes().play(FedDyn(local=SMALL), 1).states[1].n == {}

@@ -50,9 +50,9 @@ def test_the_edges() -> None:
     assert FedFA(preset="hcct").weights([1.0, 0.5], [1, 1], [1, 1]) == [0.0, 1.0]
     zero, half = FedFA(preset="hcct").weights([0.0, 0.5], [1, 1], [1, 1])
     assert zero / half == pytest.approx(-math.log2(1e-7))
-    for algorithm in (FedFA(), FedFA(preset="hcct"), FedFA(alpha=0.0, beta=0.0)):
-        assert algorithm.weights([0.0], [7], [3]) == [1.0]
-        assert algorithm.weights([1.0], [7], [3]) == [1.0]
+    for method in (FedFA(), FedFA(preset="hcct"), FedFA(alpha=0.0, beta=0.0)):
+        assert method.weights([0.0], [7], [3]) == [1.0]
+        assert method.weights([1.0], [7], [3]) == [1.0]
 
 
 # ---------------------------------------------------------------- rounds
@@ -70,6 +70,6 @@ def test_two_rounds_by_hand(
     Damped       G = .5 - 0, m = .05, w = .5 - .05.  wbar = .725, G = .275, m = .045 + .0275, w = .725 - .0725.
     By default   eta is the clients' .5: w = .525.  wbar = .7625, G = -.2375, m = -.045 - .02375, w = .7625 + .034375.
     """
-    algorithm = FedFA(server_momentum_sign=sign, server_lr=server_lr, local=STEP)
-    play = springs(m=[4.0, -2.0]).play(algorithm, 2)
+    method = FedFA(server_momentum_sign=sign, server_lr=server_lr, local=STEP)
+    play = springs(m=[4.0, -2.0]).play(method, 2)
     assert [value(p) for p in play.params[1:]] == pytest.approx(expected)

@@ -85,7 +85,7 @@ def test_in_one_group_of_all_any_clustered_method_with_own_heads_is_fedper(name:
     play, plain = world.play(ONE_GROUP[name]), world.play(FedPer(SMALL))
     for client in range(3):
         equal(play.own(client), plain.own(client), atol=1e-12)
-    assert play.sim.algorithm.serve(play.states[-1], None) is None
+    assert play.sim.method.serve(play.states[-1], None) is None
     up = [t.bytes for t in play.traces[-1].transfers if t.direction == "up"]
     whole = [t.bytes for t in world.play(FedAvg(SMALL), 1).traces[-1].transfers if t.direction == "up"]
     assert max(up) < min(whole)
@@ -94,8 +94,8 @@ def test_in_one_group_of_all_any_clustered_method_with_own_heads_is_fedper(name:
 def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, equal: Any) -> None:
     """Threshold -inf: after the warm-up both leave, the group's body under their own heads.  Threshold inf: back."""
     world = classes(n=[4, 7])
-    algorithm = MAXFL_HCCT(float("-inf"), warmup=1, **OWN)
-    sim = world.simulator(algorithm)
+    method = MAXFL_HCCT(float("-inf"), warmup=1, **OWN)
+    sim = world.simulator(method)
     state, _ = sim.round(sim.start(), 1)
     inside = [sim.memory.get(c) for c in (0, 1)]
     assert all(set(m.own) == HEAD and not m.alone for m in inside)

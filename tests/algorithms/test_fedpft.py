@@ -24,7 +24,7 @@ def test_everybody_learns_labels_that_nobody_showed_them() -> None:
     sim, states, _ = played(GOOD)
     server_trainer = sim.population.server_trainer
     assert server_trainer is not None
-    for model in (sim.algorithm.serve(states[-1], None), *sim.own_models(states[-1], range(4), 1).values()):
+    for model in (sim.method.serve(states[-1], None), *sim.own_models(states[-1], range(4), 1).values()):
         assert float(server_trainer.evaluate(model, "test")[0].double().mean()) > 0.8
 
 

@@ -31,10 +31,10 @@ class Watching(LocalTrainer):
         return value
 
 
-def watched(world: Any, algorithm: Any, rounds: int = 2, **settings: Any) -> list[tuple[int, Sgd, Fitted]]:
+def watched(world: Any, method: Any, rounds: int = 2, **settings: Any) -> list[tuple[int, Sgd, Fitted]]:
     trainer = Watching(world.task, world.device_data, dtype=torch.float64)
     trainer.seen = []
-    sim = Simulator(algorithm, world.population, Sequential(trainer), **settings)
+    sim = Simulator(method, world.population, Sequential(trainer), **settings)
     state = sim.start()
     for t in range(1, rounds + 1):
         state, _ = sim.round(state, t)
@@ -73,10 +73,10 @@ def test_the_head_does_not_travel_and_the_body_does(classes: Any, spy: Any, floa
 def test_bodies_have_equal_weights_unless_told(classes: Any, equal: Any) -> None:
     world = classes(n=[4, 12])
     for weighting, weights in (("uniform", [1.0, 1.0]), ("samples", [4.0, 12.0])):
-        algorithm = FedRep(head_epochs=1, local=PLAIN, weighting=weighting)  # type: ignore[arg-type]
-        bodies = [f.params for _, _, f in watched(world, algorithm, rounds=1)[1::2]]
+        method = FedRep(head_epochs=1, local=PLAIN, weighting=weighting)  # type: ignore[arg-type]
+        bodies = [f.params for _, _, f in watched(world, method, rounds=1)[1::2]]
         mean = weighted_mean(bodies, weights)
-        got = world.play(algorithm, 1).states[-1].params
+        got = world.play(method, 1).states[-1].params
         equal(got, {n: mean[n] for n in got}, atol=1e-12)
 
 

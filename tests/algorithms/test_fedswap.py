@@ -25,8 +25,8 @@ def test_two_legs_by_hand(route: Any, weighting: Any, end: float, springs: Any, 
     Leg 1: 2 on client 0, 0 on client 1.  Leg 2: 2 on client 1 becomes 1, 0 on client 0 becomes 2.
     Uniform (1 + 2) / 2; last trainers 1 and 3 examples: (1 * 1 + 3 * 2) / 4; seen 4 and 4.
     """
-    algorithm = FedSwap(2, "derangement", weighting, route, STEP)
-    play = springs(m=[4.0, 0.0], n=[3, 1]).play(algorithm, 1, codec=True)
+    method = FedSwap(2, "derangement", weighting, route, STEP)
+    play = springs(m=[4.0, 0.0], n=[3, 1]).play(method, 1, codec=True)
     assert value(play.params[1]) == pytest.approx(end)
 
 

@@ -47,7 +47,7 @@ def test_a_round_by_hand(weighting: Any, shared: float, springs: Any, value: Any
     assert [value(m) for m in end.models] == pytest.approx([shared, -4.5, 4.25])
     assert end.ids == {0: (0, 2), 1: (0, 1)}
     assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([(shared + 4.25) / 2, (shared - 4.5) / 2])
-    info = play.sim.algorithm.info(end)
+    info = play.sim.method.info(end)
     assert info.groups == ((0, 1), (1,), (0,))
     assert info.chosen == {0: (0, 2), 1: (0, 1)}
     assert info.warnings == info.ignored == ()
@@ -61,8 +61,8 @@ def test_equal_losses_go_to_the_lowest_numbers(springs: Any) -> None:
 
 def test_previous_ids_are_those_found_a_round_before(classes: Any) -> None:
     """Round 1 draws, round 2 uses what round 1's losses said, and so on; what is found waits on the clients."""
-    world, algorithm = classes(n=[8] * 6), FLSC(clusters=4, memberships=2, ids="previous", local=SMALL)
-    sim = world.simulator(algorithm, codec=True)
+    world, method = classes(n=[8] * 6), FLSC(clusters=4, memberships=2, ids="previous", local=SMALL)
+    sim = world.simulator(method, codec=True)
     state, _ = sim.round(sim.start(), 1)
     first = state.ids
     assert len(set(first.values())) > 1  # drawn by client

@@ -41,7 +41,7 @@ def federation(clients: int, round: int, layout: Layout, cohort: int | None = No
 class Server:
     """Drives rounds with gradients of our choice: a client asked in round t moves by minus its gradient."""
 
-    algorithm: HCCT
+    method: HCCT
     clients: int
     layout: Layout = dataclasses.field(default_factory=lambda: Layout(("w",)))
     wide: int = 2
@@ -49,7 +49,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.t = 0
-        self.state = self.algorithm.init({"w": torch.zeros(self.wide)}, federation(self.clients, 0, self.layout))
+        self.state = self.method.init({"w": torch.zeros(self.wide)}, federation(self.clients, 0, self.layout))
         self.sent: dict[int, Params] = {}
 
     def round(self, gradients: Mapping[int, Any], cohort: int | None = None) -> HCCTState:
@@ -65,7 +65,7 @@ class Server:
             }
 
         fed = federation(self.clients, self.t, self.layout, cohort)
-        self.state = drive(self.algorithm.round(self.state, fed), answer)
+        self.state = drive(self.method.round(self.state, fed), answer)
         return self.state
 
 
@@ -89,7 +89,7 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
     assert second.groups == ((0, 1), (2,))
     assert [value(m) for m in second.models] == pytest.approx([3.375, -3.0])
     assert value(second.mean) == pytest.approx((2 * 3.375 - 3.0) / 3)
-    info = play.sim.algorithm.info(second)
+    info = play.sim.method.info(second)
     assert info.history == (GroupMerge((0, 1), pytest.approx(0.1), pytest.approx(2.8)),)
     assert info.utility == pytest.approx([0.95, 0.95, 0.9])
     assert info.similarity == ((1.0, 1.0, -1.0), (1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))
@@ -113,7 +113,7 @@ def test_a_head_that_stays_is_in_no_message(classes: Any, spy: Any, floats: Any)
         play = classes().play(HCCT_P(local=SMALL, alpha=1.0), 3)
     assert {floats(m) for m in messages} == {25}
     assert all(set(m) == {"fc.weight", "fc.bias"} for m in play.states[-1].models)
-    assert play.sim.algorithm.serve(play.states[-1], None) is None
+    assert play.sim.method.serve(play.states[-1], None) is None
 
 
 def test_published_heads_are_averaged_and_only_used_as_own(classes: Any, equal: Any) -> None:
@@ -147,7 +147,7 @@ def test_partitions_are_made_when_they_are_due(how: dict[str, Any], due: list[in
     before: Any = None
     for t in range(1, 8):
         state = server.round(sides[t % 2])
-        if server.algorithm.info(state).history:
+        if server.method.info(state).history:
             made.append(t)
         if t > 2 and t not in due:
             assert state.groups == before
@@ -192,19 +192,19 @@ def test_an_update_that_is_not_finite_is_not_averaged_and_its_client_stays_alone
     state = server.round({**good, 1: [math.nan, 0.0]})
     assert state.groups == ((0, 1, 2),)
     assert state.models[0]["w"].tolist() == [-2.0, 0.0]
-    assert server.algorithm.info(state).ignored == (Refused(1, "train", "its update is not finite"),)
+    assert server.method.info(state).ignored == (Refused(1, "train", "its update is not finite"),)
     state = server.round(good)
     assert state.groups == ((0, 2), (1,))
     assert state.models[1]["w"].tolist() == [-3.0, 0.0]  # it went on from its group's model
-    assert server.algorithm.info(state).alone == (Apart(1, "its update is not finite"),)
+    assert server.method.info(state).alone == (Apart(1, "its update is not finite"),)
     assert server.round(good).groups == ((0, 1, 2),)
 
 
 def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) -> None:
     """Curvature 1e200 at rate .5: w is of the order of 1e200 after a step, and infinite after the next."""
-    algorithm = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE, warmup="global")
-    play = springs([1.0, 1.0, 1.0], a=[1.0, 1e200, 1.0]).play(algorithm, 2)
-    first, second = (algorithm.info(s) for s in play.states[1:])
+    method = HCCT(SgdConfig(lr=0.5, local_steps=3), alpha=HUGE, warmup="global")
+    play = springs([1.0, 1.0, 1.0], a=[1.0, 1e200, 1.0]).play(method, 2)
+    first, second = (method.info(s) for s in play.states[1:])
     assert first.groups == ((0, 1, 2),)
     assert first.ignored == (Refused(1, "train", "its training diverged"),)
     assert play.states[1].models[0]["head.weight"].item() == 0.875  # of the others: 1 - .5^3
@@ -232,13 +232,13 @@ def test_a_newcomer_trains_from_the_mean_and_is_placed_in_the_next_round() -> No
     server.round(old)
     before = server.round(old)
     assert 3 not in server.sent
-    assert server.algorithm.serve(before, 3) is before.mean
+    assert server.method.serve(before, 3) is before.mean
     state = server.round({**old, 3: [0.01, 1.0]})
     assert server.sent[3] is before.mean
     assert state.groups == ((0, 1), (2,), (3,))
     state = server.round({**old, 3: [0.01, 1.0]})
     assert state.groups == ((0, 1), (2, 3))
-    (placed,) = server.algorithm.info(state).placed
+    (placed,) = server.method.info(state).placed
     assert (placed.client, placed.group) == (3, 2)
     assert placed.benefit == pytest.approx(0.1, abs=1e-4)
 
@@ -272,22 +272,20 @@ def test_who_leaves_is_in_no_group_and_no_mean() -> None:
     assert state.groups == ((1, 2),)
     assert state.mean is state.models[0]
     assert 0 not in server.sent
-    assert server.algorithm.serve(state, 0) is state.mean
+    assert server.method.serve(state, 0) is state.mean
 
 
 # ---------------------------------------------------------------- what is compared
 TWO = Layout(("body.weight", "body.bias", "head.weight"), ("bn.running_mean", "bn.running_var"), ("head.weight",))
 
 
-def evidence(algorithm: HCCT, moves: Sequence[Params], steps: Sequence[int] | None = None) -> tuple[HCCTState, Tensor]:
+def evidence(method: HCCT, moves: Sequence[Params], steps: Sequence[int] | None = None) -> tuple[HCCTState, Tensor]:
     """State and Gram matrix after one round from zero, with these displacements turned round."""
-    algorithm = dataclasses.replace(algorithm, alpha=100.0)
+    method = dataclasses.replace(method, alpha=100.0)
     zero = {n: torch.zeros_like(t) for n, t in moves[0].items()}
     fed = federation(len(moves), 1, TWO)
     replies = {c: HCCTReply({n: -t for n, t in m.items()}, 10, steps[c] if steps else 1) for c, m in enumerate(moves)}
-    state: HCCTState = drive(
-        algorithm.round(algorithm.init(zero, federation(len(moves), 0, TWO)), fed), lambda want: replies
-    )
+    state: HCCTState = drive(method.round(method.init(zero, federation(len(moves), 0, TWO)), fed), lambda want: replies)
     assert state.evidence is not None
     return state, state.evidence.gram
 

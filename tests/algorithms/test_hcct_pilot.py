@@ -26,7 +26,7 @@ def line_world(trained: list[float], held_out: list[float]) -> World:
 
 
 def tried(play: Any) -> tuple[TriedAlpha, ...]:
-    results: tuple[TriedAlpha, ...] = play.sim.algorithm.info(play.states[-1]).tried
+    results: tuple[TriedAlpha, ...] = play.sim.method.info(play.states[-1]).tried
     return results
 
 
@@ -45,7 +45,7 @@ def test_groups_are_formed_if_their_models_do_better_on_what_is_held_out() -> No
         TriedAlpha(1.0, 2, None, 0.0),
         TriedAlpha(1000.0, 1, None, 4.5),
     )
-    info = play.sim.algorithm.info(play.states[-1])
+    info = play.sim.method.info(play.states[-1])
     assert (info.alpha, info.groups, info.warnings) == (1.0, ((0, 1), (2, 3)), ())
 
 
@@ -56,7 +56,7 @@ def test_nobody_joins_if_training_alone_does_best_and_the_pilot_is_the_evidence(
     assert alone.loss == (9 / 8 + 1 / 8) / 2
     assert pairs.loss == (9 / 2 + 1 / 2) / 2
     assert everybody.loss == (18 + 2) / 2
-    info = play.sim.algorithm.info(play.states[-1])
+    info = play.sim.method.info(play.states[-1])
     assert info.groups == ((0,), (1,), (2,), (3,))
     assert info.warnings == (
         "nobody gains: the pilot has, on held-out training examples, a loss of 0.625 alone and at least 2.5 in groups "

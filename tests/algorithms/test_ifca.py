@@ -56,7 +56,7 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     assert [value(m) for m in state.models] == pytest.approx(expected)
     assert state.chosen == {0: 0, 1: 0, 2: 1}
     assert [value(play.own(c)) for c in range(3)] == pytest.approx([expected[0], expected[0], expected[1]])
-    info = play.sim.algorithm.info(state)
+    info = play.sim.method.info(state)
     assert info.groups == ((0, 1), (2,))
     assert info.chosen == {0: 0, 1: 0, 2: 1}
     assert info.warnings == info.ties == info.ignored == ()
@@ -94,6 +94,6 @@ def test_a_reply_for_no_cluster_is_ignored_and_said(classes: Any, monkeypatch: p
 
     monkeypatch.setattr(IFCAReply, "__init__", lie)
     play = classes(n=[8, 5, 8]).play(IFCA(clusters=2, local=SMALL), 1)
-    info = play.sim.algorithm.info(play.states[-1])
+    info = play.sim.method.info(play.states[-1])
     assert info.ignored == (Refused(1, "train", "named no cluster below 2"),)
     assert sorted(info.chosen) == [0, 2]

@@ -63,7 +63,7 @@ def test_a_client_whose_reply_is_lost_sends_next_time_what_it_would_have_sent(
         assert [m.heard for m in messages if isinstance(m, Receipt)] == ([0, 0] if t == 1 else [0 if lost else 1, 1])
         left.append(sim.memory.get(0).residual["train"]["0/head.weight"].tolist())
     assert left == ([[[0.0, 2.0]], [[0.0, 2.0]]] if lost else [[[0.0, 2.0]], [[3.0, 0.0]]])
-    w = sim.algorithm.serve(state, None)["head.weight"]
+    w = sim.method.serve(state, None)["head.weight"]
     # The other client sends -w / 2, its only entry that is not 0.
     assert w.tolist() == ([[2.0, 0.0]] if lost else [[1.5, 2.0]])
     assert state.heard == ({0: 1, 1: 2} if lost else {0: 2, 1: 2})

@@ -36,16 +36,16 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
 
     q = 1/4 and sigma'(6) = .0024665; y = 1, -2; w = (.25 * 1 - .0024665 * 2) / (.2524665 + .01).
     """
-    algorithm = MAXFL(rho=2.0, warmup=0, local=STEP)
-    play = springs(m=[2.0, -4.0], n=[1, 9]).play(algorithm, 1)
+    method = MAXFL(rho=2.0, warmup=0, local=STEP)
+    play = springs(m=[2.0, -4.0], n=[1, 9]).play(method, 1)
     q = math.exp(-6) / (1 + math.exp(-6)) ** 2
     assert q == pytest.approx(0.0024665, abs=1e-7)
     assert value(play.params[1]) == pytest.approx((0.25 - 2 * q) / (0.25 + q + 0.01))
-    info = algorithm.info(play.states[1])
+    info = method.info(play.states[1])
     assert info.weights == pytest.approx({0: 0.25 / (0.26 + q), 1: q / (0.26 + q)})
     assert info.met == {0: False, 1: False}  # 2 is not below 2
     assert info.appeal == 0.0
-    assert algorithm.info(play.sim.round(play.states[1], 2)[0]).met[0] is True
+    assert method.info(play.sim.round(play.states[1], 2)[0]).met[0] is True
 
 
 def test_the_requirement_is_the_loss_of_a_model_trained_alone_once(springs: Any) -> None:
@@ -80,11 +80,11 @@ def test_two_rounds_of_hccts_form_by_hand(springs: Any, value: Any) -> None:
 
     Round 2: .5 and 24.5; w = 1.5, and client 1 goes on from -3 to -4.5.
     """
-    algorithm = MAXFL_HCCT(threshold=5.0, warmup=0, local=STEP)
-    play = springs(m=[2.0, -6.0]).play(algorithm, 2)
+    method = MAXFL_HCCT(threshold=5.0, warmup=0, local=STEP)
+    play = springs(m=[2.0, -6.0]).play(method, 2)
     assert [value(p) for p in play.params] == [0.0, 1.0, 1.5]
     assert [value(play.own(c)) for c in (0, 1)] == [1.5, -4.5]
-    info = algorithm.info(play.states[2])
+    info = method.info(play.states[2])
     assert info.groups == ((0,), (1,))
     assert info.chosen == {0: 0, 1: 1}
     assert info.warnings == ()
@@ -108,8 +108,8 @@ def test_the_two_published_thresholds(springs: Any) -> None:
     """
     world = springs(m=[4.0])
     for threshold, trainer, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("local_loss", 1, False)):
-        algorithm = MAXFL_HCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
-        play = world.play(algorithm, 1)
+        method = MAXFL_HCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
+        play = world.play(method, 1)
         assert play.states[1].joined == {0: joins}
         kept = play.sim.memory.get(0)
         assert (kept.rho, kept.prior is None) == ((2.0, True) if threshold == "local_loss" else (None, False))
@@ -128,10 +128,10 @@ def test_the_model_goes_to_all_and_comes_back_from_the_group(springs: Any, spy: 
 
 def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, value: Any, cut: Any) -> None:
     """Client 0's model does not arrive: the group is client 1 alone.  It holds itself for a member, and uses w."""
-    algorithm = MAXFL_HCCT(threshold=50.0, warmup=0, local=STEP)
-    play = springs(m=[2.0, -6.0]).play(algorithm, 1, outage=cut((1, "train", 0, 0), how="late"))
+    method = MAXFL_HCCT(threshold=50.0, warmup=0, local=STEP)
+    play = springs(m=[2.0, -6.0]).play(method, 1, outage=cut((1, "train", 0, 0), how="late"))
     assert value(play.params[1]) == -3.0
     assert play.states[1].joined == {1: True}
     assert value(play.own(0)) == -3.0
-    lost = springs(m=[2.0, -6.0]).play(algorithm, 2, outage=Outage(unreachable=1.0))
+    lost = springs(m=[2.0, -6.0]).play(method, 2, outage=Outage(unreachable=1.0))
     assert value(lost.params[-1]) == 0.0

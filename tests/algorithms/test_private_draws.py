@@ -43,18 +43,18 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     loopback.built.cache_clear()
 
 
-def deployed(algorithm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, images: bool = False) -> loopback.Deployed:
+def deployed(method: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, images: bool = False) -> loopback.Deployed:
     """The algorithm over the loopback; every message finds its client as a fresh process."""
     loopback.built.cache_clear()
-    monkeypatch.setattr(loopback, "make", lambda case: algorithm)
+    monkeypatch.setattr(loopback, "make", lambda case: method)
     if images:
         monkeypatch.setattr(loopback, "world", lambda network, pooled: toy_prior.clients(network))
-    return loopback.Deployed("it", "perceptron", folder, seed=11, algorithm=algorithm)
+    return loopback.Deployed("it", "perceptron", folder, seed=11, method=method)
 
 
-def simulated(algorithm: Any, images: bool = False) -> Simulator[Any]:
+def simulated(method: Any, images: bool = False) -> Simulator[Any]:
     population, trainer = toy_prior.clients() if images else recipe.world("perceptron", False)
-    return Simulator(algorithm, population, recipe.Sequential(trainer), seed=11, clients_per_round=4)
+    return Simulator(method, population, recipe.Sequential(trainer), seed=11, clients_per_round=4)
 
 
 def secrets_of(folder: Path) -> dict[str, bytes]:
@@ -144,8 +144,8 @@ def test_noise_on_embeddings_is_not_what_the_seed_says(tmp_path: Path, monkeypat
 def test_noise_on_soft_labels_is_not_what_the_seed_says(
     plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    algorithm = FedDW(local=SMALL, dp=None if plain else OnSoftLabels(noise_multiplier=1.0))
-    sim, there = simulated(algorithm), deployed(algorithm, tmp_path, monkeypatch)
+    method = FedDW(local=SMALL, dp=None if plain else OnSoftLabels(noise_multiplier=1.0))
+    sim, there = simulated(method), deployed(method, tmp_path, monkeypatch)
     here, far = (r.round(r.start(), 1)[0].totals for r in (sim, there.runtime))
     assert bool((here.sums == far.sums).all()) is plain
     assert bool((here.counts != far.counts).any()) is not plain

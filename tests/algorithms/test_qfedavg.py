@@ -58,7 +58,7 @@ def test_powers_of_losses_may_leave_the_range_of_float32(
     """Of equal losses F the step is d F^q / h, h = q F^{q-1} L d^2 + F^q: with d = 1, L = 2 it is 1 / (2 q / F + 1)."""
     sim = springs(m=[1.0, 1.0]).simulator(QFedAvg(q=q, local=STEP))
     w = {n: t.float() for n, t in sim.population.initial.items()}
-    plan = sim.algorithm.round(QFedAvgState(w), sim.federation(1))
+    plan = sim.method.round(QFedAvgState(w), sim.federation(1))
     request = next(plan)
     partials = [r.start() for r in request.reduce]
     for c, loss in enumerate(losses):

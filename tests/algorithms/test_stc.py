@@ -39,10 +39,10 @@ Watch = Callable[..., tuple[Simulator[Any], Watching]]
 
 @pytest.fixture
 def watched() -> Watch:
-    def make(world: Any, algorithm: STC, **settings: Any) -> tuple[Simulator[Any], Watching]:
+    def make(world: Any, method: STC, **settings: Any) -> tuple[Simulator[Any], Watching]:
         trainer = Watching(world.task, world.device_data, dtype=torch.float64)
         trainer.seen = {}
-        sim = world.simulator(algorithm, **settings)
+        sim = world.simulator(method, **settings)
         sim.clients.executor = Sequential(trainer)
         return sim, trainer
 
@@ -104,8 +104,8 @@ def test_every_client_trains_from_the_servers_model(
 
     Two updates of values, at p = .4, are smaller than the model; of ternary ones so many that nobody needs it whole.
     """
-    world, algorithm = classes(n=[4, 7, 9, 3, 5, 6], norm=norm), STC(0.1, 0.4, ternary, local=SMALL)
-    sim, trainer = watched(world, algorithm, clients_per_round=3, outage=outage, codec=True, seed=8)
+    world, method = classes(n=[4, 7, 9, 3, 5, 6], norm=norm), STC(0.1, 0.4, ternary, local=SMALL)
+    sim, trainer = watched(world, method, clients_per_round=3, outage=outage, codec=True, seed=8)
     state = sim.start()
     ways = {"up to date": 0, "updates": 0, "whole": 0}
     for t in range(1, 13):
@@ -138,13 +138,13 @@ def test_the_server_keeps_as_many_updates_as_are_smaller_than_the_model() -> Non
 def test_a_client_that_missed_rounds_gets_what_it_missed(classes: Any) -> None:
     """Of five updates: the last two to one heard at version 3, all five to one never heard; one too many: whole."""
     world = classes()
-    algorithm, params, layout = STC(local=SMALL), world.population.initial, world.task.layout
-    five = tuple(compress(map_params(lambda t, i=i: t + i, params), algorithm.down) for i in range(5))
+    method, params, layout = STC(local=SMALL), world.population.initial, world.task.layout
+    five = tuple(compress(map_params(lambda t, i=i: t + i, params), method.down) for i in range(5))
     state = STCState(params, zeros_like(params), five, 5, {})
-    assert algorithm.news(state, 3, layout) == STCMessage(5, 3, five[3:], {})
-    assert algorithm.news(state, 5, layout).updates == ()
-    assert algorithm.news(state, -1, layout).updates == five
-    assert algorithm.news(dataclasses.replace(state, version=6), -1, layout) == STCMessage(6, -1, (), params)
+    assert method.news(state, 3, layout) == STCMessage(5, 3, five[3:], {})
+    assert method.news(state, 5, layout).updates == ()
+    assert method.news(state, -1, layout).updates == five
+    assert method.news(dataclasses.replace(state, version=6), -1, layout) == STCMessage(6, -1, (), params)
 
 
 def test_a_client_whose_memory_was_lost_says_so(classes: Any) -> None:

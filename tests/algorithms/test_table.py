@@ -60,7 +60,7 @@ def test_a_preset_is_an_option_like_any_other() -> None:
             assert method.options.items() >= {k: config.plain(v) for k, v in settings.items()}.items()
             assert config.method(name, method.options) == method
             added = config.method(f"{name}+dw", {"preset": preset}) if name != "feddw" else None
-            assert added is None or added.algorithm.of == method.algorithm
+            assert added is None or added.method.of == method.method
         with pytest.raises(ConfigError, match=r"no preset is called 'papr'; did you mean paper\? \(there are: paper, "):
             make(preset="papr")
 

@@ -21,11 +21,11 @@ TWO = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
 PAIRS = TTHF(cluster_size=2, d2d_every=1, local=TWO)
 
 
-def outcomes(world: Any, algorithm: TTHF, value: Any, seeds: int = 24, **settings: Any) -> set[float]:
+def outcomes(world: Any, method: TTHF, value: Any, seeds: int = 24, **settings: Any) -> set[float]:
     """What a first round can lead to: full batches, so that only the draw depends on the seed."""
     found = set()
     for seed in range(seeds):
-        found.add(round(value(world.play(algorithm, 1, seed=seed, **settings).params[1]), 9))
+        found.add(round(value(world.play(method, 1, seed=seed, **settings).params[1]), 9))
     return found
 
 
@@ -96,19 +96,17 @@ def test_consensus_keeps_every_clusters_mean_and_contracts_its_spread(
 ) -> None:
     """I-37: by lambda_c ^ Gamma_c at least, as many exchanges as each cluster was given, by messages alone."""
     mixing = data.draw(st.sampled_from(["laplacian", "metropolis"]))
-    algorithm = TTHF(size, gamma=gamma, graph=Geometric(0.4), mixing=mixing)
+    method = TTHF(size, gamma=gamma, graph=Geometric(0.4), mixing=mixing)
     clusters = divide(range(n), size)
-    v = [mixing_matrix(algorithm.graph(len(c), Key(seed) / i), mixing) for i, c in enumerate(clusters)]
+    v = [mixing_matrix(method.graph(len(c), Key(seed) / i), mixing) for i, c in enumerate(clusters)]
     wanted = [data.draw(st.integers(0, gamma)) for _ in clusters]
     z = torch.randn(n, 4, dtype=torch.float64, generator=Key(seed).generator())
     held = {c: TTHFReply({"w": z[c]}, 1, None) for c in range(n)}
 
     def answer(want: Ask) -> dict[int, ExchangeReply]:
-        return {
-            c: map_keep(lambda kept, _: kept.value, algorithm.exchange(None, m, None)[0]) for c, m in want.to.items()
-        }
+        return {c: map_keep(lambda kept, _: kept.value, method.exchange(None, m, None)[0]) for c, m in want.to.items()}
 
-    after = drive(algorithm.consensus(clusters, v, held, wanted), answer)
+    after = drive(method.consensus(clusters, v, held, wanted), answer)
     got = torch.stack([after[c].model["w"] for c in range(n)])
     for cluster, v_c, rounds in zip(clusters, v, wanted, strict=True):
         rows = list(cluster)
@@ -140,10 +138,10 @@ def test_gamma_bounds_the_rule_and_the_run_says_so(springs: Any) -> None:
     bounded, free = (world.play(replace(ring, gamma=g), 1) for g in (3, 20))
     assert bounded.states[1].exchanges == ((3,),)
     assert free.states[1].exchanges == ((12,),)
-    assert bounded.sim.algorithm.info(bounded.states[1]).warnings == (
+    assert bounded.sim.method.info(bounded.states[1]).warnings == (
         "TT-HF's phi asked for more D2D exchanges than gamma = 3 allows",
     )
-    assert free.sim.algorithm.info(free.states[1]).warnings == ()
+    assert free.sim.method.info(free.states[1]).warnings == ()
 
 
 # ---------------------------------------------------------------- instants

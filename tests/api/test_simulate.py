@@ -209,19 +209,17 @@ def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", algorithms.TABLE)
 def test_every_method_made_in_python_is_written_as_what_makes_it_again(name: str) -> None:
     """Else resume would go on with another method: FedProx(mu=0.1) is a FedAvg with a term no file can hold."""
-    made = from_python.method_of(config.method(name, {}).algorithm)
+    made = from_python.method_of(config.method(name, {}).method)
     again = config.method(made.name, made.options)
-    assert (made.name, again.algorithm) == (name, made.algorithm)
+    assert (made.name, again.method) == (name, made.method)
 
 
 @pytest.mark.parametrize(
-    "algorithm",
+    "method",
     [us.FedAvg(terms=(pull,)), us.FedProx(sampling="size"), Strange()],
 )
-def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(
-    algorithm: object, tmp_path: Path
-) -> None:
-    us.simulate({"mine": algorithm}, **TINY, out=tmp_path / "r")
+def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(method: object, tmp_path: Path) -> None:
+    us.simulate({"mine": method}, **TINY, out=tmp_path / "r")
     (tmp_path / "r" / "summary.json").unlink()
     with pytest.raises(ConfigError, match=r"was given as a value, and no file says how.*a method needs a new run"):
         loop.resume(tmp_path / "r")
@@ -245,7 +243,7 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
     made = import_module("a_strangers_module").Mine(part=0.25)
     kept = us.simulate(made, **TINY, out=tmp_path / "r")
     (method,) = config.load(tmp_path / "r" / "config.toml", allow_code=True).methods
-    assert (method.name, method.options["part"], method.algorithm) == ("a_strangers_module:Mine", 0.25, made)
+    assert (method.name, method.options["part"], method.method) == ("a_strangers_module:Mine", 0.25, made)
     assert kept.value("Mine") > 0
 
 

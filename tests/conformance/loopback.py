@@ -81,8 +81,8 @@ def framing(envelope: Envelope) -> int:
 def built(case: str, network: str, device: str = "cpu") -> tuple[Any, Population, LocalTrainer]:
     """What a client's process builds anew for every message; nothing in it remembers anything."""
     # Tests put worlds of their own in place of `world`, which know no device.
-    algorithm, where = make(case), {} if device == "cpu" else {"device": device}
-    return algorithm, *world(network, bool(getattr(algorithm, "pooled", False)), **where)
+    method, where = make(case), {} if device == "cpu" else {"device": device}
+    return method, *world(network, bool(getattr(method, "pooled", False)), **where)
 
 
 def info(case: str, network: str, client: int, num_clients: int) -> ClientInfo:
@@ -97,7 +97,7 @@ def client_runtime(
     """A client as a fresh process has it: nothing in memory, everything in `state`."""
 
     def open_setup(cell: int) -> ClientSetup:
-        algorithm, population, trainer = built(case, network, device)
+        method, population, trainer = built(case, network, device)
 
         def me(c: int, t: int, key: Key) -> Me:
             assert c == client, "a client was asked about another one's data"
@@ -105,7 +105,7 @@ def client_runtime(
 
         rows = trainer.device_data.val[client]
         eval_set = {"personal": ("train", rows), "val": ("train", rows[:1])}
-        return ClientSetup(algorithm, trainer, me, population.initial, seed, eval_set)
+        return ClientSetup(method, trainer, me, population.initial, seed, eval_set)
 
     return ClientRuntime(info(case, network, client, num_clients), state, open_setup, **options)
 
@@ -114,8 +114,8 @@ class Deployed:
     """A case over the loopback; every message finds its client as a fresh process."""
 
     def __init__(self, case: str, network: str, folder: Path, seed: int = 0, **options: Any) -> None:
-        self.algorithm, self.device = options.pop("algorithm", None) or make(case), options.pop("client_device", "cpu")
-        pooled = bool(getattr(self.algorithm, "pooled", False))
+        self.method, self.device = options.pop("method", None) or make(case), options.pop("client_device", "cpu")
+        pooled = bool(getattr(self.method, "pooled", False))
         _, self.population, self.trainer = built(case, network)
         self.num_clients = len(self.population.clients)
         self.folder, self.case, self.network, self.seed = folder, case, network, seed
@@ -164,7 +164,7 @@ class Deployed:
             p.histograms.shape[1], p.layout, p.initial, p.initialise, measures=self.trainer.task.measures
         )
         clients = RemoteClients(
-            self.algorithm,
+            self.method,
             model,
             self.num_clients,
             self.membership,
@@ -174,7 +174,7 @@ class Deployed:
             key=Key(self.seed),
             **self.of_clients,
         )
-        return Driver(self.algorithm, model, clients, seed=self.seed, **self.options)
+        return Driver(self.method, model, clients, seed=self.seed, **self.options)
 
     def remembered(self, client: int) -> bytes:
         """What the client remembers, read from its disk."""

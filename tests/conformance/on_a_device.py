@@ -1,4 +1,4 @@
-"""What every algorithm does on a device, CUDA's or an emulated one, beside ending where it ends on a CPU."""
+"""What every method does on a device, CUDA's or an emulated one, beside ending where it ends on a CPU."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def run_resumed(case: str, device: str) -> None:
     state, _ = sim.round(sim.start(), 1)
     state, _ = sim.round(state, 2)
     again = simulator(case, network, device=device, codec=True, **options)
-    state = moved(wire.decode(wire.encode(state), wire.state_type(sim.algorithm)), device)
+    state = moved(wire.decode(wire.encode(state), wire.state_type(sim.method)), device)
     kept = {c: wire.decode(wire.encode(sim.memory.get(c)), sim.clients.memory_type) for c in sim.population.clients}
     held = {c: moved(m, device) for c, m in kept.items() if m is not None}
     again.memory = Memory(2, held)

@@ -236,13 +236,13 @@ def world(
     return Population(histograms, task.layout, initialise(Key(3)), initialise), trainer
 
 
-def simulator(case: str, network: str, *, algorithm: Any = None, **options: Any) -> Simulator[Any]:
+def simulator(case: str, network: str, *, method: Any = None, **options: Any) -> Simulator[Any]:
     """A run of `case`, about to begin: cohorts of four unless said otherwise."""
-    algorithm = algorithm or make(case)
-    pooled = bool(getattr(algorithm, "pooled", False))
+    method = method or make(case)
+    pooled = bool(getattr(method, "pooled", False))
     own = {k: options.pop(k) for k in ("order", "dtype", "device") if k in options}
     population, trainer = world(network, pooled, **own)
-    return Simulator(algorithm, population, Sequential(trainer), **{"clients_per_round": 1 if pooled else 4, **options})
+    return Simulator(method, population, Sequential(trainer), **{"clients_per_round": 1 if pooled else 4, **options})
 
 
 def rounds(sim: Simulator[Any], until: int = 3) -> Iterator[tuple[int, Any, Trace]]:
@@ -367,7 +367,7 @@ def recorded(case: str, network: str, *, seed: int = SEED, models: bool = True) 
             requests |= watching.asked
         everything = bits(sim, states[t])
         own = {c: sim.own_models(states[t], [c], t).get(c) for c in sim.population.clients} if models else {}
-        served = sim.algorithm.serve(states[t], None)
+        served = sim.method.serve(states[t], None)
         seen.append((everything, {c: m and list(m) for c, m in own.items()}, served and list(served)))
     moments = [
         Moment(state, everything, trace, own, served, wire.encode(state))

@@ -46,7 +46,7 @@ def test_a_run_resumed_from_bytes_whose_messages_are_bytes_is_the_straight_run(c
     *_, (before, _), (after, end) = recorded(case, network).rounds
     method = make(case)
     of = wire.memory_type(method)
-    resumed = simulator(case, network, seed=SEED, algorithm=method, codec=True)
+    resumed = simulator(case, network, seed=SEED, method=method, codec=True)
     saved = {c: wire.decode(before.bits[f"client {c}"], of) for c in resumed.population.clients}
     resumed.memory = Memory(2, {c: v for c, v in saved.items() if v is not None})
     state, trace = resumed.round(wire.decode(before.bits["state"], wire.state_type(method)), 3)
@@ -99,7 +99,7 @@ def test_the_ledger_holds_the_length_of_every_message(case: str, network: str) -
 @one_network_each(CASES, variants=True)
 def test_state_and_memory_are_of_the_types_that_are_declared(case: str, network: str) -> None:
     run = recorded(case, network)
-    state_type, memory_type = wire.state_type(run.simulator.algorithm), wire.memory_type(run.simulator.algorithm)
+    state_type, memory_type = wire.state_type(run.simulator.method), wire.memory_type(run.simulator.method)
     for moment in run.moments:
         for name, saved in moment.bits.items():
             assert wire.encode(wire.decode(saved, state_type if name == "state" else memory_type)) == saved
@@ -139,8 +139,8 @@ def test_a_method_is_a_frozen_value(case: str) -> None:
 def test_a_method_that_leaves_served_models_as_they_are_says_so_truly(case: str) -> None:
     sim = simulator(case, "normalised")
     for t, state, _ in rounds(sim, until=2):
-        served = {c: sim.algorithm.serve(state, c) for c in sim.population.clients}
-        adapted = sim.clients.own_models(served, sim.algorithm.personalise, t)
+        served = {c: sim.method.serve(state, c) for c in sim.population.clients}
+        adapted = sim.clients.own_models(served, sim.method.personalise, t)
         assert {c: model is adapted[c] for c, model in served.items()} == dict.fromkeys(served, True)
         assert sim.own_models(state, sim.population.clients, t) == served
 
@@ -153,6 +153,6 @@ def test_a_subclass_with_personal_models_of_its_own_has_them() -> None:
             yield from ()
             return {n: 2 * t for n, t in params.items()}
 
-    sim = simulator("fedavg", "perceptron", algorithm=Doubled(LOCAL))
+    sim = simulator("fedavg", "perceptron", method=Doubled(LOCAL))
     state = sim.start()
     assert all((sim.own_models(state, [1], 0)[1][n] == 2 * t).all() for n, t in state.params.items())

@@ -1,4 +1,4 @@
-"""Every algorithm over a deployment's messages: the bits and the bytes of the simulator."""
+"""Every method over a deployment's messages: the bits and the bytes of the simulator."""
 
 import itertools
 from collections import Counter

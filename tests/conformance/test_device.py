@@ -1,4 +1,4 @@
-"""Every algorithm on a CUDA device ends where it ends on a CPU."""
+"""Every method on a CUDA device ends where it ends on a CPU."""
 
 from pathlib import Path
 from typing import Any

@@ -29,7 +29,7 @@ class Net(nn.Module):
 def test_what_nobody_trains_keeps_its_bits(name: str) -> None:
     net = Net()
     history = us.simulate(
-        {name: method(name, {"local": LOCAL}).algorithm}, data=(X, Y), model=net, split=us.IID(5), rounds=4,
+        {name: method(name, {"local": LOCAL}).method}, data=(X, Y), model=net, split=us.IID(5), rounds=4,
         progress=False,
     )  # fmt: skip
     alone = name in ("ditto", "hcct")

@@ -32,10 +32,10 @@ ORDER = (3, 0, 5, 1, 4, 2)
 
 @one_network_each(list(LIMITS))
 def test_at_its_declared_limit_a_method_is_fedavg(case: str, network: str) -> None:
-    one = simulator(case, network, algorithm=make(case, **LIMITS[case]), seed=SEED)
+    one = simulator(case, network, method=make(case, **LIMITS[case]), seed=SEED)
     two = recorded("fedavg", network)
     for (_, state, here), (moment, there) in zip(rounds(one), two.rounds, strict=True):
-        ours, theirs = one.algorithm.serve(state, None), two.simulator.algorithm.serve(moment.state, None)
+        ours, theirs = one.method.serve(state, None), two.simulator.method.serve(moment.state, None)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
         assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
 
@@ -53,11 +53,11 @@ def test_away_from_its_limit_a_method_is_not_fedavg(case: str, network: str) -> 
 def test_other_numbers_for_the_same_clients_change_nothing_beyond_rounding(case: str, network: str) -> None:
     """Whole batches and whole cohorts: shuffles and cohorts are drawn by client number."""
     own = VARIANTS[case][1].get("local", LOCAL)
-    algorithm = make(case, local=dataclasses.replace(own, batch_size=None, local_epochs=3))
-    options: dict[str, Any] = {"algorithm": algorithm, "dtype": torch.float64, "clients_per_round": None}
+    method = make(case, local=dataclasses.replace(own, batch_size=None, local_epochs=3))
+    options: dict[str, Any] = {"method": method, "dtype": torch.float64, "clients_per_round": None}
     before, after = simulator(case, network, **options), simulator(case, network, order=ORDER, **options)
     for (t, one, _), (_, two, _) in zip(rounds(before, 2), rounds(after, 2), strict=True):
-        assert_close(before.algorithm.serve(one, None), after.algorithm.serve(two, None))
+        assert_close(before.method.serve(one, None), after.method.serve(two, None))
         for new, old in enumerate(ORDER):
             assert_close(before.own_models(one, [old], t)[old], after.own_models(two, [new], t)[new])
 

@@ -1,4 +1,4 @@
-"""Actors of a Ray cluster: every algorithm ends with the bits of the sequential executor."""
+"""Actors of a Ray cluster: every method ends with the bits of the sequential executor."""
 
 import importlib
 import json

@@ -46,7 +46,7 @@ def test_every_method_that_goes_with_a_kind_learns_it(kind: str, some: bool) -> 
     assert set(names) >= set(SAMPLE)
     names = SAMPLE if some else names
     history = us.simulate(
-        {name: method(name, options(name)).algorithm for name in names},
+        {name: method(name, options(name)).method for name in names},
         data=(X, TARGETS[kind]),
         task=TASKS[kind],
         model="mlp",

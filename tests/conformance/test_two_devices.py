@@ -1,4 +1,4 @@
-"""Every algorithm keeps its tensors on the device that its clients train on, as CUDA demands; emulated on a CPU."""
+"""Every method keeps its tensors on the device that its clients train on, as CUDA demands; emulated on a CPU."""
 
 import functools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Worker processes: every algorithm ends with the bits of the sequential executor."""
+"""Worker processes: every method ends with the bits of the sequential executor."""
 
 import errno
 import os
@@ -34,9 +34,9 @@ from unskew.tree import Params
 
 def open_cell(index: int) -> WorkerSetup:
     case, network = GRID[index]
-    algorithm = make(case)
-    population, trainer = world(network, bool(getattr(algorithm, "pooled", False)))
-    return WorkerSetup(algorithm, trainer, population.me)
+    method = make(case)
+    population, trainer = world(network, bool(getattr(method, "pooled", False)))
+    return WorkerSetup(method, trainer, population.me)
 
 
 def opener(_: str) -> Callable[[int], WorkerSetup]:
@@ -54,7 +54,7 @@ def pool() -> Iterator[Pool]:
 @one_network_each(CASES, turn=(2, 3))
 def test_workers_end_with_the_bits_of_the_sequential_executor(case: str, network: str, pool: Pool) -> None:
     many = simulator(case, network, seed=SEED)
-    many.clients.executor = Workers(pool, GRID.index((case, network)), many.algorithm)
+    many.clients.executor = Workers(pool, GRID.index((case, network)), many.method)
     for (moment, trace), (_, state, same) in zip(recorded(case, network).rounds, rounds(many), strict=True):
         assert bits(many, state) == moment.bits
         assert trace == same
@@ -65,7 +65,7 @@ def test_personal_models_that_need_work_are_made_in_workers(pool: Pool) -> None:
     sim = simulator(*case)
     state, _ = sim.round(sim.start(), 1)
     expected = sim.own_models(state, sim.population.clients, 1)
-    sim.clients.executor = Workers(pool, GRID.index(case), sim.algorithm)
+    sim.clients.executor = Workers(pool, GRID.index(case), sim.method)
     got = sim.own_models(state, sim.population.clients, 1)
     assert {c: {n: t.tolist() for n, t in m.items()} for c, m in got.items()} == {
         c: {n: t.tolist() for n, t in m.items()} for c, m in expected.items()
@@ -100,7 +100,7 @@ def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe() -> None:
             slot.size = 64
     try:
         again = simulator(*case)
-        again.clients.executor = Workers(tight, GRID.index(case), again.algorithm)
+        again.clients.executor = Workers(tight, GRID.index(case), again.method)
         assert [bits(again, state) for _, state, _ in rounds(again)] == reference
     finally:
         tight.close()
@@ -289,7 +289,7 @@ def test_workers_that_cannot_be_forked_end_with_the_same_bits() -> None:
     try:
         for case in ("fedavg", "scaffold", "relay"):
             again = simulator(case, "perceptron", seed=SEED)
-            again.clients.executor = Workers(started, GRID.index((case, "perceptron")), again.algorithm)
+            again.clients.executor = Workers(started, GRID.index((case, "perceptron")), again.method)
             expected = [moment.bits for moment, _ in recorded(case, "perceptron").rounds]
             assert [bits(again, state) for _, state, _ in rounds(again)] == expected
     finally:
@@ -299,7 +299,7 @@ def test_workers_that_cannot_be_forked_end_with_the_same_bits() -> None:
 def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
     own = Pool(open_cell, workers=2, model_bytes=1 << 12)
     sim = simulator("fedavg", "perceptron")
-    sim.clients.executor = Workers(own, GRID.index(("fedavg", "perceptron")), sim.algorithm)
+    sim.clients.executor = Workers(own, GRID.index(("fedavg", "perceptron")), sim.method)
     state, _ = sim.round(sim.start(), 1)
     victim = own.workers[1].process.pid
     os.kill(victim, signal.SIGKILL)
@@ -374,8 +374,8 @@ def test_a_failure_in_a_worker_is_the_failure_it_was() -> None:
     own = Pool(lambda _: _diverging(), workers=1, model_bytes=1 << 12)
     try:
         cell = _diverging()
-        sim = simulator("fedavg", "perceptron", algorithm=cell.algorithm)
-        sim.clients.executor = Workers(own, 0, cell.algorithm)
+        sim = simulator("fedavg", "perceptron", method=cell.method)
+        sim.clients.executor = Workers(own, 0, cell.method)
         with pytest.raises(DivergedError, match=r"round 1, client \d, step \d+ of \d+: "):
             sim.round(sim.start(), 1)
     finally:
@@ -383,6 +383,6 @@ def test_a_failure_in_a_worker_is_the_failure_it_was() -> None:
 
 
 def _diverging() -> WorkerSetup:
-    algorithm: Any = make("fedavg", local=SgdConfig(1e30, batch_size=4, local_epochs=5))
+    method: Any = make("fedavg", local=SgdConfig(1e30, batch_size=4, local_epochs=5))
     population, trainer = world("perceptron")
-    return WorkerSetup(algorithm, trainer, population.me)
+    return WorkerSetup(method, trainer, population.me)

@@ -131,15 +131,15 @@ def clients(network: str = "perceptron", seed: int = 0) -> tuple[Population, Loc
     return Population(histograms, made.layout, made.init(Key(3)), made.init, trainer), trainer
 
 
-def simulator(algorithm: object, network: str = "perceptron", **options: object) -> Simulator[object]:
+def simulator(method: object, network: str = "perceptron", **options: object) -> Simulator[object]:
     """A run on these clients, about to begin."""
     population, trainer = clients(network)
-    return Simulator(algorithm, population, Sequential(trainer), **options)  # type: ignore[arg-type]
+    return Simulator(method, population, Sequential(trainer), **options)  # type: ignore[arg-type]
 
 
-def played(algorithm: object, rounds: int = 1, **options: Any) -> tuple[Simulator[Any], list[Any], list[Trace]]:
+def played(method: object, rounds: int = 1, **options: Any) -> tuple[Simulator[Any], list[Any], list[Trace]]:
     """A run on these clients: the simulator, the states from the initial one on, and the trace of each round."""
-    sim: Simulator[Any] = simulator(algorithm, **options)
+    sim: Simulator[Any] = simulator(method, **options)
     states, traces = [sim.start()], []
     for t in range(1, rounds + 1):
         state, trace = sim.round(states[-1], t)
@@ -148,17 +148,17 @@ def played(algorithm: object, rounds: int = 1, **options: Any) -> tuple[Simulato
     return sim, states, traces
 
 
-def same_deployed(name: str, algorithm: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def same_deployed(name: str, method: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over Flower's messages, every client a fresh process: the bits and the bytes of the simulator, for two rounds."""
     pytest.importorskip("grpc")
     import loopback
 
-    monkeypatch.setattr(loopback, "make", lambda case: algorithm)
+    monkeypatch.setattr(loopback, "make", lambda case: method)
     monkeypatch.setattr(loopback, "world", lambda network, pooled: clients(network))
     loopback.built.cache_clear()
     there = loopback.Deployed(name, "perceptron", folder, seed=11)
     there.runtime.model = dataclasses.replace(there.runtime.model, server_trainer=there.trainer)
-    sim, states, traces = played(algorithm, rounds=2, seed=11)
+    sim, states, traces = played(method, rounds=2, seed=11)
     state = there.runtime.start()
     for t in (1, 2):
         state, trace = there.runtime.round(state, t)

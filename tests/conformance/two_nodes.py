@@ -67,14 +67,14 @@ def open_cell(index: int) -> WorkerSetup:
     if index == LARGE_CELL:
         return LARGE.open_setup(0)
     case, network = GRID[index]
-    algorithm = make(case)
-    population, trainer = world(network, bool(getattr(algorithm, "pooled", False)))
-    return WorkerSetup(algorithm, trainer, population.me)
+    method = make(case)
+    population, trainer = world(network, bool(getattr(method, "pooled", False)))
+    return WorkerSetup(method, trainer, population.me)
 
 
 def on(pool: RayPool, case: str, network: str) -> Any:
     sim = simulator(case, network, seed=SEED)
-    sim.clients.executor = Workers(pool, GRID.index((case, network)), sim.algorithm)
+    sim.clients.executor = Workers(pool, GRID.index((case, network)), sim.method)
     return sim
 
 

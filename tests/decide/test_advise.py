@@ -32,7 +32,7 @@ from unskew.decide.sites import Clock, Constraints, Sites, sites_of
 from unskew.decide.training import Training
 from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, QuorumError, RunError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, NamedMethod
 from unskew.report.gain import Floats, Gain
 from unskew.report.worth import bracket
 from unskew.run.setup import InMemoryInputs, divide
@@ -731,7 +731,7 @@ def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Ad
     asked = dataclasses.replace(simple.sites.experiment, methods=(fedavg, ditto), seeds=(0,), until=until)
     sites = dataclasses.replace(simple.sites, experiment=asked)
 
-    def recommended(method: Method) -> Experiment:
+    def recommended(method: NamedMethod) -> Experiment:
         gain = {method.label: Gain(0.1, 0.05, 0.15, "seeds")}
         check = dataclasses.replace(simple.check, chosen=method.label, gains=gain)
         race = dataclasses.replace(simple.race, chosen=Candidate(method))

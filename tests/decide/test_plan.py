@@ -26,7 +26,7 @@ from unskew.decide.forecast.plan import forecast
 from unskew.decide.forecast.values import NOW, Forecast, MemoryPart, MethodCost
 from unskew.errors import ConfigError, DataError, QuorumError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, NamedMethod
 from unskew.local.stacked.executor import Stacked
 from unskew.local.workers import memory as shared_memory
 from unskew.local.workers.pool import Pool
@@ -133,8 +133,8 @@ class Choosy:
         return state.params
 
 
-def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
-    return replace(experiment, methods=(Method("mine", "fedavg", {}, algorithm),))
+def with_method(experiment: Experiment, method: Any) -> Experiment:
+    return replace(experiment, methods=(NamedMethod("mine", "fedavg", {}, method),))
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
@@ -142,7 +142,7 @@ def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
     tiny: Callable[..., Experiment], stubborn: bool
 ) -> None:
     """Whether the plan accepts unchanged results or fails on them, the perturbed ones are what is counted."""
-    found = plan.plan(with_algorithm(tiny(), Choosy(stubborn=stubborn)))
+    found = plan.plan(with_method(tiny(), Choosy(stubborn=stubborn)))
     (cost,) = found.costs
     assert cost.traffic == "estimated"
     assert any("training decides what it sends" in note for note in found.notes)
@@ -162,7 +162,7 @@ class Doubting(Choosy):
 
 def test_a_plan_that_refuses_made_up_results_is_unknown_and_the_others_are_not(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny()
-    both = replace(experiment, methods=(*experiment.methods, Method("mine", "fedavg", {}, Doubting())))
+    both = replace(experiment, methods=(*experiment.methods, NamedMethod("mine", "fedavg", {}, Doubting())))
     found = plan.plan(both)
     assert [c.traffic for c in found.costs] == ["exact", "unknown"]
     assert found.costs[1].bytes is None
@@ -192,7 +192,7 @@ class Folding(Choosy):
 
 
 def test_folds_and_local_code_are_counted_and_timed(tiny: Callable[..., Experiment]) -> None:
-    (cost,) = plan.plan(with_algorithm(tiny(), Folding())).costs
+    (cost,) = plan.plan(with_method(tiny(), Folding())).costs
     assert cost.traffic == "exact"
     assert cost.training_s is not None
     assert cost.training_s > 0
@@ -351,7 +351,7 @@ def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_pre
     """
     monkeypatch.setattr(Slow, "first", first)
     Slow.calls = 0
-    experiment = with_algorithm(tiny("rounds=40", "seeds=[0, 1, 2]"), Slow())
+    experiment = with_method(tiny("rounds=40", "seeds=[0, 1, 2]"), Slow())
     (cost,) = forecast(experiment, *parts(experiment), drive_s=0.0).costs
     assert 1 <= Slow.calls <= 6
     assert cost.traffic == "extrapolated"

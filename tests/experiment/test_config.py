@@ -251,7 +251,7 @@ def test_a_name_that_is_no_word_is_refused_as_any_other(value: str) -> None:
 
 def test_every_schedule_can_be_written() -> None:
     def schedule(value: str) -> object:
-        return parsed(f"local.lr_schedule={value}").methods[0].algorithm.local.lr_schedule
+        return parsed(f"local.lr_schedule={value}").methods[0].method.local.lr_schedule
 
     assert schedule('{ name = "exponential", decay = 0.9 }') == Exponential(0.9)
     assert schedule('{ name = "cosine", rounds = 3 }') == Cosine(3)
@@ -445,14 +445,14 @@ def test_local_is_shared_unless_a_method_says_otherwise() -> None:
 
 
 def test_steps_of_a_method_put_the_shared_epochs_aside() -> None:
-    local = parsed("local.local_epochs=3", "methods.0.local.local_steps=5").methods[0].algorithm.local
+    local = parsed("local.local_epochs=3", "methods.0.local.local_steps=5").methods[0].method.local
     assert (local.local_epochs, local.local_steps) == (None, 5)
 
 
 def test_none_is_written_as_a_word_where_nothing_is_allowed() -> None:
     """TOML has no null, and the default batch size is 32: `"none"` takes all of a client's data in every step."""
     found = parsed("local.batch_size=none", "fraction=none")
-    assert found.methods[0].algorithm.local.batch_size is None
+    assert found.methods[0].method.local.batch_size is None
     assert found.fraction is None
     assert config.parse(tomllib.loads(config.to_toml(found))) == found
     assert refusal("rounds=none") == 'rounds must be an integer, got "none"'
@@ -550,7 +550,7 @@ def test_what_is_spelled_out_reads_back_equal(
     again = config.parse(tomllib.loads(config.to_toml(first)))
     assert again == first
     assert config.fingerprint(again) == config.fingerprint(first)
-    assert again.methods[0].algorithm == first.methods[0].algorithm
+    assert again.methods[0].method == first.methods[0].method
 
 
 def test_a_negative_seed_is_refused() -> None:
@@ -642,7 +642,7 @@ def test_what_may_be_a_word_or_a_number_is_told_as_both() -> None:
 def test_a_method_is_made_from_its_name() -> None:
     made = config.method("fedavg", {"personal": ["head"]}, "FedPer")
     assert (made.label, made.kind, made.is_fedavg) == ("FedPer", "global", False)
-    assert made.algorithm == FedAvg(personal=("head",))
+    assert made.method == FedAvg(personal=("head",))
     assert math.isclose(made.options["local"]["lr"], 0.1)
     assert config.method("centralised", {}).kind == "bound"
 

@@ -209,7 +209,7 @@ def everybody(task: Task, dtype: torch.dtype = torch.float64, own: bool = True) 
     return {c: start_of(task, c, dtype) if own else common for c in range(len(SIZES))}
 
 
-# ---------------------------------------------------------------- every algorithm
+# ---------------------------------------------------------------- every method
 # A second derivative is taken one client at a time, and the notes say so.
 ALONE = {"perfedavg, exact"}
 

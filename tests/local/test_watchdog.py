@@ -67,18 +67,18 @@ class Drawing:
         return None
 
 
-def states(algorithm: Any, executor: Callable[[Any], Any], rounds: int = 2) -> Iterator[bytes]:
+def states(method: Any, executor: Callable[[Any], Any], rounds: int = 2) -> Iterator[bytes]:
     population, trainer = recipe.world("perceptron")
-    sim: Simulator[Any] = Simulator(algorithm, population, executor(trainer))
+    sim: Simulator[Any] = Simulator(method, population, executor(trainer))
     state = sim.start()
     for t in range(1, rounds + 1):
         state, _ = sim.round(state, t)
         yield wire.encode(state)
 
 
-def pool_of(algorithm: Any, workers: int, patience: Patience, notes: list[str]) -> Pool:
+def pool_of(method: Any, workers: int, patience: Patience, notes: list[str]) -> Pool:
     population, trainer = recipe.world("perceptron")
-    setup = WorkerSetup(algorithm, trainer, population.me)
+    setup = WorkerSetup(method, trainer, population.me)
     return Pool(lambda _: setup, workers, 1 << 12, note=notes.append, patience=patience)
 
 
@@ -94,11 +94,11 @@ def test_a_worker_that_stays_stopped_is_named_and_replaced_and_the_bits_are_the_
         os.kill(os.getpid(), signal.SIGSTOP)
 
     notes: list[str] = []
-    algorithm = Drawing(stop_once)
-    pool = pool_of(algorithm, workers, HASTE, notes)
+    method = Drawing(stop_once)
+    pool = pool_of(method, workers, HASTE, notes)
     before = [w.process.pid for w in pool.workers]
     try:
-        ends = list(states(algorithm, lambda _: Workers(pool, 0, algorithm)))
+        ends = list(states(method, lambda _: Workers(pool, 0, method)))
         after = [w.process.pid for w in pool.workers]
     finally:
         pool.close()
@@ -121,13 +121,13 @@ def test_a_worker_that_stays_stopped_is_named_and_replaced_and_the_bits_are_the_
 def test_a_main_process_in_the_middle_of_a_large_message_is_freed_as_well() -> None:
     """More than a megabyte does not fit into the slots or the pipe: the main process is writing when nobody reads."""
     notes: list[str] = []
-    algorithm = Drawing(length=400_000)
-    pool = pool_of(algorithm, 1, HASTE, notes)
+    method = Drawing(length=400_000)
+    pool = pool_of(method, 1, HASTE, notes)
     try:
-        sim = states(algorithm, lambda _: Workers(pool, 0, algorithm))
+        sim = states(method, lambda _: Workers(pool, 0, method))
         first = next(sim)
         os.kill(pool.workers[0].process.pid, signal.SIGSTOP)
-        assert [first, next(sim)] == list(states(algorithm, Sequential))
+        assert [first, next(sim)] == list(states(method, Sequential))
     finally:
         pool.close()
     assert len(notes) == 2
@@ -140,13 +140,13 @@ def test_a_stopped_worker_that_goes_on_in_time_keeps_its_work() -> None:
         notes.append(text)
         os.kill(pool.workers[0].process.pid, signal.SIGCONT)
 
-    algorithm = Drawing(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    method = Drawing(lambda: os.kill(os.getpid(), signal.SIGSTOP))
     population, trainer = recipe.world("perceptron")
-    setup, patience = WorkerSetup(algorithm, trainer, population.me), Patience(0.01, 0.02, 1e9, 1e9, 1e9)
+    setup, patience = WorkerSetup(method, trainer, population.me), Patience(0.01, 0.02, 1e9, 1e9, 1e9)
     pool = Pool(lambda _: setup, 1, 1 << 12, note=go_on, patience=patience)
     pid = pool.workers[0].process.pid
     try:
-        assert next(states(algorithm, lambda _: Workers(pool, 0, algorithm))) == next(states(Drawing(), Sequential))
+        assert next(states(method, lambda _: Workers(pool, 0, method))) == next(states(Drawing(), Sequential))
         assert pool.workers[0].process.pid == pid
     finally:
         pool.close()
@@ -156,12 +156,12 @@ def test_a_stopped_worker_that_goes_on_in_time_keeps_its_work() -> None:
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc to know what a process uses")
 def test_a_worker_that_waits_is_reported_and_never_replaced() -> None:
     notes: list[str] = []
-    algorithm = Drawing(lambda: time.sleep(0.4))
+    method = Drawing(lambda: time.sleep(0.4))
     patience = Patience(every_s=0.01, stopped_s=0.01, replace_s=0.01, idle_s=0.1, again_s=1e9)
-    pool = pool_of(algorithm, 1, patience, notes)
+    pool = pool_of(method, 1, patience, notes)
     pid = pool.workers[0].process.pid
     try:
-        next(states(algorithm, lambda _: Workers(pool, 0, algorithm)))
+        next(states(method, lambda _: Workers(pool, 0, method)))
         assert pool.workers[0].process.pid == pid
     finally:
         pool.close()

@@ -44,10 +44,10 @@ class Faulty(FedAvg):
 def failing(fault: Callable[[Any], None]) -> Simulator[Any]:
     """A round in one worker, in which every client fails."""
     population, trainer = recipe.world("perceptron")
-    algorithm = Faulty(fault=fault)
-    pool = Pool(lambda _: WorkerSetup(algorithm, trainer, population.me), 1, 1 << 12)
+    method = Faulty(fault=fault)
+    pool = Pool(lambda _: WorkerSetup(method, trainer, population.me), 1, 1 << 12)
     try:
-        sim: Simulator[Any] = Simulator(algorithm, population, Workers(pool, 0, algorithm))
+        sim: Simulator[Any] = Simulator(method, population, Workers(pool, 0, method))
         sim.round(sim.start(), 1)
     finally:
         pool.close()

@@ -136,7 +136,7 @@ def test_a_worker_that_was_not_forked_finds_the_pieces(tmp_path: Path) -> None:
     experiment = config.parse(config.override(_table(), settings))
     (tmp_path / "config.toml").write_text(to_toml(experiment))
     cell = setup.opener_of(str(tmp_path / "config.toml"))(0)
-    assert cell.algorithm == experiment.methods[0].algorithm
+    assert cell.method == experiment.methods[0].method
     assert len(cell.trainer.device_data.x) == 32
 
 

@@ -370,7 +370,7 @@ def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() 
     planned = [c for c in shipped.claims if isinstance(c, Planned)]
     fedavg = next(c.below for c in planned if c.claim.below == "fedavg")
     assert fedavg.experiment.rounds == 50
-    assert fedavg.experiment.methods[0].algorithm.local.local_epochs == 5
+    assert fedavg.experiment.methods[0].method.local.local_epochs == 5
     assert {a.label for c in planned for a in c.arms} >= {"fedavg", "feddw", "feddw mu=0", "feddw mu=1", "feddw code"}
     wholes = {c.reproduce for c in shipped.claims if not isinstance(c, Planned)}
     assert wholes >= {"hcct/table2", "hcct/alpha", "hcct/table4-digit", "feddif/accuracy", "feddistr/tradeoff"}

@@ -109,7 +109,7 @@ def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) ->
         terms = {f"{label}+dw": feddw.with_term(ground, label) for label in feddw.TABLE4}
         layers = (ground, draft["settings"]["pathological"], {"methods": terms})
         compared = experiment(name, *layers, methods=[*feddw.TABLE1, "feddistill_plus", *terms])
-        algorithms = {m.label: m.algorithm for m in compared.methods}
+        algorithms = {m.label: m.method for m in compared.methods}
         strength = 0.1 if name in ("mnist", "cifar10", "imdb") else 10.0
         assert algorithms["feddw"].by.mu == algorithms["moon+dw"].by.mu == strength
         assert (algorithms["perfedavg"].local.optimizer, algorithms["perfedavg"].local.lr) == ("sgd", rate)

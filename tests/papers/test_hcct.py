@@ -184,7 +184,7 @@ def test_the_methods_of_each_column_are_the_papers(scale: str) -> None:
     for (name, settings), clusters, memberships in zip(tasks.items(), (10, 5, 10), (2, 3, 3), strict=True):
         task = bare(name, settings)
         methods = experiment("x", {"rounds": 1, "methods": hcct.table4_methods(task, 31.0)}).methods
-        algorithms = {m.label: m.algorithm for m in methods}
+        algorithms = {m.label: m.method for m in methods}
         extra = RELEASED if name == "Digit" else set()
         assert set(algorithms) == {*hcct.TABLE4, hcct.BY_RULE} | extra
         ifca, flsc = algorithms["ifca"], algorithms["flsc"]

@@ -74,7 +74,7 @@ def test_methods_are_a_table_by_label_and_come_in_the_order_asked_for() -> None:
     both = experiment("x", {"rounds": 3}, table, methods=["fedprox", "avg"])
     assert [(m.label, m.name) for m in both.methods] == [("fedprox", "fedprox"), ("avg", "fedavg")]
     alone = config.parse({"rounds": 1, "method": {"name": "fedprox", "mu": 0.5}})
-    assert both.methods[0].algorithm == alone.methods[0].algorithm
+    assert both.methods[0].method == alone.methods[0].method
     assert (both.name, both.rounds) == ("x", 3)
     assert [m.label for m in experiment("x", {"rounds": 3}, table).methods] == ["avg", "fedprox", "moon"]
 

@@ -217,18 +217,18 @@ def test_damaged_weights_and_sizes_that_do_not_fit_are_refused(folder: Path, tmp
 
 @needs_diffusers
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("algorithm", [FedDistr, FedPFT])
-def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, algorithm: Any) -> None:
+@pytest.mark.parametrize("method", [FedDistr, FedPFT])
+def test_a_run_with_a_pipeline_as_its_prior(folder: Path, tmp_path: Path, method: Any) -> None:
     """Digits of 8 x 8 are brought to its 32 x 32 in colour and back, which the run says."""
     digits = load("digits")
     x = ((digits.x_train - digits.x_train.min()) / (digits.x_train.max() - digits.x_train.min()) * 255).byte()[:, 0]
     few = (digits.y_train < 2).nonzero()[:32, 0]
     y = digits.y_train[few]
     np.savez(tmp_path / "two.npz", x_train=x[few][:24], y_train=y[:24], x_test=x[few][24:], y_test=y[24:])
-    options = {"steps": 2, "sampling_steps": 2} if algorithm is FedDistr else {}
+    options = {"steps": 2, "sampling_steps": 2} if method is FedDistr else {}
     classifier = SgdConfig(0.1, local_steps=1, batch_size=4)
     history = unskew.simulate(
-        {"m": algorithm(prior=str(folder), m=1, images=2, classifier=classifier, **options)},
+        {"m": method(prior=str(folder), m=1, images=2, classifier=classifier, **options)},
         data=f"npz:{tmp_path / 'two.npz'}", split=unskew.IID(num_clients=2), rounds=1, model="logistic",
         out=tmp_path / "run",
     )  # fmt: skip

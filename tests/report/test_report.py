@@ -412,9 +412,9 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(run: Path, t
 def test_a_method_for_own_models_is_compared_by_these_in_a_comparison_of_runs_too(tmp_path: Path) -> None:
     """Labels of merged runs are others than config.toml's, and each run has a config.toml of its own."""
     base, ditto = METHODS[:2]
-    for name, method, algorithm in (("one", base, "fedavg"), ("two", ditto, "ditto")):
+    for name, method, entry in (("one", base, "fedavg"), ("two", ditto, "ditto")):
         folder = make_run(tmp_path / name, [method], name=name)
-        (folder / "config.toml").write_text(f'[[methods]]\nname = "{algorithm}"\nlabel = "{method.name}"\n')
+        (folder / "config.toml").write_text(f'[[methods]]\nname = "{entry}"\nlabel = "{method.name}"\n')
     merged = merge([read(tmp_path / n) for n in ("one", "two")], ["one", "two"])
     assert merged.for_own == {"two/FedProx(mu=0.1)"}
     by_global, by_own = verdict.compared(merged, merged.baseline)

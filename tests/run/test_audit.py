@@ -11,7 +11,7 @@ import pytest
 import unskew as us
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, NamedMethod
 from unskew.keys import Key
 from unskew.protocol import Me
 from unskew.report.audit_figure import document
@@ -35,7 +35,7 @@ def experiment(seed: int = 0) -> Experiment:
 
 def audited(by: Any, method: Any = None, seed: int = 0) -> Audit:
     method = method or us.FedAvg(local=us.SgdConfig(local_steps=1))
-    return audit(experiment(seed), Method("private", "fedavg", {}, us.wrap(method, by)))
+    return audit(experiment(seed), NamedMethod("private", "fedavg", {}, us.wrap(method, by)))
 
 
 # ---------------------------------------------------------------- faults of clients' noise
@@ -132,7 +132,7 @@ def test_each_fault_of_the_servers_noise_is_found(fault: str, monkeypatch: pytes
 @pytest.mark.parametrize("by", [us.LocalDP(), us.CentralDP()])
 def test_honest_noise_passes_and_is_measured(by: Any) -> None:
     """A true claim is called false once in a hundred seeds."""
-    result = audit(experiment(), Method("private", "fedavg", {}, us.wrap(us.FedAvg(), by)), runs=6)
+    result = audit(experiment(), NamedMethod("private", "fedavg", {}, us.wrap(us.FedAvg(), by)), runs=6)
     assert result.holds, result
     assert 0.0 < result.lower < result.claimed
     assert result.clip == pytest.approx(1.0, abs=0.7)

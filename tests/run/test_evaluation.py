@@ -74,7 +74,7 @@ def world() -> FederatedData:
     return FederatedData(data, clients, {"name": "by hand"}, 0, "")
 
 
-def simulator(algorithm: Any, fed: FederatedData) -> Simulator[Any]:
+def simulator(method: Any, fed: FederatedData) -> Simulator[Any]:
     device_data = DeviceData(
         fed.dataset.x_train,
         fed.dataset.y_train,
@@ -84,7 +84,7 @@ def simulator(algorithm: Any, fed: FederatedData) -> Simulator[Any]:
         y_test=fed.dataset.y_test,
     )
     people = Population(torch.from_numpy(fed.label_counts), TASK.layout, says(1.0), TASK.init)
-    return Simulator(algorithm, people, Sequential(LocalTrainer(TASK, device_data, CPU)))
+    return Simulator(method, people, Sequential(LocalTrainer(TASK, device_data, CPU)))
 
 
 def values(metrics: list[Metric]) -> dict[str, float]:

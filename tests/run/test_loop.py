@@ -21,7 +21,7 @@ from unskew.decide.advice import advise_experiment
 from unskew.decide.tuning import tune_experiment
 from unskew.decide.tuning.search import Budget
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
-from unskew.experiment.config import Experiment, Method, fingerprint
+from unskew.experiment.config import Experiment, NamedMethod, fingerprint
 from unskew.info import AbandonedRound
 from unskew.local.stacked.executor import Stacked
 from unskew.record.logs import rows
@@ -649,7 +649,7 @@ def test_lost_replies_are_listed(tiny: Callable[..., Experiment], tmp_path: Path
 def test_a_method_made_by_hand_runs_like_one_from_a_file(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     experiment = tiny("rounds=1")
     made = experiment.methods[0]
-    by_hand = Method(made.label, made.name, made.options, FedAvg(made.algorithm.local))
+    by_hand = NamedMethod(made.label, made.name, made.options, FedAvg(made.method.local))
     again = Experiment(
         methods=(by_hand,),
         rounds=1,

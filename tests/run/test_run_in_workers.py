@@ -151,7 +151,7 @@ def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Exper
     mine, theirs = run_setup.Opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
     for index in range(CELLS):
         one, other = mine(index), theirs(index)
-        assert one.algorithm == other.algorithm
+        assert one.method == other.method
         assert one.steps.keys() == other.steps.keys()
         for client in range(4):
             me, you = one.me(client, 1, Key(5)), other.me(client, 1, Key(5))

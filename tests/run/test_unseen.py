@@ -286,10 +286,10 @@ def test_newcomers_adapt_with_balanced_weights_of_their_own(tiny: Callable[..., 
 
 def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("unseen=0.5", "local.local_steps=7")
-    algorithm = experiment.methods[0].algorithm
-    (request,) = [next(adaptation(algorithm, 4)(None, {}, None))]  # type: ignore[arg-type]
+    method = experiment.methods[0].method
+    (request,) = [next(adaptation(method, 4)(None, {}, None))]  # type: ignore[arg-type]
     assert (request.config.local_epochs, request.config.local_steps) == (4, None)
-    assert (request.config.lr, request.config.batch_size) == (algorithm.local.lr, algorithm.local.batch_size)
+    assert (request.config.lr, request.config.batch_size) == (method.local.lr, method.local.batch_size)
 
 
 def test_a_method_may_adapt_by_a_rule_of_its_own() -> None:

@@ -100,7 +100,7 @@ def test_what_an_abandoned_round_cost_is_in_the_ledger() -> None:
 )
 def test_the_privacy_that_an_abandoned_round_spent_stays_spent(wrapper: Any, spent: Any) -> None:
     """The uploads were on their way: rounds 1 and 2 are both counted, and the model is that of round 1."""
-    sim = simulator("fedavg", NETWORK, algorithm=wrap(FedAvg(local=LOCAL), wrapper), outage=Late(), **ALL)
+    sim = simulator("fedavg", NETWORK, method=wrap(FedAvg(local=LOCAL), wrapper), outage=Late(), **ALL)
     one, _ = sim.attempt(sim.start(), 1)
     two, trace = sim.attempt(one, 2)
     assert trace.abandoned
@@ -118,7 +118,7 @@ class Greedy(FedAvg):
 
 
 def test_a_method_that_asks_for_more_than_it_can_get_is_no_bad_luck() -> None:
-    sim = simulator("fedavg", NETWORK, algorithm=Greedy(local=LOCAL), **ALL)
+    sim = simulator("fedavg", NETWORK, method=Greedy(local=LOCAL), **ALL)
     with pytest.raises(QuorumError, match="6 of 6 clients replied, 7 needed; lost: none"):
         sim.attempt(sim.start(), 1)
 

@@ -186,7 +186,7 @@ def test_where_nothing_is_weighted_by_examples_nobody_is_named_for_having_most(
 ) -> None:
     """With a bound of a hundredth whoever has most is named where it decides something."""
     limits = Limits(5.0, warn_share=0.01)
-    there = loopback.Deployed(case, "perceptron", tmp_path, clients_per_round=6, limits=limits, algorithm=method)
+    there = loopback.Deployed(case, "perceptron", tmp_path, clients_per_round=6, limits=limits, method=method)
     there.runtime.round(there.runtime.start(), 1)
     assert len(there.runtime.drain_warnings()) == warned
 

@@ -159,8 +159,8 @@ class Liar:
 
     def __init__(self, there: Deployed, kind: Any) -> None:
         self.there, self.kind, self.honest = there, kind, there.fresh(LIAR)
-        self.replies = {name: s.reply for name, s in wire.signatures(there.algorithm).items()}
-        self.held = wire.held_type(there.algorithm)
+        self.replies = {name: s.reply for name, s in wire.signatures(there.method).items()}
+        self.held = wire.held_type(there.method)
         self.told: list[tuple[str, str]] = []
         self.now: tuple[str, str] | None = None
 
@@ -202,7 +202,7 @@ def lived(
     Alone, nobody else is connected; a round that then ends for want of replies is begun anew.
     """
     few = next((few for name, few in FEW.items() if case.startswith(name)), {})
-    there = Deployed(case, NETWORK, folder, seed=4, clients_per_round=6, algorithm=make(case, **few, **options))
+    there = Deployed(case, NETWORK, folder, seed=4, clients_per_round=6, method=make(case, **few, **options))
     liar = there.grid.handlers[there.node(LIAR)] = Liar(there, kind)
     if alone:
         there.grid.handlers = {there.node(LIAR): liar}
@@ -219,9 +219,9 @@ def lived(
             there.runtime.memory = memory
             t, quiet = t - 1, 0
             continue
-        info = parts(there.algorithm.info(state)) if hasattr(there.algorithm, "info") else ()
+        info = parts(there.method.info(state)) if hasattr(there.method, "info") else ()
         json.dumps([row(part) for part in info], allow_nan=False)
-        there.algorithm.serve(state, LIAR)
+        there.method.serve(state, LIAR)
         if liar.now is None:
             quiet += 1
             continue

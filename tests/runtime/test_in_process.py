@@ -54,8 +54,8 @@ def population() -> tuple[Population, Sequential]:
     )
 
 
-def simulator(algorithm: Any, **options: Any) -> Simulator[Any]:
-    return Simulator(algorithm, *population(), **options)
+def simulator(method: Any, **options: Any) -> Simulator[Any]:
+    return Simulator(method, *population(), **options)
 
 
 @dataclass(frozen=True)
@@ -231,27 +231,27 @@ def test_a_value_kept_for_a_round_only_is_gone_in_the_next() -> None:
 # ---------------------------------------------------------------- lost clients
 @pytest.mark.parametrize("codec", [False, True])
 def test_an_unreachable_client_is_sent_nothing_does_nothing_and_is_not_heard(codec: bool) -> None:
-    algorithm = Relay(hops=0)
-    sim = simulator(algorithm, outage=Outage(unreachable=0.5), codec=codec, seed=2)
+    method = Relay(hops=0)
+    sim = simulator(method, outage=Outage(unreachable=0.5), codec=codec, seed=2)
     state = sim.start()
     _, trace = sim.round(state, 1)
     lost = {f.client for f in trace.failures}
     assert 0 < len(lost) < N
     assert {f.reason for f in trace.failures} == {"unreachable"}
     assert all(f == LostReply(1, f.client, "train", "unreachable") for f in trace.failures)
-    assert {c for c, _ in algorithm.trail} == set(range(N)) - lost
+    assert {c for c, _ in method.trail} == set(range(N)) - lost
     assert {c for c in range(N) if sim.memory.get(c)} == set(range(N)) - lost
     assert not {node(c) for c in lost} & {n for t in trace.transfers for n in (t.src, t.dst)}
 
 
 def test_a_late_client_was_sent_the_message_and_remembers_but_is_not_heard() -> None:
-    algorithm = Relay(hops=0)
-    sim = simulator(algorithm, outage=Outage(late=0.5), seed=1)
+    method = Relay(hops=0)
+    sim = simulator(method, outage=Outage(late=0.5), seed=1)
     _, trace = sim.round(sim.start(), 1)
     late = {f.client for f in trace.failures}
     assert 0 < len(late) < N
     assert {f.reason for f in trace.failures} == {"late"}
-    assert {c for c, _ in algorithm.trail} == set(range(N))
+    assert {c for c, _ in method.trail} == set(range(N))
     assert [sim.memory.get(c) for c in range(N)] == [1] * N
     assert {t.dst for t in trace.transfers if t.src == SERVER} == {node(c) for c in range(N)}
     assert {t.src for t in trace.transfers if t.dst == SERVER} == {node(c) for c in range(N) if c not in late}
@@ -269,8 +269,8 @@ def test_methods_whose_steps_have_other_names_lose_the_same_clients() -> None:
             return (yield from FedAvg.train(self, me, msg, memory))
 
     lost = []
-    for algorithm in (FedAvg(CONFIG), Renamed(CONFIG)):
-        sim = simulator(algorithm, outage=Outage(unreachable=0.3, late=0.3), seed=2)
+    for method in (FedAvg(CONFIG), Renamed(CONFIG)):
+        sim = simulator(method, outage=Outage(unreachable=0.3, late=0.3), seed=2)
         _, trace = sim.round(sim.start(), 1)
         lost.append([(f.client, f.reason) for f in trace.failures])
     assert lost[0] == lost[1] != []
@@ -513,4 +513,4 @@ def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> Non
         assert torch.equal(t, mine[name] if name in sim.population.layout.head else state.params[name])
     assert trace.transfers == before
     assert sim.memory.get(3) is mine
-    assert sim.algorithm.serve(state, None) is None
+    assert sim.method.serve(state, None) is None

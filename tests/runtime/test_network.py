@@ -193,7 +193,7 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
     there.grid.exchange = exchange  # type: ignore[method-assign]
     there.runtime = there.start_server()
     there.runtime.memory = Memory(1, known)
-    state = wire.decode(saved, wire.state_type(there.algorithm))
+    state = wire.decode(saved, wire.state_type(there.method))
     for t in (2, 3):
         state, trace = there.runtime.round(state, t)
         assert not trace.failures
@@ -625,7 +625,7 @@ def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     with pytest.raises(ConfigError, match="data stay where they are"):
         RemoteClients(
-            Deployed("centralised", NETWORK, tmp_path).algorithm,
+            Deployed("centralised", NETWORK, tmp_path).method,
             there.runtime.model,
             2,
             there.membership,
@@ -721,7 +721,7 @@ def test_a_reply_a_hundred_times_larger_than_the_others_is_refused(tmp_path: Pat
 def test_a_compressed_upload_a_hundred_times_larger_than_the_others_is_refused(case: str, tmp_path: Path) -> None:
     """What stands in place of a model's tensors is weighed as they are."""
     there = deployed(case, tmp_path)
-    of = wire.signatures(there.algorithm)["train"].reply
+    of = wire.signatures(there.method)["train"].reply
 
     def larger(message: Envelope, honest: Handler) -> Envelope:
         reply = honest(message)
@@ -754,9 +754,9 @@ def test_noise_in_a_deployment_is_from_a_secret_and_lets_nobody_be_refused(
         for t in (1, 2):
             state, trace = there.runtime.round(state, t)
             assert not trace.failures
-        models.append(there.algorithm.serve(state, None))
+        models.append(there.method.serve(state, None))
         assert all(bool(tensor.isfinite().all()) for tensor in models[-1].values())
-        (spent,) = (info for info in parts(there.algorithm.info(state)) if isinstance(info, PrivacyBudget))
+        (spent,) = (info for info in parts(there.method.info(state)) if isinstance(info, PrivacyBudget))
         assert spent.releases == 2
         assert isinstance(spent.privacy.epsilon, float)
     assert not all(torch.equal(models[0][n], models[1][n]) for n in models[0])
@@ -769,7 +769,7 @@ def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_p
     first, _ = there.runtime.attempt(initial, 1)
     there.runtime = there.start_server()
     again, _ = there.runtime.attempt(initial, 1)
-    served = [there.algorithm.serve(state, None) for state in (first, again)]
+    served = [there.method.serve(state, None) for state in (first, again)]
     assert all(torch.equal(served[0][n], t) for n, t in served[1].items())
     gone = there.grid.handlers.pop(there.node(3))
     for run in ("smallworld", "another"):
@@ -799,7 +799,7 @@ def test_a_deployment_s_epsilon_is_not_amplified_by_cohorts_that_participants_ca
     for t in range(1, 6):
         asked.update(there.runtime.federation(t).sample())
         state, _ = there.runtime.round(state, t)
-    (spent,) = (info for info in parts(there.algorithm.info(state)) if isinstance(info, PrivacyBudget))
+    (spent,) = (info for info in parts(there.method.info(state)) if isinstance(info, PrivacyBudget))
     most = max(asked.values())
     assert 1 < most < 5
     assert (spent.releases, spent.sums.cohort) == (most, 6)
@@ -814,7 +814,7 @@ def test_a_sum_released_in_a_round_that_a_crash_undid_is_paid_for(
     monkeypatch.setitem(VARIANTS, case, (case, {"central_dp": CentralDP(clip=1.0)}))
 
     def spent(there: Deployed, state: Any) -> tuple[int, float]:
-        (budget,) = (info for info in parts(there.algorithm.info(state)) if isinstance(info, PrivacyBudget))
+        (budget,) = (info for info in parts(there.method.info(state)) if isinstance(info, PrivacyBudget))
         return budget.releases, budget.privacy.epsilon
 
     def rounds(folder: str) -> Iterator[tuple[int, float]]:
@@ -929,7 +929,7 @@ def test_a_method_goes_on_without_models_that_cannot_be_collected(case: str, tmp
 
 def scaled_when_fetched(there: Deployed, factor: float, *rounds: int) -> Callable[[Envelope, Handler], Envelope]:
     """A client that multiplies what it held in these rounds, when it is fetched."""
-    held = wire.held_type(there.algorithm)
+    held = wire.held_type(there.method)
 
     def answer(message: Envelope, honest: Handler) -> Envelope:
         reply = honest(message)
@@ -969,7 +969,7 @@ def test_drifts_of_which_one_is_missing_end_the_round(tmp_path: Path) -> None:
 def test_a_client_checks_what_a_server_sends_just_as_well(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     envelope, head = order(there, hop=6)
-    message = wire.decode(envelope.parts[0], wire.signatures(there.algorithm)["train"].message)
+    message = wire.decode(envelope.parts[0], wire.signatures(there.method)["train"].message)
     bad = {
         "are not a message": b"\x00" * 30,
         "NaN or infinity": wire.encode(type(message)({n: t * float("nan") for n, t in message.params.items()})),

@@ -60,15 +60,15 @@ ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))
 class Site:
     """A client whose server orders what it likes, from one honest order on."""
 
-    def __init__(self, algorithm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    def __init__(self, method: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         loopback.built.cache_clear()
-        monkeypatch.setattr(loopback, "make", lambda case: algorithm)
-        there = loopback.Deployed("it", "perceptron", folder / "honest", seed=11, algorithm=algorithm)
+        monkeypatch.setattr(loopback, "make", lambda case: method)
+        there = loopback.Deployed("it", "perceptron", folder / "honest", seed=11, method=method)
         there.runtime.round(there.runtime.start(), 1)
         asks = (m for _, m in there.grid.pushed)
         self.order = next(e for e in asks if e.action == "ask")
         self.client: ClientRuntime = dataclasses.replace(there.client_runtime(0), state=folder / "state", **options)
-        self.algorithm = algorithm
+        self.method = method
 
     def ask(self, round: int = 1, run: str = "hostile", **other: Any) -> Envelope:
         head = read(self.order, REQUESTS)
@@ -81,13 +81,13 @@ class Site:
         """The soft labels of a reply; None if it is a refusal."""
         if reply.action == "refused":
             return None
-        step = wire.signatures(self.algorithm)[read(self.order, REQUESTS).step]
+        step = wire.signatures(self.method)[read(self.order, REQUESTS).step]
         return wire.decode(reply.parts[0], step.reply).soft
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Site]:
-    yield lambda algorithm=ONE, **options: Site(algorithm, tmp_path, monkeypatch, **options)  # type: ignore[misc]
+    yield lambda method=ONE, **options: Site(method, tmp_path, monkeypatch, **options)  # type: ignore[misc]
     loopback.built.cache_clear()
 
 
@@ -133,7 +133,7 @@ def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(si
         head = dataclasses.replace(head, context=context, since=since)
         reply = there.client.answer(write("ask", head, *there.order.parts))
         assert reply.action == "ask", reason(reply)
-        sent = wire.decode(reply.parts[0], wire.signatures(there.algorithm)[head.step].reply)
+        sent = wire.decode(reply.parts[0], wire.signatures(there.method)[head.step].reply)
         return dict(sent.params)
 
     ask(1, ((1, 1),), 0)

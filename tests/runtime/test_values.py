@@ -124,7 +124,7 @@ CHANGES = [
 @pytest.mark.parametrize(("method", "sentence"), CHANGES, ids=lambda v: type(v).__name__)
 def test_what_is_given_stays_as_it_was(method: Any, sentence: str, wrapped: bool) -> None:
     """Else clients would train from what others made of a message, in some executors and over no network."""
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(method, ClipNorm(1e9)) if wrapped else method)
+    sim = simulator("fedavg", "perceptron", method=wrap(method, ClipNorm(1e9)) if wrapped else method)
     with pytest.raises(ProtocolError, match=sentence):
         played(sim)
 
@@ -138,7 +138,7 @@ def test_the_content_of_tensors_is_compared_for_few_clients(monkeypatch: pytest.
         return marks(tree, content)
 
     monkeypatch.setattr(executor, "marks", counted)
-    sim = simulator("fedavg", "perceptron", algorithm=Plain(), clients_per_round=6)
+    sim = simulator("fedavg", "perceptron", method=Plain(), clients_per_round=6)
     sim.round(sim.start(), 1)
     clients = len(sim.population.clients)
     assert clients > executor.CONTENT
@@ -156,7 +156,7 @@ class ChangesServed(Plain):
 
 def test_a_personal_model_is_not_made_of_the_served_one_in_place() -> None:
     """All clients are served one object."""
-    sim = simulator("fedavg", "perceptron", algorithm=ChangesServed())
+    sim = simulator("fedavg", "perceptron", method=ChangesServed())
     state, _ = sim.round(sim.start(), 1)
     with pytest.raises(ProtocolError, match="step 'personalise' changes the model that it is served in place"):
         sim.own_models(state, [0, 1], 1)
@@ -240,7 +240,7 @@ class OtherMessage(Plain):
 def test_what_is_made_is_of_the_annotated_type(method: Any, sentence: str) -> None:
     """Else the first resumed run, worker process or network would say so, without a name."""
     with pytest.raises(ProtocolError, match=sentence):
-        played(simulator("fedavg", "perceptron", algorithm=method))
+        played(simulator("fedavg", "perceptron", method=method))
 
 
 def test_a_method_is_a_frozen_dataclass() -> None:
@@ -251,7 +251,7 @@ def test_a_method_is_a_frozen_dataclass() -> None:
 
     for method in (NoDataclass(), wrap(NoDataclass(), ClipNorm(1.0))):
         with pytest.raises(ProtocolError, match=r"NoDataclass is no frozen dataclass: .* @dataclass\(frozen=True\)"):
-            simulator("fedavg", "perceptron", algorithm=method)
+            simulator("fedavg", "perceptron", method=method)
 
 
 def test_a_tensor_is_marked_by_its_identity_and_its_version() -> None:

@@ -22,8 +22,8 @@ class Pull:
         return self.mu / 2 * torch.stack([(w - aux["anchor"][n]).square().sum() for n, w in params.items()]).sum()
 
 
-def end(algorithm: Any) -> dict[str, bytes]:
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm)
+def end(method: Any) -> dict[str, bytes]:
+    sim = simulator("fedavg", "perceptron", method=method)
     *_, (_, state, _) = rounds(sim)
     return bits(sim, state)
 

@@ -52,8 +52,8 @@ def reply(*w: float) -> ModelReply:
     return ModelReply({"w": torch.tensor(w)}, 1)
 
 
-def played(by: CentralDP, rounds: int = 2, algorithm: Any = UNIFORM, **options: Any) -> tuple[Any, list[Any]]:
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(algorithm, by), **options)
+def played(by: CentralDP, rounds: int = 2, method: Any = UNIFORM, **options: Any) -> tuple[Any, list[Any]]:
+    sim = simulator("fedavg", "perceptron", method=wrap(method, by), **options)
     states = [sim.start()]
     for t in range(1, rounds + 1):
         states.append(sim.round(states[-1], t)[0])
@@ -132,18 +132,18 @@ def test_the_noise_on_the_sum_has_the_standard_deviation_z_times_the_clipping_no
 
 
 def test_without_clipping_and_noise_it_is_the_method_to_the_bit() -> None:
-    for algorithm in (UNIFORM, us.SCAFFOLD(local=LOCAL), us.FedDyn(local=LOCAL, weighting="uniform")):
-        plain = simulator("fedavg", "perceptron", algorithm=algorithm)
+    for method in (UNIFORM, us.SCAFFOLD(local=LOCAL), us.FedDyn(local=LOCAL, weighting="uniform")):
+        plain = simulator("fedavg", "perceptron", method=method)
         state = plain.start()
-        sim, states = played(QUIET, 3, algorithm)
+        sim, states = played(QUIET, 3, method)
         for t, got in enumerate(states[1:], 1):
             state, _ = plain.round(state, t)
-            expected, params = plain.algorithm.serve(state, None), sim.algorithm.serve(got, None)
+            expected, params = plain.method.serve(state, None), sim.method.serve(got, None)
             assert all(torch.equal(expected[n], params[n]) for n in expected)
 
 
 def test_a_deployed_servers_noise_follows_from_nothing_that_clients_know_and_is_never_the_same() -> None:
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, CentralDP()))
+    sim = simulator("fedavg", "perceptron", method=wrap(UNIFORM, CentralDP()))
     sim.clients.remote = True
     one, again = sim.federation(1), sim.federation(1)
     assert one.key == again.key
@@ -211,15 +211,15 @@ def by_hand(*parts: tuple[float, int, int]) -> float:
 def test_a_delta_that_gives_a_client_away_is_refused(by: Any) -> None:
     """Of six clients one in five is allowed to be seen as a whole."""
     with pytest.raises(ConfigError, match=r"delta must be below one over the number of clients, 1 / 6 = .*, got 0\.2"):
-        simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, by)).start()
-    simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, dataclasses.replace(by, delta=0.1))).start()
+        simulator("fedavg", "perceptron", method=wrap(UNIFORM, by)).start()
+    simulator("fedavg", "perceptron", method=wrap(UNIFORM, dataclasses.replace(by, delta=0.1))).start()
 
 
 def test_every_round_reports_what_has_been_spent() -> None:
     sim, states = played(CentralDP(clip=0.5, noise_multiplier=3.0, delta=1e-3), clients_per_round=2)
     n = len(sim.federation(1).clients)
     for t, state in enumerate(states[1:], 1):
-        spent = whole(sim.algorithm.info(state), PrivacyBudget)
+        spent = whole(sim.method.info(state), PrivacyBudget)
         assert spent.privacy.epsilon == pytest.approx(privacy.cohort_epsilon(3.0, n, 2, t, 1e-3), abs=1e-6)
         assert (spent.releases, spent.clip, spent.noise) == (t, 0.5, 1.5)
         assert "does not know whom a round asked" in spent.privacy.covers
@@ -236,7 +236,7 @@ class Fewer(FedAvg):
 def test_every_round_counts_as_one_of_the_largest_cohort() -> None:
     """Four of six clients, then two of six: epsilon is that of two rounds of four."""
     sim, states = played(CentralDP(noise_multiplier=3.0), 2, Fewer(local=LOCAL, weighting="uniform"))
-    spent = whole(sim.algorithm.info(states[2]), PrivacyBudget)
+    spent = whole(sim.method.info(states[2]), PrivacyBudget)
     assert spent.privacy.epsilon == pytest.approx(privacy.cohort_epsilon(3.0, 6, 4, 2, 1e-5), abs=1e-6)
     assert "4 of 6 clients" in spent.privacy.clients
 
@@ -252,7 +252,7 @@ class Discards(FedAvg):
 
 def test_a_round_that_discards_its_sum_has_released_it_and_keeps_the_norm() -> None:
     by = CentralDP(clip=1e-3, adaptive=AdaptiveClip())
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(Discards(local=LOCAL, weighting="uniform"), by))
+    sim = simulator("fedavg", "perceptron", method=wrap(Discards(local=LOCAL, weighting="uniform"), by))
     before = sim.start()
     with pytest.raises(QuorumError, match="of no use") as lost:
         sim.round(before, 1)
@@ -261,15 +261,15 @@ def test_a_round_that_discards_its_sum_has_released_it_and_keeps_the_norm() -> N
 
 
 def test_no_round_begins_that_would_exceed_the_budget() -> None:
-    n = len(simulator("fedavg", "perceptron", algorithm=UNIFORM).federation(1).clients)
+    n = len(simulator("fedavg", "perceptron", method=UNIFORM).federation(1).clients)
     two = privacy.cohort_epsilon(8.0, n, n, 2, 1e-5)
     sim, states = played(CentralDP(clip=0.5, noise_multiplier=8.0, max_epsilon=two), 4)
     assert [s.releases for s in states] == [0, 1, 2, 2, 2]
-    assert sim.algorithm.serve(states[2], None) is sim.algorithm.serve(states[4], None)
-    spent = whole(sim.algorithm.info(states[4]), PrivacyBudget)
+    assert sim.method.serve(states[2], None) is sim.method.serve(states[4], None)
+    spent = whole(sim.method.info(states[4]), PrivacyBudget)
     assert spent.privacy.epsilon <= two
     assert "no further round" in spent.warnings[0]
-    assert not whole(sim.algorithm.info(states[2]), PrivacyBudget).warnings
+    assert not whole(sim.method.info(states[2]), PrivacyBudget).warnings
 
 
 def test_an_adaptive_norm_finds_the_quantile_and_its_noise_is_paid_for() -> None:
@@ -316,9 +316,9 @@ def test_it_stands_on_either_side_of_what_changes_uploads() -> None:
     for other in (ClipNorm(0.01), TopK(share=0.1)):
         ends = []
         for order in ((other, by), (by, other)):
-            sim = simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, *order))
+            sim = simulator("fedavg", "perceptron", method=wrap(UNIFORM, *order))
             state, _ = sim.round(sim.start(), 1)
-            ends.append(sim.algorithm.serve(state, None))
+            ends.append(sim.method.serve(state, None))
         assert all(torch.equal(ends[0][n], ends[1][n]) for n in ends[0])
 
 
@@ -375,7 +375,7 @@ UNCOVERED = [
 
 @pytest.mark.parametrize(("what", "says"), UNCOVERED)
 def test_what_a_noised_sum_does_not_cover_is_refused_before_round_1(what: Any, says: str) -> None:
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(Asks(LOCAL, what=what), CentralDP()), clients_per_round=3)
+    sim = simulator("fedavg", "perceptron", method=wrap(Asks(LOCAL, what=what), CentralDP()), clients_per_round=3)
     with pytest.raises(ConfigError, match=f"CentralDP covers one sum over a cohort in each round, and Asks .*{says}"):
         sim.start()
 
@@ -385,16 +385,16 @@ def test_a_second_sum_in_a_round_is_refused() -> None:
         for _ in range(2):
             yield from asked()(method, message, fed)
 
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(Asks(LOCAL, what=twice), CentralDP()))
+    sim = simulator("fedavg", "perceptron", method=wrap(Asks(LOCAL, what=twice), CentralDP()))
     with pytest.raises(ConfigError, match="covers one sum in each round, and Asks asks for a second one"):
         sim.round(sim.start(), 1)
 
 
 def test_statistics_of_batches_get_no_noise() -> None:
     for method, by in ((FedAvg(local=LOCAL, personal=("norm",)), CentralDP()), (UNIFORM, QUIET)):
-        simulator("fedavg", "normalised", algorithm=wrap(method, by)).start()
+        simulator("fedavg", "normalised", method=wrap(method, by)).start()
     with pytest.raises(ConfigError, match=r"averages statistics of batches \(.*\), which noise may make negative"):
-        simulator("fedavg", "normalised", algorithm=wrap(UNIFORM, CentralDP())).start()
+        simulator("fedavg", "normalised", method=wrap(UNIFORM, CentralDP())).start()
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -413,14 +413,14 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
         assert all(nothing_of(r) for r in got.replies.values())
         return got
 
-    after = drive(sim.algorithm.round(state, sim.federation(1)), answer)
+    after = drive(sim.method.round(state, sim.federation(1)), answer)
     assert len(asked) == after.releases == 1
 
 
 def started(name: str) -> Any:
     """A simulator of the method with noise, started; or its refusal."""
     try:
-        sim = simulator("fedavg", "perceptron", algorithm=wrap(resolve(name)(), CentralDP()), clients_per_round=3)
+        sim = simulator("fedavg", "perceptron", method=wrap(resolve(name)(), CentralDP()), clients_per_round=3)
         sim.start()
     except ConfigError as refused:
         return refused

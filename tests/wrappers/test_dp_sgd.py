@@ -115,15 +115,15 @@ def test_no_single_example_decides_whether_training_ends(far: float) -> None:
 
 @pytest.mark.parametrize("case", ["fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fedper", "fedavg, momentum"])
 def test_without_noise_and_clipping_full_batches_train_as_without_the_wrapper(case: str) -> None:
-    plain = simulator(case, "perceptron").algorithm
+    plain = simulator(case, "perceptron").method
     plain = dataclasses.replace(plain, local=dataclasses.replace(plain.local, batch_size=None, local_epochs=3))
     models = []
     for method in (plain, wrap(plain, DPSGD(clip=math.inf, noise_multiplier=0.0, share=1.0))):
-        sim = simulator(case, "perceptron", algorithm=method)
+        sim = simulator(case, "perceptron", method=method)
         state = sim.start()
         for t in (1, 2):
             state, _ = sim.round(state, t)
-        models.append(sim.algorithm.serve(state, 0))
+        models.append(sim.method.serve(state, 0))
     assert not torch.equal(models[0]["0.weight"], sim.population.initial["0.weight"])
     for name, t in models[0].items():
         torch.testing.assert_close(models[1][name], t, rtol=1e-4, atol=1e-6)
@@ -180,11 +180,11 @@ def test_a_divisor_counts_the_steps_that_are_taken_not_those_of_mini_batches(aro
         method = us.FedDC(alpha=0.1, divisor="code", local=local)
         if size is not None:
             method = wrap(method, *around, DPSGD(clip=math.inf, noise_multiplier=0.0, share=1.0))
-        sim = simulator("feddc", "perceptron", algorithm=method)
+        sim = simulator("feddc", "perceptron", method=method)
         state = sim.start()
         for t in (1, 2, 3):
             state, _ = sim.round(state, t)
-        models.append(sim.algorithm.serve(state, 0))
+        models.append(sim.method.serve(state, 0))
     torch.testing.assert_close(models[1], models[0], rtol=1e-4, atol=1e-5)
 
 
@@ -209,29 +209,29 @@ def test_a_check_of_replies_counts_the_steps_that_are_taken() -> None:
 def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_asked_no_more() -> None:
     """Two epochs at q = .5 are four steps a round; the budget is that of eight."""
     budget = privacy.sampled_epsilon(2.0, 0.5, 8, 1e-5)
-    algorithm = wrap(FEDAVG, DPSGD(noise_multiplier=2.0, share=0.5, max_epsilon=budget))
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm, clients_per_round=4)
+    method = wrap(FEDAVG, DPSGD(noise_multiplier=2.0, share=0.5, max_epsilon=budget))
+    sim = simulator("fedavg", "perceptron", method=method, clients_per_round=4)
     state = sim.start()
     asked = dict.fromkeys(range(len(SIZES)), 0)
     while not state.stopped:
         state, _ = sim.round(state, sum(asked.values()) + 1)
         asked = {**asked, **state.asked}
-        info = whole(sim.algorithm.info(state), ExampleBudget)
+        info = whole(sim.method.info(state), ExampleBudget)
         for c, k in state.asked.items():
             assert k <= 2
             assert info.spent[c] == pytest.approx(privacy.sampled_epsilon(2.0, 0.5, 4 * k, 1e-5), abs=1e-6)
         assert info.privacy.epsilon == max(info.spent.values())
     assert info.warnings
-    (cost,) = algorithm.spending("train", ModelMessage({}))
+    (cost,) = method.spending("train", ModelMessage({}))
     assert (cost.multiplier, cost.mechanisms, cost.most) == (2.0, 4, 8)
-    assert algorithm.has_dp_noise
-    assert algorithm.uses_private_randomness
+    assert method.has_dp_noise
+    assert method.uses_private_randomness
 
 
 def test_batchnorm_is_refused_even_where_it_stays_on_the_client() -> None:
     for method in (FEDAVG, FedAvg(local=LOCAL, personal=("norm",))):
         with pytest.raises(ConfigError, match="with BatchNorm examples change each other's"):
-            simulator("fedavg", "normalised", algorithm=wrap(method, DPSGD())).start()
+            simulator("fedavg", "normalised", method=wrap(method, DPSGD())).start()
 
 
 ACCOUNTED = {
@@ -249,8 +249,8 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
         return
     sim = simulator(name, "perceptron")
     try:
-        algorithm = wrap(sim.algorithm, DPSGD(share=0.5))
-        wrapped = simulator(name, "perceptron", algorithm=algorithm)
+        method = wrap(sim.method, DPSGD(share=0.5))
+        wrapped = simulator(name, "perceptron", method=method)
         state = wrapped.start()
     except ConfigError as refused:
         message = str(refused)
@@ -282,7 +282,7 @@ def test_a_client_that_trains_under_it_sees_neither_counts_of_classes_nor_losses
     seen: list[Any] = []
 
     by = DPSGD(share=1.0)
-    algorithm = wrap(FEDAVG, by)
+    method = wrap(FEDAVG, by)
     me = dataclasses.replace(client(trainer.task.layout, SIZES[0]), histogram=torch.tensor([5, 4, 0]))
 
     def begin(me: Me, msg: Any, memory: Any) -> Any:
@@ -291,7 +291,7 @@ def test_a_client_that_trains_under_it_sees_neither_counts_of_classes_nor_losses
         seen.append(fitted.loss)
         return None, None
 
-    work = by.work(algorithm.of, "train", begin, me, None, None)
+    work = by.work(method.of, "train", begin, me, None, None)
     request = next(work)
     with pytest.raises(StopIteration):
         work.send(trainer.answer(me, 0, request))

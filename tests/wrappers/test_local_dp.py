@@ -52,14 +52,14 @@ def test_the_noise_is_the_clients_own_and_has_standard_deviation_z_times_the_nor
 def test_training_that_diverges_is_no_refusal_but_noise_on_nothing() -> None:
     """The server could choose a rate at which only some data diverge, and read off who refuses."""
     wild = FedAvg(local=replace(LOCAL, lr=1e30))
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(wild, LocalDP(noise_multiplier=1.0)))
+    sim = simulator("fedavg", "perceptron", method=wrap(wild, LocalDP(noise_multiplier=1.0)))
     before = sim.start()
     after, trace = sim.round(before, 1)
     assert not trace.failures
-    moved = [t - sim.algorithm.serve(before, None)[n] for n, t in sim.algorithm.serve(after, None).items()]
+    moved = [t - sim.method.serve(before, None)[n] for n, t in sim.method.serve(after, None).items()]
     assert 0.0 < max(float(t.abs().max()) for t in moved) < 6.0
     with pytest.raises(DivergedError):
-        simulator("fedavg", "perceptron", algorithm=wild).round(before.of, 1)
+        simulator("fedavg", "perceptron", method=wild).round(before.of, 1)
 
 
 def test_whole_numbers_get_noise_that_is_not_rounded_away() -> None:
@@ -71,23 +71,23 @@ def test_whole_numbers_get_noise_that_is_not_rounded_away() -> None:
 
 def test_each_upload_is_charged_to_the_clients_own_account_up_to_the_budget() -> None:
     budget = privacy.epsilon(3.0 / 2, 4, 1e-5)
-    algorithm = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
-    (cost,) = algorithm.spending("train", ModelMessage({}))
+    method = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
+    (cost,) = method.spending("train", ModelMessage({}))
     assert (cost.multiplier, cost.mechanisms, cost.most) == (1.5, 1, 4)
-    assert algorithm.has_dp_noise
-    assert algorithm.uses_private_randomness
+    assert method.has_dp_noise
+    assert method.uses_private_randomness
     with pytest.raises(ConfigError, match="does not allow one reply"):
         wrap(FEDAVG, LocalDP(noise_multiplier=0.1, max_epsilon=1.0))
 
 
 def test_clients_without_budget_are_asked_no_more() -> None:
     budget = privacy.epsilon(3.0 / 2, 2, 1e-5)
-    algorithm = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm, clients_per_round=6)
+    method = wrap(FEDAVG, LocalDP(noise_multiplier=3.0, max_epsilon=budget))
+    sim = simulator("fedavg", "perceptron", method=method, clients_per_round=6)
     states = [sim.start()]
     for t in (1, 2, 3):
         states.append(sim.round(states[-1], t)[0])
-    spent = [whole(sim.algorithm.info(s), PrivacyBudget) for s in states]
+    spent = [whole(sim.method.info(s), PrivacyBudget) for s in states]
     assert [i.releases for i in spent] == [0, 1, 2, 2]
     assert [bool(i.warnings) for i in spent] == [False, False, False, True]
     assert spent[2].privacy.epsilon == pytest.approx(budget, abs=1e-6)
@@ -105,7 +105,7 @@ def test_compression_after_the_noise_is_covered_and_before_it_is_refused() -> No
     with pytest.raises(ConfigError, match="may let one client change"):
         wrap(FEDAVG, us.CentralDP(), Median())
     with pytest.raises(ConfigError, match="which is not a sum"):
-        simulator("fedavg", "perceptron", algorithm=wrap(FEDAVG, Median(), us.CentralDP())).start()
+        simulator("fedavg", "perceptron", method=wrap(FEDAVG, Median(), us.CentralDP())).start()
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -113,7 +113,7 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
     """Accounted for: each step sends marked uploads and numbers of examples only, and its spending says so."""
     method = resolve(name)()
     try:
-        algorithm: Any = wrap(method, LocalDP())
+        private: Any = wrap(method, LocalDP())
     except ConfigError as refused:
         message = str(refused)
         assert "LocalDP" in message
@@ -122,4 +122,4 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
         types = step_types(begin)
         assert types is not None
         assert not uncovered(types.reply, step)
-        assert len(algorithm.spending(step, None)) == algorithm.by.applies_to(method, step, types)
+        assert len(private.spending(step, None)) == private.by.applies_to(method, step, types)

@@ -25,11 +25,11 @@ Tiny = Callable[..., Experiment]
 UNIFORM = FedAvg(local=LOCAL, weighting="uniform")
 
 
-def moved(algorithm: Any) -> Params:
+def moved(method: Any) -> Params:
     """How far a round moves the model."""
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm, clients_per_round=6)
+    sim = simulator("fedavg", "perceptron", method=method, clients_per_round=6)
     state, _ = sim.round(sim.start(), 1)
-    model: Params = sim.algorithm.serve(state, None)
+    model: Params = sim.method.serve(state, None)
     return map_params(torch.sub, model, sim.population.initial)
 
 
@@ -148,7 +148,7 @@ def test_a_backdoor_is_measured_and_attackers_are_not(tiny: Tiny, tmp_path: Path
 
 def test_attackers_stand_outside_every_other_wrapper(tiny: Tiny) -> None:
     experiment = tiny("world.attack={name='sign_flip', fraction=0.5}", methods='[[methods]]\nname="fedavg+clip_norm"\n')
-    algorithm = run_setup.played(experiment, experiment.methods[0], 0, 4)
-    assert isinstance(algorithm, Wrapped)
-    assert isinstance(algorithm.by, IndependentAttack)
-    assert isinstance(algorithm.of.by, us.ClipNorm)
+    method = run_setup.played(experiment, experiment.methods[0], 0, 4)
+    assert isinstance(method, Wrapped)
+    assert isinstance(method.by, IndependentAttack)
+    assert isinstance(method.of.by, us.ClipNorm)

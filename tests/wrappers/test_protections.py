@@ -29,7 +29,7 @@ def verdict(name: str, by: Wrapper) -> str:
             wrap(resolve(name)(), by)
         else:
             sim = simulator(name, "perceptron")
-            simulator(name, "perceptron", algorithm=wrap(sim.algorithm, by)).start()
+            simulator(name, "perceptron", method=wrap(sim.method, by)).start()
     except ConfigError as error:
         return next(reason for words, reason in REASONS.items() if words in str(error))
     return "yes"

@@ -27,12 +27,12 @@ def centre(rule: Centre, rows: list[list[float]]) -> list[float]:
     return values
 
 
-def trained(algorithm: Any, rounds: int = 2, **options: Any) -> Params:
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm, **options)
+def trained(method: Any, rounds: int = 2, **options: Any) -> Params:
+    sim = simulator("fedavg", "perceptron", method=method, **options)
     state = sim.start()
     for t in range(1, rounds + 1):
         state, _ = sim.round(state, t)
-    params: Params = sim.algorithm.serve(state, None)
+    params: Params = sim.method.serve(state, None)
     return params
 
 
@@ -195,7 +195,7 @@ def test_each_vector_of_a_reply_has_a_centre_of_its_own() -> None:
             seen.append(super().centre(stacks, parameter_names))
             return seen[-1]
 
-    sim = simulator("scaffold", "perceptron", algorithm=wrap(SCAFFOLD(local=LOCAL), Noted()))
+    sim = simulator("scaffold", "perceptron", method=wrap(SCAFFOLD(local=LOCAL), Noted()))
     state, _ = sim.round(sim.start(), 1)
     dy, dc = seen
     assert {n.partition("/")[2] for n in dy} == {n.partition("/")[2] for n in dc}
@@ -204,7 +204,7 @@ def test_each_vector_of_a_reply_has_a_centre_of_its_own() -> None:
 
 def test_krum_says_how_many_clients_it_needs() -> None:
     with pytest.raises(ConfigError, match=r"needs 2f \+ 3 = 9 clients in a round, got 4"):
-        simulator("fedavg", "perceptron", algorithm=wrap(UNIFORM, Krum(3))).start()
+        simulator("fedavg", "perceptron", method=wrap(UNIFORM, Krum(3))).start()
     with pytest.raises(QuorumError, match=r"needs 2f \+ 3 = 5 replies, got 4"):
         centre(Krum(1), [[0.0]] * 4)
 

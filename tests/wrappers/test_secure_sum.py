@@ -52,14 +52,14 @@ METHODS = {
 ALL = {"clients_per_round": 6}
 
 
-def played(algorithm: Any, rounds: int = 1, **options: Any) -> tuple[Params, list[Any]]:
+def played(method: Any, rounds: int = 1, **options: Any) -> tuple[Params, list[Any]]:
     """The model that client 0 is served after some rounds, and their traces."""
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm, **{**ALL, **options})
+    sim = simulator("fedavg", "perceptron", method=method, **{**ALL, **options})
     state, traces = sim.start(), []
     for t in range(1, rounds + 1):
         state, trace = sim.round(state, t)
         traces.append(trace)
-    served: Params = sim.algorithm.serve(state, 0)
+    served: Params = sim.method.serve(state, 0)
     return served, traces
 
 
@@ -123,18 +123,18 @@ class Lost(Outage):
 )
 def test_a_round_without_a_sum_has_no_effect_and_the_run_goes_on(name: str, step: str) -> None:
     """Three of six stay, five are needed: all go on as if round 2 had not been, also where they remember."""
-    sim = simulator("fedavg", "perceptron", algorithm=METHODS[name], **ALL)
+    sim = simulator("fedavg", "perceptron", method=METHODS[name], **ALL)
     state = sim.start()
     for t in (1, 3):
         state, _ = sim.round(state, t)
     secure = wrap(METHODS[name], SecureSum())
-    lossy = simulator("fedavg", "perceptron", algorithm=secure, outage=Lost(step=step), **ALL)
+    lossy = simulator("fedavg", "perceptron", method=secure, outage=Lost(step=step), **ALL)
     states, traces = [lossy.start()], []
     for t in (1, 2, 3):
         after, trace = lossy.attempt(states[-1], t)
         states.append(after)
         traces.append(trace)
-    torch.testing.assert_close(lossy.algorithm.serve(states[3], 0), sim.algorithm.serve(state, 0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(lossy.method.serve(states[3], 0), sim.method.serve(state, 0), rtol=1e-5, atol=1e-6)
     assert states[2] is states[1]
     assert [(f.client, f.step) for f in traces[1].failures] == [(c, step) for c in (0, 2, 4)]
     assert [bool(trace.abandoned) for trace in traces] == [False, True, False]
@@ -247,8 +247,8 @@ class Cohort:
     """Six clients in the exchanges of round 1, and what client 0 is asked, by a server that may lie to it."""
 
     def __init__(self) -> None:
-        self.sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(local=LOCAL), SecureSum()), **ALL)
-        self.steps = self.sim.algorithm.wrapped_steps
+        self.sim = simulator("fedavg", "perceptron", method=wrap(FedAvg(local=LOCAL), SecureSum()), **ALL)
+        self.steps = self.sim.method.wrapped_steps
         begun = {c: self.steps[KEYS](self.me(c), Begin(tuple(range(6)), 0), None) for c in range(6)}
         self.keys = {c: keys for c, (keys, _) in begun.items()}
         self.memory = begun[0][1]
@@ -352,4 +352,4 @@ class Leak:
 
 def test_no_table_of_tensors_is_shown_beside_the_sum() -> None:
     with pytest.raises(ConfigError, match="a table of tensors of each client in the field 'raw', marked Each; send it"):
-        simulator("fedavg", "perceptron", algorithm=wrap(Leak(), SecureSum()), **ALL).start()
+        simulator("fedavg", "perceptron", method=wrap(Leak(), SecureSum()), **ALL).start()

@@ -56,7 +56,7 @@ class TwoAsks:
 
 def test_what_one_step_leaves_out_is_not_sent_by_another() -> None:
     """A tenth of the hundreds travels in each round; the model, which no client changes, stays as it is."""
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(TwoAsks(), TopK(0.1)))
+    sim = simulator("fedavg", "perceptron", method=wrap(TwoAsks(), TopK(0.1)))
     first = state = sim.start()
     for t in (1, 2, 3):
         state, _ = sim.round(state, t)
@@ -120,11 +120,11 @@ WRAPPERS = [
 @pytest.mark.parametrize("by", WRAPPERS, ids=lambda by: type(by).__name__)
 def test_updates_are_differences_from_the_table_that_is_marked(by: Any) -> None:
     methods = (FedAvg(weighting="uniform"), Told(weighting="uniform"))
-    plain, told = (simulator("fedavg", "perceptron", algorithm=wrap(method, by)) for method in methods)
+    plain, told = (simulator("fedavg", "perceptron", method=wrap(method, by)) for method in methods)
     models = []
     for sim in (plain, told):
         state, _ = sim.round(sim.start(), 1)
-        models.append(sim.algorithm.serve(state, None))
+        models.append(sim.method.serve(state, None))
     moved = map_params(torch.sub, models[0], plain.population.initial)
     assert float(flat(moved).norm()) > 1e-3
     torch.testing.assert_close(models[1], models[0], rtol=0, atol=1e-6)
@@ -133,7 +133,7 @@ def test_updates_are_differences_from_the_table_that_is_marked(by: Any) -> None:
 @pytest.mark.parametrize("by", [*WRAPPERS, SecureSum()], ids=lambda by: type(by).__name__)
 def test_two_tables_without_a_mark_are_refused_before_any_work(by: Any) -> None:
     """Taken by their order, the same method would train otherwise if the two fields changed places."""
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(Ambiguous(weighting="uniform"), by))
+    sim = simulator("fedavg", "perceptron", method=wrap(Ambiguous(weighting="uniform"), by))
     with pytest.raises(ConfigError, match=r"'train_either' .*several tables.* Model"):
         sim.start()
 
@@ -202,7 +202,7 @@ class MeansDecoded(UploadWrapper):
     ids=["means", "means decoded"],
 )
 def test_updates_keep_their_shapes_and_types(by: UploadWrapper, sentence: str) -> None:
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), by))
+    sim = simulator("fedavg", "perceptron", method=wrap(FedAvg(), by))
     with pytest.raises((ProtocolError, WireError), match=sentence):
         sim.round(sim.start(), 1)
 
@@ -216,6 +216,6 @@ def test_updates_keep_their_shapes_and_types(by: UploadWrapper, sentence: str) -
     ids=["in place", "partial"],
 )
 def test_every_update_is_returned_and_none_is_changed_in_place(by: UploadWrapper, sentence: str) -> None:
-    sim = simulator("fedavg", "perceptron", algorithm=wrap(FedAvg(), by))
+    sim = simulator("fedavg", "perceptron", method=wrap(FedAvg(), by))
     with pytest.raises(ProtocolError, match=sentence):
         sim.round(sim.start(), 1)

@@ -34,10 +34,10 @@ FEDAVG = FedAvg(local=LOCAL)
 
 
 def played(
-    algorithm: Any, rounds: int = 2, network: str = "perceptron", **options: Any
+    method: Any, rounds: int = 2, network: str = "perceptron", **options: Any
 ) -> tuple[Any, list[Any], list[Any]]:
     """Simulator, states (the one before round 1 first) and traces."""
-    sim = simulator("fedavg", network, algorithm=algorithm, **options)
+    sim = simulator("fedavg", network, method=method, **options)
     states, traces = [sim.start()], []
     for t in range(1, rounds + 1):
         state, trace = sim.round(states[-1], t)
@@ -47,15 +47,15 @@ def played(
 
 
 def params_of(sim: Any, state: Any) -> Params:
-    params: Params = sim.algorithm.serve(state, None)
+    params: Params = sim.method.serve(state, None)
     return params
 
 
-def uploaded(algorithm: Any, client: int = 0, memory: Any = None, round: int = 1) -> tuple[Any, Any, Params]:
+def uploaded(method: Any, client: int = 0, memory: Any = None, round: int = 1) -> tuple[Any, Any, Params]:
     """A client's reply and memory in round `round`, and the difference that it uploads as the server restores it."""
-    sim = simulator("fedavg", "perceptron", algorithm=algorithm)
+    sim = simulator("fedavg", "perceptron", method=method)
     state = sim.start()
-    want = next(sim.algorithm.round(state, sim.federation(round)))
+    want = next(sim.method.round(state, sim.federation(round)))
     message = next(iter(want.to.values()))
     me = sim.population.me(client, round, Key(0) / "round" / round / "client" / client / 0)
     done = dict(
@@ -64,7 +64,7 @@ def uploaded(algorithm: Any, client: int = 0, memory: Any = None, round: int = 1
         )
     )
     reply, kept = done[client].value
-    inner, by, layers = reply, sim.algorithm, []
+    inner, by, layers = reply, sim.method, []
     while isinstance(by, Wrapped):
         layers.append(by)
         by = by.of
@@ -79,7 +79,7 @@ def uploaded(algorithm: Any, client: int = 0, memory: Any = None, round: int = 1
 def _job(sim: Any, name: str) -> Any:
     from unskew.local.executor import StepJob
 
-    return StepJob(name, steps_of(sim.algorithm)[name], None, None, None)  # type: ignore[arg-type]
+    return StepJob(name, steps_of(sim.method)[name], None, None, None)  # type: ignore[arg-type]
 
 
 def update(**options: Any) -> Params:
@@ -247,7 +247,7 @@ def test_what_travels_costs_what_it_is() -> None:
     _, _, (plain,) = played(FEDAVG, rounds=1)
     for by, more in ((Quantise(4), 0), (TopK(0.2), 32)):
         sim, _, (trace,) = played(wrap(FEDAVG, by), rounds=1)
-        reply, _, _ = uploaded(sim.algorithm)
+        reply, _, _ = uploaded(sim.method)
         ups = [t.bytes for t in trace.transfers if t.src != SERVER]
         assert [t.bytes for t in trace.transfers if t.src == SERVER] == [
             t.bytes + more for t in plain.transfers if t.src == SERVER
@@ -298,10 +298,10 @@ class Praised(FedAvg):
 def test_a_hook_that_a_wrapper_does_not_know_is_handed_on_with_the_methods_own_state() -> None:
     for by in (us.DW(), ClipNorm(1.0), TopK(0.5)):
         sim, states, _ = played(wrap(Praised(local=LOCAL), by, us.DW() if not isinstance(by, us.DW) else Quantise()), 1)
-        assert sim.algorithm.praise(states[1]) == "fine: 4 tensors"
-        assert sim.algorithm.praise(states[1], word="good") == "good: 4 tensors"
+        assert sim.method.praise(states[1]) == "fine: 4 tensors"
+        assert sim.method.praise(states[1], word="good") == "good: 4 tensors"
         with pytest.raises(AttributeError, match="has no blame"):
-            sim.algorithm.blame(states[1])
+            sim.method.blame(states[1])
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ def test_a_wrapper_that_changes_nothing_changes_nothing(name: str) -> None:
     sim, others, same = played(wrap(method, Quiet()))
     assert wire.encode(others[-1]) == wire.encode(states[-1])
     assert [t.transfers for t in same] == [t.transfers for t in traces]
-    assert wire.memory_type(sim.algorithm) == wire.memory_type(method)
+    assert wire.memory_type(sim.method) == wire.memory_type(method)
     clients = plain.population.clients
     torch.testing.assert_close(
         sim.own_models(others[-1], clients, 2), plain.own_models(states[-1], clients, 2), rtol=0, atol=0

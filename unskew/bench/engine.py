@@ -144,10 +144,10 @@ def _with_threads(count: int, once: Callable[[], float]) -> Callable[[], float]:
     return fixed
 
 
-def _local_work(algorithm: FedAvg, world: RandomClients) -> Callable[[int, int], None]:
+def _local_work(method: FedAvg, world: RandomClients) -> Callable[[int, int], None]:
     """(i, n) -> the bare optimisations of every n-th client, starting with client i."""
     people, trainer = world.population, world.trainer()
-    jobs = [(people.me(c, 1, Key(0) / c), Sgd(people.initial, algorithm.local)) for c in people.clients]
+    jobs = [(people.me(c, 1, Key(0) / c), Sgd(people.initial, method.local)) for c in people.clients]
 
     def once(which: int, step: int) -> None:
         for me, job in jobs[which::step]:

@@ -68,14 +68,14 @@ def measure(cohort: Sequence[int] = (10, 50, 200), width: int = WIDTH, say: Say 
     return rows
 
 
-def _peak(world: RandomClients, method: str, executor: str, cohort: int) -> float:
+def _peak(world: RandomClients, name: str, executor: str, cohort: int) -> float:
     """Megabytes of one round in this process."""
-    algorithm = METHODS[method]()
-    with world.workers(algorithm) if executor == "workers" else nullcontext() as pool:
+    method = METHODS[name]()
+    with world.workers(method) if executor == "workers" else nullcontext() as pool:
         trainer = world.trainer()
         alone = Stacked(trainer) if executor == "stacked" else Sequential(trainer)
-        by = alone if pool is None else Workers(pool, 0, algorithm)
-        sim = Simulator(algorithm, world.population, by, clients_per_round=cohort)
+        by = alone if pool is None else Workers(pool, 0, method)
+        sim = Simulator(method, world.population, by, clients_per_round=cohort)
         with _watched([os.getpid(), *(w.process.pid for w in (pool.workers if pool else ()))]) as peak:
             sim.round(sim.start(), 1)
     return peak[0]

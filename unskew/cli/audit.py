@@ -52,7 +52,7 @@ def audit(
 
     path = Path(experiment)
     chosen = _read(path, experiment, located(settings, data_dir), allow_code)
-    private = [m for m in chosen.methods if hook(m.algorithm, "planned") is not None]
+    private = [m for m in chosen.methods if hook(m.method, "planned") is not None]
     if not private:
         raise ConfigError('no method has differential privacy to audit; add it with: with = ["central_dp"]')
     left_out = [m.label for m in private if taken_apart(m)[0] is None]

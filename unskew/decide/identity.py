@@ -49,7 +49,7 @@ def about(sites: Sites, file: Path) -> str:
     runtime = dataclasses.replace(experiment.runtime, executor=sites.setup.executor, workers=None, executor_options={})
     trained = fingerprint(dataclasses.replace(experiment, runtime=runtime, until=None))
     try:
-        code = code_sha256(*(m.algorithm for m in experiment.methods), task.module(), task.loss, task.headline)
+        code = code_sha256(*(m.method for m in experiment.methods), task.module(), task.loss, task.headline)
     except ConfigError as error:
         if file.exists():
             raise RunError(

@@ -20,7 +20,7 @@ from unskew.decide.scores import Scores
 from unskew.decide.sites import OutOfTime, Sites, divided_as
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config
-from unskew.experiment.config import Method
+from unskew.experiment.config import NamedMethod
 from unskew.info import ClientGroups
 from unskew.ledger import Transfer
 from unskew.local.executor import Columns, EvalJob
@@ -70,7 +70,7 @@ class Training:
         ended: Reason why it goes no further, before its last round; empty if there is none.
     """
 
-    method: Method
+    method: NamedMethod
     sites: Sites
     rounds: int
     seed: int
@@ -170,7 +170,7 @@ class Training:
     @property
     def groups(self) -> Groups:
         """The groups of the last round, where the method reports them."""
-        for part in report_of(self.sim.algorithm, self.state):
+        for part in report_of(self.sim.method, self.state):
             if isinstance(part, ClientGroups):
                 return tuple(tuple(g) for g in part.groups if g)
         return ()
@@ -244,7 +244,7 @@ class TrainingJob:
         without: Sites that take no part, and whose results as newcomers are asked for.
     """
 
-    method: Method
+    method: NamedMethod
     seed: int
     rounds: int
     until: int
@@ -327,7 +327,7 @@ def trained(
     return results
 
 
-def as_json(method: Method) -> list[Any]:
+def as_json(method: NamedMethod) -> list[Any]:
     """A method as a cell has it."""
     return [method.name, dict(method.options), method.label]
 
@@ -357,7 +357,7 @@ class TrainingWork:
             except OutOfTime:
                 return None
 
-    def method(self, table: Sequence[Any]) -> Method:
+    def method(self, table: Sequence[Any]) -> NamedMethod:
         """The method of a cell: one of the experiment's, which may be a value, or one by its name."""
         name, options, label = table
         own = (m for m in self.sites.experiment.methods if (m.name, m.options) == (name, options))
@@ -416,7 +416,7 @@ def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:
     return replace(fed, clients=some, sha256=some.sha256, unseen=None)
 
 
-def _renumbered(method: Method, stay: Sequence[int]) -> Method:
+def _renumbered(method: NamedMethod, stay: Sequence[int]) -> NamedMethod:
     """The same method for the clients that stay, which are numbered anew: groups that it was given name them."""
     if "groups" not in method.options or not isinstance(method.options["groups"], list):
         return method

@@ -62,14 +62,14 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
     if config.client >= config.num_clients:
         raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
     experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
-    covered = {m.label: bool(hook(m.algorithm, "covers_replies")) for m in experiment.methods}
+    covered = {m.label: bool(hook(m.method, "covers_replies")) for m in experiment.methods}
     rules.check_methods({m.label: m.name for m in experiment.methods}, covered)
-    rules.check_steps({m.label: list(steps_of(m.algorithm)) for m in experiment.methods})
+    rules.check_steps({m.label: list(steps_of(m.method)) for m in experiment.methods})
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
     rules.check_log(audit, "the audit log", "audit")
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
-    if any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods):
+    if any(hook(m.method, "has_dp_noise") for m in experiment.methods):
         rules.check_log(privacy, "the record of noised uploads", "privacy")
     own = site.data is not None
     if site.data is not None:
@@ -102,10 +102,10 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
     examples = max(len(fed.clients[config.client].train) for fed in feds)
     for method in experiment.methods:
         run_setup.check_prior(method, setup)
-        if (check_examples := hook(method.algorithm, "check_examples")) is not None:
+        if (check_examples := hook(method.method, "check_examples")) is not None:
             check_examples(examples)
     # The number of examples has no noise, nor has the scale of images.
-    silent = not policy.metrics or any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods)
+    silent = not policy.metrics or any(hook(m.method, "has_dp_noise") for m in experiment.methods)
     info = ClientInfo(
         client=config.client,
         num_clients=config.num_clients,

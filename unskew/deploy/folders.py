@@ -137,7 +137,7 @@ def _install(experiment: Experiment) -> str:
     """The command that installs unskew for an experiment, with what its kind of data and its methods' noise need."""
     by_kind = {"csv": "tables", "parquet": "tables", "hub": "hub"}
     kind, _, _ = experiment.task.data.partition(":")
-    noised = any(hook(m.algorithm, "has_dp_noise") for m in experiment.methods)
+    noised = any(hook(m.method, "has_dp_noise") for m in experiment.methods)
     extras = ",".join(["deploy", *([by_kind[kind]] if kind in by_kind else []), *(["dp"] if noised else [])])
     # Nothing has been released: a name that pip looked up could be anybody's.  And `python -m pip` would first look
     # for code in the folder it is called in.

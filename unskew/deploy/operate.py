@@ -128,7 +128,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
     """
     check_evaluated(experiment)
     for method in experiment.methods:
-        if hook(method.algorithm, "pooled"):
+        if hook(method.method, "pooled"):
             raise ConfigError(
                 f"{method.label} trains on everybody's data in one place, which no deployment allows; leave it out"
             )

@@ -62,7 +62,7 @@ def comparable(experiment: Experiment) -> None:
     Raises:
         ConfigError: If clients of a method draw noise from secrets of their own.
     """
-    labels = [m.label for m in experiment.methods if hook(m.algorithm, "uses_private_randomness")]
+    labels = [m.label for m in experiment.methods if hook(m.method, "uses_private_randomness")]
     if labels:
         raise ConfigError(
             f"a deployed run of {', '.join(labels)} has noise that each client draws from a secret of its own, which "

@@ -13,7 +13,7 @@ from unskew.deploy import folders
 from unskew.deploy.client import divided
 from unskew.deploy.settings import ServerConfig, find_own_code, packed_clients, read_settings
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, Method, fingerprint, load, written_fingerprint
+from unskew.experiment.config import Experiment, NamedMethod, fingerprint, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
@@ -62,7 +62,7 @@ def serve(
     if (run / "summary.json").exists():
         return loop.RunResult(run, read_json(run / "summary.json"))
     check_evaluated(experiment)
-    pooled = next((m.label for m in experiment.methods if hook(m.algorithm, "pooled")), None)
+    pooled = next((m.label for m in experiment.methods if hook(m.method, "pooled")), None)
     if pooled is not None:
         raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
     setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
@@ -86,7 +86,7 @@ def serve(
         tensors_hash(setup.task.constants(frozen=True)),
     )
     # Clients keep privacy budgets under the fingerprint: under another they would spend what is spent once more.
-    spends = any(hook(m.algorithm, "spending") is not None for m in experiment.methods)
+    spends = any(hook(m.method, "spending") is not None for m in experiment.methods)
     deployment = DeploymentState.open(
         folder / "deployment.json",
         settings,
@@ -338,14 +338,20 @@ class OverNetwork(run_setup.Backend):
         return run_setup.with_own_data(setup.dataset, number, seed)
 
     def check_method(
-        self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
+        self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
         """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
         run_setup.played(experiment, method, experiment.seeds[0], self.membership.expected.num_clients, simulated=False)
         run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(
-        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
+        self,
+        experiment: Experiment,
+        method: NamedMethod,
+        setup: Setup,
+        fed: FederatedData,
+        cell: int,
+        pool: JobPool | None,
     ) -> tuple[Driver[Any], FederatedData]:
         """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]
@@ -359,7 +365,7 @@ class OverNetwork(run_setup.Backend):
             setup.task.measures,
         )
         clients = RemoteClients(
-            method.algorithm,
+            method.method,
             model,
             fed.num_clients,
             self.membership,
@@ -374,7 +380,7 @@ class OverNetwork(run_setup.Backend):
             gather=self.gather,
         )
         driver: Driver[Any] = Driver(
-            method.algorithm,
+            method.method,
             model,
             clients,
             seed=seed,

@@ -285,16 +285,16 @@ class World:
 
 
 @dataclass(frozen=True, eq=False)
-class Method:
+class NamedMethod:
     """A method with its settings, and its label in tables and figures."""
 
     label: str
     name: str
     options: Mapping[str, Any]
-    algorithm: Any
+    method: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Method) and (self.label, self.name, self.options) == (
+        return isinstance(other, NamedMethod) and (self.label, self.name, self.options) == (
             other.label,
             other.name,
             other.options,
@@ -309,14 +309,14 @@ class Method:
     @property
     def bound(self) -> Literal["pooled", "lower"] | None:
         """The bound that the method is, if it is one: training on pooled data, or of every client alone."""
-        if hook(self.algorithm, "pooled"):
+        if hook(self.method, "pooled"):
             return "pooled"
         return "lower" if self.name == "independent" else None
 
     @property
     def is_fedavg(self) -> bool:
         """True for FedAvg as published, which others are compared with; not for variants of the same class."""
-        a = self.algorithm
+        a = self.method
         return self.name == "fedavg" and not a.personal and not a.terms and a.server == Mean()
 
 
@@ -354,7 +354,7 @@ class Experiment:
         track_options: Settings of trackers, by name.
     """
 
-    methods: tuple[Method, ...]
+    methods: tuple[NamedMethod, ...]
     rounds: Annotated[int, Ge(1)]
     seeds: Annotated[tuple[int, ...], MinLen(1)] = (0,)
     until: UntilDecided | None = None
@@ -419,7 +419,7 @@ class Experiment:
             raise ConfigError(f"track must name a tracker once, got {', '.join(self.track)}")
         kind = self.task.check()
         for m in self.methods:
-            if why := refusal(m.algorithm, kind, self.task.bins is not None, self.task.class_weights is not None):
+            if why := refusal(m.method, kind, self.task.bins is not None, self.task.class_weights is not None):
                 raise ConfigError(f"{m.label} {why}")
         kind.check_evaluate(self.evaluate, MODELS)
         if self.metrics and len(self.metrics) == len(self.evaluate):
@@ -441,7 +441,7 @@ class Experiment:
         Raises:
             ConfigError: If so.
         """
-        noised = next((m.label for m in self.methods if hook(m.algorithm, "has_dp_noise")), None)
+        noised = next((m.label for m in self.methods if hook(m.method, "has_dp_noise")), None)
         if noised is not None:
             raise ConfigError(
                 f"{chooser} chooses by clients' rows without noise, which the differential privacy of {noised} does "
@@ -491,7 +491,7 @@ class Experiment:
 
 def method(
     name: str, options: Mapping[str, Any], label: str | None = None, place: str = "method", where: str = ""
-) -> Method:
+) -> NamedMethod:
     """A method from the table with checked options.
 
     Raises:
@@ -505,17 +505,17 @@ def method(
     )
     elsewhere = {**_did_you_mean(of_local), **_of_the_experiment()}
     values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere)
-    algorithm = schema.construct(target, values, place, where)
-    if lacks := missing_parts(algorithm):
+    method = schema.construct(target, values, place, where)
+    if lacks := missing_parts(method):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
     preset = presets.settings(target, values.get("preset"))
     fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
-    return Method(label or name, name, _spelled_out(fields, values), algorithm)
+    return NamedMethod(label or name, name, _spelled_out(fields, values), method)
 
 
-def missing_parts(algorithm: object) -> list[str]:
+def missing_parts(method: object) -> list[str]:
     """Return the names of the functions that a method must have and this object lacks."""
-    return [part for part in ("init", "round", "serve") if not callable(getattr(algorithm, part, None))]
+    return [part for part in ("init", "round", "serve") if not callable(getattr(method, part, None))]
 
 
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -785,9 +785,9 @@ def _named(value: Any, *path: str) -> Iterator[tuple[Callable[[str, str, str], N
                 yield one.permit, piece, ".".join(path)
 
 
-def _check_prior(method: Method, place: str, where: str, allow_code: bool) -> None:
+def _check_prior(method: NamedMethod, place: str, where: str, allow_code: bool) -> None:
     """Refuse code that is no prior; whatever the method's setting is called, it needs the permission of other code."""
-    prior = hook(method.algorithm, "prior")
+    prior = hook(method.method, "prior")
     if isinstance(prior, str):
         if not allow_code:
             PRIORS.permit(prior, place, where)
@@ -833,7 +833,7 @@ def setting_named(word: str) -> str | None:
     return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
 
 
-def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Method:
+def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> NamedMethod:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise ConfigError(
             f"{place} must be a name or a table with one, got {schema.show(entry)}{schema.in_file(where)}"
@@ -890,7 +890,7 @@ def with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) 
     return {**options, "local": {**common, **own}}
 
 
-def with_bounds(methods: Sequence[Method], local: Mapping[str, Any]) -> list[Method]:
+def with_bounds(methods: Sequence[NamedMethod], local: Mapping[str, Any]) -> list[NamedMethod]:
     """Add the reference runs: local training, FedAvg and training on pooled data."""
     have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
     more = [method(name, with_local(name, {}, local)) for name in BOUNDS if name not in have]

@@ -12,7 +12,7 @@ from unskew import algorithms, schema
 from unskew.data.split import SPLITS, TABLE, Split
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.experiment.config import Method
+from unskew.experiment.config import NamedMethod
 from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
 from unskew.tree import is_record
@@ -44,7 +44,7 @@ def arguments() -> dict[str, str]:
     }
 
 
-def methods_of(methods: object, local: SgdConfig | None = None) -> list[Method]:
+def methods_of(methods: object, local: SgdConfig | None = None) -> list[NamedMethod]:
     """Name and check methods: one, a sequence of them, or a mapping from label to method.
 
     Args:
@@ -80,7 +80,7 @@ def _label(label: object) -> str:
     return text
 
 
-def method_of(value: object, label: str | None = None, local: SgdConfig | None = None) -> Method:
+def method_of(value: object, label: str | None = None, local: SgdConfig | None = None) -> NamedMethod:
     """Name and check one method; a file can hold it if it is one of ours with settings that a file can hold.
 
     Args:
@@ -111,7 +111,7 @@ def method_of(value: object, label: str | None = None, local: SgdConfig | None =
             short = label or name.rpartition(":")[2]
             with suppress(pydantic.PydanticSchemaGenerationError):
                 method = config.method(name, options[name], short, short)
-                if _same(method.algorithm, value):  # not if a record inside holds code, which `options` leave out
+                if _same(method.method, value):  # not if a record inside holds code, which `options` leave out
                     return method
     # Code in it, such as a loss term, has no place in a file.  The name is none, so that resume refuses, not guesses.
     inner = value
@@ -119,7 +119,7 @@ def method_of(value: object, label: str | None = None, local: SgdConfig | None =
         inner = inner.of
     label = label or f"{type(inner).__name__}{words}"
     _check(value, label)
-    return Method(label, f"{IN_PYTHON}{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
+    return NamedMethod(label, f"{IN_PYTHON}{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
 
 
 def _wrappers(value: Any) -> dict[str, Any]:
@@ -178,16 +178,16 @@ def _as_in_a_file(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else with_article(type(value).__qualname__)
 
 
-def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
+def _made_with(name: str, method: Any) -> dict[str, Any] | None:
     """The options with which the method called `name` equals this one; None if it is another."""
-    wrappers = {name.rpartition(":")[2]: by for name, by in _wrappers(algorithm).items()}
-    settings = {**_all_settings(algorithm), **wrappers}
+    wrappers = {name.rpartition(":")[2]: by for name, by in _wrappers(method).items()}
+    settings = {**_all_settings(method), **wrappers}
     try:
         target = algorithms.resolve(name)
-        if inspect.isclass(target) and target is not type(algorithm):
+        if inspect.isclass(target) and target is not type(method):
             return None
         hints = {key: hint for key, (hint, _) in schema.parameters(target).items() if key in settings}
-        same = _same(target(**{key: settings[key] for key in hints}), algorithm)
+        same = _same(target(**{key: settings[key] for key in hints}), method)
         plain = {key: schema.with_name(to_plain(settings[key]), settings[key], hint) for key, hint in hints.items()}
         for key, hint in hints.items():
             if (registry := schema.registry_of(hint)) is not None:
@@ -197,8 +197,8 @@ def _made_with(name: str, algorithm: Any) -> dict[str, Any] | None:
     return plain if same and plain == _as_in_a_file(plain) else None
 
 
-def _same(rebuilt: object, algorithm: object) -> bool:
-    return type(rebuilt) is type(algorithm) and bool(rebuilt == algorithm)
+def _same(rebuilt: object, method: object) -> bool:
+    return type(rebuilt) is type(method) and bool(rebuilt == method)
 
 
 def _all_settings(value: Any) -> dict[str, Any]:
@@ -236,6 +236,6 @@ def to_plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def local_of(methods: Sequence[Method]) -> dict[str, Any]:
+def local_of(methods: Sequence[NamedMethod]) -> dict[str, Any]:
     """The first method's local optimisation, which the bounds use too."""
     return next((dict(m.options["local"]) for m in methods if "local" in m.options), {})

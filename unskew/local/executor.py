@@ -170,13 +170,13 @@ class CellParts:
 
     Attributes:
         trainer: The `LocalTrainer` that answers the steps' requests.
-        algorithm: The method.
+        method: The method.
         pool, cell: The run's worker processes, and the number by which they know this method and seed; None and 0 for
             a kind of executor without processes.
     """
 
     trainer: Any
-    algorithm: Any
+    method: Any
     pool: Any = None
     cell: int = 0
 

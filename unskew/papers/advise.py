@@ -23,7 +23,7 @@ from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites, sites_of
 from unskew.decide.training import Impossible, Training
 from unskew.experiment import config
-from unskew.experiment.config import Method
+from unskew.experiment.config import NamedMethod
 from unskew.papers.claims import LEVEL, Claim, interval
 from unskew.papers.result import Result, over_seeds
 from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, merged, once
@@ -249,7 +249,7 @@ def _outcome(recipe: Callable[[Draw], list[Place]], seed: int, size: Mapping[str
     return {"outcome": dataclasses.asdict(ask(recipe, seed, **size))}
 
 
-def under_seeds(sites: Sites, method: Method, seeds: Sequence[int]) -> tuple[Scores, ...]:
+def under_seeds(sites: Sites, method: NamedMethod, seeds: Sequence[int]) -> tuple[Scores, ...]:
     """A method's scores on test rows under each seed.
 
     Raises:
@@ -331,14 +331,14 @@ def _suite(name: str, settings: Mapping[str, Any], draft: Draft, note: Callable[
     }
 
 
-def at_best_rate(sites: Sites, method: Method, seeds: Sequence[int]) -> tuple[Scores, ...]:
+def at_best_rate(sites: Sites, method: NamedMethod, seeds: Sequence[int]) -> tuple[Scores, ...]:
     """A method's scores on test rows under each seed, at the local rate that does best on one fold's validation rows.
 
     Raises:
         ConfigError, DataError, DivergedError, ProtocolError, QuorumError: If it cannot be trained.
     """
     rounds, fold = sites.experiment.rounds, sites.folds[0]
-    tried: dict[str, tuple[Method, float]] = {}
+    tried: dict[str, tuple[NamedMethod, float]] = {}
     failure: Exception | None = None
     for factor in RATES:
         local = method.options["local"]

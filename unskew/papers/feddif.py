@@ -86,12 +86,12 @@ def iterations(request: ReproductionRequest) -> Result:
             f"{name}, p000": (FedDif(preset="p000", epsilon=epsilon, drift=None), passes / rounds_then),
             f"{name}, paper": (FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6), None),
         }
-        for label, (algorithm, printed) in readings.items():
+        for label, (method, printed) in readings.items():
             values = []
             for seed in draft["seeds"]:
                 counts = histograms(alpha, 100, 500, clients, seed)
                 count = rounds if printed is not None else rounds // 5
-                info = [f for f, _ in untrained_rounds(algorithm, counts, count, seed=seed, channel=channel)]
+                info = [f for f, _ in untrained_rounds(method, counts, count, seed=seed, channel=channel)]
                 values.append(float(np.mean([f.iterations or 0 for f in info])))
             draft.add(label, setting, "iterations_per_round", values, printed)
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
@@ -169,8 +169,8 @@ def subframes(request: ReproductionRequest) -> Result:
     hops: dict[str, list[float]] = {name: [] for name in methods if name != "FedAvg"}
     for seed in draft["seeds"]:
         counts = histograms(1.0, 10, 5000, devices, seed)
-        for name, algorithm in methods.items():
-            record = list(untrained_rounds(algorithm, counts, rounds, seed=seed, channel=preset.channel))
+        for name, method in methods.items():
+            record = list(untrained_rounds(method, counts, rounds, seed=seed, channel=preset.channel))
             transfers = [row for _, trace in record for row in trace.transfers]
             info = {t: info for t, (info, _) in enumerate(record, 1)}
             training = traffic.training(name, seed, transfers, info=info)
@@ -210,8 +210,8 @@ def iid_distance(request: ReproductionRequest) -> Result:
         closed: list[list[list[float]]] = []
         for seed in seeds:
             counts = histograms(alpha, 100, 500, draft["clients"], seed)
-            algorithm = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"]["eps1"], drift=None)
-            info = untrained_rounds(algorithm, counts, rounds, seed=seed, channel=PRESETS["p000"].channel)
+            method = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"]["eps1"], drift=None)
+            info = untrained_rounds(method, counts, rounds, seed=seed, channel=PRESETS["p000"].channel)
             pairs = [chain for f, _ in info for chain in distances(f, counts)]
             carried.append([a for a, _ in pairs])
             closed.append([b for _, b in pairs])

@@ -624,7 +624,7 @@ def privacy(request: ReproductionRequest) -> Result:
         ]
         if m.label in copies:
             draft.add(m.label, where, "closest", copies[m.label])
-        epsilon = m.algorithm.spent().epsilon
+        epsilon = m.method.spent().epsilon
         if not isinstance(epsilon, str):
             spent[m.label] = epsilon
             draft.add(m.label, where, "epsilon", [epsilon] * len(compared.seeds))
@@ -639,7 +639,7 @@ def privacy(request: ReproductionRequest) -> Result:
     return draft.result(
         data=name,
         clients=table["split"]["num_clients"],
-        plain=compared.methods[0].algorithm,
+        plain=compared.methods[0].method,
         accountant="Epsilon, at delta 1e-5, is for one image of one client, by the accountant."
         if spent
         else "Epsilon needs the extra [dp], which is not installed here: sigma stands alone.",

@@ -216,7 +216,7 @@ def paired(
 
 
 def for_own_models(record: Record) -> frozenset[str]:
-    """Methods that are for the clients' own models, by the algorithm's name or since they have no global one."""
+    """Methods that are for the clients' own models, by the method's name or since they have no global one."""
     if record.for_own is not None:
         return record.for_own
     entries = settings(record).get("methods", [])

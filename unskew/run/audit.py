@@ -31,7 +31,7 @@ from scipy import fft
 from scipy.stats import chi2, norm
 
 from unskew.errors import ConfigError
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import PrivacyBudget, whole
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
@@ -239,9 +239,9 @@ def _repeated(releases: Sequence[_Release], clip: float, error: float) -> str | 
 
 
 # ---------------------------------------------------------------- the attack
-def taken_apart(method: Method) -> tuple[Any, list[Wrapper]]:
+def taken_apart(method: NamedMethod) -> tuple[Any, list[Wrapper]]:
     """Return a method up to its noise on models, None without any, and the wrappers around it."""
-    inside: Any = method.algorithm
+    inside: Any = method.method
     around: list[Wrapper] = []
     while isinstance(inside, Wrapped) and not isinstance(inside.by, CentralDP | LocalDP):
         around.insert(0, inside.by)
@@ -249,7 +249,7 @@ def taken_apart(method: Method) -> tuple[Any, list[Wrapper]]:
     return (inside if isinstance(inside, Wrapped) else None), around
 
 
-def audit(experiment: Experiment, method: Method, runs: int | None = None, confidence: float = 0.99) -> Audit:
+def audit(experiment: Experiment, method: NamedMethod, runs: int | None = None, confidence: float = 0.99) -> Audit:
     """Measure the noise of a method with differential privacy, in runs of the experiment in which all are canaries.
 
     Args:
@@ -270,7 +270,7 @@ def audit(experiment: Experiment, method: Method, runs: int | None = None, confi
     guard, log = inside.by, _Log(Key(experiment.seeds[0]) / "canary")
     canaries = _Canaries(log, FAR * guard.clip if math.isfinite(guard.clip) else FAR)
     ear = _Ear(log, isinstance(guard, LocalDP))
-    algorithm = wrap(inside.of, canaries, *((guard, ear) if ear.local else (ear, guard)), *around)
+    audited = wrap(inside.of, canaries, *((guard, ear) if ear.local else (ear, guard)), *around)
     setup = run_setup.prepare(experiment)
     claims: list[PrivacyBudget] = []
     z = 0.0
@@ -279,12 +279,12 @@ def audit(experiment: Experiment, method: Method, runs: int | None = None, confi
         fed = run_setup.divide(experiment, setup.dataset, seed)
         trainer, population, train = run_setup.clients(experiment, method, setup, fed, seed)
         cohort = experiment.cohort(train.num_clients)
-        sim: Simulator[Any] = Simulator(algorithm, population, Sequential(trainer), seed=seed, clients_per_round=cohort)
+        sim: Simulator[Any] = Simulator(audited, population, Sequential(trainer), seed=seed, clients_per_round=cohort)
         state = sim.start()
         for t in range(1, experiment.rounds + 1):
-            log.clip = whole(algorithm.info(state), PrivacyBudget).clip or 1.0
+            log.clip = whole(audited.info(state), PrivacyBudget).clip or 1.0
             state, _ = sim.round(state, t)
-        claim = whole(algorithm.info(state), PrivacyBudget)
+        claim = whole(audited.info(state), PrivacyBudget)
         claims.append(claim)
         if not log.releases:
             raise ConfigError(f"no round of {method.label} releases a model; let it train, and raise max_epsilon")

@@ -137,7 +137,7 @@ class Cell:
         self.save_at = time.monotonic() + SAVE_AFTER_S
         if saved is None or saved.position.cell != self.index or not saved.position.round:
             return
-        position, kind = saved.position, wire.state_type(self.method.algorithm)
+        position, kind = saved.position, wire.state_type(self.method.method)
         self.state, memory = saved.values(kind, sim.clients.memory_type, self.setup.device)
         sim.memory = Memory(position.round, memory)
         self.round = self.at = position.round
@@ -152,7 +152,7 @@ class Cell:
         every = self.experiment.runtime.checkpoint_every
         if self.round >= self.experiment.rounds:
             return False
-        if self.sim.clients.remote and hook(self.sim.algorithm, "binding") is not None:
+        if self.sim.clients.remote and hook(self.sim.method, "binding") is not None:
             return True  # clients may do no finished round again
         return self.round % every == 0 if every else time.monotonic() >= self.save_at
 

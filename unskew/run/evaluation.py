@@ -175,7 +175,7 @@ def _scores_from_clients(
 
     After the last round every client is asked, even if no score is needed, because it then stores its model.
     """
-    model = remote.algorithm.serve(state, None) if "global" in wanted else None
+    model = remote.method.serve(state, None) if "global" in wanted else None
     tested = {} if model is None else _tested(remote, {("global", 0): EvalJob(model, "test")})
     on_global = None if model is None else _score(eval_set.task, tested["global", 0])
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
@@ -194,7 +194,7 @@ def _scores(
     clients: Sequence[ClientId],
 ) -> tuple[Score | None, Scores]:
     """Scores of the global model and of the clients' own, all tested in this process."""
-    model = sim.algorithm.serve(state, None) if "global" in wanted else None
+    model = sim.method.serve(state, None) if "global" in wanted else None
     parts: dict[str, Ragged] = {}
     if "personal" in wanted:
         parts["personal"] = eval_set.test

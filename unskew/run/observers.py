@@ -97,7 +97,7 @@ class _Backdoor(Observer):
         self.success = attack.success(cell.experiment.world.attack, cell.fed, cell.sim.model.server_trainer)
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Metric]:
-        params = cell.sim.algorithm.serve(seen.state, None) if self.success else None
+        params = cell.sim.method.serve(seen.state, None) if self.success else None
         return [self.success(params)] if self.success and params is not None else ()
 
 
@@ -153,7 +153,7 @@ class _Predictions(Observer):
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         kind, setup, experiment = cell.setup.task.kind, cell.setup, cell.experiment
         wanted = seen.last and "global" in experiment.evaluate and (kind.correct or kind.report)
-        model = cell.sim.algorithm.serve(seen.state, None) if wanted else None
+        model = cell.sim.method.serve(seen.state, None) if wanted else None
         if model is None:
             return
         (predicted,) = cell.sim.executor.evaluate([EvalJob(model, "test")])
@@ -255,7 +255,7 @@ class KeptModels(Observer):
         """Keep the global model of a round that is asked for; the best so far may be one."""
         if cell.round not in self._asked(cell, [cell.round]):
             return
-        label, params = cell.method.label, cell.sim.algorithm.serve(cell.state, None)
+        label, params = cell.method.label, cell.sim.method.serve(cell.state, None)
         if params is None:
             cell.run.note_once(f"{label} has no global model: keep_models keeps none of it")
         else:
@@ -290,7 +290,7 @@ class KeptModels(Observer):
             newcomers=_names_of_unseen(fed), best_round=best_round,
         )  # fmt: skip
         with explained(self.folder, cell.run.folder):
-            shared = cell.sim.algorithm.serve(cell.state, None)
+            shared = cell.sim.method.serve(cell.state, None)
             models.save(self.folder, self.card, card, shared, self._own(cell), constants)
         self.own = None
 

@@ -35,7 +35,7 @@ def reports(cell: Cell, state: Any, own: Sequence[str], abandoned: str) -> list[
     Raises:
         ProtocolError: If it cannot be kept, or could not be read: it names a client that there is not.
     """
-    parts: list[object] = list(report_of(cell.sim.algorithm, state))
+    parts: list[object] = list(report_of(cell.sim.method, state))
     for part in parts:
         try:
             info.check(part, cell.fed.num_clients)

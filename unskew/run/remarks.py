@@ -46,7 +46,7 @@ def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[
     run = NewRun(experiment, setup, num_clients)
     yield from filter(None, (look(run) for look in OF_RUNS))
     for method in experiment.methods:
-        texts = (look(run, method.algorithm) for look in OF_METHODS)
+        texts = (look(run, method.method) for look in OF_METHODS)
         yield from (f"{method.label}: {text}" for text in texts if text)
 
 
@@ -142,7 +142,7 @@ def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
 def _head(run: NewRun) -> str:
     """Name the head that a run of the network found, for methods that name it or take what enters it."""
     task = run.experiment.task
-    need = [m.label for m in run.experiment.methods if _needs_head(m.algorithm)]
+    need = [m.label for m in run.experiment.methods if _needs_head(m.method)]
     if not need or task.head is not None or task.model in models.TABLE:
         return ""
     head = some([part or "the whole network" for part in run.setup.task.head])
@@ -152,27 +152,27 @@ def _head(run: NewRun) -> str:
     )
 
 
-def _needs_head(algorithm: Any) -> bool:
-    values = (getattr(record, f.name) for record in records(algorithm) for f in fields(record))
+def _needs_head(method: Any) -> bool:
+    values = (getattr(record, f.name) for record in records(method) for f in fields(record))
     words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
-    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(algorithm))
+    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(method))
 
 
 OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws, _large)
 
 
 # ---------------------------------------------------------------- of a method
-def _losses(run: NewRun, algorithm: Any) -> str:
+def _losses(run: NewRun, method: Any) -> str:
     """Say what the method makes of the clients that a round will lose."""
-    outage, expected = run.experiment.world.outage, hook(algorithm, "expected_losses")
+    outage, expected = run.experiment.world.outage, hook(method, "expected_losses")
     lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
     return str(expected(lost, run.experiment.cohort(run.num_clients))) if lost and expected is not None else ""
 
 
-def _patients(run: NewRun, algorithm: Any) -> str:
+def _patients(run: NewRun, method: Any) -> str:
     """The noise covers an example, and a patient has several."""
     dataset = run.setup.dataset
-    if dataset.patients is None or not hook(algorithm, "covers_examples"):
+    if dataset.patients is None or not hook(method, "covers_examples"):
         return ""
     rows = dataset.patients if dataset.own_test is None else dataset.patients[~dataset.own_test]
     most = int(np.unique(rows.numpy(), return_counts=True)[1].max()) if len(rows) else 0
@@ -184,10 +184,10 @@ def _patients(run: NewRun, algorithm: Any) -> str:
     )
 
 
-def _nothing_personal(run: NewRun, algorithm: Any) -> str:
+def _nothing_personal(run: NewRun, method: Any) -> str:
     """Personal parts that this network does not have make the method another under its name."""
     layout = run.setup.task.layout
-    for record in records(algorithm):
+    for record in records(method):
         groups = getattr(record, "personal", ())
         empty = [group for group in groups if not layout.select((group,))] if isinstance(groups, tuple) else []
         if empty:
@@ -200,15 +200,15 @@ def _nothing_personal(run: NewRun, algorithm: Any) -> str:
     return ""
 
 
-def _remembered(run: NewRun, algorithm: Any) -> str:
+def _remembered(run: NewRun, method: Any) -> str:
     """Clients remember what they sent, and a wrapper changes that on the server."""
-    while isinstance(algorithm, Wrapped):
-        if algorithm.by.on_server and hook(algorithm.of, "amend") is not None:
+    while isinstance(method, Wrapped):
+        if method.by.on_server and hook(method.of, "amend") is not None:
             return (
-                f"its clients remember what they sent, and {type(algorithm.by).__name__} changes that on the server; "
+                f"its clients remember what they sent, and {type(method.by).__name__} changes that on the server; "
                 "where it does, the two no longer agree and training can end beside the optimum"
             )
-        algorithm = algorithm.of
+        method = method.of
     return ""
 
 

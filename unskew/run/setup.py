@@ -23,7 +23,7 @@ from unskew.data.dataset import Dataset, binned
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
-from unskew.experiment.config import Experiment, Method, Runtime, TaskConfig, resolved
+from unskew.experiment.config import Experiment, NamedMethod, Runtime, TaskConfig, resolved
 from unskew.experiment.config import load as read
 from unskew.keys import Key
 from unskew.local import imagery
@@ -127,9 +127,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     if augment is not None:
         augment(dataset.x_train[:2], Key(0).generator())  # refuses what it cannot change, before any work
     for method in experiment.methods:
-        if hook(method.algorithm, "covers_examples") and (
-            scaled := _scaled_by_own(dataset, experiment.task, one_client)
-        ):
+        if hook(method.method, "covers_examples") and (scaled := _scaled_by_own(dataset, experiment.task, one_client)):
             raise ConfigError(
                 f"the noise of {method.label} covers single examples, and {scaled}, so that one example changes all "
                 "others of the client; give numbers that were agreed on, or do not follow from its data"
@@ -138,7 +136,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         if (
             one_client
             and told
-            and hook(method.algorithm, "covers_replies")
+            and hook(method.method, "covers_replies")
             and "classes" not in experiment.task.data_options
         ):
             raise ConfigError(
@@ -392,7 +390,7 @@ def scales_targets(config: TaskConfig, setup: Setup) -> bool:
 
 
 def clients(
-    experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, seed: int
+    experiment: Experiment, method: NamedMethod, setup: Setup, fed: FederatedData, seed: int
 ) -> tuple[LocalTrainer, Population, FederatedData]:
     """Objects that answer the clients' requests, the clients' metadata, and the clients a method trains.
 
@@ -429,15 +427,15 @@ def clients(
     return trainer, population, train
 
 
-def played(experiment: Experiment, method: Method, seed: int, num_clients: int, simulated: bool = True) -> Any:
+def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: int, simulated: bool = True) -> Any:
     """The method as the clients of a seed play it, with malicious clients among them if the world has an attack.
 
     Raises:
         ConfigError: If the attack cannot be made on this method, or not where a client sees its own reply only.
     """
     if _is_pooled(method):
-        return method.algorithm
-    return with_attack(method.algorithm, experiment.world.attack, num_clients, Key(seed), simulated)
+        return method.method
+    return with_attack(method.method, experiment.world.attack, num_clients, Key(seed), simulated)
 
 
 def _drawn(setup: Setup, key: Key) -> Params:
@@ -452,7 +450,7 @@ def _drawn(setup: Setup, key: Key) -> Params:
 
 def simulator(
     experiment: Experiment,
-    method: Method,
+    method: NamedMethod,
     setup: Setup,
     fed: FederatedData,
     seed: int,
@@ -460,11 +458,11 @@ def simulator(
 ) -> tuple[Simulator[Any], FederatedData]:
     """The simulator of one method and seed, and the clients it trains; `workers` is a pool and its cell's number."""
     trainer, population, train = clients(experiment, method, setup, fed, seed)
-    algorithm = played(experiment, method, seed, fed.num_clients)
-    executor = setup.executor_kind.make(CellParts(trainer, algorithm, *(workers or ())))
+    playing = played(experiment, method, seed, fed.num_clients)
+    executor = setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
     alone = _is_pooled(method)
     sim = Simulator(
-        algorithm,
+        playing,
         population,
         executor,
         seed=seed,
@@ -476,8 +474,8 @@ def simulator(
     return sim, train
 
 
-def _is_pooled(method: Method) -> bool:
-    return bool(hook(method.algorithm, "pooled"))
+def _is_pooled(method: NamedMethod) -> bool:
+    return bool(hook(method.method, "pooled"))
 
 
 # ---------------------------------------------------------------- where the clients are
@@ -504,13 +502,19 @@ class Backend:
         return divide(experiment, setup.dataset, seed)
 
     def check_method(
-        self, experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]
+        self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
         """Refuse what the first round would refuse."""
         check_method(experiment, method, setup, feds)
 
     def runtime(
-        self, experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, cell: int, pool: JobPool | None
+        self,
+        experiment: Experiment,
+        method: NamedMethod,
+        setup: Setup,
+        fed: FederatedData,
+        cell: int,
+        pool: JobPool | None,
     ) -> tuple[Driver[Any], FederatedData]:
         """The runtime that carries out a cell's plans, and the clients the method trains."""
         seed, _ = cells(experiment)[cell]
@@ -533,7 +537,7 @@ def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[i
 
 
 # ---------------------------------------------------------------- workers
-def cells(experiment: Experiment) -> list[tuple[int, Method]]:
+def cells(experiment: Experiment) -> list[tuple[int, NamedMethod]]:
     """Seed and method of each cell of a run, in the run's order."""
     return [(seed, method) for seed in experiment.seeds for method in experiment.methods]
 
@@ -587,7 +591,7 @@ def pool(
     return processes
 
 
-def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
     """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
     prior that is unavailable or does not take such inputs, data without the domains that a method uses.
 
@@ -603,13 +607,13 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
             _check_inputs(method, setup)
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
-            if known and (check_examples := hook(method.algorithm, "check_examples")) is not None:
+            if known and (check_examples := hook(method.method, "check_examples")) is not None:
                 check_examples(int(train.label_counts.sum(1).max()))
             if i == 0:
                 state = sim.start()
                 if fed.unseen is not None:
-                    served_to(method.algorithm, state, fed.num_clients)
-            for local in (record for record in records(method.algorithm) if isinstance(record, SgdConfig)):
+                    served_to(method.method, state, fed.num_clients)
+            for local in (record for record in records(method.method) if isinstance(record, SgdConfig)):
                 _check_local(local, setup)
                 if known:
                     _check_steps(local, setup, train)
@@ -617,12 +621,12 @@ def check_method(experiment: Experiment, method: Method, setup: Setup, feds: Map
         raise type(error)(f"{method.label}: {error}") from error
 
 
-def _check_inputs(method: Method, setup: Setup) -> None:
+def _check_inputs(method: NamedMethod, setup: Setup) -> None:
     """Refuse data without the domains, or a network without the features, that a method uses."""
-    setting = hook(method.algorithm, "needs_domains")
+    setting = hook(method.method, "needs_domains")
     if setting and setup.dataset.domains is None:
         raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
-    if "features" in needs_of(method.algorithm):
+    if "features" in needs_of(method.method):
         network = FeatureNetwork(setup.task.module().float().eval(), setup.task.head)
         with torch.no_grad(), Key(0).ambient():
             if not network(setup.dataset.x_train[:2])[0].numel():
@@ -660,13 +664,13 @@ def _check_batches(train: FederatedData) -> None:
         )
 
 
-def check_prior(method: Method, setup: Setup) -> None:
+def check_prior(method: NamedMethod, setup: Setup) -> None:
     """Load the prior that a method uses, if it uses one, and refuse data that it does not take.
 
     Raises:
         ConfigError, DataError: If there is no such prior here, or the data are no images for it.
     """
-    prior = hook(method.algorithm, "prior")
+    prior = hook(method.method, "prior")
     if isinstance(prior, str):
         data = setup.dataset
         imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)

@@ -43,7 +43,7 @@ class Newcomers:
     """The clients of one seed that come after training, numbered after those that trained.
 
     Attributes:
-        algorithm: The method they meet.
+        method: The method they meet.
         task: Says what is measured.
         trainer: Holds their data beside that of the clients that trained.
         histograms: Their training examples of each class, (newcomers, classes) int64.
@@ -54,7 +54,7 @@ class Newcomers:
         epochs: Passes over their own data in adapting.
     """
 
-    algorithm: Any
+    method: Any
     task: Task
     trainer: LocalTrainer
     histograms: torch.Tensor
@@ -88,28 +88,28 @@ class Newcomers:
 
     def models(self, state: Any, me: Me) -> tuple[Params | None, Params | None]:
         """A newcomer's model as served, and adapted."""
-        served = served_to(self.algorithm, state, me.id)
+        served = served_to(self.method, state, me.id)
         whole = [self.put_together(me, model) for model in served]
         if len(whole) > 1:
             losses = [self.training_loss(of[0], me) for of in whole]
             best = [whole[j] for j in sorted(range(len(whole)), key=lambda j: (math.isnan(losses[j]), losses[j]))]
-            whole = best[: hook(self.algorithm, "newcomer_memberships")]
+            whole = best[: hook(self.method, "newcomer_memberships")]
         model, ready = whole[0]
         if model is None:
             return None, None
         if len(whole) > 1:
             model = weighted_mean([m for m, _ in whole if m is not None], [1.0] * len(whole))
-        own = personalise_of(self.algorithm)
+        own = personalise_of(self.method)
         if not ready and own is not None:  # its rule for a client without memory is to train
             return model, self.run("personalise", own, me, served[0])
-        return model, self.run("adapt", adaptation(self.algorithm, self.epochs), me, model)
+        return model, self.run("adapt", adaptation(self.method, self.epochs), me, model)
 
     def put_together(self, me: Me, served: Params | None) -> tuple[Params | None, bool]:
         """The model that a newcomer has before it trains, and whether the method's `personalise` has made it.
 
         Tensors that the method keeps on clients are the initial ones.
         """
-        own = personalise_of(self.algorithm)
+        own = personalise_of(self.method)
         if own is None:
             return served, True
         ended, model = without_local_work(StepJob("personalise", own, me, served, None))
@@ -130,18 +130,18 @@ class Newcomers:
         return params
 
 
-def served_to(algorithm: Any, state: Any, newcomer: ClientId) -> tuple[Params | None, ...]:
+def served_to(method: Any, state: Any, newcomer: ClientId) -> tuple[Params | None, ...]:
     """The models that a method has for a client it has never met, at least one; None is that it has none.
 
     Raises:
         ProtocolError: If the method only knows clients that trained.
     """
-    candidates = hook(algorithm, "newcomer_models")
+    candidates = hook(method, "newcomer_models")
     try:
-        return (algorithm.serve(state, newcomer),) if candidates is None else tuple(candidates(state))
+        return (method.serve(state, newcomer),) if candidates is None else tuple(candidates(state))
     except (LookupError, StopIteration):
         raise ProtocolError(
-            f"{name_of(algorithm)} serves no model to a client it has never met; give it newcomer_models(state), the "
+            f"{name_of(method)} serves no model to a client it has never met; give it newcomer_models(state), the "
             "models among which a newcomer chooses, or leave unseen out"
         ) from None
 
@@ -163,13 +163,13 @@ def newcomers_of(sim: Simulator[Any], task: Task, fed: FederatedData, seed: int,
     counts = torch.from_numpy(fed.unseen.label_counts)
     test = fed.unseen.clients.test.to(trainer.device)
     initial = sim.population.initial
-    return Newcomers(sim.algorithm, task, own, counts, test, fed.num_clients, seed, initial, epochs)
+    return Newcomers(sim.method, task, own, counts, test, fed.num_clients, seed, initial, epochs)
 
 
-def adaptation(algorithm: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
+def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
     """The step by which a newcomer adapts: the method's `adapt`, or training as in its `local` for so many epochs."""
-    own = hook(algorithm, "adapt")
-    config = hook(algorithm, "local")
+    own = hook(method, "adapt")
+    config = hook(method, "local")
     config = config if isinstance(config, SgdConfig) else SgdConfig()
 
     def adapt(me: Me, params: Params, memory: Any) -> Step[Params]:

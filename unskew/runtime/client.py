@@ -79,7 +79,7 @@ class ClientSetup:
     """Objects a client needs for one seed and method.
 
     Attributes:
-        algorithm: Method whose steps are run.
+        method: Method whose steps are run.
         trainer: Does the local training that steps request.
         me: (client, round, key) -> the client's view of itself.
         initial: Initial model, which the client can build by itself.
@@ -88,7 +88,7 @@ class ClientSetup:
         keep_model: Writes the final model into the client's own folder; None keeps no model.
     """
 
-    algorithm: Any
+    method: Any
     trainer: LocalTrainer
     me: Callable[[ClientId, int, Key], Me]
     initial: Params
@@ -348,10 +348,10 @@ def _compute(
     """Run the requested step."""
     context, client = head.context, runtime.client
     setup = runtime.open_setup(context.cell)
-    steps, signatures = steps_of(setup.algorithm), wire.signatures(setup.algorithm)
+    steps, signatures = steps_of(setup.method), wire.signatures(setup.method)
     if head.step not in steps:
         raise WireError(f"there is no step {head.step[:40]!r}; known: {', '.join(steps)}")
-    validator, memory_type = _validator(runtime, setup), wire.memory_type(setup.algorithm)
+    validator, memory_type = _validator(runtime, setup), wire.memory_type(setup.method)
     before = _latest_answer(folder, names, context, head.since)
     mine = None if before is None else wire.decode(before.memory, memory_type)
     message = _resolve_message(runtime, head, parts, folder, validator, signatures[head.step].message, setup)
@@ -370,7 +370,7 @@ def _compute(
         raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
     reply, memory = done.value
     check_own_count(head.step, reply, me.n)
-    binding = hook(setup.algorithm, "binding")
+    binding = hook(setup.method, "binding")
     if binding is not None and (to := binding(head.step, message)) is not None:
         # By cell and round alone: a server that says it is another run, or began anew, gets nothing else either.
         bind(runtime.state / "bound.jsonl", f"{context.cell}/{context.round}", to)
@@ -392,7 +392,7 @@ def _compute(
 
 def _metrics(runtime: ClientRuntime, setup: ClientSetup) -> bool:
     """True if counts, losses and test results may be reported: they have no noise, so never under a method that has."""
-    return runtime.metrics and not hook(setup.algorithm, "has_dp_noise")
+    return runtime.metrics and not hook(setup.method, "has_dp_noise")
 
 
 def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, message: Any, what: str) -> None:
@@ -401,7 +401,7 @@ def _charge(runtime: ClientRuntime, setup: ClientSetup, head: StepRequest, messa
     Raises:
         WireError: If the budget is spent.
     """
-    spending = hook(setup.algorithm, "spending")
+    spending = hook(setup.method, "spending")
     if spending is None:
         return
     context = head.context
@@ -462,7 +462,7 @@ def _resolve_message(
 ) -> Any:
     """Decode the message, with held values in place of their references."""
     message = validator.decode(parts[0], of)
-    held_type = wire.held_type(setup.algorithm)
+    held_type = wire.held_type(setup.method)
     moved = {h: validator.decode(data, held_type) for h, data in zip(head.moved, parts[1:], strict=True)}
     references: list[Held] = []
 
@@ -516,11 +516,11 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
     model: Params | None = _validator(runtime, setup).decode(parts[0], Params) if head.served else None
     memory = b""
-    personalise = personalise_of(setup.algorithm)
+    personalise = personalise_of(setup.method)
     if personalise is not None:
         kept = _latest_answer(folder, _answer_ids(folder), context, head.since)
         memory = b"" if kept is None else kept.memory
-        mine = None if kept is None else wire.decode(memory, wire.memory_type(setup.algorithm))
+        mine = None if kept is None else wire.decode(memory, wire.memory_type(setup.method))
         key = Key(setup.seed) / "round" / context.round / "client" / runtime.client / "personalise"
         me, given = _me(runtime, setup, context, key, "personalise"), moved((model, mine), setup.trainer.device)
         model = run_step(setup.trainer, StepJob("personalise", personalise, me, *given)).value

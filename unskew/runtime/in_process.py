@@ -26,7 +26,7 @@ from unskew.local.executor import (
     Stored,
     Trainer,
 )
-from unskew.protocol import Algorithm, ClientId, Held, Keep, Layout, Me, held_in, map_held, map_keep, steps_of
+from unskew.protocol import ClientId, Held, Keep, Layout, Me, Method, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import NetworkTransfer, Score
@@ -90,7 +90,7 @@ class InProcessClients:
     """Clients in this process.
 
     Args:
-        algorithm: Method whose steps they run.
+        method: Method whose steps they run.
         population: Their data's sizes, and the model.
         executor: Does their local work.
         key: Root of all randomness.
@@ -104,13 +104,13 @@ class InProcessClients:
     rounds_begun = 0
 
     def __init__(
-        self, algorithm: Algorithm[Any], population: Population, executor: Executor, key: Key, codec: bool = False
+        self, method: Method[Any], population: Population, executor: Executor, key: Key, codec: bool = False
     ) -> None:
         self.population, self.executor, self.key, self.codec = population, executor, key, codec
         self.ids = population.clients
-        self.memory, self.memory_type = Memory(), wire.memory_type(algorithm)
-        self.steps, self.signatures = steps_of(algorithm), wire.signatures(algorithm)
-        self.held_type = wire.held_type(algorithm)
+        self.memory, self.memory_type = Memory(), wire.memory_type(method)
+        self.steps, self.signatures = steps_of(method), wire.signatures(method)
+        self.held_type = wire.held_type(method)
         self.model_bytes = sum(t.numel() * t.element_size() for t in population.initial.values())
         model = population.model
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
@@ -308,7 +308,7 @@ class Simulator(Driver[S]):
     """Runs one method on clients in this process.
 
     Args:
-        algorithm: Method to run.
+        method: Method to run.
         population: Clients to run it on.
         executor: Does the clients' local work.
         seed: Root of all randomness.
@@ -326,7 +326,7 @@ class Simulator(Driver[S]):
 
     def __init__(
         self,
-        algorithm: Algorithm[S],
+        method: Method[S],
         population: Population,
         executor: Executor,
         *,
@@ -336,9 +336,9 @@ class Simulator(Driver[S]):
         channel: Channel | None = None,
         codec: bool = False,
     ) -> None:
-        clients = InProcessClients(algorithm, population, executor, Key(seed), codec)
+        clients = InProcessClients(method, population, executor, Key(seed), codec)
         super().__init__(
-            algorithm,
+            method,
             population.model,
             clients,
             seed=seed,

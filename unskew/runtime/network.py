@@ -28,13 +28,13 @@ from unskew.keys import Key
 from unskew.local.executor import Executor, answer_untrained
 from unskew.protocol import (
     SERVER_ID,
-    Algorithm,
     ClientId,
     Fold,
     Held,
     Keep,
     Layout,
     Me,
+    Method,
     drive,
     held_at,
     hook,
@@ -119,7 +119,7 @@ class RemoteClients:
     something; a client that has lost its memory refuses to take part and says so.
 
     Args:
-        algorithm: Method whose steps they run.
+        method: Method whose steps they run.
         model: Task and model it is run on.
         num_clients: Number of clients of the federation, connected or not.
         membership: Clients that are connected.
@@ -143,7 +143,7 @@ class RemoteClients:
 
     def __init__(
         self,
-        algorithm: Algorithm[Any],
+        method: Method[Any],
         model: ServerModel,
         num_clients: int,
         membership: Membership,
@@ -158,24 +158,24 @@ class RemoteClients:
         spool: Path | None = None,
         gather: Callable[[], None] = lambda: None,
     ) -> None:
-        if hook(algorithm, "pooled") and num_clients > 1:
+        if hook(method, "pooled") and num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
-        wire.memory_type(algorithm)
+        wire.memory_type(method)
         self.model, self.membership, self.executor = model, membership, executor
         self.ids = tuple(range(num_clients))
         self.key, self.cell, self.limits = key, cell, limits
         self.memory, self.memory_type = Memory(), int
-        self.steps, self.signatures = steps_of(algorithm), wire.signatures(algorithm)
-        self.held_type = wire.held_type(algorithm)
+        self.steps, self.signatures = steps_of(method), wire.signatures(method)
+        self.held_type = wire.held_type(method)
         limit = limit_bytes(model.initial, limits.models)
         sizes = sizes_of(model.num_classes, model.layout, model.initial)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
-        self.validate_reply: ReplyCheck | None = hook(algorithm, "validate_reply")
+        self.validate_reply: ReplyCheck | None = hook(method, "validate_reply")
         self.spool, self._begin, self._count, self.gather = spool, begin, count, gather
         self.rounds_begun = 0
         self._begun: tuple[tuple[int, int], ...] = ()
         self.seed_index = seed_index
-        self.weighs_examples = hook(algorithm, "weighting") != "uniform"
+        self.weighs_examples = hook(method, "weighting") != "uniform"
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []

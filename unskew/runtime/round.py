@@ -23,13 +23,13 @@ from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import FIRST, Executor, Stored, Trainer
 from unskew.local.sequential import server_device
 from unskew.protocol import (
-    Algorithm,
     Ask,
     ClientId,
     Collect,
     Federation,
     Held,
     Layout,
+    Method,
     Plan,
     Probe,
     drive,
@@ -292,7 +292,7 @@ class Driver(Generic[S]):
     """Runs one method's rounds.
 
     Args:
-        algorithm: Method to run.
+        method: Method to run.
         model: Task and model it is run on.
         clients: Clients it is run on.
         seed: Root of all randomness.
@@ -312,7 +312,7 @@ class Driver(Generic[S]):
 
     def __init__(
         self,
-        algorithm: Algorithm[S],
+        method: Method[S],
         model: ServerModel,
         clients: Clients,
         *,
@@ -323,12 +323,12 @@ class Driver(Generic[S]):
     ) -> None:
         if clients_per_round is not None and clients_per_round < 1:
             raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
-        check_frozen(algorithm)
-        self.algorithm, self.model, self.clients = algorithm, model, clients
+        check_frozen(method)
+        self.method, self.model, self.clients = method, model, clients
         self.key = Key(seed)
         self.cohort = clients_per_round or len(clients.ids)
         self.outage, self.channel = outage or Outage(), channel or Even()
-        self.steps = steps_of(algorithm)
+        self.steps = steps_of(method)
         self._failures: list[LostReply] = []  # of rounds that raised
         self.abandoned_last = 0
         self.left_out: dict[ClientId, str] = {}
@@ -353,20 +353,20 @@ class Driver(Generic[S]):
         Raises:
             ProtocolError: If it is not of the annotated type, or the initial model was changed to make it.
         """
-        who, initial = f"init of {name_of(self.algorithm)}", marks(self.model.initial, content=True)
-        state = self.algorithm.init(self.model.initial, self.federation(0))
+        who, initial = f"init of {name_of(self.method)}", marks(self.model.initial, content=True)
+        state = self.method.init(self.model.initial, self.federation(0))
         if isinstance(state, GeneratorType):
             raise ProtocolError(f"{who} has a yield in it and may ask nobody; leave that to round")
         check_unchanged(initial, self.model.initial, who, "the model it is given")
-        check_type(state, wire.state_type(self.algorithm), f"the state that {who} returns")
+        check_type(state, wire.state_type(self.method), f"the state that {who} returns")
         return state
 
     def plan(self, state: S, t: int) -> Plan[S]:
         """Begin the plan of a round; one that is no generator would ask nobody, and change nothing unnoticed."""
-        plan = self.algorithm.round(state, self.federation(t))
+        plan = self.method.round(state, self.federation(t))
         if not isinstance(plan, GeneratorType):
             raise ProtocolError(
-                f"{type(self.algorithm).__name__}.round is no generator, so it asks no client; write "
+                f"{type(self.method).__name__}.round is no generator, so it asks no client; write "
                 '"replies = yield from ask(...)"'
             )
         return plan
@@ -444,13 +444,13 @@ class Driver(Generic[S]):
                 new: S = drive(self.plan(state, t), exchanges.answer)
                 if new is None and state is not None:
                     raise ProtocolError(
-                        f"{type(self.algorithm).__name__}.round returned nothing in round {t}; it must return the next "
+                        f"{type(self.method).__name__}.round returned nothing in round {t}; it must return the next "
                         "state"
                     )
                 if given is not None:
-                    who = f"round of {name_of(self.algorithm)}"
+                    who = f"round of {name_of(self.method)}"
                     check_unchanged(given, state, who, "the state it is given")
-                    check_type(new, wire.state_type(self.algorithm), f"the state that {who} returns in round {t}")
+                    check_type(new, wire.state_type(self.method), f"the state that {who} returns in round {t}")
                     for client, (memory, before) in exchanges.remembered.items():
                         check_unchanged(before, memory, who, f"what client {client} remembers of its reply")
                 suspects = {
@@ -478,7 +478,7 @@ class Driver(Generic[S]):
         """Find remote clients whose replies made the global model diverge."""
         if not self.clients.remote:
             return {}
-        return exchanges.clients.suspects(self.algorithm.serve(before, None), self.algorithm.serve(after, None))
+        return exchanges.clients.suspects(self.method.serve(before, None), self.method.serve(after, None))
 
     def federation(self, t: int) -> Federation:
         """The plan's view of the federation in round `t`."""
@@ -503,8 +503,8 @@ class Driver(Generic[S]):
         Each is the model served to the client, adapted by `personalise` if there is one.  It is for evaluation: nothing
         is charged and nothing remembered.  Models of remote clients stay with them.
         """
-        served = {c: self.algorithm.serve(state, c) for c in clients}
-        return self.clients.own_models(served, personalise_of(self.algorithm), t)
+        served = {c: self.method.serve(state, c) for c in clients}
+        return self.clients.own_models(served, personalise_of(self.method), t)
 
     def evaluate_on_clients(
         self, state: S, t: int, parts: Sequence[str], last: bool = False, clients: Sequence[ClientId] | None = None
@@ -514,7 +514,7 @@ class Driver(Generic[S]):
         A client that does not answer is absent from the scores, and among the failures.  After the last round the
         client keeps its model.
         """
-        served = {c: self.algorithm.serve(state, c) for c in (self.clients.ids if clients is None else clients)}
+        served = {c: self.method.serve(state, c) for c in (self.clients.ids if clients is None else clients)}
         return self.clients.evaluate(served, t, parts, last)
 
     def drain_warnings(self) -> tuple[str, ...]:

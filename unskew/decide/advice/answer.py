@@ -17,7 +17,7 @@ from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
 from unskew.report import render
@@ -151,7 +151,7 @@ class Advice:
         return tuple(constant.beside(of, self.sites.constants, self.sites.measure) for of in means)
 
     @property
-    def method(self) -> Method:
+    def method(self) -> NamedMethod:
         """The method that is recommended: that of the answer, unless sites are better off alone."""
         chosen = self.check.answering(self.race)
         if self.verdict == "alone" or chosen is None:
@@ -431,7 +431,7 @@ def advised_name(asked: Experiment) -> str:
     return f"{asked.name}, as advised"
 
 
-def _longer(method: Method, factor: float) -> Method:
+def _longer(method: NamedMethod, factor: float) -> NamedMethod:
     """The method with so many times the local work in a round."""
     local = dict(method.options["local"])
     unit = "local_steps" if "local_steps" in local else "local_epochs"

@@ -16,7 +16,7 @@ from unskew.decide.scores import Scores, difference, together
 from unskew.decide.sites import Constraints, OutOfTime, Sites
 from unskew.decide.training import Groups, Trained, TrainingJob, trained
 from unskew.experiment import config, from_python
-from unskew.experiment.config import Method
+from unskew.experiment.config import NamedMethod
 from unskew.tasks.measure import Measure
 from unskew.words import listed, with_names
 
@@ -65,7 +65,7 @@ class Candidate:
         found: Groups that it was given, or that it reports in the first fold.
     """
 
-    method: Method
+    method: NamedMethod
     groups: Groups = ()
     scores: dict[int, Scores] = field(default_factory=dict)
     out: str = ""
@@ -118,7 +118,7 @@ def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
     return local if factor == 1.0 or "lr" not in local else {**local, "lr": float(f"{local['lr'] * factor:.3g}")}
 
 
-def at_edge(method: Method, sites: Sites) -> Literal["highest", "lowest", ""]:
+def at_edge(method: NamedMethod, sites: Sites) -> Literal["highest", "lowest", ""]:
     """Return whether a method's local rate is the highest or lowest of those that are tried; empty if neither."""
     local, rate = local_of(sites), method.options.get("local", {}).get("lr")
     tried = [_rated(local, factor)["lr"] for factor in RATES] if "lr" in local else []
@@ -127,7 +127,7 @@ def at_edge(method: Method, sites: Sites) -> Literal["highest", "lowest", ""]:
     return "highest" if rate >= max(tried) else "lowest" if rate <= min(tried) else ""
 
 
-def _method(name: str, label: str, local: dict[str, Any], **options: Any) -> Method:
+def _method(name: str, label: str, local: dict[str, Any], **options: Any) -> NamedMethod:
     return config.method(name, {"local": local, **options}, label)
 
 
@@ -182,7 +182,7 @@ def candidates(
     return entries
 
 
-def _apart_from_rate(method: Method) -> str:
+def _apart_from_rate(method: NamedMethod) -> str:
     """Return what identifies a method apart from its local rate: entries that differ in that only are one."""
     local = {key: value for key, value in method.options.get("local", {}).items() if key != "lr"}
     return repr((method.name, sorted({**method.options, "local": sorted(local.items())}.items())))

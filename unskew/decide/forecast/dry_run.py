@@ -23,7 +23,7 @@ from torch import Tensor
 from unskew import machine
 from unskew.data.federated import FederatedData
 from unskew.errors import MemoryShortage
-from unskew.experiment.config import Experiment, Method
+from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import Passes, whole
 from unskew.keys import Key
 from unskew.ledger import Direction, totals
@@ -95,7 +95,7 @@ class Code:
 class PreparedMethod:
     """One method under one seed, ready to be driven or timed; `window` is that of the run's executor."""
 
-    method: Method
+    method: NamedMethod
     seed: int
     trainer: LocalTrainer
     population: Population
@@ -130,7 +130,7 @@ class DryRun:
     abandoned: int
 
 
-def prepare(experiment: Experiment, method: Method, setup: Setup, fed: FederatedData, seed: int) -> PreparedMethod:
+def prepare(experiment: Experiment, method: NamedMethod, setup: Setup, fed: FederatedData, seed: int) -> PreparedMethod:
     """A method's clients under a seed, as a run would make them."""
     trainer, population, train = run_setup.clients(experiment, method, setup, fed, seed)
     workers = experiment.runtime.workers or machine.cores()
@@ -160,7 +160,7 @@ def dry_run(
     executor = _DryExecutor(prepared, moved, until, code)
     cohort = 1 if prepared.pooled else experiment.cohort(len(prepared.population.clients))
     sim: Simulator[Any] = Simulator(
-        prepared.method.algorithm,
+        prepared.method.method,
         replace(prepared.population, server_trainer=executor),
         executor,
         seed=prepared.seed,
@@ -191,7 +191,7 @@ def dry_run(
             )
             evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False, clients=clients)
         evaluation = requests
-    means = PARTIAL_MEANS + cohort * held_uploads(prepared.method.algorithm)
+    means = PARTIAL_MEANS + cohort * held_uploads(prepared.method.method)
     return DryRun(
         driven,
         evaluation,
@@ -435,7 +435,7 @@ def _name(fn: Callable[..., Any]) -> str:
 
 # ---------------------------------------------------------------- class counts only
 def untrained_rounds(
-    algorithm: Any,
+    method: Any,
     histograms: Tensor,
     count: int,
     *,
@@ -446,7 +446,7 @@ def untrained_rounds(
     """Rounds of a method whose clients end training where they began: models and passes it reports, and its messages.
 
     Args:
-        algorithm: Method to run; its clients may ask only for local training.
+        method: Method to run; its clients may ask only for local training.
         histograms: Examples of each class by client, (clients, classes) int64.
         count: Number of communication rounds.
         seed, channel: Settings of a run.
@@ -457,11 +457,11 @@ def untrained_rounds(
     """
     params: Params = {"w": torch.zeros(parameters)}
     population = Population(histograms, Layout(("w",)), params, lambda _: params)
-    sim: Simulator[Any] = Simulator(algorithm, population, _Untrained(), seed=seed, channel=channel)
+    sim: Simulator[Any] = Simulator(method, population, _Untrained(), seed=seed, channel=channel)
     state = sim.start()
     for t in range(1, count + 1):
         state, trace = sim.round(state, t)
-        yield (whole(report_of(algorithm, state), Passes) or Passes()), trace
+        yield (whole(report_of(method, state), Passes) or Passes()), trace
 
 
 class _Untrained:

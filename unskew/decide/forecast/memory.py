@@ -42,7 +42,7 @@ def memory_parts(
     as_bytes = isinstance(data.x_train, ByteImages)
     sizes = prepared.population.histograms.sum(1)
     largest, clients = int(sizes.max()), len(sizes)
-    executor = kind.make(CellParts(prepared.trainer, prepared.method.algorithm)) if kind.together else None
+    executor = kind.make(CellParts(prepared.trainer, prepared.method.method)) if kind.together else None
     stacked = executor if isinstance(executor, Stacked) else None
 
     # The training that takes most: bytes, examples in a batch, clients side by side.

@@ -35,7 +35,7 @@ from unskew.decide.forecast.measure import affine, timed
 from unskew.decide.forecast.memory import device_limit, memory_parts, model_bytes
 from unskew.decide.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
 from unskew.errors import ConfigError, ProtocolError, QuorumError, UnskewError, shortage
-from unskew.experiment.config import Experiment, Method, Stop
+from unskew.experiment.config import Experiment, NamedMethod, Stop
 from unskew.keys import Key
 from unskew.ledger import DIRECTIONS
 from unskew.local.data import steps_of_job
@@ -166,9 +166,9 @@ def _notes(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedDat
     """Notes that follow from the run's settings, as of privacy."""
     clients = next(iter(feds.values())).num_clients
     given = experiment.rounds, clients, experiment.cohort(clients)
-    planned = [(m.label, hook(m.algorithm, "planned")) for m in experiment.methods]
+    planned = [(m.label, hook(m.method, "planned")) for m in experiment.methods]
     notes = [f"{label}: {of(*given)}" for label, of in planned if of is not None]
-    noises = [(hook(m.algorithm, "training_noise"), seed) for seed, m in run_setup.cells(experiment)]
+    noises = [(hook(m.method, "training_noise"), seed) for seed, m in run_setup.cells(experiment)]
     notes += privacy.together(of(seed, *given) for of, seed in noises if of is not None)
     if setup.executor_kind.together:
         notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
@@ -192,7 +192,7 @@ class _Driven:
         experiment: Experiment,
         setup: Setup,
         feds: Mapping[int, FederatedData],
-        method: Method,
+        method: NamedMethod,
         until: float,
         notes: list[str],
     ) -> None:

@@ -19,7 +19,7 @@ from unskew.decide.sites import Sites, measurable
 from unskew.decide.training import Training, TrainingWork, as_json, threads
 from unskew.decide.tuning.space import present, with_values
 from unskew.errors import ConfigError, DataError, DivergedError, RunError
-from unskew.experiment.config import Method
+from unskew.experiment.config import NamedMethod
 from unskew.keys import Key
 from unskew.schema import Search
 
@@ -108,19 +108,19 @@ class Searched:
         best: Position of the best complete one; None if there is none.
     """
 
-    method: Method
+    method: NamedMethod
     ranges: Mapping[str, Search]
     trials: tuple[Trial, ...]
     best: int | None
 
     @property
-    def tuned(self) -> Method:
+    def tuned(self) -> NamedMethod:
         """The method with the best trial's values."""
         return self.method if self.best is None else with_values(self.method, self.trials[self.best].values)
 
 
 def search(
-    sites: Sites, method: Method, ranges: Mapping[str, Search], budget: Budget, note: Callable[[str], None]
+    sites: Sites, method: NamedMethod, ranges: Mapping[str, Search], budget: Budget, note: Callable[[str], None]
 ) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Searched]:
     """The plan of a method's search."""
     trials: list[Trial] = []
@@ -237,7 +237,12 @@ class TuningWork(TrainingWork):
 
 
 def _asked(
-    sites: Sites, method: Method, ranges: Mapping[str, Search], pruner: Pruner, earlier: Sequence[Trial], number: int
+    sites: Sites,
+    method: NamedMethod,
+    ranges: Mapping[str, Search],
+    pruner: Pruner,
+    earlier: Sequence[Trial],
+    number: int,
 ) -> tuple[Any, dict[str, float]]:
     """A trial of Optuna's, in a study that knows the trials of earlier batches and no others; and its values."""
     optuna = optuna_module()

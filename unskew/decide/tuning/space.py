@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from unskew import algorithms, schema
 from unskew.experiment import config
-from unskew.experiment.config import Method
+from unskew.experiment.config import NamedMethod
 from unskew.schema import Search
 
 LR = "local.lr"
@@ -18,7 +18,7 @@ LOWER, UPPER = 1 / 30, 10.0
 """Ends of the range of a local learning rate, in units of the experiment's."""
 
 
-def ranges_of(method: Method) -> dict[str, Search]:
+def ranges_of(method: NamedMethod) -> dict[str, Search]:
     """Return the ranges of a method's hyperparameters by name, `local.lr` first; each holds the present value.
 
     A range over the logarithm is not widened to a value of zero: that stands for leaving the hyperparameter out.
@@ -33,13 +33,13 @@ def ranges_of(method: Method) -> dict[str, Search]:
     return ranges
 
 
-def present(method: Method, ranges: Mapping[str, Search]) -> dict[str, float]:
+def present(method: NamedMethod, ranges: Mapping[str, Search]) -> dict[str, float]:
     """Return the values that a method has, of those that lie in their ranges."""
     values = {name: _value(method, name) for name in ranges}
     return {n: v for n, v in values.items() if isinstance(v, float | int) and ranges[n].low <= v <= ranges[n].high}
 
 
-def with_values(method: Method, values: Mapping[str, float]) -> Method:
+def with_values(method: NamedMethod, values: Mapping[str, float]) -> NamedMethod:
     """Return the method with other values of its hyperparameters."""
     options = {**method.options, **{n: v for n, v in values.items() if n != LR}}
     if LR in values:
@@ -47,7 +47,7 @@ def with_values(method: Method, values: Mapping[str, float]) -> Method:
     return config.method(method.name, options, method.label)
 
 
-def _value(method: Method, name: str) -> Any:
+def _value(method: NamedMethod, name: str) -> Any:
     return method.options.get("local", {}).get("lr") if name == LR else method.options.get(name)
 
 

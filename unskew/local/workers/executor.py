@@ -35,10 +35,10 @@ class Workers:
 
     name = "workers"
 
-    def __init__(self, pool: JobPool, cell: int, algorithm: Any) -> None:
+    def __init__(self, pool: JobPool, cell: int, method: Any) -> None:
         self._pool, self._cell = pool, cell
-        self._memory, self._held = wire.memory_type(algorithm), wire.held_type(algorithm)
-        self._replies = {name: s.reply for name, s in wire.signatures(algorithm).items()}
+        self._memory, self._held = wire.memory_type(method), wire.held_type(method)
+        self._replies = {name: s.reply for name, s in wire.signatures(method).items()}
 
     def window(self, model_bytes: int) -> int:
         """Return the number of clients whose models have room together, and four for each worker at least."""
@@ -141,7 +141,7 @@ class Workers:
 
 def make_workers(parts: CellParts) -> Workers:
     """Make the executor of one method under one seed."""
-    return Workers(parts.pool, parts.cell, parts.algorithm)
+    return Workers(parts.pool, parts.cell, parts.method)
 
 
 def _start(parts: PoolParts) -> Pool:

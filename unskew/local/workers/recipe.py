@@ -18,12 +18,12 @@ class WorkerSetup:
     """Objects a worker needs for one method under one seed.
 
     Attributes:
-        algorithm: The method, whose steps are run.
+        method: The method, whose steps are run.
         trainer: Answers the steps' requests, and evaluates models.
         me: (client, round, key, step) -> what the client knows about itself.
     """
 
-    algorithm: Any
+    method: Any
     trainer: LocalTrainer
     me: Callable[[ClientId, int, Key, str], Me]
 
@@ -31,23 +31,23 @@ class WorkerSetup:
     @cached_property
     def steps(self) -> dict[str, Callable[..., Any]]:
         """The method's steps by name."""
-        return steps_of(self.algorithm)
+        return steps_of(self.method)
 
     @cached_property
     def messages(self) -> dict[str, Any]:
         """Type of the message that each step is sent; `personalise` is called like a step."""
-        message_types = {name: s.message for name, s in wire.signatures(self.algorithm).items()}
+        message_types = {name: s.message for name, s in wire.signatures(self.method).items()}
         return {**message_types, "personalise": Params | None}
 
     @cached_property
     def memory(self) -> Any:
         """Type of what a client remembers."""
-        return wire.memory_type(self.algorithm)
+        return wire.memory_type(self.method)
 
     @cached_property
     def held(self) -> Any:
         """Type of what a step keeps."""
-        return wire.held_type(self.algorithm)
+        return wire.held_type(self.method)
 
 
 Open = Callable[[int], WorkerSetup]

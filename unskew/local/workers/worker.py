@@ -80,14 +80,14 @@ def answer(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> tuple[
     """Answer one request: what is known of the answer, and its values by name."""
     if head["do"] == "evaluate":
         return {}, {"evaluated": _evaluate(setup, head, reader)}
-    algorithm, name = setup.algorithm, head["step"]
+    method, name = setup.method, head["step"]
     me = setup.me(head["client"], head["round"], Key(head["seed"], tuple(head["key"])), name)
     memory = reader.read(head["memory"], setup.memory)
     message = reader.read(head["message"], setup.messages[name])
     if head["held"]:
         places = {Held(owner, key): head[f"held{i}"] for i, (owner, key) in enumerate(head["held"])}
         message = map_held(lambda h: reader.read(places[h], setup.held) if h in places else h, message)
-    begin = algorithm.personalise if name == "personalise" else setup.steps[name]
+    begin = method.personalise if name == "personalise" else setup.steps[name]
     result = run_step(setup.trainer, StepJob(name, begin, me, message, memory, content=head["content"]))
     trained = {"losses": list(result.losses), "examples": result.examples}
     if name == "personalise":
