@@ -24,7 +24,7 @@ from unskew.local import ray as ray_module
 from unskew.local.executor import PoolParts, Stored
 from unskew.local.ray import RayPool
 from unskew.local.workers.pool import ToWorker
-from unskew.local.workers.recipe import WorkerSetup
+from unskew.local.workers.setup import WorkerSetup
 from unskew.run import loop
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")

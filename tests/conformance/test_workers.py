@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.local.workers import pool as pool_module
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool, jobs_of
-from unskew.local.workers.recipe import Recipe, WorkerSetup
+from unskew.local.workers.setup import WorkerSetup
 from unskew.protocol import ClientId, Federation, Held, Keep, Me, Plan, SgdConfig, Step, ask, collect, step
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tree import Params
@@ -37,11 +38,6 @@ def open_cell(index: int) -> WorkerSetup:
     method = make(case)
     population, trainer = world(network, bool(getattr(method, "pooled", False)))
     return WorkerSetup(method, trainer, population.me)
-
-
-def opener(_: str) -> Callable[[int], WorkerSetup]:
-    """What a worker that is started afresh is told to call."""
-    return open_cell
 
 
 @pytest.fixture(scope="module")
@@ -275,27 +271,6 @@ def test_memory_without_none_and_records_that_are_kept_are_what_they_are_in_sequ
         pool.close()
 
 
-@pytest.mark.slow
-def test_workers_that_cannot_be_forked_end_with_the_same_bits() -> None:
-    """One pool for all cases: every worker starts an interpreter of its own."""
-    path = os.path.dirname(recipe.__file__)
-    recipe_of = Recipe("test_workers:opener", ("",))
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, os.getcwd(), before)))
-    try:
-        started = Pool(open_cell, workers=2, model_bytes=1 << 12, recipe=recipe_of, fork=False)
-    finally:
-        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
-    try:
-        for case in ("fedavg", "scaffold", "relay"):
-            again = simulator(case, "perceptron", seed=SEED)
-            again.clients.executor = Workers(started, GRID.index((case, "perceptron")), again.method)
-            expected = [moment.bits for moment, _ in recorded(case, "perceptron").rounds]
-            assert [bits(again, state) for _, state, _ in rounds(again)] == expected
-    finally:
-        started.close()
-
-
 def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
     own = Pool(open_cell, workers=2, model_bytes=1 << 12)
     sim = simulator("fedavg", "perceptron")
@@ -307,6 +282,38 @@ def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
     with pytest.raises(WorkerError, match=said):
         sim.round(state, 2)
     assert own.workers == []
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system cannot say that a process is stopped")
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_worker_that_stays_stopped_is_named_and_replaced_and_the_bits_are_the_same(
+    goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(pool_module, "SAID_S", 0.04)
+    monkeypatch.setattr(pool_module, "REPLACED_S", 1e9 if goes_on else 0.1)
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if goes_on:
+            os.kill(victim, signal.SIGCONT)
+
+    own = Pool(open_cell, workers=2, model_bytes=1 << 12, note=note)
+    case = ("scaffold", "perceptron")
+    sim = simulator(*case, seed=SEED)
+    sim.clients.executor = Workers(own, GRID.index(case), sim.method)
+    victim = own.workers[1].process.pid
+    try:
+        os.kill(victim, signal.SIGSTOP)
+        assert [bits(sim, state) for _, state, _ in rounds(sim)] == [m.bits for m, _ in recorded(*case).rounds]
+        assert (own.workers[1].process.pid == victim) == goes_on
+    finally:
+        own.close()
+    said = rf"worker 1 \(process {victim}\), at work on client .* of round 1, step 'train', has been stopped for "
+    assert all(re.match(said, text) for text in notes)
+    assert len(notes) == (1 if goes_on else 2)
 
 
 def test_a_system_that_allows_no_more_processes_is_one_sentence_and_leaves_none(

@@ -24,7 +24,6 @@ from unskew.experiment import config, from_python
 from unskew.experiment.config import to_toml
 from unskew.keys import Key
 from unskew.record.logs import rows
-from unskew.run import setup
 from unskew.run.callbacks import NoCallback
 
 ROOT = Path(__file__).parents[2]
@@ -128,16 +127,6 @@ def test_a_strangers_prior_serves_a_method_that_has_images() -> None:
         data="digits", model="logistic", split=IID(num_clients=2), rounds=1, progress=False,
     )  # fmt: skip
     assert any(row["name"] == "global.accuracy" for row in history.rows)
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_worker_that_was_not_forked_finds_the_pieces(tmp_path: Path) -> None:
-    settings = ["runtime.executor=workers", "runtime.executor_options={}"]
-    experiment = config.parse(config.override(_table(), settings))
-    (tmp_path / "config.toml").write_text(to_toml(experiment))
-    cell = setup.opener_of(str(tmp_path / "config.toml"))(0)
-    assert cell.method == experiment.methods[0].method
-    assert len(cell.trainer.device_data.x) == 32
 
 
 def test_a_piece_that_nobody_registered_may_be_a_value() -> None:

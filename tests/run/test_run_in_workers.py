@@ -4,17 +4,13 @@ import errno
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import unskew
 from unskew.errors import WorkerError
-from unskew.experiment.config import Experiment, to_toml
-from unskew.keys import Key
-from unskew.local.workers import executor as workers_executor
+from unskew.experiment.config import Experiment
 from unskew.local.workers.pool import Pool
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
@@ -133,28 +129,3 @@ def test_a_run_whose_workers_cannot_be_begun_says_how_to_go_on(
             loop.start(experiment, tmp_path / "run")
     assert str(caught.value).endswith(f"'sequential'; continue with: unskew resume {tmp_path}/run")
     assert untimed(loop.resume(tmp_path / "run")) == results
-
-
-def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
-    experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are started afresh and build their cells from the run's own config.toml."""
-    monkeypatch.setattr(workers_executor, "Pool", partial(Pool, fork=False))
-    monkeypatch.setenv("PYTHONPATH", str(Path(unskew.__file__).parents[1]))
-    assert untimed(loop.start(experiment, tmp_path / "run")) == results
-
-
-def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Experiment, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(to_toml(experiment))
-    setup = run_setup.prepare(experiment)
-    feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
-    mine, theirs = run_setup.Opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
-    for index in range(CELLS):
-        one, other = mine(index), theirs(index)
-        assert one.method == other.method
-        assert one.steps.keys() == other.steps.keys()
-        for client in range(4):
-            me, you = one.me(client, 1, Key(5)), other.me(client, 1, Key(5))
-            assert me.histogram.tolist() == you.histogram.tolist()
-            assert all(me.initial[n].equal(you.initial[n]) for n in me.initial)
-            assert one.trainer.device_data.train[client].equal(other.trainer.device_data.train[client])

@@ -37,7 +37,7 @@ from unskew.keys import Key
 from unskew.local.executor import PoolParts, untrained
 from unskew.local.ray import Packed, RayPool, connect, imported
 from unskew.local.workers.executor import Workers
-from unskew.local.workers.recipe import WorkerSetup
+from unskew.local.workers.setup import WorkerSetup
 from unskew.machine import cores
 from unskew.protocol import Me, Sgd, SgdConfig
 from unskew.tree import Params

@@ -189,14 +189,12 @@ class PoolParts:
         open_setup: Makes the setup of one method under one seed by its number; called inside the workers.
         workers: Number of workers; None for one on each core.
         model_bytes: Size of a model.
-        recipe: Builds `open_setup` where it cannot be handed over.
         note: Called with a line worth showing.
     """
 
     open_setup: Any
     workers: int | None
     model_bytes: int
-    recipe: Any = None
     note: Callable[[str], None] = lambda text: None
 
 

@@ -253,7 +253,7 @@ class _Loop:
         """Start the run's worker processes, if its executor has any."""
         run = self.run
         try:
-            return run_setup.pool(run.experiment, run.setup, run.feds, run.folder / "config.toml", run.callback.note)
+            return run_setup.pool(run.experiment, run.setup, run.feds, run.callback.note)
         except WorkerError as error:
             raise WorkerError(f"{error}; {failing.going_on(run)}") from error
 

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import os
 import platform
 import sys
@@ -24,14 +23,13 @@ from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, fed
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, NamedMethod, Runtime, TaskConfig, resolved
-from unskew.experiment.config import load as read
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData
 from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, PoolParts, by_rule
 from unskew.local.trainer import LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
-from unskew.local.workers.recipe import Recipe, WorkerSetup
+from unskew.local.workers.setup import WorkerSetup
 from unskew.local.workspace import FeatureNetwork
 from unskew.machine import cores, processor
 from unskew.protocol import NO_FEATURES, SgdConfig, hook
@@ -562,18 +560,10 @@ class Opener:
         return dataclasses.replace(self, setup=dataclasses.replace(self.setup, device=device))
 
 
-def opener_of(config: str, *settings: str) -> Opener:
-    """The same from a resolved configuration and what is set otherwise, for workers that cannot be forked."""
-    experiment = read(Path(config), settings, allow_code=True)  # its code was allowed, or this run would not have begun
-    setup = prepare(experiment)
-    return Opener(experiment, setup, {seed: divide(experiment, setup.dataset, seed) for seed in experiment.seeds})
-
-
 def pool(
     experiment: Experiment,
     setup: Setup,
     feds: Mapping[int, FederatedData],
-    config: Path,
     note: Callable[[str], None],
 ) -> JobPool | None:
     """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
@@ -581,12 +571,8 @@ def pool(
     if start is None:
         return None
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
-    # A run that was resumed may find its data elsewhere, and have other threads.
-    threads = experiment.runtime.threads
-    otherwise = (f"task.data={json.dumps(experiment.task.data)}", *([f"runtime.threads={threads}"] if threads else []))
-    recipe = Recipe("unskew.run.setup:opener_of", (str(config), *otherwise))
     processes: JobPool = start(
-        PoolParts(Opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, recipe, note)
+        PoolParts(Opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, note)
     )
     return processes
 

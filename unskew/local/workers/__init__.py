@@ -9,12 +9,10 @@ A job holds a few clients, so that handing over small ones does not cost more th
 towards the end, when workers must become idle together (guided self-scheduling, Polychronopoulos and Kuck, 1987).
 
 A worker that stays stopped is replaced and its jobs are done again; draws are keyed, so the bits are the same.
-Where a system cannot fork, workers are started afresh and build the same things from a recipe.
 
-    recipe     what a worker needs for one method under one seed, and how it builds that without a fork
+    setup      what a worker needs for one method under one seed
     memory     values in memory that the main process and a worker share
-    process    a child process: how it is started, whether it moves, and how it ended
-    watchdog   reports of workers that make no progress
+    process    a child process: how it is forked, whether it moves, and how it ended
     pool       the main process's side: jobs, which worker gets which, and their answers
     worker     a worker's side: jobs answered until the main process hangs up
     executor   the executor that puts the steps of one exchange into a pool

@@ -5,14 +5,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_all_start_methods
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Protocol
 
-import torch
-
 from unskew import errors, wire
-from unskew.errors import ProtocolError, UnskewError, WorkerError
+from unskew.errors import UnskewError, WorkerError
 from unskew.local.workers import process
 from unskew.local.workers.memory import (
     JOBS_IN_FLIGHT,
@@ -25,11 +22,13 @@ from unskew.local.workers.memory import (
     views,
 )
 from unskew.local.workers.process import Process
-from unskew.local.workers.recipe import Open, Recipe
-from unskew.local.workers.watchdog import Patience, Watch, Watchdog
+from unskew.local.workers.setup import Open
 from unskew.local.workers.worker import serve
 
 _PIPE_BYTES = 16_384  # that a pipe always takes, even if the other end is not being read
+
+LOOK_S, SAID_S, REPLACED_S = 1.0, 5.0, 60.0
+"""Seconds without an answer after which workers are looked at; after which a stopped one is named; replaced."""
 
 
 @dataclass(eq=False)
@@ -39,11 +38,11 @@ class ToWorker:
     value: Any
     shared: dict[str, Any] | None = None
 
-    def write(self, slot: Slot | None, at: int, inline: list[bytes]) -> tuple[dict[str, Any], int]:
+    def write(self, slot: Slot, at: int, inline: list[bytes]) -> tuple[dict[str, Any], int]:
         """Put it into the slot from offset `at`, or among the bytes behind the job: its place, and the next offset."""
         if self.shared is not None:
             return self.shared, at
-        placed = slot.put(self.value, at) if slot is not None else None
+        placed = slot.put(self.value, at)
         if placed is None:
             inline.append(wire.encode(self.value))
             return {"inline": len(inline) - 1}, at
@@ -81,7 +80,7 @@ class _Worker:
     pipe: Connection
     inbox: list[Slot]
     outbox: list[Slot]
-    watch: Watch
+    stopped_s: float = 0.0
     jobs: deque[Job] = field(default_factory=deque)
     waiting: _Packet | None = None
 
@@ -130,34 +129,18 @@ class Pool:
         open_setup: Makes a setup by its number; called inside the workers.
         workers: Number of workers.
         model_bytes: Size of a model; sets how much memory is shared.
-        recipe: For systems that cannot fork.
-        fork: Fork if the system can.
-        note: Called with a line worth showing, from a thread: that a worker makes no progress, or is replaced.
-        patience: Time that a worker is given before that.
+        note: Called with a line worth showing: that a worker is stopped, or is replaced.
 
     Raises:
         WorkerError: If the system allows no more processes, pipes or memory; the workers begun so far are ended.
     """
 
     def __init__(
-        self,
-        open_setup: Open,
-        workers: int,
-        model_bytes: int,
-        recipe: Recipe | None = None,
-        fork: bool = True,
-        note: Callable[[str], None] = lambda text: None,
-        patience: Patience = Patience(),
+        self, open_setup: Open, workers: int, model_bytes: int, note: Callable[[str], None] = lambda text: None
     ) -> None:
-        can_fork = fork and "fork" in get_all_start_methods()
-        if not can_fork and recipe is None:
-            raise ProtocolError("workers that cannot be forked need a recipe to build their setups from")
-        self.forked, self.model_bytes = can_fork, model_bytes
-        self.shared = SharedBuffer(common_bytes(model_bytes)) if can_fork else None
+        self.model_bytes, self.shared = model_bytes, SharedBuffer(common_bytes(model_bytes))
         self.workers: list[_Worker] = []
-        self._open, self._recipe = open_setup, None if can_fork else recipe
-        self._note, self._patience, self._where = note, patience, ""
-        self._watchdog: Watchdog | None = None
+        self._open, self._note, self._where = open_setup, note, ""
         try:
             for number in range(workers):
                 self.workers.append(self._begin(number))
@@ -172,24 +155,18 @@ class Pool:
             raise
 
     def _begin(self, number: int) -> _Worker:
-        """Fork a worker, or start it by a recipe."""
-        size, recipe = slot_bytes(self.model_bytes), self._recipe
-        buffer = SharedBuffer(SLOTS * size) if recipe is None else None
-        slots = [Slot(buffer, i * size, size) for i in range(SLOTS)] if buffer else []
+        """Fork a worker."""
+        size = slot_bytes(self.model_bytes)
+        buffer = SharedBuffer(SLOTS * size)
+        slots = [Slot(buffer, i * size, size) for i in range(SLOTS)]
         mine, theirs = Pipe()
-        if recipe is not None:
-            child = process.start(recipe, theirs)
-        else:
-            sisters = (mine, *(other.pipe for other in self.workers))
-            child = process.fork(lambda: serve(self._open, theirs, slots, self.shared), sisters)
+        sisters = (mine, *(other.pipe for other in self.workers))
+        child = process.fork(lambda: serve(self._open, theirs, slots, self.shared), sisters)
         theirs.close()
-        watch = Watch(self._patience)
-        return _Worker(number, child, mine, slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:], watch)
+        return _Worker(number, child, mine, slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:])
 
     def close(self) -> None:
         """End all workers."""
-        if self._watchdog is not None:
-            self._watchdog.close()
         for worker in self.workers:
             worker.pipe.close()
         for worker in self.workers:
@@ -203,44 +180,46 @@ class Pool:
         Args:
             requests: By name.
             where: The exchange or evaluation they belong to, for messages about failures.
+
+        Raises:
+            WorkerError: If a worker dies: it may die of the same work again.
         """
         queue = deque(jobs_of(requests, len(self.workers), clients_per_job(self.model_bytes)))
         missing, self._where = len(queue), where
-        if self._watchdog is None:
-            self._watchdog = Watchdog(self._look, self._patience.every_s)
         try:
             while missing:
                 for _ in range(JOBS_IN_FLIGHT):
-                    for worker in list(self.workers):
+                    for worker in self.workers:
                         if queue and worker.free:
-                            self._send(worker, queue.popleft(), queue)
+                            self._send(worker, queue.popleft())
                 busy = {w.pipe: w for w in self.workers if w.jobs}
-                for pipe in wait(list(busy), timeout=1.0) or self._check(queue):
+                ready = wait(list(busy), timeout=LOOK_S)
+                if not ready:
+                    self._look(queue)
+                for pipe in ready:
                     worker = busy[pipe]  # type: ignore[index]
                     try:
                         head = json.loads(worker.pipe.recv_bytes())
                         answers = self._receive(worker, worker.jobs[0], head)
                     except (EOFError, OSError):
-                        self._replace(worker, queue)
-                        continue
+                        raise self._died(worker) from None
                     job = worker.jobs.popleft()
                     if worker.waiting is not None and not worker.jobs:
                         packet, worker.waiting = worker.waiting, None
-                        self._write(worker, packet, queue)
-                        worker = self.workers[worker.number]  # another one, if this one was given up
+                        self._write(worker, packet)
                     if queue and worker.free:
-                        self._send(worker, queue.popleft(), queue)
+                        self._send(worker, queue.popleft())
                     missing -= 1
                     yield from zip(job.names, answers, strict=True)
         except BaseException:
             self.close()  # answers still on their way are not wanted
             raise
 
-    def _send(self, worker: _Worker, job: Job, queue: deque[Job]) -> None:
+    def _send(self, worker: _Worker, job: Job) -> None:
         used = {other.slot for other in worker.jobs}
         job.slot = next(i for i in range(JOBS_IN_FLIGHT) if i not in used)
-        slot = worker.inbox[job.slot] if worker.inbox else None
-        at = slot.start if slot else 0
+        slot = worker.inbox[job.slot]
+        at = slot.start
         heads: list[dict[str, Any]] = []
         inline: list[bytes] = []
         for request in job.requests:
@@ -256,21 +235,21 @@ class Pool:
         if worker.jobs and sum(map(len, packet.parts)) > _PIPE_BYTES:
             worker.waiting = packet
         else:
-            self._write(worker, packet, queue)
+            self._write(worker, packet)
 
-    def _write(self, worker: _Worker, packet: _Packet, queue: deque[Job]) -> None:
+    def _write(self, worker: _Worker, packet: _Packet) -> None:
         worker.jobs.append(packet.job)
         try:
             for part in packet.parts:
                 worker.pipe.send_bytes(part)
         except OSError:
-            self._replace(worker, queue)
+            raise self._died(worker) from None
 
     def _receive(self, worker: _Worker, job: Job, head: dict[str, Any]) -> list[dict[str, Any]]:
         inline = [worker.pipe.recv_bytes() for _ in range(head["inline"])]
         if "error" in head:
             raise exception(*head["error"])
-        slot = worker.outbox[job.slot] if worker.outbox else None
+        buffer = worker.outbox[job.slot].buffer
         answers: list[dict[str, Any]] = head["answers"]
         for answer in answers:
             parts: dict[str, Any] = {}
@@ -279,41 +258,32 @@ class Pool:
                     parts[key] = inline[part["inline"]]
                 else:  # each value in memory of its own: what a client remembers must not keep its reply alive
                     start, end = part["at"]
-                    octets = slot.buffer.copy(start, end) if slot else torch.empty(0, dtype=torch.uint8)
-                    parts[key] = (part["body"], views(octets, part["index"], start))
+                    parts[key] = (part["body"], views(buffer.copy(start, end), part["index"], start))
             answer["parts"] = parts
         return answers
 
-    def _check(self, queue: deque[Job]) -> list[Any]:
-        """Look for workers that have died; called when none has answered for a second."""
-        for worker in list(self.workers):
-            if worker.jobs and worker.process.ended() is not None and not worker.pipe.poll():
-                self._replace(worker, queue)
-        return []
+    def _look(self, queue: deque[Job]) -> None:
+        """Look for workers that have died or are stopped (SIGSTOP); called when none has answered for a while.
 
-    def _look(self) -> None:
-        """Report workers that make no progress, and end those that stay stopped; called by the watchdog."""
-        for worker in list(self.workers):
-            clause = worker.watch.look(worker.process, bool(worker.jobs))
-            if clause:
-                self._note(f"{worker}, at work on {worker.doing} of {self._where}, {clause}")
-            if worker.watch.given_up:
-                worker.process.kill()  # its pipe closes, and the main process learns of it there
-
-    def _replace(self, worker: _Worker, queue: deque[Job]) -> None:
-        """Start a worker in the place of one that was given up; its jobs return to the queue.
-
-        Every draw is keyed, so work done again has the same bits.
-
-        Raises:
-            WorkerError: If the worker died for another reason: it may die of the same work again.
+        One that stays stopped is replaced, and its jobs return to the queue: every draw is keyed, so work done again
+        has the same bits.  A slow worker is left alone.
         """
-        if not worker.watch.given_up:
-            raise self._died(worker) from None
-        worker.pipe.close()
-        worker.process.end()
-        queue.extendleft(reversed([*worker.jobs, *([worker.waiting.job] if worker.waiting else [])]))
-        self.workers[worker.number] = self._begin(worker.number)
+        for worker in [w for w in self.workers if w.jobs]:
+            if worker.process.ended() is not None and not worker.pipe.poll():
+                raise self._died(worker)
+            worker.stopped_s = worker.stopped_s + LOOK_S if worker.process.stopped() else 0.0
+            clause = f"{worker}, at work on {worker.doing} of {self._where}, has been stopped for"
+            if worker.stopped_s >= REPLACED_S:
+                self._note(f"{clause} {worker.stopped_s:.3g} s and is replaced; its work is done again")
+                worker.pipe.close()
+                worker.process.end()
+                queue.extendleft(reversed([*worker.jobs, *([worker.waiting.job] if worker.waiting else [])]))
+                self.workers[worker.number] = self._begin(worker.number)
+            elif SAID_S <= worker.stopped_s < SAID_S + LOOK_S:
+                self._note(
+                    f"{clause} {worker.stopped_s:.3g} s; kill -CONT {worker.process.pid} lets it go on, else it is "
+                    f"replaced after {REPLACED_S:g} s"
+                )
 
     def _died(self, worker: _Worker) -> WorkerError:
         until = time.monotonic() + 1.0  # its pipe closes a moment before the system reports how it ended

@@ -20,17 +20,11 @@ from unskew.local.executor import Columns, StepJob
 from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.memory import JOBS_IN_FLIGHT, SharedBuffer, Slot
-from unskew.local.workers.recipe import Open, Recipe, WorkerSetup
+from unskew.local.workers.setup import Open, WorkerSetup
 from unskew.protocol import Held, Keep, map_held, map_keep
 from unskew.tree import Params
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-
-
-def started(order: str) -> None:
-    """Begin as a worker that was not forked; `order` is what `process.start` wrote."""
-    given = json.loads(order)
-    serve(Recipe(given["target"], tuple(given["arguments"])).open(), Connection(given["fd"]), [], None)
 
 
 def keep_freed_memory() -> None:
@@ -47,7 +41,7 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, -1)
 
 
-def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedBuffer | None) -> None:
+def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedBuffer) -> None:
     """Answer jobs until the main process hangs up."""
     # The main process decides what Ctrl-C, SIGTERM and SIGHUP mean, which reach a whole group; a worker stops when its
     # pipe closes.
@@ -63,8 +57,8 @@ def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedB
             inline = [pipe.recv_bytes() for _ in range(order["inline"])]
         except (EOFError, OSError):
             return
-        answers = _Answers(outbox[order["slot"]] if outbox else None)
-        reader = _Reader(inbox[order["slot"]] if inbox else None, shared, inline)
+        answers = _Answers(outbox[order["slot"]])
+        reader = _Reader(inbox[order["slot"]].buffer, shared, inline)
         try:
             for head in order["heads"]:
                 if setup is None or head["cell"] != opened:
@@ -135,22 +129,22 @@ class Reader(Protocol):
 class _Reader:
     """Values of a job, from wherever they lie."""
 
-    slot: Slot | None
-    shared: SharedBuffer | None
+    buffer: SharedBuffer
+    shared: SharedBuffer
     inline: list[bytes]
 
     def read(self, place: dict[str, Any], value_type: Any) -> Any:
         if "inline" in place:
             return wire.decode(self.inline[place["inline"]], value_type)
-        buffer = self.shared if "shared" in place else self.slot.buffer if self.slot else None
-        return wire.build(value_type, place["body"], buffer.views(place["index"]) if buffer is not None else {})
+        buffer = self.shared if "shared" in place else self.buffer
+        return wire.build(value_type, place["body"], buffer.views(place["index"]))
 
 
 class _Answers:
     """The answers to one job, their values in a slot or, where that is full, behind the message."""
 
-    def __init__(self, slot: Slot | None) -> None:
-        self._slot, self._at = slot, slot.start if slot else 0
+    def __init__(self, slot: Slot) -> None:
+        self._slot, self._at = slot, slot.start
         self._answers: list[dict[str, Any]] = []
         self._inline: list[bytes] = []
 
@@ -161,7 +155,7 @@ class _Answers:
 
     def _put(self, value: Any) -> dict[str, Any]:
         at = self._at
-        placed = self._slot.put(value, at) if self._slot is not None else None
+        placed = self._slot.put(value, at)
         if placed is None:
             self._inline.append(wire.encode(value))
             return {"inline": len(self._inline) - 1}

@@ -1,9 +1,8 @@
-"""Setup of a worker for one method under one seed, and a recipe to build it without a fork."""
+"""What a worker needs for one method under one seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 from unskew import wire
@@ -52,17 +51,3 @@ class WorkerSetup:
 
 Open = Callable[[int], WorkerSetup]
 """Makes the setup of one method under one seed, by its number in the run."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A recipe for a worker that could not be forked: `module:function` of `arguments` gives its `Open`."""
-
-    target: str
-    arguments: tuple[str, ...]
-
-    def open(self) -> Open:
-        """Import the function and call it."""
-        module, _, name = self.target.partition(":")
-        opener: Open = getattr(import_module(module), name)(*self.arguments)
-        return opener
