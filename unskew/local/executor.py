@@ -19,8 +19,8 @@ from unskew.tree import Marks, Params, check_unchanged, marks
 FIRST = 3
 """Rounds in which steps and plans are looked at: one that remembers has something to change from its second on."""
 
-CONTENT = 4
-"""Clients of an exchange whose tensors are compared by content in those rounds; of all others by version only."""
+WATCHED = 4
+"""Clients of an exchange that are looked at in those rounds, for changes of what they are given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,7 @@ class StepJob:
         begin: The bound method.
         me, message, memory: The arguments it is called with.
         stored: Kept values that the message refers to and that lie with the executor, by their `Held`.
-        content: True if changes are looked for in the content of tensors as well: through `.data` and `.numpy()`, which
-            PyTorch does not count.
+        watched: True if the step is refused at its end where it has changed what it was given.
     """
 
     step: str
@@ -42,19 +41,17 @@ class StepJob:
     message: Any
     memory: Any
     stored: Mapping[Held, "Stored"] = field(default_factory=dict)
-    content: bool = True
+    watched: bool = False
 
     def start(self) -> Any:
         """Call the step: return its generator, or its answer if it has no local work.
 
-        In a run's first rounds it is refused at its end if it has changed what it was given.
-
         Raises:
-            ProtocolError: If it has, and has ended already.
+            ProtocolError: If it is watched, has ended already, and has changed what it was given.
         """
-        if self.me.round > FIRST:
+        if not self.watched:
             return self.begin(self.me, self.message, self.memory)
-        before = {what: marks(tree, self.content) for what, tree in self._given.items()}
+        before = {what: marks(tree, content=True) for what, tree in self._given.items()}
         answer = self.begin(self.me, self.message, self.memory)
         if isinstance(answer, GeneratorType):
             return self._watched(answer, before)

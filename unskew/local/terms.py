@@ -49,10 +49,10 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     )
 
 
-def _looked_at(term: Term, params: Params, aux: Aux, batch: Batch | None = None) -> Tensor:
+def _looked_at(term: Term, params: Params, aux: Aux) -> Tensor:
     """A term's value; one that changes the parameters in place is refused."""
     before = marks(params, content=True)
-    value = term_value(term, params, aux, batch)
+    value = term_value(term, params, aux)
     check_unchanged(before, params, f"the loss term {_name(term)}", "the parameters that it is given")
     return value
 
@@ -68,7 +68,7 @@ def check_value(term: Term, params: Params, aux: Aux) -> bool:
     """
     with torch.enable_grad():
         leaves = {n: w.requires_grad_() for n, w in _near(params).items()}
-        return _depends(term, _looked_at(term, leaves, aux))
+        return depends(term, _looked_at(term, leaves, aux))
 
 
 def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
@@ -84,7 +84,7 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
     with torch.enable_grad():
         leaves = {n: w.clone().requires_grad_() for n, w in point.items()}
         value = _looked_at(term, leaves, aux)
-        if not _depends(term, value):
+        if not depends(term, value):
             return False
         gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     with torch.no_grad():
@@ -99,39 +99,6 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
     return any(bool(g.any()) for g in gradients)
 
 
-def check_padding(term: Term, params: Params, aux: Aux, batch: Batch) -> bool:
-    """Compare value and gradient of a term that sees the batch with those on the same batch, padded.
-
-    Args:
-        term: The term.
-        params: Parameters, leaves of the graph behind `batch`.
-        aux: Its other arguments.
-        batch: Examples without padding.
-
-    Returns:
-        True if that says something: not where the gradient is zero, as where a term is off.
-
-    Raises:
-        ProtocolError: If they differ by more than rounding, or the value is a constant other than zero although the
-            features are none.
-    """
-    with torch.enable_grad():
-        first, again, padded = (_looked_at(term, params, aux, b) for b in (batch, batch, _padded(batch)))
-        # A linear model's features are its inputs, and a term of them is a constant by right.
-        if vars(batch)["features"].requires_grad and not _depends(term, first):
-            return False
-        if _differ(first.detach(), again.detach()) or not bool(first.isfinite()):
-            return True  # it draws, or is out of bounds: two values say nothing of padding
-        one, other = (_gradient(value, params) for value in (first, padded))
-    if _differ(first.detach(), padded.detach()) or _differ(one, other):
-        raise ProtocolError(
-            f"the loss term {_name(term)} has another value or gradient where a batch is padded, as short ones are on "
-            "a GPU; weight the examples by batch.mask, which is 0 for padding: "
-            "(each * batch.mask).sum() / batch.mask.sum() in place of each.mean()"
-        )
-    return bool(one.any())
-
-
 def _name(term: Term) -> str:
     name: str = getattr(term, "__name__", type(term).__name__)
     return name
@@ -143,7 +110,7 @@ def _near(params: Params) -> Params:
     return {n: w.detach() + 0.1 * torch.randn(w.shape, generator=draws).to(w) for n, w in params.items()}
 
 
-def _depends(term: Term, value: Tensor) -> bool:
+def depends(term: Term, value: Tensor) -> bool:
     """True if a value depends on the parameters, False if it is zero; any other constant is refused."""
     if value.requires_grad or not bool(value):
         return value.requires_grad
@@ -156,28 +123,6 @@ def _depends(term: Term, value: Tensor) -> bool:
 
 def _differ(one: Tensor, other: Tensor) -> bool:
     return float((one - other).norm()) > 1e-3 * float(one.norm() + other.norm()) + 1e-6
-
-
-def _gradient(value: Tensor, params: Params) -> Tensor:
-    if not value.requires_grad:
-        return torch.cat([torch.zeros_like(w).flatten() for w in params.values()])
-    gradients = torch.autograd.grad(value, list(params.values()), retain_graph=True, materialize_grads=True)
-    return torch.cat([g.flatten() for g in gradients])
-
-
-def _padded(batch: Batch) -> Batch:
-    """A batch with rows of padding at its end that look like no example."""
-
-    def longer(t: Tensor) -> Tensor:
-        return torch.cat([t, 3 - 2 * t[:2] if t.is_floating_point() else t[:2]])
-
-    def forward(model: Params) -> tuple[Tensor, Tensor]:
-        features, logits = batch.forward(model)
-        return longer(features), longer(logits)
-
-    y, mask = torch.cat([batch.y, batch.y[:2]]), torch.cat([batch.mask, torch.zeros_like(batch.mask[:2])])
-    x, features, logits, loss = (longer(t) for t in (batch.x, vars(batch)["features"], batch.logits, batch.loss))
-    return Batch(x, y, mask, features, logits, loss, forward)
 
 
 def _takes(called: Any, arguments: int) -> bool:

@@ -26,7 +26,7 @@ from unskew.local.data import DeviceData, batches_of
 from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
 from unskew.local.optim import one_pass, optimiser, solve
-from unskew.local.terms import check_gradient, check_padding, check_value, term_value
+from unskew.local.terms import check_gradient, check_value, depends, term_value
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace, placed
 from unskew.protocol import (
     SERVER_ID,
@@ -156,48 +156,25 @@ class LocalTrainer:
         return fitted
 
     def check_terms(self, me: Me, job: Sgd) -> None:
-        """Look at each term once, or in each round until that says something; results do not depend on it.
+        """Look at each term of the parameters once, or in each round until that says something.
 
         Raises:
-            ProtocolError: If a written gradient is not that of the value, padding changes the value of a term that sees
-                the batch, or a value other than zero does not depend on the parameters.
+            ProtocolError: If a written gradient is not that of the value, or a value other than zero does not depend on
+                the parameters.
         """
         for term in job.terms:
+            if sees_features(term):
+                continue
             # A term need not be hashable, and a function may be made anew for each client.
             what = (type(term), getattr(term, "__code__", None) or repr(term))
             if self._looked_at.get(what, 0) < me.round:
                 with (Key(0) / "terms").ambient(self.device):  # a term may draw
-                    self._looked_at[what] = math.inf if self._says_something(term, me, job) else me.round
+                    self._looked_at[what] = math.inf if self._says_something(term, job) else me.round
 
-    def _says_something(self, term: Any, me: Me, job: Sgd) -> bool:
+    def _says_something(self, term: Any, job: Sgd) -> bool:
         """Look at a term; True if there was something to see."""
         params = {n: job.start[n].to(self.device, self.dtype) for n in self.task.layout.trainable}
-        if not sees_features(term):
-            return (check_gradient if has_gradient(term) else check_value)(term, params, job.aux)
-        # Scaled, not moved: a deep network stays within bounds.
-        draws = (Key(0) / "near").generator()
-        leaves = {
-            n: (w * (1 + 0.1 * torch.randn(w.shape, generator=draws).to(w))).detach().requires_grad_()
-            for n, w in params.items()
-        }
-        x, y = self._some_examples(me, job)
-        if not len(y):
-            return False
-        every = {f"module.{n}": t for n, t in {**job.start, **leaves}.items()}
-        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN differentiates no RNN in this mode
-            features, logits = functional_call(self._reference, every, (x,), strict=False)
-            each = self._loss(logits, y)
-            batch = Batch(x, y, torch.ones_like(each), features, logits, each, partial(self.refer, x))
-            return check_padding(term, leaves, job.aux, batch)
-
-    def _some_examples(self, me: Me, job: Sgd) -> tuple[Tensor, Tensor]:
-        """The first of the examples that an optimisation is for."""
-        if (given := job.examples) is not None:
-            first = given.rows[:4]
-            return given.x[first].to(self.device, self.dtype), given.y[first].to(self.device)
-        rows = self.device_data.train[me.id]
-        rows = rows[:4] if job.rows is None else rows[job.rows[:4].to(self.device)]
-        return self.device_data.x[rows], self.device_data.y[rows]
+        return (check_gradient if has_gradient(term) else check_value)(term, params, job.aux)
 
     def _check_rows(self, me: Me, job: Sgd) -> None:
         """Refuse classes and rows that there are not: some losses take any number, and indexing counts from the end.
@@ -383,7 +360,10 @@ class LocalTrainer:
                 # Copies of what autograd and `refer` need as it is: a term may be anybody's.
                 batch = Batch(x.clone(), y.clone(), mask, features, logits, each, partial(self.refer, x))
                 for term in seeing:
-                    value = value + term_value(term, params, job.aux, batch)
+                    own = term_value(term, params, job.aux, batch)
+                    if features.requires_grad:  # a linear model's are its inputs, and a term of them is a constant
+                        depends(term, own)
+                    value = value + own
             return loss.detach(), value
 
         return objective

@@ -18,8 +18,8 @@ from unskew import wire
 from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
 from unskew.local.executor import (
-    CONTENT,
     FIRST,
+    WATCHED,
     Executor,
     StepJob,
     StepResult,
@@ -152,7 +152,7 @@ class InProcessClients:
         own: Mapping[ClientId, Params | None] = served
         if personalise is not None:
             jobs = {
-                c: self.personal_job(personalise, c, model, t, content=i < CONTENT)
+                c: self.personal_job(personalise, c, model, t, watched=i < WATCHED)
                 for i, (c, model) in enumerate(served.items())
             }
             alone = {c: without_local_work(job) for c, job in jobs.items()}
@@ -161,12 +161,12 @@ class InProcessClients:
         return {c: model for c, model in own.items() if model is not None}
 
     def personal_job(
-        self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int, content: bool
+        self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int, watched: bool
     ) -> StepJob:
         """Prepare the adaptation of one client's model."""
         key = self.key / "round" / t / "client" / client / "personalise"
         me = self.population.me(client, t, key, "personalise")
-        return StepJob("personalise", personalise, me, model, self.memory.get(client), content=content)
+        return StepJob("personalise", personalise, me, model, self.memory.get(client), watched=watched and t <= FIRST)
 
     def evaluate(
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
@@ -197,7 +197,7 @@ class _InProcessRound:
         }
         stored = {i: self.stored(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         jobs = {
-            c: self.job(exchange, c, delivered[id(m)], stored[id(m)], content=i < CONTENT)
+            c: self.job(exchange, c, delivered[id(m)], stored[id(m)], watched=i < WATCHED)
             for i, (c, m) in enumerate(exchange.messages.items())
         }
         looked_at = next(iter(jobs), None) if self.t <= FIRST else None
@@ -235,7 +235,7 @@ class _InProcessRound:
         return {h: value for h, value in values.items() if isinstance(value, Stored)}
 
     def job(
-        self, exchange: Exchange, client: ClientId, message: Any, stored: Mapping[Held, Stored], content: bool
+        self, exchange: Exchange, client: ClientId, message: Any, stored: Mapping[Held, Stored], watched: bool
     ) -> StepJob:
         """Prepare the client's step."""
         clients = self.clients
@@ -243,7 +243,8 @@ class _InProcessRound:
         key = clients.key / "round" / self.t / "client" / client / exchange.index
         me = clients.population.me(client, self.t, key, exchange.step)
         memory = clients.memory.get(client)
-        return StepJob(exchange.step, clients.steps[exchange.step], me, message, memory, stored, content)
+        watched = watched and self.t <= FIRST
+        return StepJob(exchange.step, clients.steps[exchange.step], me, message, memory, stored, watched)
 
     def receive(self, exchange: Exchange, me: Me, result: StepResult) -> Answer:
         """Take a step's result apart: kept values stay on the client, the bytes of the rest are counted."""

@@ -64,7 +64,7 @@ class Workers:
                 "key": list(job.me.key.path),
                 "message": ToWorker(job.message, shared.get(id(job.message))),
                 "memory": ToWorker(job.memory),
-                "content": job.content,
+                "watched": job.watched,
                 "held": [[h.owner, h.key] for h in job.stored],
                 **{f"held{i}": ToWorker(value) for i, value in enumerate(job.stored.values())},
             }

@@ -82,7 +82,7 @@ def answer(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> tuple[
         places = {Held(owner, key): head[f"held{i}"] for i, (owner, key) in enumerate(head["held"])}
         message = map_held(lambda h: reader.read(places[h], setup.held) if h in places else h, message)
     begin = method.personalise if name == "personalise" else setup.steps[name]
-    result = run_step(setup.trainer, StepJob(name, begin, me, message, memory, content=head["content"]))
+    result = run_step(setup.trainer, StepJob(name, begin, me, message, memory, watched=head["watched"]))
     trained = {"losses": list(result.losses), "examples": result.examples}
     if name == "personalise":
         return {**trained, "kept": [], "same": True}, {"reply": result.value}
