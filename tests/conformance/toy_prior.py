@@ -75,10 +75,10 @@ class Toy:
 def toy() -> Iterator[Toy]:
     """Whatever prior is asked for, it is the toy."""
     made = Toy()
-    imagery._image_cache.cache_clear()
+    imagery._made.cache_clear()
     with mock.patch.object(imagery, "_loaded", return_value=made):
         yield made
-    imagery._image_cache.cache_clear()
+    imagery._made.cache_clear()
 
 
 # ---------------------------------------------------------------- clients

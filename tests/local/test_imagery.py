@@ -54,30 +54,18 @@ def test_images_of_another_size_and_colour_come_back_in_their_own() -> None:
     assert made.sample(torch.zeros(2, 16), 3, Key(0)).shape == (2, 3, 3, 8, 8)
 
 
-def test_images_are_kept_as_the_task_has_them_and_no_more_bytes_of_them_than_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of 1 x 4 x 4 from the toy, 3 x 8 x 8 for the task: 768 bytes each, so three times two fit into 5,000."""
-    kept = imagery._ImageCache(5_000)
-    monkeypatch.setattr(imagery, "_image_cache", kept)
+def test_images_that_several_clients_ask_for_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     real = Toy.sample
     monkeypatch.setattr(Toy, "sample", lambda self, v, *rest: made.append(len(v)) or real(self, v, *rest))
-    large = imagery.of("toy", torch.device("cpu"), (3, 8, 8), None)
+    large, small = (imagery.of("toy", torch.device("cpu"), shape, None) for shape in ((3, 8, 8), (1, 4, 4)))
     v = torch.rand(2, 16, generator=Key(3).generator())
-    for seed in (0, 1, 2, 0, 1, 2):
-        large.sample(v, 1, Key(seed))
-    assert len(made) == 3
-    assert kept._bytes <= 3 * 2 * 768
-    large.sample(v, 1, Key(3))
-    large.sample(v, 1, Key(3))
-    assert len(made) == 4
-    large.sample(v, 40, Key(4))  # more than is kept: made, handed out, and forgotten
-    assert (kept._bytes, len(kept._kept)) == (0, 0)
-    small = imagery.of("toy", torch.device("cpu"), (1, 4, 4), None)
+    first, again = large.sample(v, 1, Key(0)), large.sample(v, 1, Key(0))
+    assert torch.equal(first, again)
+    assert len(made) == 1
     assert small.sample(v, 1, Key(0)).shape[2:] == (1, 4, 4)
-    kept.cache_clear()
-    assert kept._bytes == 0
+    assert not torch.equal(large.sample(v, 1, Key(1)), first)
+    assert len(made) == 3
 
 
 def test_what_black_and_white_become_is_known_of_uint8_images() -> None:

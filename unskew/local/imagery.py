@@ -5,8 +5,6 @@ inputs are known from where the data were read (`Dataset.levels`); inputs that l
 """
 
 import functools
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,43 +67,10 @@ class _ImageRequest:
         return priors.fitted(images.float().cpu().flatten(0, 1), self.size)
 
 
-class _ImageCache:
-    """The images requested last, up to so many bytes: clients of one process make the same ones once."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self._kept: OrderedDict[_ImageRequest, Tensor] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, request: _ImageRequest) -> Tensor:
-        """Images for a request, made now or before; not to be changed."""
-        with self._lock:
-            if request in self._kept:
-                self._kept.move_to_end(request)
-                return self._kept[request]
-            images = request.make()
-            self._kept[request] = images
-            self._bytes += _size(images)
-            while self._bytes > self.most_bytes:
-                self._bytes -= _size(self._kept.popitem(last=False)[1])
-            return images
-
-    def cache_clear(self) -> None:
-        """Forget all images."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
-
-
-def _size(t: Tensor) -> int:
-    return t.untyped_storage().nbytes()
-
-
-CACHE_BYTES = 256 << 20
-"""Bytes of images that a process keeps for clients that request the same."""
-
-_image_cache = _ImageCache(CACHE_BYTES)
+@functools.lru_cache(maxsize=2)
+def _made(request: _ImageRequest) -> Tensor:
+    """Images for a request, not to be changed: clients of one process ask for the same ones, which are made once."""
+    return request.make()
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +140,7 @@ class TaskImagery:
             raise DataError(f"embeddings must have shape (K, {self.width}), K >= 1, got {tuple(table.shape)}")
         data, device = (table.numpy().tobytes(), self.width), str(self.prior.device)
         request = _ImageRequest(self.source, device, data, count, key, guidance, steps, self._size)
-        return self._inputs(_image_cache(request)).reshape(len(embeddings), count, *self.shape)
+        return self._inputs(_made(request)).reshape(len(embeddings), count, *self.shape)
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
         """Difference between the noise predicted under two embeddings, (K, K)."""

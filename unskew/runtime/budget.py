@@ -120,8 +120,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             row = json.loads(line)
-            # Rows of three are of before shares were recorded: the mechanism was about all examples.
-            row["spending"] = [(*cost, 1.0) if len(cost) == 3 else tuple(cost) for cost in row["spending"]]
+            row["spending"] = [tuple(cost) for cost in row["spending"]]
             sound = (math.inf > z > 0.0 and n > 0 and 0.0 < share <= 1.0 for _, z, n, share in row["spending"])
             if not all(sound) or not row.keys() >= FIELDS:
                 raise ValueError

@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Interval
 from jaxtyping import Bool, Float
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from torch import Tensor
 
 from unskew.errors import ConfigError
@@ -149,17 +150,8 @@ def _within(distance: Tensor, limit: float) -> Tensor:
 
 
 def _bottleneck(distance: Tensor) -> float:
-    """Find the smallest limit that connects all nodes: the longest edge of a minimum spanning tree (Prim)."""
-    n = len(distance)
-    joined = torch.zeros(n, dtype=torch.bool)
-    nearest, node, longest = torch.full((n,), torch.inf, dtype=distance.dtype), 0, 0.0
-    for _ in range(n - 1):
-        joined[node] = True
-        nearest = torch.minimum(nearest, distance[node])
-        waiting = nearest.masked_fill(joined, torch.inf)
-        node = int(waiting.argmin())
-        longest = max(longest, float(waiting[node]))
-    return longest
+    """Find the smallest limit that connects all nodes: the longest edge of a minimum spanning tree."""
+    return float(minimum_spanning_tree(distance.numpy()).max()) if len(distance) > 1 else 0.0
 
 
 def require_connected(a: Bool[Tensor, "n n"]) -> None:
@@ -168,14 +160,8 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
     Raises:
         ConfigError: If not; names the nodes that are cut off.
     """
-    reached = torch.zeros(len(a), dtype=torch.bool)
-    reached[:1] = True
-    border = reached
-    while bool(border.any()):
-        border = a[border].any(0) & ~reached
-        reached = reached | border
-    if not bool(reached.all()):
-        off = [str(node) for node in (~reached).nonzero().flatten().tolist()]
+    _, part = connected_components(a.numpy(), directed=False)
+    if off := [str(node) for node in (part != part[:1]).nonzero()[0]]:
         raise ConfigError(
             f"a graph of {len(a)} nodes must be connected, got one where no path leads from node 0 to "
             f"{some(off)}; add edges"

@@ -332,14 +332,18 @@ def name_of(method: Any) -> str:
 def through(
     gen: Any, change_request: Callable[[Any], Any], change_answer: Callable[[Any, Any], Any]
 ) -> Generator[Any, Any, Any]:
-    """Run `yield from gen` with each request and answer changed; failures are raised at its own `yield`."""
+    """Run `yield from gen` with each request and answer changed; failures are raised at its own `yield`.
+
+    A request may be changed into a generator, which is run to its end for the answer.
+    """
     if not isinstance(gen, types.GeneratorType):
         return gen
     try:
         request = next(gen)
         while True:
             try:
-                got = yield change_request(request)
+                changed = change_request(request)
+                got = (yield from changed) if isinstance(changed, types.GeneratorType) else (yield changed)
             except Exception as error:
                 request = gen.throw(error)
             else:

@@ -66,7 +66,7 @@ from unskew.protocol import (
 )
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
-from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types
+from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types, through
 from unskew.wrappers.uploads import (
     Upload,
     at,
@@ -328,23 +328,14 @@ class SecureSum(Wrapper):
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round with sums that are taken unseen."""
-        plan, number = method.round(state, fed), 0
-        try:
-            request = next(plan)
-            while True:
-                self.permit(method, request)
-                try:
-                    if isinstance(request, Ask) and uploads_of(method, request.step):
-                        got = yield from self.secure(method, request, number, fed)
-                        number += 1
-                    else:
-                        got = yield request
-                except Exception as error:
-                    request = plan.throw(error)
-                else:
-                    request = plan.send(got)
-        except StopIteration as stop:
-            return stop.value
+        numbers = itertools.count()
+
+        def change_request(request: Any) -> Any:
+            self.permit(method, request)
+            summed = isinstance(request, Ask) and uploads_of(method, request.step)
+            return self.secure(method, request, next(numbers), fed) if summed else request
+
+        return (yield from through(method.round(state, fed), change_request, lambda _, got: got))
 
     def secure(self, method: Any, request: Ask, number: int, fed: Federation) -> Plan[Reduced[Any]]:
         """Meet a request by the four exchanges.

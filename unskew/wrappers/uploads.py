@@ -225,53 +225,43 @@ class UploadWrapper(Wrapper):
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round on its own replies; clients that remember hear how many of theirs have come."""
-        if not self.Memory:
-            return (yield from self.restoring(method, state, fed))
-        heard = dict(state.heard)
-
-        def change_request(request: Any) -> Any:
-            if not isinstance(request, Ask) or not uploads_of(method, request.step):
-                return request
-            alike: dict[tuple[int, int], Any] = {}  # what many clients are sent stays one object
-            to = {
-                c: alike.setdefault((id(m), heard.get(c, 0)), self.Message(m, heard.get(c, 0)))
-                for c, m in request.to.items()
-            }
-            return replace(request, to=to)
-
-        def change_answer(request: Any, got: Any) -> Any:
-            if isinstance(request, Ask) and uploads_of(method, request.step):
-                replies = got.replies if isinstance(got, Reduced) else got
-                heard.update({c: heard.get(c, 0) + 1 for c in replies})
-            return got
-
-        new = yield from through(self.restoring(method, state.of, fed), change_request, change_answer)
-        return self.State(new, heard)
-
-    def restoring(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
-        """Run the method's round with its replies restored from what travelled."""
-        if self.Reply is None:
-            return (yield from method.round(state, fed))
+        heard = dict(state.heard) if self.Memory else {}
 
         def change_request(request: Any) -> Any:
             if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
                 return request
+            to, reduce = request.to, request.reduce
+            if self.Memory:
+                alike: dict[tuple[int, int], Any] = {}  # what many clients are sent stays one object
+                to = {
+                    c: alike.setdefault((id(m), heard.get(c, 0)), self.Message(m, heard.get(c, 0)))
+                    for c, m in request.to.items()
+                }
+            if self.Reply is not None:
 
-            def restored(client: ClientId, reply: Any) -> Any:
-                return self.restored(fields, reply, sent_model(request.to[client]) or {}, fed.layout)
+                def restored(client: ClientId, reply: Any) -> Any:
+                    return self.restored(fields, reply, sent_model(request.to[client]) or {}, fed.layout)
 
-            return replace(request, reduce=tuple(Within(r, restored) for r in request.reduce))
+                reduce = tuple(Within(r, restored) for r in request.reduce)
+            return replace(request, to=to, reduce=reduce)
 
         def change_answer(request: Any, got: Any) -> Any:
             if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
                 return got
+            replies = got.replies if isinstance(got, Reduced) else got
+            heard.update({c: heard.get(c, 0) + 1 for c in replies})
+            if self.Reply is None:
+                return got
             if isinstance(got, Reduced):
-                return replace(got, replies={c: reply.of for c, reply in got.replies.items()})
+                return replace(got, replies={c: reply.of for c, reply in replies.items()})
             return {
-                c: self.restored(fields, reply, sent_model(request.to[c]) or {}, fed.layout) for c, reply in got.items()
+                c: self.restored(fields, reply, sent_model(request.to[c]) or {}, fed.layout)
+                for c, reply in replies.items()
             }
 
-        return (yield from through(method.round(state, fed), change_request, change_answer))
+        plan = method.round(state.of if self.Memory else state, fed)
+        new = yield from through(plan, change_request, change_answer)
+        return self.State(new, heard) if self.Memory else new
 
     def restored(self, fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout) -> Any:
         """Make the method's reply from what travelled.
