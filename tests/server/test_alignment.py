@@ -194,6 +194,12 @@ def test_what_the_server_knows_outvotes_one_liar_of_two_and_a_single_one() -> No
 
 
 # ---------------------------------------------------------------- counts
+def test_counts_just_beyond_twice_the_next_are_scaled_down() -> None:
+    """30 and 61: at most 60, so 31 and 30 become 31 * 60 // 61 = 30 and 29; 60 stay as they are."""
+    assert fair({0: torch.tensor([10, 20]), 1: torch.tensor([31, 30])})[1].tolist() == [30, 29]
+    assert fair({0: torch.tensor([10, 20]), 1: torch.tensor([31, 29])})[1].tolist() == [31, 29]
+
+
 @given(st.lists(st.lists(st.integers(0, 1 << 53), max_size=5), min_size=1, max_size=5))
 def test_nobody_counts_for_more_than_twice_the_next(counts: list[list[int]]) -> None:
     before = {c: torch.tensor(n, dtype=torch.int64) for c, n in enumerate(counts)}
