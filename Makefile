@@ -44,14 +44,11 @@ test-network: $(EXTRAS) ## Federations and clusters of real processes (a minute 
 	$(PYTEST) -m "network and not slow"
 
 test-slow: $(EXTRAS) ## The slow tests: minutes of training on real data, faults in a federation of processes
-	$(PIP) -e '.[fuzz]' || echo "atheris cannot be had here: the codec is not fuzzed by coverage"
 	$(PYTEST) -m "slow"
 
 # Tests draw the same examples each time; at night they draw others.  A failure prints the line that repeats it.
-nightly: $(EXTRAS) ## Fresh random examples for every property, and twenty minutes of fuzzing
-	$(PIP) -e '.[fuzz]'
+nightly: $(EXTRAS) ## Fresh random examples for every property
 	$(PYTEST) -m "hypothesis and not gpu" $(IN_TWO) --hypothesis-profile=nightly
-	UNSKEW_FUZZ_S=1200 $(PYTEST) tests/runtime/test_fuzz_coverage.py
 
 # What refuses bytes and files from elsewhere, and who may leave what: no line of it should go untried.
 GUARDS := unskew/wire.py,unskew/runtime/validation.py,unskew/run/checkpoint.py,unskew/server/privacy.py

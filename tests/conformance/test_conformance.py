@@ -4,15 +4,13 @@ import dataclasses
 
 import pytest
 from grid import one_network_each
-from recipe import CASES, LOCAL, SEED, bits, finite, make, recorded, rounds, simulator
+from recipe import CASES, SEED, bits, finite, make, recorded, rounds, simulator
 
 from unskew import wire
-from unskew.algorithms.fedavg import FedAvg
 from unskew.errors import QuorumError
 from unskew.ledger import totals
-from unskew.protocol import Me, Step, personalise_of
+from unskew.protocol import personalise_of
 from unskew.runtime.memory import Memory
-from unskew.tree import Params
 from unskew.world.outage import Outage
 
 
@@ -31,14 +29,6 @@ def test_the_same_seed_gives_the_same_bits(case: str, network: str) -> None:
     one, two = recorded(case, network), recorded(case, network, models=False)
     assert [m.bits for m in one.moments] == [m.bits for m in two.moments]
     assert all(finite(m.state) for m in one.moments)
-
-
-@one_network_each(CASES, turn=(0, 3))
-def test_another_seed_gives_other_bits(case: str, network: str) -> None:
-    sim = simulator(case, network, seed=6)
-    ((_, state, _),) = rounds(sim, until=1)
-    assert finite(state)
-    assert bits(sim, state) != recorded(case, network).moments[1].bits
 
 
 @one_network_each(CASES, turn=(0, 2))
@@ -76,13 +66,6 @@ def lose_clients(case: str, network: str, outage: Outage, seeds: range) -> None:
 @one_network_each(CASES, turn=(1, 3))
 def test_lost_clients_are_survived_or_refused(case: str, network: str) -> None:
     lose_clients(case, network, Outage(0.3, 0.3), range(1, 2))
-
-
-@pytest.mark.slow
-@one_network_each(CASES, variants=True)
-@pytest.mark.parametrize("outage", [Outage(unreachable=0.3), Outage(late=0.3), Outage(0.3, 0.3)], ids=str)
-def test_lost_clients_of_either_kind_are_survived_or_refused(case: str, network: str, outage: Outage) -> None:
-    lose_clients(case, network, outage, range(4))
 
 
 @one_network_each(CASES, turn=(1, 3))
@@ -143,16 +126,3 @@ def test_a_method_that_leaves_served_models_as_they_are_says_so_truly(case: str)
         adapted = sim.clients.own_models(served, sim.method.personalise, t)
         assert {c: model is adapted[c] for c, model in served.items()} == dict.fromkeys(served, True)
         assert sim.own_models(state, sim.population.clients, t) == served
-
-
-def test_a_subclass_with_personal_models_of_its_own_has_them() -> None:
-    """FedAvg says that its clients change nothing; a subclass that adds `personalise` does not say it."""
-
-    class Doubled(FedAvg):
-        def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-            yield from ()
-            return {n: 2 * t for n, t in params.items()}
-
-    sim = simulator("fedavg", "perceptron", method=Doubled(LOCAL))
-    state = sim.start()
-    assert all((sim.own_models(state, [1], 0)[1][n] == 2 * t).all() for n, t in state.params.items())

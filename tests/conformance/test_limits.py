@@ -24,7 +24,6 @@ DRAWN = {
     "grouped, own heads",
 }
 # What these keep with a client, a network without normalisation does not have: there they are FedAvg.
-NEEDS_NORM = {"fedbn"}
 # The pooled bound knows one client only.
 NUMBERED = [case for case in CASES if case not in NEIGHBOURS | DRAWN and not getattr(make(case), "pooled", False)]
 ORDER = (3, 0, 5, 1, 4, 2)
@@ -38,15 +37,6 @@ def test_at_its_declared_limit_a_method_is_fedavg(case: str, network: str) -> No
         ours, theirs = one.method.serve(state, None), two.simulator.method.serve(moment.state, None)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
         assert [n for n, _ in here.losses] == [n for n, _ in there.losses]
-
-
-@one_network_each(list(LIMITS))
-def test_away_from_its_limit_a_method_is_not_fedavg(case: str, network: str) -> None:
-    one, two = recorded(case, network), recorded("fedavg", network)
-    # A client's own model: there need not be one for all.
-    ours, theirs = (run.simulator.own_models(run.moments[-1].state, [0], 3)[0] for run in (one, two))
-    differs = any(float((ours[n] - theirs[n]).abs().max()) > 1e-4 for n in theirs)
-    assert differs == (network == "normalised" or case not in NEEDS_NORM)
 
 
 @one_network_each(NUMBERED, turn=(0, 5))

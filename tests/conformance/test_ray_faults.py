@@ -24,7 +24,6 @@ from unskew.local import ray as ray_module
 from unskew.local.executor import PoolParts, Stored
 from unskew.local.ray import RayPool
 from unskew.local.workers.pool import ToWorker
-from unskew.local.workers.setup import WorkerSetup
 from unskew.run import loop
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
@@ -81,36 +80,6 @@ def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
         own.close()
 
 
-def test_a_node_lost_in_the_middle_of_a_round_and_one_that_joins_change_no_bits(
-    free: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each node has one core, so one actor is on the node that goes, between two answers of the first exchange; it
-    begins again on the one that comes."""
-    own = RayPool(PoolParts(open_cell, 2, 1 << 12))
-    started(own)
-    lost: list[int] = []
-    answers = RayPool._answers
-
-    def lose(self: RayPool, *given: Any) -> Iterator[Any]:
-        if not lost:
-            lost.append(len(self.workers))
-            free.remove_node(free.list_all_nodes()[-1], allow_graceful=False)
-            free.add_node(num_cpus=1, object_store_memory=STORE)
-        yield from answers(self, *given)
-
-    monkeypatch.setattr(RayPool, "_answers", lose)
-    try:
-        check_bits(own, "relay", "perceptron")
-        assert lost == [2]
-        ray.get([w.actor.pid.remote() for w in own.workers], timeout=60)
-    finally:
-        own.close()
-
-
-def given(lock: Any, cell: int) -> WorkerSetup:
-    return open_cell(cell)
-
-
 def stores_of(references: Sequence[Any], timeout: float = 60.0) -> set[str]:
     """The nodes in whose stores values lie, each in one; Ray learns of it a moment after they are made."""
     until = time.monotonic() + timeout
@@ -150,18 +119,6 @@ def test_models_that_were_held_by_a_lost_node_are_made_again(free: Any, monkeypa
 
 
 # ---------------------------------------------------------------- memory
-def test_more_kept_models_than_the_object_stores_hold_change_no_bits(free: Any) -> None:
-    """Forty models of 14 MB hop twice, 1.7 GB in all, through two stores of 200 MB: Ray writes them to disk."""
-    relay = LargeRelay(40, (1400, 1400))
-    assert relay.clients * relay.world.model_bytes > 2 * STORE
-    own = relay.pool()
-    try:
-        by_actors = next(relay.states(own))
-    finally:
-        own.close()
-    assert by_actors == next(relay.states())
-
-
 # ---------------------------------------------------------------- the driver
 RUN = ("seeds=[4]", "rounds=6", "runtime.checkpoint_every=1", "runtime.executor=ray", "runtime.workers=2")
 
@@ -301,11 +258,3 @@ def test_actors_share_the_gpus_that_there_are(free: Any) -> None:
             own.close()
     finally:
         free.remove_node(node)
-
-
-def test_without_a_cluster_doctor_says_how_to_begin_one() -> None:
-    asked = unskew("doctor", "--cluster", f"127.0.0.1:{free_port()}", stderr=subprocess.PIPE)
-    said = asked.communicate(timeout=120)[1].decode()
-    assert asked.returncode == 2
-    assert "no Ray cluster at" in said
-    assert "ray start --head" in said

@@ -28,7 +28,7 @@ from unskew.local.workers import pool as pool_module
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool, jobs_of
 from unskew.local.workers.setup import WorkerSetup
-from unskew.protocol import ClientId, Federation, Held, Keep, Me, Plan, SgdConfig, Step, ask, collect, step
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tree import Params
 
@@ -162,21 +162,6 @@ def test_a_method_that_lets_training_diverge_goes_on_everywhere(
     assert torch.allclose(ends[0].mean["0.weight"], ends[2].mean["0.weight"], atol=1e-5)
 
 
-def test_the_failure_of_one_client_among_several_is_its_own(
-    crowd: Callable[[], tuple[Population, LocalTrainer]],
-) -> None:
-    population, trainer = crowd()
-    trainer.device_data.x[-3] = torch.nan  # the last client's
-    config = make("fedavg", local=SgdConfig(0.1))
-    pool = Pool(lambda _: WorkerSetup(config, trainer, population.me), 2, 1 << 12)
-    try:
-        sim = Simulator(config, population, Workers(pool, 0, config))
-        with pytest.raises(DivergedError, match="round 1, client 19"):
-            sim.round(sim.start(), 1)
-    finally:
-        pool.close()
-
-
 @dataclass(frozen=True)
 class Bulk:
     """Messages and replies of megabytes, another one for each client."""
@@ -212,61 +197,6 @@ def test_large_messages_and_replies_do_not_wait_for_each_other() -> None:
         for t in (1, 2):
             state, _ = sim.round(sim.start(), t)
             assert state.big.tolist() == [600_000.0 * (c + 1) for c in population.clients]
-    finally:
-        pool.close()
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a client remembers, and what it keeps for a neighbour: a record, and no tensors alone."""
-
-    rounds: int
-    seen: Tensor
-
-
-@dataclass(frozen=True)
-class Passed:
-    """A neighbour's record, or none."""
-
-    counts: Counts | Held | Keep | None
-
-
-@dataclass(frozen=True)
-class Passing:
-    """Every client always remembers something, and keeps a record that goes to the next one."""
-
-    def init(self, params: Params, fed: Federation) -> Passed:
-        return Passed(Counts(0, torch.zeros(1)))
-
-    def round(self, state: Passed, fed: Federation) -> Plan[Passed]:
-        held = yield from ask(self.turn, {c: Passed(None) for c in fed.clients})
-        held = yield from ask(self.turn, {c: held[(c + 1) % len(held)] for c in held})
-        (last,) = yield from collect([held[0].counts])
-        return Passed(last)
-
-    @step
-    def turn(self, me: Me, msg: Passed, memory: Counts | None) -> Step[tuple[Passed, Counts]]:
-        yield from ()  # sent to a worker
-        before = msg.counts.rounds if isinstance(msg.counts, Counts) else 0
-        now = Counts((memory.rounds if memory else 0) + 1 + before, torch.full((2,), float(me.id)))
-        return Passed(Keep(now)), now
-
-    def serve(self, state: Passed, client: ClientId | None) -> Params | None:
-        return None
-
-
-def test_memory_without_none_and_records_that_are_kept_are_what_they_are_in_sequence() -> None:
-    """In round 1 a client has no memory, whatever its steps return; a value that is kept may be any message."""
-    population, trainer = world("perceptron", False)
-    pool = Pool(lambda _: WorkerSetup(Passing(), trainer, population.me), 2, 1 << 12)
-    try:
-        alone = Simulator(Passing(), population, Sequential(trainer))
-        many = Simulator(Passing(), population, Workers(pool, 0, Passing()))
-        for (_, one, trace), (_, other, same) in zip(rounds(alone), rounds(many), strict=True):
-            assert bits(alone, one) == bits(many, other)
-            assert trace == same
-            assert isinstance(one.counts, Counts)
-            assert one.counts.rounds > 2
     finally:
         pool.close()
 
@@ -335,15 +265,6 @@ def test_a_system_that_allows_no_more_processes_is_one_sentence_and_leaves_none(
         "runtime.executor = 'sequential'"
     )
     for pid in starts:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def test_no_worker_outlives_its_pool() -> None:
-    own = Pool(open_cell, workers=2, model_bytes=1 << 12)
-    pids = [w.process.pid for w in own.workers]
-    own.close()
-    for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 

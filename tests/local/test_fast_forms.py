@@ -18,7 +18,7 @@ from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.models import LOSS, build
 from unskew.models.network import Network
-from unskew.protocol import Fold, Me, Sgd, SgdConfig
+from unskew.protocol import Me, Sgd, SgdConfig
 from unskew.tasks.task import Task, make_task
 from unskew.tree import Params
 
@@ -211,16 +211,6 @@ def test_every_form_trains_the_network_it_stands_for(network: str, config: str) 
         close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
 
 
-def test_through_onednn_half_precision_reaches_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "ONEDNN_FROM", 0)
-    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
-    layer = torch.nn.Linear(3, 2)
-    kernels.tune(layer)
-    assert type(layer) is not torch.nn.Linear
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(torch.ones(4, 3)).dtype is torch.bfloat16
-
-
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("network", ["mlp", "mlp, two layers", "mlp, dropout", "logistic", "cnn_small", "svm"])
 def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,25 +306,6 @@ def test_a_bias_may_be_held_where_gradients_are_written_out(
     assert torch.equal(fitted.params["head.bias"], start["head.bias"])
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_loss_that_is_reported_is_the_mean_over_the_batches(network: str) -> None:
-    """One whole batch: the loss at the start, which a fold or a plain forward pass can tell as well."""
-    task, dtype = task_of(network), torch.float64
-    data, start = device_data(dtype), start_of(task, dtype)
-    trainer, who = LocalTrainer(task, data, dtype=dtype), me(task, data, 0)
-    fitted = trainer.fit(who, Sgd(start, SgdConfig(0.1, batch_size=None)), Key(0))
-    module = task.build().to(dtype).train()
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    with torch.no_grad(), Key(0).ambient():
-        for name, t in start.items():
-            own[name].copy_(t)
-        expected = task.loss(module(data.x[data.train[0]]), data.y[data.train[0]]).mean()
-    assert fitted.loss == pytest.approx(float(expected), rel=1e-9)
-    if not task.batch_norm and not any(isinstance(m, nn.Dropout) and m.p for m in module.modules()):
-        folded = trainer.fold(who, Fold(lambda carry, batch: carry + float(batch.loss.sum()), start, 0.0))
-        assert fitted.loss == pytest.approx(folded / who.n, rel=1e-9)
-
-
 @pytest.mark.parametrize("through_onednn", [False, True])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_what_is_only_evaluated_takes_the_same_forms(
@@ -356,14 +327,3 @@ def test_what_is_only_evaluated_takes_the_same_forms(
     (right, loss), (expected, other) = (s.evaluate_on(start, data.x, data.y) for s in (auto, plain))
     assert torch.equal(right, expected)
     torch.testing.assert_close(loss, other, rtol=1e-4, atol=1e-5)
-
-
-def test_data_and_start_stay_as_they_were_in_every_form() -> None:
-    for network in NETWORKS:
-        task = task_of(network)
-        data, start = device_data(torch.float32), start_of(task, torch.float32)
-        x, y, before = data.x.clone(), data.y.clone(), {n: t.clone() for n, t in start.items()}
-        LocalTrainer(task, data).fit(me(task, data, 0), Sgd(start, CONFIGS["whole"]), Key(0))
-        assert torch.equal(data.x, x)
-        assert torch.equal(data.y, y)
-        assert all(torch.equal(start[n], before[n]) for n in start)

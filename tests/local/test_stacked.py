@@ -18,11 +18,11 @@ from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.local.sequential import Sequential
 from unskew.local.stacked import rows
 from unskew.local.stacked.executor import Stacked
-from unskew.local.stacked.network import KeyedDropout, probe, scatter
+from unskew.local.stacked.network import KeyedDropout, scatter
 from unskew.local.stacked.rows import Form, ModelRows
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
-from unskew.protocol import Batch, Exponential, Fitted, Me, SgdConfig, fit, fold, run
+from unskew.protocol import Batch, Exponential, Fitted, Me, SgdConfig, fit, fold
 from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves, map_params
 
@@ -255,17 +255,6 @@ def test_a_network_is_trained_together_as_alone(network: str, config: str) -> No
     assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
 
 
-def test_a_training_in_bfloat16_is_met_alone() -> None:
-    task, data = task_of("mlp"), device_data(torch.float32)
-    step = training(replace(CONFIGS["plain"], precision="bfloat16"))
-    trainer = Counting(task, data)
-    stacked, messages = Stacked(trainer), everybody(task, torch.float32)
-    many = dict(stacked.complete(work(task, data, step, messages)))
-    assert trainer.asked == len(SIZES)
-    assert stacked.notes == ("one client at a time: local.precision is bfloat16",)
-    assert_same(dict(Sequential(LocalTrainer(task, data)).complete(work(task, data, step, messages))), many)
-
-
 @pytest.mark.parametrize("network", APART)
 def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network: str) -> None:
     task, data = task_of(network), device_data()
@@ -285,12 +274,6 @@ def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network:
 def test_how_many_fit_side_by_side_plays_no_part(network: str, chunk: int) -> None:
     task, data = task_of(network), device_data(sizes=(16,) * len(SIZES))
     one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), chunk=chunk)
-    assert_same(one, many)
-
-
-def test_written_out_and_derived_gradients_agree() -> None:
-    task, data = task_of("mlp"), device_data()
-    one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), form="vmap")
     assert_same(one, many)
 
 
@@ -320,23 +303,6 @@ def test_augmentation_draws_for_each_client_what_it_draws_alone(network: str, au
     one, many = both(task, data, training(CONFIGS["momentum"]), everybody(task))
     assert_same(one, many)
     assert torch.equal(data.x, x)
-
-
-def test_what_is_given_stays_and_what_is_returned_is_nobody_elses() -> None:
-    """A client that remembers one tensor must not keep everybody's rows alive."""
-    task, data = task_of("cnn, group norm"), device_data()
-    starts = everybody(task)
-    before = {c: map_params(torch.clone, p) for c, p in starts.items()}
-    stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
-    rng = torch.get_rng_state()
-    done = dict(stacked.complete(work(task, data, training(CONFIGS["momentum"]), starts)))
-    assert torch.equal(torch.get_rng_state(), rng)
-    for c in starts:
-        torch.testing.assert_close(starts[c], before[c], rtol=0, atol=0)
-        for t in done[c].value[0].values():
-            assert t.untyped_storage().nbytes() == t.numel() * t.element_size()
-            assert t.is_contiguous()
-            assert not t.requires_grad
 
 
 # ---------------------------------------------------------------- terms
@@ -414,18 +380,6 @@ def test_terms_that_see_features_and_reference_models_work_together_as_alone(net
     assert not torch.allclose(plain[0].value[0]["head.weight"], many[0].value["head.weight"])
 
 
-def test_a_term_finds_records_and_numbers_in_its_aux_as_they_were_given() -> None:
-    task, data = task_of("mlp"), device_data()
-
-    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
-        of_class = torch.randn(CLASSES, 7, generator=Key(me.id).generator(), dtype=torch.float64)
-        known = (Prototypes(of_class, torch.tensor(0.1 * me.id, dtype=torch.float64)), "label")
-        return (yield from fit(msg, CONFIGS["plain"], Toward(), known=known, scale=0.5)).params
-
-    one, many = both(task, data, step, everybody(task))
-    assert_same(one, many)
-
-
 def test_clients_whose_requests_differ_by_value_are_not_mixed() -> None:
     """A number in aux is baked into a call: three clients share 0.1, two 0.2, and the last stands alone."""
     task, data = task_of("mlp"), device_data()
@@ -465,35 +419,6 @@ def test_a_term_that_cannot_be_batched_is_met_alone_noted_and_not_tried_again() 
 
 
 # ---------------------------------------------------------------- steps
-def test_steps_of_different_length_and_kind_go_on_together() -> None:
-    """Clients optimise, fold, run local code and return, each in its own order."""
-    task, data = task_of("mlp"), device_data()
-
-    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
-        w, found = msg, 0.0
-        for _ in range(me.id % 3):
-            w = (yield from fit(w, CONFIGS["plain"])).params
-        if me.id % 2:
-            found = yield from fold(lambda carry, batch: carry + float(batch.loss.sum()), w, 0.0)
-        noise = yield from run(lambda local: float(torch.rand((), generator=local.key.generator())))
-        w = (yield from fit(w, replace(CONFIGS["plain"], lr=0.01 * (1 + me.id % 2)))).params
-        return w, found, noise
-
-    one, many = both(task, data, step, everybody(task), alone=None)
-    assert_same(one, many)
-    assert [len(d.losses) for d in many.values()] == [1, 2, 3] * 2
-
-
-def test_a_step_without_requests_and_one_that_is_no_generator_are_at_their_end() -> None:
-    task, data = task_of("mlp"), device_data()
-
-    def step(me: Me, msg: Params, memory: None) -> Any:
-        return "plain" if me.id else (x for x in ())
-
-    done = dict(Stacked(LocalTrainer(task, data)).complete(work(task, data, step, {0: None, 1: None})))
-    assert [d.value for d in done.values()] == [None, "plain"]
-
-
 def test_a_client_that_diverges_hears_of_it_and_the_others_go_on() -> None:
     task, data = task_of("mlp"), device_data()
     starts = everybody(task)
@@ -647,35 +572,7 @@ def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None
     assert sequential[0].losses[0] == pytest.approx(found[0][0].losses[0], rel=0.5)
 
 
-def test_a_clients_dropout_changes_from_step_to_step() -> None:
-    """Two steps at a vanishing rate see two masks: their mean loss is not that of one."""
-    task, data = task_of("mlp, dropout"), device_data()
-    once, twice = (
-        dict(
-            Stacked(LocalTrainer(task, data, dtype=torch.float64)).complete(
-                work(task, data, training(SgdConfig(1e-12, batch_size=None, local_steps=n)), everybody(task))
-            )
-        )
-        for n in (1, 2)
-    )
-    for c in once:
-        assert once[c].losses[0] != pytest.approx(twice[c].losses[0], rel=1e-6)
-
-
 # ---------------------------------------------------------------- what is known of a network
-@pytest.mark.parametrize("network", [*TOGETHER, *APART])
-def test_a_network_is_seen_for_what_it_is(network: str) -> None:
-    task, data = task_of(network), device_data()
-    traits = probe(task, data.x, data.y)
-    assert traits.padded == (network in ALIKE or network in ("svm", "recurrent"))
-    assert bool(traits.draws) == (network in ("drawing", "counting"))
-    assert traits.apart
-    if network in TOGETHER:
-        assert traits.refuses is None
-    if network in ("svm", "recurrent"):
-        assert traits.refuses
-
-
 # ---------------------------------------------------------------- captured steps
 class Again:
     """In place of a CUDA graph: does once more what would have been captured."""
@@ -730,36 +627,6 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
         assert_same(one, many, rtol=1e-6 if config.startswith("adam") else 1e-9)
     assert stacked.notes == ()
     assert sum(g.replays for g in graphs) >= 9
-
-
-def test_one_capture_serves_rounds_of_other_rates_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Again] = []
-    monkeypatch.setattr(ModelRows, "_capture", lambda rows, size: graphs.append(Again(rows, size)) or graphs[-1])
-    monkeypatch.setattr(rows, "_WORTH", 1)
-    task, data = task_of("mlp"), device_data()
-    stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
-    stacked._fitter.captures = True
-    for lr, cohort in ((0.1, (0, 1, 2)), (0.2, (3, 4, 5)), (0.3, (1, 5, 0))):
-        step = training(SgdConfig(lr, batch_size=8, local_epochs=1))
-        dict(stacked.complete(work(task, data, step, {c: start_of(task, c) for c in cohort})))
-    assert len(graphs) == 1
-
-
-def test_a_step_that_cannot_be_captured_is_taken_without_and_that_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(rows: ModelRows, size: int) -> Again:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(ModelRows, "_capture", capture)
-    monkeypatch.setattr(rows, "_WORTH", 1)
-    task, data = task_of("cnn"), device_data()
-    stacked = Stacked(LocalTrainer(task, data, dtype=torch.float64))
-    stacked._fitter.captures = True
-    step = training(CONFIGS["momentum"])
-    one = dict(
-        Sequential(LocalTrainer(task, data, dtype=torch.float64)).complete(work(task, data, step, everybody(task)))
-    )
-    assert_same(one, dict(stacked.complete(work(task, data, step, everybody(task)))))
-    assert stacked.notes == ("a step cannot be captured: operation not permitted when stream is capturing",)
 
 
 # ---------------------------------------------------------------- on a device

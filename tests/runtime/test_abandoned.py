@@ -136,14 +136,6 @@ def test_a_simulation_ends_if_none_of_its_first_rounds_has_a_result() -> None:
         short.attempt(short.start(), 1, last=True)
 
 
-def test_a_simulation_that_got_somewhere_never_ends_for_its_losses() -> None:
-    sim = simulator("fedavg", NETWORK, outage=Late(in_rounds=tuple(range(2, 99))), **ALL)
-    state = sim.start()
-    for t in range(1, IN_A_ROW + 5):
-        state, trace = sim.attempt(state, t, last=t == IN_A_ROW + 4)
-        assert bool(trace.abandoned) == (t > 1)
-
-
 def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     from loopback import Deployed

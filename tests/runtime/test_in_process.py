@@ -155,23 +155,6 @@ def test_the_ledger_of_a_relay(codec: bool) -> None:
     assert [sim.memory.get(c) for c in clients] == [2] * N
 
 
-def test_a_value_that_is_sent_back_to_its_owner_costs_its_handle_only() -> None:
-    @dataclass(frozen=True)
-    class Stay(Relay):
-        def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
-            replies = yield from ask(self.train, {2: Parcel(state.params, 0)})
-            replies = yield from ask(self.train, {2: Parcel(replies[2].model, 1)})
-            return state
-
-    _, trace = (sim := simulator(Stay())).round(sim.start(), 1)
-    assert [(t.hop, t.src, t.dst, t.kind) for t in trace.transfers] == [
-        (0, SERVER, 3, "model"),
-        (0, 3, SERVER, "control"),
-        (1, SERVER, 3, "control"),
-        (1, 3, SERVER, "control"),
-    ]
-
-
 @dataclass(frozen=True)
 class Pair:
     """One model as a start and one to refer to."""
@@ -255,25 +238,6 @@ def test_a_late_client_was_sent_the_message_and_remembers_but_is_not_heard() -> 
     assert [sim.memory.get(c) for c in range(N)] == [1] * N
     assert {t.dst for t in trace.transfers if t.src == SERVER} == {node(c) for c in range(N)}
     assert {t.src for t in trace.transfers if t.dst == SERVER} == {node(c) for c in range(N) if c not in late}
-
-
-def test_methods_whose_steps_have_other_names_lose_the_same_clients() -> None:
-    @dataclass(frozen=True)
-    class Renamed(FedAvg):
-        def round(self, state: Any, fed: Federation) -> Plan[Any]:
-            yield from ask(self.work, dict.fromkeys(fed.sample(), ModelMessage(state.params)))
-            return state
-
-        @step
-        def work(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
-            return (yield from FedAvg.train(self, me, msg, memory))
-
-    lost = []
-    for method in (FedAvg(CONFIG), Renamed(CONFIG)):
-        sim = simulator(method, outage=Outage(unreachable=0.3, late=0.3), seed=2)
-        _, trace = sim.round(sim.start(), 1)
-        lost.append([(f.client, f.reason) for f in trace.failures])
-    assert lost[0] == lost[1] != []
 
 
 def test_two_steps_of_a_round_draw_the_same_batches_and_other_noise() -> None:

@@ -2,12 +2,8 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from recipe import simulator
-
-from unskew import wire
 
 pytest.importorskip("grpc")
 
@@ -76,20 +72,6 @@ def test_a_client_that_is_late_in_three_rounds_is_left_out_and_named(there: Slow
     [said] = there.said
     assert said.startswith("client 1 was late in 3 rounds in a row and is left out for 100 s or more; rounds go on")
     assert said.endswith("see to its machine, or give all clients more time (deadline_s in server.toml)")
-
-
-def test_rounds_without_a_client_that_is_left_out_are_those_of_a_simulation_that_loses_it(there: Slow) -> None:
-    class Without(type(simulator("fedavg", NETWORK).outage)):  # type: ignore[misc]
-        def fate(self, key: Any, step: str = "", asked: int = 0) -> Any:
-            return "unreachable" if key.path[-1] == 1 else None
-
-    sim = simulator("fedavg", NETWORK, seed=4, outage=Without(), clients_per_round=6)
-    there.silence(1)
-    expected = sim.start()
-    for t in range(1, 6):
-        there.round(t)
-        expected, _ = sim.round(expected, t)
-        assert wire.encode(there.state) == wire.encode(expected)
 
 
 def test_rounds_that_a_late_client_was_needed_for_do_not_count(there: Slow) -> None:

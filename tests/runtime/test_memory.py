@@ -1,19 +1,9 @@
-from typing import Any
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from unskew.errors import ProtocolError
 from unskew.runtime.memory import Memory
-
-
-def test_the_values_it_was_given_are_not_changed() -> None:
-    values: dict[int, Any] = {0: "old"}
-    memory = Memory(0, values)
-    memory.stage(0, "new")
-    memory.commit(1)
-    assert values == {0: "old"}
 
 
 @pytest.mark.parametrize("round", [2, 3])

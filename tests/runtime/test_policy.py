@@ -5,11 +5,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import dp_accounting
 import pytest
 import torch
 
@@ -17,15 +15,13 @@ pytest.importorskip("grpc")
 pytest.importorskip("dp_accounting")
 
 import loopback
-from dp_accounting import rdp
 
 from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
-from unskew.algorithms.feddw import DW, FedDW, LabelNoise
+from unskew.algorithms.feddw import FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
-from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending, hook
 from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
@@ -144,18 +140,6 @@ def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(si
     assert len((there.client.state / "privacy.jsonl").read_text().splitlines()) == 3
 
 
-def test_two_clients_of_a_machine_never_write_the_record_at_once(
-    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = site()
-    monkeypatch.setattr("unskew.runtime.budget.LOCKED_WITHIN_S", 0.05)
-    there.client.state.mkdir()
-    with lockable(there.client.state / "privacy.jsonl.lock") as other:
-        lock(other)
-        assert reason(there.ask(1)).endswith("privacy.jsonl is in use by another process of this machine")
-    assert there.soft(there.ask(1)) is not None
-
-
 def test_an_upload_is_on_the_record_before_it_leaves(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,16 +184,6 @@ def test_who_knows_what_the_data_may_be_cannot_try_it_out(site: Callable[..., Si
     assert len({here.info.data, told(here), told(same_rows), told(other_rows)}) == 4
 
 
-def test_methods_state_what_their_noised_replies_cost() -> None:
-    noise = EmbeddingNoise(sigma=1.0)
-    assert FedDistr(m=2, dp=noise).spending("disentangle", None) == (Spending("embeddings", 0.5, 2, 2),)
-    assert FedDistr(m=2, dp=noise).spending("learn", None) == FedDistr(m=2).spending("disentangle", None) == ()
-    both = wrap(FedDistr(m=2, dp=noise), DW())
-    assert [a.has_dp_noise for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
-    assert [a.has_dp_noise for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
-    assert not hasattr(FedAvg(), "has_dp_noise")
-
-
 UPLOAD = NoisedUpload("data", "experiment", 0, "first")
 COST = (Spending("labels", 2.0, 1, None),)
 
@@ -241,22 +215,6 @@ def test_the_budget_of_an_experiment_is_that_of_each_seed_and_method(tmp_path: P
         with pytest.raises(WireError, match=r"the privacy budget of this experiment is spent: 2 of 2 .* \(labels\)"):
             charge(path, dataclasses.replace(UPLOAD, cell=cell, request=f"third of {cell}"), costs, rules)
     assert len(path.read_text().splitlines()) == 5
-
-
-def test_uploads_about_secret_samples_cost_what_sampling_leaves_of_them(tmp_path: Path) -> None:
-    """Ten steps at q = .1 and one upload about everything: by dp-accounting, and less than without sampling."""
-    path, steps = tmp_path / "privacy.jsonl", Spending("gradients", 2.0, 10, None, 0.1)
-    accountant = rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
-    step = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0))
-    accountant.compose(dp_accounting.SelfComposedDpEvent(step, 20)).compose(dp_accounting.GaussianDpEvent(2.0))
-    both = accountant.get_epsilon(1e-5)
-    assert both < privacy.epsilon(2.0, 6, 1e-5)
-    for allowed, says in ((both * 1.001, None), (both * 0.999, "max_epsilon")):
-        own, rules = path.with_name(f"{allowed}.jsonl"), Rules(SitePolicy(max_epsilon=allowed), "policy.toml")
-        charge(own, UPLOAD, (steps,), rules)
-        charge(own, dataclasses.replace(UPLOAD, request="second"), COST, rules)
-        with nullcontext() if says is None else pytest.raises(WireError, match=says):
-            charge(own, dataclasses.replace(UPLOAD, experiment="another", request="third"), (steps,), rules)
 
 
 def test_a_deployed_client_trains_under_dp_sgd_until_its_own_account_is_spent(site: Callable[..., Site]) -> None:
@@ -425,18 +383,6 @@ def test_no_head_of_a_hostile_server_ends_a_client_or_fills_its_log(site: Callab
     assert len(rows) == len(heads) + 1
     assert max(map(len, rows)) < 2000
     assert json.loads(rows[-1])["step"] == "s\x1b"
-
-
-def test_a_head_that_is_too_long_is_not_read_for_the_log_either(
-    site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parsed, a list of lists takes thirty times its bytes."""
-    there = site(FedAvg(local=SMALL), audit=tmp_path / "audit.jsonl")
-    parsed: list[int] = []
-    loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda text, **options: (parsed.append(len(text)), loads(text, **options))[1])
-    assert "more than the 1048576 allowed" in reason(there.client.answer(Envelope("ask", "[" * (2 << 20))))
-    assert max(parsed) < 1000
 
 
 def test_a_held_value_is_handed_over_once_in_a_reply(site: Callable[..., Site]) -> None:

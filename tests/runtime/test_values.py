@@ -1,6 +1,5 @@
 """Own methods that change what they are given, or make something else than their annotations say."""
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from unskew.errors import ProtocolError
 from unskew.local import executor
 from unskew.protocol import Federation, Me, Plan, ask, step
 from unskew.runtime.values import check_type
-from unskew.tree import Marks, Params, check_unchanged, marks
+from unskew.tree import Marks, Params, marks
 from unskew.wrappers.base import wrap
 from unskew.wrappers.clip_norm import ClipNorm
 
@@ -45,14 +44,6 @@ class ChangesMessage(Plain):
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
         for t in msg.params.values():
             t.mul_(0.5)
-        return ModelReply(dict(msg.params), me.n), {}
-
-
-class ReplacesInMessage(Plain):
-    @step
-    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> tuple[ModelReply, Params]:
-        for n, t in msg.params.items():
-            msg.params[n] = t * 0.5
         return ModelReply(dict(msg.params), me.n), {}
 
 
@@ -110,7 +101,6 @@ class ChangesGiven(Plain):
 
 CHANGES = [
     (ChangesMessage(), r"step 'train' changes its message in place at 'params/"),
-    (ReplacesInMessage(), r"step 'train' changes its message in place at 'params/"),
     (ChangesMemory(), r"step 'train' changes its client's memory in place"),
     (ChangesInitial(), r"step 'train' changes me.initial in place"),
     (ChangesHistogram(), r"step 'train' changes me.histogram in place, and others have the same object"),
@@ -129,21 +119,21 @@ def test_what_is_given_stays_as_it_was(method: Any, sentence: str, wrapped: bool
         played(sim)
 
 
-def test_the_content_of_tensors_is_compared_for_few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_clients_are_looked_at_and_in_the_first_rounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else models of some megabytes cost a method with many small exchanges more than its training."""
-    looked: Counter[bool] = Counter()
+    looked: list[Any] = []
 
     def counted(tree: Any, content: bool = False) -> Marks:
-        looked[content] += 1
+        looked.append(tree)
         return marks(tree, content)
 
     monkeypatch.setattr(executor, "marks", counted)
     sim = simulator("fedavg", "perceptron", method=Plain(), clients_per_round=6)
-    sim.round(sim.start(), 1)
-    clients = len(sim.population.clients)
-    assert clients > executor.CONTENT
+    state = sim.start()
+    for t in range(1, executor.FIRST + 2):
+        state, _ = sim.round(state, t)
     each = 4  # message, memory, initial model, histogram
-    assert looked == {True: each * executor.CONTENT, False: each * (clients - executor.CONTENT)}
+    assert len(looked) == each * executor.WATCHED * executor.FIRST
 
 
 @dataclass(frozen=True)
@@ -198,12 +188,6 @@ class OtherState(Plain):
         return params  # type: ignore[return-value]
 
 
-class OtherStateLater(Plain):
-    def round(self, state: Params, fed: Federation) -> Plan[Params]:
-        mean = yield from super().round(state, fed)
-        return ModelMessage(mean)  # type: ignore[return-value]
-
-
 class OtherMemory(Plain):
     @step
     def train(self, me: Me, msg: ModelMessage, memory: int | None) -> tuple[ModelReply, int | None]:  # type: ignore[override]
@@ -230,7 +214,6 @@ class OtherMessage(Plain):
     ("method", "sentence"),
     [
         (OtherState(), "the state that init of OtherState returns is not of the type that is annotated"),
-        (OtherStateLater(), "the state that round of OtherStateLater returns in round 1 is not of the type"),
         (OtherMemory(), "the memory that step 'train' returns is not of the type"),
         (OtherReply(), "the reply of step 'train' is not of the type"),
         (OtherMessage(), "the message to step 'train' is not of the type"),
@@ -252,18 +235,6 @@ def test_a_method_is_a_frozen_dataclass() -> None:
     for method in (NoDataclass(), wrap(NoDataclass(), ClipNorm(1.0))):
         with pytest.raises(ProtocolError, match=r"NoDataclass is no frozen dataclass: .* @dataclass\(frozen=True\)"):
             simulator("fedavg", "perceptron", method=method)
-
-
-def test_a_tensor_is_marked_by_its_identity_and_its_version() -> None:
-    """Of three changes PyTorch counts the first; another object in its place and another name are seen as such."""
-    w = torch.zeros(2)
-    tree = {"w": w, "n": 3}
-    before = marks(tree)
-    check_unchanged(before, tree, "nobody", "a table")
-    w.view(2, 1).add_(1.0)
-    for changed in (tree, {"w": torch.zeros(2), "n": 3}, {"w": w}, {"w": w, "n": 3, "m": 4}):
-        with pytest.raises(ProtocolError, match="nobody changes a table in place"):
-            check_unchanged(before, changed, "nobody", "a table")
 
 
 def test_values_that_bytes_bring_back_pass() -> None:

@@ -75,11 +75,6 @@ def test_everybody_has_the_neighbours_the_shape_says(graph: Graph, n: int, expec
     assert degrees(graph, n) == expected
 
 
-def test_a_torus_joins_what_lies_side_by_side_and_at_opposite_borders() -> None:
-    """Nine nodes in rows of three: 0 is next to 1 and, round the border, 2; below it is 3 and, round the border, 6."""
-    assert Torus()(9, Key(0))[0].nonzero().flatten().tolist() == [1, 2, 3, 6]
-
-
 def test_a_radius_that_is_too_small_grows_until_nobody_is_cut_off_and_no_further() -> None:
     """The longest edge is then the one that joins two parts: without it the graph falls apart."""
     for seed in range(5):
@@ -88,13 +83,6 @@ def test_a_radius_that_is_too_small_grows_until_nobody_is_cut_off_and_no_further
         longest = torch.where(a, (at[:, None] - at[None]).square().sum(-1), 0.0)
         with pytest.raises(ConfigError, match="must be connected"):
             require_connected(a & (longest < longest.max()))
-
-
-def test_a_probability_that_is_too_small_grows_until_nobody_is_cut_off() -> None:
-    """Twelve nodes need eleven edges; the 66 pairs come one by one, in the order of their draws."""
-    edges = [sum(degrees(ErdosRenyi(0.0), 12, seed)) // 2 for seed in range(20)]
-    assert min(edges) >= 11
-    assert max(edges) < 66
 
 
 # ---------------------------------------------------------------- mixing matrices
@@ -152,13 +140,6 @@ def by_links(v: Tensor, z: Tensor, present: list[int]) -> dict[int, Tensor]:
     models = {10 * i: {"w": z[i]} for i in present}
     found = links(v, [10 * i for i in range(len(v))], models)
     return {c // 10: mixed(models[c], near)["w"] for c, near in found.items()}
-
-
-def test_an_exchange_client_by_client_is_the_matrix() -> None:
-    v = metropolis(Geometric(0.4)(8, Key(3)))
-    z = torch.randn(8, 2, dtype=torch.float64, generator=Key(1).generator())
-    got = by_links(v, z, list(range(8)))
-    torch.testing.assert_close(torch.stack([got[i] for i in range(8)]), v @ z)
 
 
 def test_whoever_is_missing_is_left_out_on_both_sides_and_the_mean_of_the_others_is_kept() -> None:

@@ -41,13 +41,6 @@ def test_a_tensor_by_hand() -> None:
     assert decompress(compress(update, values), update, values)["w"].tolist() == [[0.0, -4.0], [2.0, 0.0]]
 
 
-@pytest.mark.parametrize(("n", "p", "k"), [(1200, 1 / 400, 3), (10, 1 / 400, 1), (1, 0.5, 1), (7, 1.0, 7), (9, 0.5, 4)])
-def test_at_least_one_entry_travels(n: int, p: float, k: int) -> None:
-    """k = max(floor(n p), 1)."""
-    assert budget(n, p) == k
-    assert len(largest(torch.arange(1.0, n + 1), k)) == k
-
-
 def test_of_equal_entries_the_first_are_taken() -> None:
     """Exactly k, on any machine: magnitudes 2 at 1 and 4, then 1 at 0, 2, 3, 5."""
     block = torch.tensor([1.0, 2.0, -1.0, 1.0, -2.0, 1.0])
@@ -148,15 +141,6 @@ def test_any_support_comes_back(support: tuple[list[list[int]], list[int]], seed
     assert minus.tolist() == (signs.tolist() if signed else [])
 
 
-@pytest.mark.parametrize("p", [1 / 400, 1 / 25])
-def test_measured_bits_are_what_the_formula_says(p: float) -> None:
-    """I-36: within 2 % of k (b_pos + 1) + 32 on random supports."""
-    update = {"w": torch.randn(400_000, generator=Key(0).generator())}
-    sparse = compress(update, Scheme(p))
-    bits = 8 * sparse.parts["code"].numel() + 32 * sparse.parts["mu"].numel()
-    assert bits == pytest.approx(budget(400_000, p) * (position_bits(p) + 1) + 32, rel=0.02)
-
-
 # ---------------------------------------------------------------- bytes from anywhere
 LIKE = {"w": torch.zeros(40), "b": torch.zeros(3)}
 SCHEME = Scheme(0.2)
@@ -195,14 +179,6 @@ def altered(counts: tuple[int, ...] = (), **parts: Any) -> Sparse:
 def test_what_is_no_such_update_is_refused(message: Sparse, why: str) -> None:
     with pytest.raises(WireError, match=why):
         decompress(message, LIKE, SCHEME)
-
-
-def test_a_position_outside_its_block_is_refused() -> None:
-    """Gaps of 7 and 7 say positions 7 and 15 of a block of 10: k = 2, b = 2, quotients 1, remainders 3."""
-    code = np.packbits(np.array([0, 0, 1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1], np.uint8))
-    assert golomb_parameter(0.2) == 2
-    with pytest.raises(WireError, match="outside its block of 10"):
-        unpack(code, [10], [2])
 
 
 @given(data=st.binary(max_size=12), counts=st.tuples(st.integers(0, 8), st.integers(0, 1)))

@@ -17,7 +17,7 @@ from unskew.record.logs import rows as recorded
 from unskew.run import attack, loop
 from unskew.run import setup as run_setup
 from unskew.tree import Params, map_params
-from unskew.world.attack import ALIE, IPM, Attack, Backdoor, Honest, LabelFlip, SignFlip
+from unskew.world.attack import ALIE, IPM, Attack, Backdoor, SignFlip
 from unskew.wrappers.base import Wrapped, wrap
 from unskew.wrappers.malicious import ColludingAttack, IndependentAttack, with_attack
 
@@ -31,11 +31,6 @@ def moved(method: Any) -> Params:
     state, _ = sim.round(sim.start(), 1)
     model: Params = sim.method.serve(state, None)
     return map_params(torch.sub, model, sim.population.initial)
-
-
-def test_without_attackers_the_method_is_the_method() -> None:
-    for nobody in (Honest(), SignFlip(0.0), ALIE(0.0), Backdoor(0.0), LabelFlip(0.5)):
-        assert with_attack(UNIFORM, nobody, 6, Key(0)) is UNIFORM
 
 
 def test_if_everybody_flips_signs_the_model_goes_the_other_way() -> None:
@@ -56,25 +51,6 @@ def test_attackers_that_see_all_send_what_their_equation_says() -> None:
     half = moved(wrap(UNIFORM, IndependentAttack(Only(), malicious)))  # the mean of h and three zeros is h / 2
     forged = moved(with_attack(UNIFORM, IPM(0.5, epsilon=2.0), 6, Key(0)))
     torch.testing.assert_close(forged, {n: -t for n, t in half.items()}, rtol=1e-4, atol=1e-6)
-
-
-def test_a_forger_is_told_of_those_that_replied_and_draws_by_itself() -> None:
-    """Clients 0, 1 and 4 are malicious, and 0 to 3 replied: two lies, made of the two honest updates."""
-    seen: dict[int, Any] = {}
-
-    class Seen(Attack):
-        uploads, colludes, fraction, name = True, True, 0.5, "seen"
-
-        def forge(self, update: Params, honest: Any, malicious: int, key: Key) -> Params:
-            seen[int(update["w"])] = [int(u["w"]) for u in honest], malicious, key
-            return {"w": -update["w"]}
-
-    updates = {c: {"w": torch.tensor(float(c))} for c in range(4)}
-    fed = simulator("fedavg", "perceptron").federation(1)
-    sent = ColludingAttack(Seen(), frozenset({0, 1, 4})).change(updates, frozenset({"w"}), fed)
-    assert {c: float(u["w"]) for c, u in sent.items()} == {0: 0.0, 1: -1.0, 2: 2.0, 3: 3.0}
-    assert {c: of[:2] for c, of in seen.items()} == {0: ([2, 3], 2), 1: ([2, 3], 2)}
-    assert seen[0][2] != seen[1][2]
 
 
 def test_on_a_network_a_liar_goes_by_its_own_update_or_is_refused() -> None:
@@ -113,25 +89,6 @@ def test_attackers_train_on_poisoned_examples_and_nothing_else_is_changed(tiny: 
     assert torch.equal(trainer.device_data.y[of_malicious], 9 - setup.dataset.y_train[of_malicious])
     assert torch.equal(trainer.device_data.x, setup.dataset.x_train)
     assert list(attack.honest(experiment.world.attack, range(4), 4, 0)) == [c for c in range(4) if c not in malicious]
-
-
-def test_attackers_count_the_labels_they_train_on(tiny: Tiny) -> None:
-    """Two of ten classes each, all flipped: a mean over a class's sum and another's count would be 0, or far off."""
-    two = "split={name='pathological', num_clients=5, classes_per_client=2}"
-    proto = '[[methods]]\nname = "fedproto"\n'
-    experiment = tiny("world.attack={name='label_flip', fraction=1.0}", two, methods=proto)
-    setup = run_setup.prepare(experiment)
-    fed = run_setup.divide(experiment, setup.dataset, 0)
-    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
-    assert torch.equal(sim.population.histograms, torch.from_numpy(fed.label_counts).flip(1))
-    state, _ = sim.round(sim.start(), 1)
-    trainer, means = sim.executor.trainer, {}
-    for c in range(5):
-        rows = trainer.device_data.train[c]
-        r, _ = trainer.refer(trainer.device_data.x[rows], sim.own_models(state, [c], 1)[c])
-        y = trainer.device_data.y[rows]
-        means |= {k: r[y == k].mean(0) for k in y.unique().tolist()}
-    torch.testing.assert_close(state.rows, torch.stack([means[k] for k in range(10)]))
 
 
 def test_a_backdoor_is_measured_and_attackers_are_not(tiny: Tiny, tmp_path: Path) -> None:

@@ -76,11 +76,6 @@ def test_the_geometric_median_is_the_point_with_the_least_sum_of_distances() -> 
     assert centre(GeometricMedian(), [[0, 0], [1, 0], [0, 1]]) == pytest.approx([t, t], abs=1e-4)
 
 
-def test_the_first_step_of_weiszfelds_iteration() -> None:
-    """From the mean of 0, 0, 3, which is 1: distances 1, 1, 2, weights 1, 1, 1/2, so v = 1.5 / 2.5 = .6."""
-    assert centre(GeometricMedian(iterations=1), [[0], [0], [3]]) == [pytest.approx(0.6)]
-
-
 def test_a_distance_below_the_smoothing_counts_as_that() -> None:
     """Distances 1, 1, 2 from the mean 1 of 0, 0, 3: of at least 1.5 their weights are 2/3, 2/3, 1/2, so v = 9/11.
 

@@ -15,16 +15,14 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddc import FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.errors import ConfigError, ProtocolError, QuorumError, SuspectError
-from unskew.protocol import ClientId, Federation, Fitted, Me, Model, Plan, Step, ask, drive, sgd, step
-from unskew.reduction import Each, MeanOf
+from unskew.errors import ProtocolError, QuorumError
+from unskew.protocol import Fitted, Me, drive
 from unskew.tree import Params
 from unskew.world.outage import Outage
 from unskew.wrappers.base import wrap
 from unskew.wrappers.secure_sum import (
     KEYS,
     SHARES,
-    UNIT,
     UNMASK,
     Begin,
     Everybody,
@@ -217,15 +215,6 @@ def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
         assert _together({c: halves[c][half] for c in range(1, 5)}, least, right)[0] is not None
 
 
-def test_whose_secret_is_lost_is_named_and_if_several_are_nobody_is() -> None:
-    keys = {c: PublicKeys("", "", "") for c in range(4)}
-    none = Revealed({}, {})
-    with pytest.raises(SuspectError, match="client 1: the shares that it gave do not make its secret"):
-        SecureSum().masks(keys, (1,), (), {0: none, 2: none, 3: none}, 3, 2)
-    with pytest.raises(QuorumError, match=r"the shares of clients \[0, 1\] that were revealed do not make"):
-        SecureSum().masks(keys, (0, 1), (), {2: none, 3: none}, 3, 2)
-
-
 def test_nobody_is_blamed_where_one_of_those_who_revealed_shares_may_have_lied() -> None:
     """Of three shares of client 0, three are needed, and client 2 alters its own: client 0 gave right ones."""
     primitives, keys = _primitives(), {0: PublicKeys("", "", "")}
@@ -234,13 +223,6 @@ def test_nobody_is_blamed_where_one_of_those_who_revealed_shares_may_have_lied()
     revealed[2] = Revealed({0: shares[2][::-1].hex()}, {})
     with pytest.raises(QuorumError, match=r"clients \[0\] .* or one of those who revealed them did"):
         SecureSum().masks(keys, (0,), (), revealed, 3, 3)
-
-
-def test_entries_are_clipped_at_the_bound() -> None:
-    """Every client's entries are cut to 2^-10, so no entry of the mean is larger."""
-    model, _ = played(wrap(FedAvg(local=LOCAL), SecureSum(clip=2.0**-10)))
-    initial = simulator("fedavg", "perceptron").population.initial
-    assert max(float((model[n] - initial[n]).abs().max()) for n in model) <= 2.0**-10 + 2 * UNIT
 
 
 class Cohort:
@@ -318,38 +300,3 @@ def test_a_client_unmasks_a_sum_once_and_not_without_enough_of_its_members() -> 
     there.unmask(*range(5))
     with pytest.raises(ProtocolError, match="each has new keys, and is unmasked once"):
         there.unmask(*range(5))
-
-
-@dataclass(frozen=True)
-class Inner:
-    tables: tuple[Params, ...]
-
-
-@dataclass(frozen=True)
-class Shows:
-    params: Model
-    raw: Each[Inner | None]
-
-
-@dataclass(frozen=True)
-class Leak:
-    """Sends each model twice: into a mean, and marked Each."""
-
-    def init(self, params: Params, fed: Federation) -> Params:
-        return params
-
-    def round(self, state: Params, fed: Federation) -> Plan[Params]:
-        return (yield from ask(self.train, dict.fromkeys(fed.sample(), state), reduce=MeanOf("params"))).value
-
-    @step
-    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Shows, None]]:
-        new = yield from sgd(msg, LOCAL)
-        return Shows(new, Inner((new,))), None
-
-    def serve(self, state: Params, client: ClientId | None) -> Params:
-        return state
-
-
-def test_no_table_of_tensors_is_shown_beside_the_sum() -> None:
-    with pytest.raises(ConfigError, match="a table of tensors of each client in the field 'raw', marked Each; send it"):
-        simulator("fedavg", "perceptron", method=wrap(Leak(), SecureSum()), **ALL).start()
