@@ -224,26 +224,6 @@ def test_a_client_whose_policy_has_a_budget_takes_no_method_without_noise_of_its
 
 
 @pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ('audit = "/proc/x"', r"cannot write the audit log /proc/x \(\S+policy\.toml: audit\): "),
-        (
-            'steps = ["training"]',
-            r"has the steps train, and \S+policy\.toml allows none of them: steps = ",
-        ),
-    ],
-)
-def test_a_policy_under_which_no_round_could_pass_is_refused_before_data_are_read(
-    setting: str, text: str, client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
-    (tmp_path / "policy.toml").write_text(f"{setting}\n")
-    with pytest.raises(ConfigError, match=text):
-        open_client(client, Site("npz:/nowhere.npz"))
-    assert not (client / "audit.jsonl").exists()
-
-
-@pytest.mark.parametrize(
     "name", ["manifest.json", "manifest.sig", "coordinator.pub", "client.toml", "ca.crt", "README.md"]
 )
 def test_a_link_in_a_folder_is_not_followed_before_its_signature_is_checked_nor_after(

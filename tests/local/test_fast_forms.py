@@ -53,6 +53,7 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.unused = nn.Parameter(torch.ones(2))  # has no gradient, so weight decay must not move it
         self.parts = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
         self.side, self.head = nn.Linear(192, 48), nn.Linear(48, CLASSES)
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from unskew.errors import ConfigError, WorkerError
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.local import ray
 from unskew.local.executor import PoolParts
-from unskew.local.ray import RAY, Packed, _Arguments, _still_used, code_hash
+from unskew.local.ray import RAY, Packed, _Arguments, _still_used
 from unskew.run import loop
 from unskew.signals import handled
 from unskew.tree import Params
@@ -35,15 +35,6 @@ def test_ray_client_is_refused_before_anything_is_begun() -> None:
         RAY.start(PARTS, address="ray://head:10001")
 
 
-def test_the_code_of_a_package_is_known_by_its_content(tmp_path: Path) -> None:
-    """Two checkouts of one version are two kinds of machine."""
-    for folder, text in (("one", "A = 1"), ("same", "A = 1"), ("other", "A = 2")):
-        (tmp_path / folder / "part").mkdir(parents=True)
-        (tmp_path / folder / "part" / "module.py").write_text(text)
-    one, same, other = (code_hash(tmp_path / folder) for folder in ("one", "same", "other"))
-    assert one == same != other
-
-
 def test_a_value_travels_in_pieces_that_ray_copies_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of 192, 64 and 4 bytes, the last of which fills up 64: 320 bytes, in pieces of 100."""
     monkeypatch.setattr(ray, "PIECE_BYTES", 100)
@@ -54,14 +45,6 @@ def test_a_value_travels_in_pieces_that_ray_copies_without_threads(monkeypatch: 
     read = packed.read(Params)
     assert list(read) == list(value)
     assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in value.items())
-
-
-def test_what_is_read_may_be_written_though_rays_memory_may_not() -> None:
-    packed = Packed.of({"w": torch.zeros(4)})
-    for piece in packed.pieces:
-        piece.setflags(write=False)
-    packed.read(Params)["w"].add_(1.0)
-    assert packed.read(Params)["w"].tolist() == [0.0] * 4
 
 
 def test_a_message_of_several_clients_is_copied_once_by_an_actor_and_given_up_with_the_next() -> None:
@@ -85,21 +68,6 @@ def test_an_object_store_smaller_than_rays_least_is_refused_before_any_work(
     with pytest.raises(ConfigError, match=r"runtime\.executor_options\.store_mb must be >= 75, got 74"):
         loop.start(tiny(*settings), tmp_path / "ray")
     assert not (tmp_path / "ray").exists()
-
-
-@pytest.mark.parametrize("kind", [ValueError, Exception])
-def test_a_local_ray_that_does_not_start_is_not_blamed_on_tokens(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def init(**settings: object) -> None:
-        raise kind("the object store is too small\nmore")
-
-    monkeypatch.setattr(ray, "imported", lambda: SimpleNamespace(init=init))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(WorkerError, match=r"no Ray starts on this machine: the object store is too small; see"):
-        ray.connect("local")
-    with pytest.raises(WorkerError, match="InvalidAuthToken"):
-        ray.connect("auto")
 
 
 def test_sigterm_stays_with_who_handles_it_when_ray_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,9 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unskew.data.batches import num_steps
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -164,33 +161,6 @@ def test_bfloat16_rounds_what_goes_through_the_network_and_nothing_else() -> Non
     assert trained["bfloat16"]["0.weight"].dtype is torch.float32
     _, logits = LocalTrainer(task, data).refer(x, trained["bfloat16"])
     assert logits.flatten().tolist() == [0.5 + 2**-10, -0.5 - 2**-10]
-
-
-@settings(max_examples=40)
-@given(
-    st.integers(2, 30),
-    st.integers(2, 12) | st.none(),
-    st.integers(1, 3) | st.none(),
-    st.integers(1, 9),
-    st.booleans(),
-    st.booleans(),
-)
-def test_a_fit_takes_the_steps_that_were_counted_beforehand(
-    n: int, batch_size: int | None, epochs: int | None, steps: int, drop_last: bool, norm: bool
-) -> None:
-    task = make("cumulative_norm" if norm else "linear")
-    data = device_data(sizes=(n,))
-    local = None if epochs is not None else steps
-    config = SgdConfig(0.01, batch_size=batch_size, local_epochs=epochs, local_steps=local, drop_last=drop_last)
-    fitted = LocalTrainer(task, data).fit(me(task, data=data), Sgd(start_of(task), config), Key(n))
-    assert fitted.steps == num_steps(
-        n,
-        batch_size=batch_size,
-        epochs=epochs,
-        steps=local,
-        min_batch=2 if norm else 1,
-        drop_last=drop_last,
-    )
 
 
 # ---------------------------------------------------------------- what must not happen beside it

@@ -15,14 +15,16 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddc import FedDC
 from unskew.algorithms.feddyn import FedDyn
 from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.errors import ProtocolError, QuorumError
-from unskew.protocol import Fitted, Me, drive
+from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.protocol import ClientId, Federation, Fitted, Me, Model, Plan, Step, ask, drive, sgd, step
+from unskew.reduction import Each, MeanOf
 from unskew.tree import Params
 from unskew.world.outage import Outage
 from unskew.wrappers.base import wrap
 from unskew.wrappers.secure_sum import (
     KEYS,
     SHARES,
+    UNIT,
     UNMASK,
     Begin,
     Everybody,
@@ -225,6 +227,13 @@ def test_nobody_is_blamed_where_one_of_those_who_revealed_shares_may_have_lied()
         SecureSum().masks(keys, (0,), (), revealed, 3, 3)
 
 
+def test_entries_are_clipped_at_the_bound() -> None:
+    """Every client's entries are cut to 2^-10, so no entry of the mean is larger."""
+    model, _ = played(wrap(FedAvg(local=LOCAL), SecureSum(clip=2.0**-10)))
+    initial = simulator("fedavg", "perceptron").population.initial
+    assert max(float((model[n] - initial[n]).abs().max()) for n in model) <= 2.0**-10 + 2 * UNIT
+
+
 class Cohort:
     """Six clients in the exchanges of round 1, and what client 0 is asked, by a server that may lie to it."""
 
@@ -300,3 +309,38 @@ def test_a_client_unmasks_a_sum_once_and_not_without_enough_of_its_members() -> 
     there.unmask(*range(5))
     with pytest.raises(ProtocolError, match="each has new keys, and is unmasked once"):
         there.unmask(*range(5))
+
+
+@dataclass(frozen=True)
+class Inner:
+    tables: tuple[Params, ...]
+
+
+@dataclass(frozen=True)
+class Shows:
+    params: Model
+    raw: Each[Inner | None]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Sends each model twice: into a mean, and marked Each."""
+
+    def init(self, params: Params, fed: Federation) -> Params:
+        return params
+
+    def round(self, state: Params, fed: Federation) -> Plan[Params]:
+        return (yield from ask(self.train, dict.fromkeys(fed.sample(), state), reduce=MeanOf("params"))).value
+
+    @step
+    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Shows, None]]:
+        new = yield from sgd(msg, LOCAL)
+        return Shows(new, Inner((new,))), None
+
+    def serve(self, state: Params, client: ClientId | None) -> Params:
+        return state
+
+
+def test_no_table_of_tensors_is_shown_beside_the_sum() -> None:
+    with pytest.raises(ConfigError, match="a table of tensors of each client in the field 'raw', marked Each; leave"):
+        simulator("fedavg", "perceptron", method=wrap(Leak(), SecureSum()), **ALL).start()

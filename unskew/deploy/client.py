@@ -29,7 +29,7 @@ from unskew.deploy.settings import (
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
 from unskew.keys import Key
-from unskew.protocol import hook, steps_of
+from unskew.protocol import hook
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
@@ -64,13 +64,9 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
     experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
     covered = {m.label: bool(hook(m.method, "covers_replies")) for m in experiment.methods}
     rules.check_methods({m.label: m.name for m in experiment.methods}, covered)
-    rules.check_steps({m.label: list(steps_of(m.method)) for m in experiment.methods})
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
-    rules.check_log(audit, "the audit log", "audit")
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
-    if any(hook(m.method, "has_dp_noise") for m in experiment.methods):
-        rules.check_log(privacy, "the record of noised uploads", "privacy")
     own = site.data is not None
     if site.data is not None:
         try:

@@ -29,8 +29,17 @@ from unskew.local.executor import (
 from unskew.protocol import ClientId, Held, Keep, Layout, Me, Method, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
-from unskew.runtime.message import NetworkTransfer, Score
-from unskew.runtime.round import Answer, Driver, Exchange, HeldValue, LostReply, ServerModel, Size, size_of
+from unskew.runtime.round import (
+    Answer,
+    Clients,
+    ClientsInRound,
+    Driver,
+    Exchange,
+    HeldValue,
+    ServerModel,
+    Size,
+    size_of,
+)
 from unskew.runtime.validation import Validator, sizes_of
 from unskew.runtime.values import check_type
 from unskew.tree import Params, moved
@@ -86,7 +95,7 @@ class Population:
         return Me(client, n, histogram, round, key, self.layout, self.initial, key / "private" / step, lasting)
 
 
-class InProcessClients:
+class InProcessClients(Clients):
     """Clients in this process.
 
     Args:
@@ -139,12 +148,6 @@ class InProcessClients:
         """Open round `t`."""
         return _InProcessRound(self, t)
 
-    def restart(self, t: int) -> None:
-        """Do nothing: clients in this process keep no answers."""
-
-    def gather(self) -> None:
-        """Do nothing: they are all here."""
-
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
@@ -168,22 +171,8 @@ class InProcessClients:
         me = self.population.me(client, t, key, "personalise")
         return StepJob("personalise", personalise, me, model, self.memory.get(client), watched=watched and t <= FIRST)
 
-    def evaluate(
-        self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
-    ) -> dict[str, dict[ClientId, Score]]:
-        """Return nothing: clients in this process are evaluated by it."""
-        return {}
 
-    def drain_warnings(self) -> tuple[str, ...]:
-        """Return no warnings: clients in one process are what they say."""
-        return ()
-
-    def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
-        """Return records of events outside the plan; in one process there are none."""
-        return [], []
-
-
-class _InProcessRound:
+class _InProcessRound(ClientsInRound):
     """The clients during one round, with the values they hold."""
 
     def __init__(self, clients: InProcessClients, t: int) -> None:
@@ -283,10 +272,6 @@ class _InProcessRound:
         check_type(message, types.message, f"the message to step {step!r}")
         check_type(answer.reply, types.reply, f"the reply of step {step!r}")
         check_type(answer.memory, self.clients.memory_type, f"the memory that step {step!r} returns")
-
-    def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
-        """Find none: no client is malicious here, and divergence is the method's own."""
-        return {}
 
     def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue]:
         """Look up held values.

@@ -7,9 +7,7 @@ the answer leaves.
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -109,45 +107,6 @@ class Rules:
                     f"method {label} ({name}) sends what has no noise of this client's own, and {self.where} has "
                     f"max_epsilon = {policy.max_epsilon:g}; use local_dp or dp_sgd"
                 )
-
-    def check_steps(self, steps: Mapping[str, Collection[str]]) -> None:
-        """Refuse an experiment with a method none of whose steps may be answered.
-
-        Args:
-            steps: Names of the steps of methods, by label.
-
-        Raises:
-            ConfigError: Naming the first method, the file and the key.
-        """
-        allowed = self.policy.steps
-        for label, names in steps.items():
-            if allowed is not None and names and not set(allowed) & set(names):
-                raise ConfigError(
-                    f"method {label} has the steps {', '.join(names)}, and {self.where} allows none of them: "
-                    f"steps = {list(allowed)}"
-                )
-
-    def check_log(self, path: Path, what: str, key: str) -> None:
-        """Refuse a log that cannot be written; nothing is left where there is none yet.
-
-        Args:
-            path: The log.
-            what: What it is called in messages to the user.
-            key: The policy's key that may name it.
-
-        Raises:
-            ConfigError: Naming the log, the file and the key.
-        """
-        try:
-            if path.exists():
-                os.close(os.open(path, os.O_RDWR | os.O_APPEND))
-            else:
-                tempfile.TemporaryFile(dir=next(p for p in path.absolute().parents if p.exists())).close()
-        except OSError as error:
-            source = f" ({self.where}: {key})" if getattr(self.policy, key) else ""
-            raise ConfigError(
-                f"cannot write {what} {path}{source}: {error.strerror}; mend its rights, or name another"
-            ) from None
 
     def check_step(self, step: str) -> None:
         """Refuse a step that may not be answered.

@@ -217,10 +217,12 @@ class ClientsInRound(Protocol):
     def suspects(self, before: Params | None, after: Params | None) -> Mapping[ClientId, str]:
         """Find clients whose replies made the global model diverge; the reason by client, empty if it did not.
 
+        In one process no client is malicious, and divergence is the method's own.
+
         Raises:
             DivergedError: If it did and no reply stands out.
         """
-        ...
+        return {}
 
     def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue | Lost]:
         """Bring held values here.
@@ -232,7 +234,7 @@ class ClientsInRound(Protocol):
 
 
 class Clients(Protocol):
-    """The clients of a run, wherever they are.
+    """The clients of a run, wherever they are; what is not abstract is what clients in one process do.
 
     Attributes:
         ids: All clients, ascending.
@@ -256,7 +258,7 @@ class Clients(Protocol):
 
     def restart(self, t: int) -> None:
         """Get ready to begin round `t` once more, or the one after it without what this one did."""
-        ...
+        return
 
     def gather(self) -> None:
         """Wait until enough clients are there for a round.
@@ -264,7 +266,7 @@ class Clients(Protocol):
         Raises:
             QuorumError: If they do not come.
         """
-        ...
+        return
 
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
@@ -276,15 +278,15 @@ class Clients(Protocol):
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
     ) -> dict[str, dict[ClientId, Score]]:
         """Let remote clients evaluate their own models; nothing of others, whose models and data are here."""
-        ...
+        return {}
 
     def drain_warnings(self) -> tuple[str, ...]:
         """Return sentences for the user about the clients, since the last call."""
-        ...
+        return ()
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""
-        ...
+        return [], []
 
 
 # ---------------------------------------------------------------- the driver

@@ -32,8 +32,6 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from unskew.errors import ConfigError
-
 MOST_PER_LABEL = 64
 """Maximum number of embeddings of one label from a client, where the method sets no bound."""
 
@@ -89,18 +87,7 @@ def align(
 
     Returns:
         Sets in the order of their first members.  The largest count is kept, in a tie the lowest client's embedding.
-
-    Raises:
-        ConfigError: If the arguments do not describe the same embeddings, or a distance is negative or not finite.
     """
-    number = len(labels)
-    if tuple(distances.shape) != (number, number) or not len(counts) == len(owners) == number:
-        raise ConfigError(
-            f"alignment needs a label, a count and an owner for each embedding and the distances of all pairs, got "
-            f"{number}, {len(counts)}, {len(owners)} and {tuple(distances.shape)}"
-        )
-    if number and not bool((distances.isfinite() & (distances >= 0)).all()):
-        raise ConfigError("distances of embeddings must be finite and not negative")
     pairs = matched(distances, labels, owners)
     tau = threshold(distances, labels, owners, share) if tau is None else tau
     sets = joined([p for p in pairs if p.distance <= tau], owners)

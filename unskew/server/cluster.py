@@ -93,7 +93,6 @@ def displacements(
     names: Sequence[str],
     *,
     chunk_bytes: int = CHUNK_BYTES,
-    exact_up_to: int = EXACT_UP_TO,
 ) -> Iterator[Tensor]:
     """Yield `starts - ends` of each client over the named tensors, some columns at a time, (clients, width).
 
@@ -101,11 +100,10 @@ def displacements(
         starts, ends: Models by client.
         names: Names of the tensors.
         chunk_bytes: Maximum memory of a chunk, bytes.
-        exact_up_to: Chunks are float64 where clients^2 times columns is no more than this, else float32.
     """
     n = len(ends)
     wide = sum(ends[0][k].numel() for k in names) if n else 0
-    exact = n * n * wide <= exact_up_to
+    exact = n * n * wide <= EXACT_UP_TO
     dtype = torch.float64 if exact else torch.float32
     width = max(1, chunk_bytes // (n * dtype.itemsize)) if n else 1
     if not exact:
@@ -226,19 +224,13 @@ def partition(
         whole: Report the merges beyond the result too.
 
     Raises:
-        ConfigError: If alpha or groups is out of range.
-        ValueError: If the sizes of `products` and `n` do not agree.
+        ConfigError: If alpha is out of range.
 
     >>> k = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> partition(k, [10, 10, 10], 1.0).groups
     ((0, 1), (2,))
     """
     count, products = len(n), _products(products)
-    if products.own.shape != (count, count):
-        shape = tuple(products.own.shape)
-        raise ValueError(f"a Gram matrix of {count} clients must be {count} x {count}, got {shape}")
-    if groups is not None and not 1 <= groups <= count:
-        raise ConfigError(f"groups must be between 1 and the number of clients, {count}, got {groups}")
     weight = alphas(alpha, n)
     alone = {i: why for i in range(count) if (why := _no_direction(float(products.own[i, i]), n[i]))}
     used = np.array([i for i in range(count) if i not in alone], dtype=np.int64)

@@ -170,12 +170,7 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
 
 # ---------------------------------------------------------------- mixing matrices
 def laplacian(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Compute V = I - delta L (eq. 1) in the middle of delta's range, where no eigenvalue of V is negative.
-
-    Raises:
-        ConfigError: If the graph is not connected.
-    """
-    require_connected(a)
+    """Compute V = I - delta L (eq. 1) in the middle of delta's range, where no eigenvalue of V is negative."""
     degree = a.sum(0).double()
     largest = float(degree.max())
     if largest == 0.0:  # one node
@@ -184,19 +179,14 @@ def laplacian(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
 
 def metropolis(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Compute V of Metropolis weights (eq. 2): on a complete graph 1 / n everywhere, so that one exchange is the mean.
-
-    Raises:
-        ConfigError: If the graph is not connected.
-    """
-    require_connected(a)
+    """Compute V of Metropolis weights (eq. 2); on a complete graph one exchange is the mean."""
     degree = a.sum(0).double()
     v = a / (1.0 + torch.maximum(degree[:, None], degree[None]))
     return v + torch.diag(1.0 - v.sum(1))
 
 
 def mixing_matrix(a: Bool[Tensor, "n n"], rule: Mixing) -> Float[Tensor, "n n"]:
-    """Compute V by eq. 1 (in the middle of its range) or eq. 2; raises as they do."""
+    """Compute V by eq. 1, in the middle of its range, or eq. 2."""
     return laplacian(a) if rule == "laplacian" else metropolis(a)
 
 

@@ -19,9 +19,8 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
-from unskew.errors import ProtocolError
 from unskew.registry import Registry
-from unskew.tree import Params, form_of, map_params, zeros_like
+from unskew.tree import Params, map_params, zeros_like
 
 Decay = Annotated[float, Interval(ge=0.0, lt=1.0)]
 Rate = Annotated[float, Gt(0.0)]
@@ -182,27 +181,9 @@ ServerRule = Annotated[Rule, RULES]
 """A server rule as a setting: in a file a table with the name of a registered one, or `module:attribute`."""
 
 
-def step(rule: Rule, round: int, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-    """Return what the rule makes of a round's mean: a method goes on with whatever a plug-in returns.
-
-    Raises:
-        ProtocolError: If that is not the next global model, tensor by tensor in shape and type, and the rule's moments.
-    """
-    given: Any = rule.step(w, {n: mean.get(n, t) for n, t in w.items()}, moments)
-    if not isinstance(given, tuple | list):
-        wrong = f"one {type(given).__name__}"
-    elif len(given) != 2 or not isinstance(given[0], dict) or not isinstance(given[1], Moments):
-        wrong = f"({', '.join(type(part).__name__ for part in given)})"
-    else:
-        differing = [n for n in (*w, *given[0]) if form_of(given[0].get(n)) != form_of(w.get(n))]
-        if not differing:
-            return given[0], given[1]
-        n = differing[0]
-        wrong = f"{n!r} as {form_of(given[0].get(n))} instead of {form_of(w.get(n))}"
-    raise ProtocolError(
-        f"round {round}: step of the server rule {getattr(rule, 'name', type(rule).__name__)!r} must return a pair: "
-        f"the next global model, with the tensors of the present one, and its Moments; got {wrong}"
-    )
+def step(rule: Rule, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
+    """Return what the rule makes of a round's mean, which lacks what clients do not share."""
+    return rule.step(w, {n: mean.get(n, t) for n, t in w.items()}, moments)
 
 
 def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -> tuple[Params, Params]:

@@ -78,17 +78,6 @@ class Wrapper:
     State: ClassVar[Any] = None
     Memory: ClassVar[Any] = None
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        for what in ("Message", "Reply", "State", "Memory"):
-            record = getattr(cls, what)
-            if record is not None and not getattr(record, "__parameters__", ()):
-                name = getattr(record, "__name__", repr(record))
-                raise ProtocolError(
-                    f"{cls.__name__}.{what} must be generic in what the method itself has there, got {name}; write "
-                    f'class {name}(Generic[M]), with M = TypeVar("M"), and the field of: M'
-                )
-
     def check(self, method: Any) -> None:
         """Refuse a method that cannot have this wrapper.
 

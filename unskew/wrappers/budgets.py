@@ -71,6 +71,20 @@ def within_budget(
     return BudgetState(done, counts, False)
 
 
+def check_noise(by: Any) -> None:
+    """Refuse settings of a wrapper that no noise goes with.
+
+    Raises:
+        ConfigError: If so, or if the accountant is missing.
+    """
+    if by.max_epsilon is not None and not by.noise_multiplier:
+        raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
+    if math.isinf(by.clip) and by.noise_multiplier:
+        raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
+    if by.noise_multiplier:
+        privacy.require()
+
+
 class ClientNoise(Wrapper):
     """Base class of wrappers whose clients add noise of their own.
 
@@ -106,19 +120,6 @@ class ClientNoise(Wrapper):
     def report(self, method: Any, state: BudgetState[Any], budget: PrivacyBudget) -> PrivacyBudget:
         """Return what has been spent; a wrapper may add to it."""
         return budget
-
-    def check_noise(self) -> None:
-        """Refuse settings that no noise goes with.
-
-        Raises:
-            ConfigError: If so, or if the accountant is missing.
-        """
-        if self.max_epsilon is not None and not self.noise_multiplier:
-            raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
-        if math.isinf(self.clip) and self.noise_multiplier:
-            raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
-        if self.noise_multiplier:
-            privacy.require()
 
     def check_replies(self, method: Any) -> None:
         """Refuse a method that sends more than what has noise, or a budget that does not allow one reply.

@@ -40,6 +40,7 @@ from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, wide
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
+from unskew.wrappers.budgets import check_noise
 from unskew.wrappers.uploads import MARK_IT, sent_model, uploads
 
 S = TypeVar("S")
@@ -139,18 +140,15 @@ class CentralDP(Wrapper):
     adaptive: AdaptiveClip | None = None
 
     def __post_init__(self) -> None:
-        if self.max_epsilon is not None and not self.noise_multiplier:
-            raise ConfigError("max_epsilon needs noise: set noise_multiplier > 0, or leave max_epsilon out")
-        if math.isinf(self.clip) and (self.noise_multiplier or self.adaptive):
-            raise ConfigError("noise is proportional to clip, so clip must be finite, got inf; set clip")
+        check_noise(self)
+        if math.isinf(self.clip) and self.adaptive:
+            raise ConfigError("an adaptive norm needs a finite clip to begin with, got inf; set clip")
         least = self.noise_multiplier / 2
         if self.adaptive is not None and least and self.adaptive.noise is not None and self.adaptive.noise <= least:
             raise ConfigError(
                 f"adaptive.noise must be > noise_multiplier / 2 = {least:g}, got {self.adaptive.noise:g}; raise it, or "
                 "leave it out"
             )
-        if self.noise_multiplier:
-            privacy.require()
 
     # ------------------------------------------------------------------ what is refused
     def check(self, method: Any) -> None:

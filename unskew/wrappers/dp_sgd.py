@@ -57,7 +57,7 @@ from unskew.server import privacy
 from unskew.tasks.needs import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
-from unskew.wrappers.budgets import BudgetState, ClientNoise
+from unskew.wrappers.budgets import BudgetState, ClientNoise, check_noise
 
 ROOM = 2**24
 """Numbers of examples' gradients that are held at once."""
@@ -93,7 +93,7 @@ class DPSGD(ClientNoise):
     max_epsilon: Annotated[float, Gt(0.0)] | None = None
 
     def __post_init__(self) -> None:
-        self.check_noise()
+        check_noise(self)
 
     def steps_in(self, config: SgdConfig) -> int:
         """Compute the steps of a local training, T."""
@@ -129,13 +129,12 @@ class DPSGD(ClientNoise):
         require_rate(method.local, "DPSGD")
         if method.local.precision != "float32":
             raise ConfigError(
-                "DPSGD computes gradients of single examples in float32, got local.precision = "
-                f"{method.local.precision!r}; leave it out"
+                f"DPSGD trains in float32, got local.precision = {method.local.precision!r}; leave it out"
             )
         if hook(method, "has_dp_noise"):
             raise ConfigError(f"DPSGD states one guarantee, and {name} has noise of its own; leave one of them out")
-        if counted := [n for n in needs_of(method) if n == "groups"]:
-            raise ConfigError(f"DPSGD covers gradients only, and {name} also counts examples ({counted[0]})")
+        if "groups" in needs_of(method):
+            raise ConfigError(f"DPSGD covers gradients only, and {name} also counts examples of groups")
         self.check_replies(method)
 
     def check_around(self, method: Any, whole: Any) -> None:

@@ -37,7 +37,7 @@ from unskew.protocol import (
 from unskew.server import privacy
 from unskew.tree import Params, map_params, squared_norm
 from unskew.wrappers.base import first_request, running, through
-from unskew.wrappers.budgets import BudgetState, ClientNoise
+from unskew.wrappers.budgets import BudgetState, ClientNoise, check_noise
 from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 
 
@@ -66,7 +66,7 @@ class LocalDP(ClientNoise, UploadWrapper):
     max_epsilon: Annotated[float, Gt(0.0)] | None = None
 
     def __post_init__(self) -> None:
-        self.check_noise()
+        check_noise(self)
 
     def mechanisms(self, method: Any) -> tuple[float, float, int]:
         """Return half of z, as an upload moves by up to 2 C; all of it, once."""

@@ -274,38 +274,33 @@ class SecureSum(Wrapper):
         Raises:
             ConfigError: If so.
         """
-        fields, method_name = in_one_mean(method, request, "SecureSum"), name_of(method)
+        fields = in_one_mean(method, request, "SecureSum")
         if not fields:
             return
+
+        def refuse(why: str) -> ConfigError:
+            return ConfigError(
+                f"SecureSum shows the server sums only, and step {request.step!r} of {name_of(method)} {why}; leave "
+                "SecureSum out"
+            )
+
         names = {field.path[0] for field in fields if len(field.path) == 1}
         weights = set()
         for reduction in cast(tuple[Any, ...], request.reduce):
             plain = type(reduction) in (MeanOf, SumOf) and _field_of(reduction) in names
             if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
-                raise ConfigError(
-                    "SecureSum adds up fields that clients send, weighted by a whole number, and step "
-                    f"{request.step!r} of {method_name} takes or weights them by a function of each reply; leave it out"
-                )
+                raise refuse("takes or weights fields by a function of each reply")
             weights |= {reduction.weight} - {None}
         reply = step_types(steps_of(method)[request.step])
         assert reply is not None
         for name, hint in hints_of(reply.reply).items():
-            if EACH in getattr(hint, "__metadata__", ()) and has_table(hint):
-                raise ConfigError(
-                    f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} show "
-                    f"it a table of tensors of each client in the field {name!r}, marked Each; send it in a sum, or "
-                    "leave SecureSum out"
-                )
-            if name not in names | weights | {"n"} and EACH not in getattr(hint, "__metadata__", ()):
-                raise ConfigError(
-                    f"SecureSum shows the server sums only, and replies to step {request.step!r} of {method_name} have "
-                    f"the field {name!r}, which is in no sum; leave it out"
-                )
+            each = EACH in getattr(hint, "__metadata__", ())
+            if each and has_table(hint):
+                raise refuse(f"shows it a table of tensors of each client in the field {name!r}, marked Each")
+            if not each and name not in names | weights | {"n"}:
+                raise refuse(f"replies with the field {name!r}, which is in no sum")
         if len({id(sent_model(message)) for message in request.to.values()}) > 1:
-            raise ConfigError(
-                f"SecureSum needs one model that all clients of a round are sent, and step {request.step!r} of "
-                f"{method_name} sends several; leave SecureSum out"
-            )
+            raise refuse("sends several models")
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
         """Refuse malformed keys, shares and vectors; a vector's contents cannot be checked.
