@@ -45,27 +45,20 @@ def test_a_run_resumed_from_bytes_whose_messages_are_bytes_is_the_straight_run(c
     assert trace.losses == end.losses
 
 
-def lose_clients(case: str, network: str, outage: Outage, seeds: range) -> None:
-    failures = 0
-    for seed in seeds:
-        sim = simulator(case, network, seed=seed, outage=outage, codec=True)
-        state = sim.start()
-        for t in range(1, 4):
-            before = bits(sim, state)
-            try:
-                state, trace = sim.round(state, t)
-            except QuorumError:
-                assert bits(sim, state) == before
-                failures += 1
-                break
-            failures += len(trace.failures)
-            assert finite(state)
-    assert failures
-
-
 @one_network_each(CASES, turn=(1, 3))
 def test_lost_clients_are_survived_or_refused(case: str, network: str) -> None:
-    lose_clients(case, network, Outage(0.3, 0.3), range(1, 2))
+    sim, failures = simulator(case, network, seed=1, outage=Outage(0.3, 0.3), codec=True), 0
+    state = sim.start()
+    for t in range(1, 4):
+        before = bits(sim, state)
+        try:
+            state, trace = sim.round(state, t)
+        except QuorumError:
+            assert bits(sim, state) == before
+            return
+        failures += len(trace.failures)
+        assert finite(state)
+    assert failures
 
 
 @one_network_each(CASES, turn=(1, 3))

@@ -1215,7 +1215,7 @@ def test_a_site_whose_training_diverges_is_named() -> None:
     assert "0 test rows" not in str(advice)
     assert ": ." not in str(advice)
     data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])
-    with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\), step "):
+    with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\): "):
         us.simulate("independent", data=data, rounds=4, progress=False)
 
 

@@ -438,16 +438,16 @@ def test_the_gradient_is_that_of_the_mean_loss_over_all_data(network: str, n: in
 
 # ---------------------------------------------------------------- divergence
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_divergence_names_round_client_and_step(optimizer: Literal["sgd", "adam"]) -> None:
+def test_divergence_names_round_and_client(optimizer: Literal["sgd", "adam"]) -> None:
     task, data = make("conv"), device_data()
     config = SgdConfig(1e25, batch_size=4, local_epochs=2, optimizer=optimizer)
-    with pytest.raises(DivergedError, match=r"round 4, client 2, step \d+ of 20: .*learning rate 1e\+25; lower lr"):
+    with pytest.raises(DivergedError, match=r"round 4, client 2: .* within 20 steps at learning rate 1e\+25; lower lr"):
         LocalTrainer(task, data).fit(me(task, 2, round=4), Sgd(start_of(task), config), Key(0))
 
 
-def test_an_overflow_in_the_last_step_is_noticed_and_called_a_parameter() -> None:
+def test_an_overflow_in_the_last_step_is_noticed() -> None:
     """A single step from a finite loss: only the parameters are beyond what a float can hold."""
     task, data = make("linear"), device_data()
     data.x.mul_(100.0)
-    with pytest.raises(DivergedError, match=r"round 1, client 0, step 1 of 1: a parameter became"):
+    with pytest.raises(DivergedError, match=r"round 1, client 0: the loss or a parameter became"):
         LocalTrainer(task, data).fit(me(task), Sgd(start_of(task), SgdConfig(3e38, batch_size=None)), Key(0))

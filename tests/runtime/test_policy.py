@@ -20,8 +20,9 @@ from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
-from unskew.algorithms.feddw import FedDW, LabelNoise
+from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
+from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending, hook
 from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
@@ -140,6 +141,18 @@ def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(si
     assert len((there.client.state / "privacy.jsonl").read_text().splitlines()) == 3
 
 
+def test_two_clients_of_a_machine_never_write_the_record_at_once(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = site()
+    monkeypatch.setattr("unskew.runtime.budget.LOCKED_WITHIN_S", 0.05)
+    there.client.state.mkdir()
+    with lockable(there.client.state / "privacy.jsonl.lock") as other:
+        lock(other)
+        assert reason(there.ask(1)).endswith("privacy.jsonl is in use by another process of this machine")
+    assert there.soft(there.ask(1)) is not None
+
+
 def test_an_upload_is_on_the_record_before_it_leaves(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +195,16 @@ def test_who_knows_what_the_data_may_be_cannot_try_it_out(site: Callable[..., Si
     )
     assert told(here) == told(here)
     assert len({here.info.data, told(here), told(same_rows), told(other_rows)}) == 4
+
+
+def test_methods_state_what_their_noised_replies_cost() -> None:
+    noise = EmbeddingNoise(sigma=1.0)
+    assert FedDistr(m=2, dp=noise).spending("disentangle", None) == (Spending("embeddings", 0.5, 2, 2),)
+    assert FedDistr(m=2, dp=noise).spending("learn", None) == FedDistr(m=2).spending("disentangle", None) == ()
+    both = wrap(FedDistr(m=2, dp=noise), DW())
+    assert [a.has_dp_noise for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
+    assert [a.has_dp_noise for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
+    assert not hasattr(FedAvg(), "has_dp_noise")
 
 
 UPLOAD = NoisedUpload("data", "experiment", 0, "first")

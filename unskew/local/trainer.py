@@ -60,12 +60,10 @@ class _Loop(NamedTuple):
         step: (x, y, weights) -> an answer, changing the parameters in place.  `y` is what `_gather` gives: labels, or
             one-hot rows where gradients are written out by hand.
         losses: Answers -> sum of the steps' mean task losses.
-        value: An answer -> the step's mean loss, with terms where they were added to it.
     """
 
     step: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
     losses: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor]
-    value: Callable[[tuple[Tensor, Tensor]], Tensor]
 
 
 IGNORED = -100
@@ -134,7 +132,7 @@ class LocalTrainer:
         """Minimise task loss plus terms from `job.start`.
 
         Raises:
-            DivergedError: If the loss or a parameter became NaN or infinite and may not; names client, round and step.
+            DivergedError: If the loss or a parameter became NaN or infinite and may not; names client and round.
             DataError: If BatchNorm meets a client with a single example.
             ProtocolError: If `job.start` is not a model of the task, the server is to train on data of its own, or
                 `check_terms` refuses a term.
@@ -144,16 +142,15 @@ class LocalTrainer:
             raise ProtocolError("the server has no data of its own to train on; hand it examples")
         self._check_rows(me, job)
         self.check_terms(me, job)
-        fitted = self._fit(me, job, key, watch=False)
-        if not math.isfinite(fitted.loss):
-            if job.may_diverge:
-                return None
-            self._fit(me, job, key, watch=True)  # once more, to name the step: draws are keyed, so it goes the same way
-            raise DivergedError(
-                f"round {me.round}, client {me.id}: the sum of losses over {fitted.steps} steps became {fitted.loss} "
-                f"at learning rate {fitted.lr:g}; lower lr or set clip_norm"
-            )
-        return fitted
+        fitted = self._fit(me, job, key)
+        if math.isfinite(fitted.loss):
+            return fitted
+        if job.may_diverge:
+            return None
+        raise DivergedError(
+            f"round {me.round}, client {me.id}: the loss or a parameter became NaN or infinite within {fitted.steps} "
+            f"steps at learning rate {fitted.lr:g}; lower lr or set clip_norm"
+        )
 
     def check_terms(self, me: Me, job: Sgd) -> None:
         """Look at each term of the parameters once, or in each round until that says something.
@@ -197,7 +194,7 @@ class LocalTrainer:
                     f"{form_of(rows)}; those of a mask are mask.nonzero()[:, 0]"
                 )
 
-    def _fit(self, me: Me, job: Sgd, key: Key, watch: bool) -> Fitted:
+    def _fit(self, me: Me, job: Sgd, key: Key) -> Fitted:
         config = job.config
         lr = config.lr_at(me.round)
         space = self._workspace(config.trainable, config.buffers == "freeze")
@@ -224,22 +221,13 @@ class LocalTrainer:
                 given_targets = job.examples is not None
                 labels = one_hot(y_train, self.task.num_classes).to(self.dtype) if given_targets else self._targets
             answers: list[tuple[Tensor, Tensor]] = []
-            for i, (x, y, weight) in enumerate(self._gather(x_train, rows, labels, batches, weights)):
+            for x, y, weight in self._gather(x_train, rows, labels, batches, weights):
                 if draws is not None and augment is not None:
                     x = augment(x, draws)
-                answer = loop.step(x, y, weight)
-                answers.append(answer)
+                answers.append(loop.step(x, y, weight))
                 if len(answers) == self.SUMMED:
                     total += loop.losses(answers)
                     answers.clear()
-                if watch and not bool(torch.isfinite(loop.value(answer)) & torch.isfinite(space.vector).all()):
-                    loss = loop.value(answer).item()
-                    late = f"a parameter became NaN or infinite after a loss of {loss:g}"
-                    what = late if math.isfinite(loss) else f"the loss became {loss}"
-                    raise DivergedError(
-                        f"round {me.round}, client {me.id}, step {i + 1} of {len(batches.sizes)}: {what} at learning "
-                        f"rate {lr:g}; lower lr or set clip_norm"
-                    )
             if answers:
                 total += loop.losses(answers)
         mean = float(total / len(batches.sizes))
@@ -284,7 +272,7 @@ class LocalTrainer:
                     t.copy_(value)
             return answer
 
-        return _Loop(step, lambda answers: torch.stack([loss for loss, _ in answers]).sum(), lambda answer: answer[1])
+        return _Loop(step, lambda answers: torch.stack([loss for loss, _ in answers]).sum())
 
     def _by_hand(self, space: Workspace, job: Sgd) -> bool:
         if (
@@ -333,7 +321,7 @@ class LocalTrainer:
             (add_written_out if written_out else add_terms) if terms else None,
         )
 
-        return _Loop(lambda x, y, _: (step(x, y), y), dense.losses, lambda answer: dense.losses([answer]))
+        return _Loop(lambda x, y, _: (step(x, y), y), dense.losses)
 
     def _objective(
         self, space: Workspace, job: Sgd
