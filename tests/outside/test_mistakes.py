@@ -109,16 +109,6 @@ def test_a_split_that_changes_the_labels_it_is_given_changes_not_the_data() -> N
 
 
 # ---------------------------------------------------------------- steps, states and models
-@dataclass(frozen=True)
-class Sum:
-    """A loss term that looks for what it is given, or not."""
-
-    key: str = "anchor"
-
-    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
-        return torch.stack([(w - aux[self.key][name]).square().sum() for name, w in params.items()]).sum()
-
-
 class ForgetsYieldFrom(Mine):
     @step
     def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
@@ -132,12 +122,6 @@ class TrainsTheState(Mine):
     def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
         state: Any = (msg, 0)
         return (yield from sgd(state, self.local)), None
-
-
-class MisspellsAux(Mine):
-    @step
-    def train(self, me: Me, msg: Params, memory: None) -> Step[tuple[Params, None]]:
-        return (yield from sgd(msg, self.local, Sum("anchr"), anchor=msg)), None
 
 
 @dataclass(frozen=True)
@@ -184,7 +168,6 @@ class HasAPlainState(Mine):
     [
         (ForgetsYieldFrom(), r"mine, seed 0: .* write yield from before sgd\(...\) \(round 1, step 'train'\)"),
         (TrainsTheState(), r"must be a table of tensors by name, got tuple; .* \(round 1, step 'train'\)"),
-        (MisspellsAux(), r"the loss term Sum looks for 'anchr', which is neither .* \(given: anchor\)"),
         (BringsExamples(y=17), "Examples.y must be classes 0 to 9, got 17"),
         (BringsExamples(rows=9), "Examples.rows must be positions among the examples, .*, from 0 to one below"),
         (TrainsOnRows(rows="mask"), r"Sgd.rows must be positions .*, int64 \(m,\), .* got bool .*mask.nonzero"),

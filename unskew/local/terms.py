@@ -1,6 +1,5 @@
 """The value of a loss term, which may be somebody's own code."""
 
-import inspect
 import numbers
 from typing import Any
 
@@ -17,35 +16,18 @@ def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None)
     """A term's value, a scalar; a plain number is a constant, as where a term is switched off in some rounds.
 
     Raises:
-        ProtocolError: If it is anything else, or the term looks for what it is not given.
+        ProtocolError: If it is anything else.
     """
     called: Any = term
-    given = (params, aux) if batch is None else (params, aux, batch)
-    name = _name(term)
-    try:
-        value = called(*given)
-    except KeyError as error:
-        if any(error.args[0] in table for table in (params, aux)):
-            raise
-        raise ProtocolError(
-            f"the loss term {name} looks for {error.args[0]!r}, which is neither a parameter of the model nor given "
-            f"with the term (given: {', '.join(aux) or 'nothing'}); the step that trains gives it by name, sgd(start, "
-            "local, term, key=value), and FedAvg and AddTerms give the anchor only"
-        ) from error
-    except TypeError as error:
-        if _takes(called, len(given)):
-            raise
-        remedy = '; one that takes the batch, too, has the attribute sees = "features"' if batch is None else ""
-        raise ProtocolError(
-            f"the loss term {name} must take ({', '.join(('params', 'aux', 'batch')[: len(given)])}): {error}{remedy}"
-        ) from error
+    value = called(params, aux) if batch is None else called(params, aux, batch)
     if isinstance(value, Tensor) and value.dim() == 0:
         return value
     if isinstance(value, numbers.Real):
         return next(iter(params.values())).new_tensor(float(value))
     got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise ProtocolError(
-        f"the loss term {name} must return one number, a tensor without dimensions, got {got}; take the sum or the mean"
+        f"the loss term {_name(term)} must return one number, a tensor without dimensions, got {got}; take the sum or "
+        "the mean"
     )
 
 
@@ -123,14 +105,3 @@ def depends(term: Term, value: Tensor) -> bool:
 
 def _differ(one: Tensor, other: Tensor) -> bool:
     return float((one - other).norm()) > 1e-3 * float(one.norm() + other.norm()) + 1e-6
-
-
-def _takes(called: Any, arguments: int) -> bool:
-    """True if a term can be called with so many arguments, as far as its signature can be read."""
-    try:
-        inspect.signature(called).bind(*range(arguments))
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True
