@@ -158,6 +158,16 @@ def test_of_equal_pairs_the_one_with_the_smallest_members_merges_first() -> None
     assert [(m.first, m.second) for m in history[:4]] == [(0, 2), (0, 4), (1, 3), (1, 5)]
 
 
+def test_ties_do_not_depend_on_rounding() -> None:
+    """Equal gradients whose Gram entries differ in the last bits, as another order of summation leaves them."""
+    k = of(torch.ones(5, 3) / 3)
+    noise = 1e-15 * torch.randn(5, 5, generator=Key(1).generator(), dtype=torch.float64)
+    first, second = (partition(t, [7] * 5, 5.0).history for t in (k, k + noise + noise.T))
+    assert (
+        [(m.first, m.second) for m in first] == [(m.first, m.second) for m in second] == [(0, j) for j in range(1, 5)]
+    )
+
+
 @pytest.mark.parametrize("groups", range(1, 9))
 def test_so_many_groups_as_are_asked_for(groups: int) -> None:
     """Merging on where no merge gains, stopping short where one would: the same tree, cut elsewhere."""
@@ -263,6 +273,18 @@ def test_its_place_is_the_best_of_all_by_definition(seed: int) -> None:
     assert placed.group == (best[0] if benefit[best] > TIE else None)
     if placed.group is not None:
         assert placed.benefit == pytest.approx(benefit[best], abs=1e-9)
+
+
+def test_newcomers_may_join_each_other_and_bad_ones_nobody() -> None:
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [math.nan, 0.0], [0.0, 0.0]])
+    groups, placed = insert(of(rows), [10] * 5, 1.0, [[0]], [1, 2, 3, 4])
+    assert groups == ((0,), (1, 2), (3,), (4,))
+    assert [p.group for p in placed] == [None, 1, None, None]
+
+
+def test_of_equal_groups_a_newcomer_takes_the_one_with_the_smallest_member() -> None:
+    groups, _ = insert(of(torch.ones(3, 2)), [10] * 3, 1.0, [[1], [0]], [2])
+    assert groups == ((0, 2), (1,))
 
 
 # ---------------------------------------------------------------- the Gram matrix
