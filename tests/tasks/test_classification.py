@@ -114,9 +114,10 @@ def test_the_values_of_rows_have_the_measure_as_their_mean(name: str) -> None:
     by_row, whole = BY_ROW[name]
     rng = np.random.default_rng(0)
     found = _guess(rng, UNEQUAL, 0.5)
+    found = np.eye(4)[found]
     values = by_row(found, UNEQUAL)
     assert values is not None
-    assert values.mean() == pytest.approx(whole(np.eye(4)[found], UNEQUAL))
+    assert values.mean() == pytest.approx(whole(found, UNEQUAL))
     assert by_row(found[1:], UNEQUAL[1:]) is None  # nine rows of a class
     assert by_row(found[-90:], UNEQUAL[-90:]) is None  # one class
     two = {m.name: m for m in binary.BINARY.measures}[name]
@@ -137,7 +138,7 @@ def test_an_interval_by_rows_misses_about_one_gain_in_twenty(name: str) -> None:
     truth = [whole(np.eye(4)[_guess(rng, many, right)], many) for right in (0.8, 0.5)]
     missed = 0
     for _ in range(400):
-        a, b = (by_row(_guess(rng, UNEQUAL, right), UNEQUAL) for right in (0.8, 0.5))
+        a, b = (by_row(np.eye(4)[_guess(rng, UNEQUAL, right)], UNEQUAL) for right in (0.8, 0.5))
         assert a is not None
         assert b is not None
         of = gain([float(a.mean() - b.mean())], over_rows(a - b, share=False, ranked=True), share=True)
