@@ -70,26 +70,6 @@ def test_a_ratio_is_of_later_rounds(peers: ModuleType, job: Any) -> None:
     assert found["times_unskew"] == {"of_minima": 1.5, "of_medians": 1.5}
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-@pytest.mark.parametrize(
-    ("theirs", "ours", "said"),
-    [
-        (0.935, 0.95, "accuracy 0.935, unskew 0.950"),
-        (0.965, 0.95, "accuracy 0.965, unskew 0.950"),
-        (0.1, 0.1, "it learned nothing: accuracy 0.100"),
-        (0.9, 0.19, "unskew learned nothing: accuracy 0.190"),
-    ],
-)
-def test_who_is_more_than_a_point_away_or_learned_nothing_gets_no_ratio(
-    peers: ModuleType, job: Any, model: str, theirs: float, ours: float, said: str
-) -> None:
-    job = dataclasses.replace(job, model=model)
-    found = row(peers, job, ended(peers, 3.0, theirs), ended(peers, 2.0, ours))
-    assert "times_unskew" not in found
-    assert found["not_compared"] == said
-    assert f"not compared: {said}" in peers.line([found])
-
-
 @pytest.mark.parametrize(("theirs", "compared"), [((0.90, 0.93), False), ((0.90, 0.945), True), ((0.965, 0.99), True)])
 def test_what_the_draws_of_runs_alone_differ_by_is_no_difference(
     peers: ModuleType, job: Any, theirs: tuple[float, float], compared: bool
@@ -100,48 +80,6 @@ def test_what_the_draws_of_runs_alone_differ_by_is_no_difference(
     assert ("times_unskew" in found) == compared
     if not compared:
         assert found["not_compared"] == "accuracy 0.900 to 0.930, unskew 0.950 to 0.960"
-
-
-def played(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch, total: dict[str, float]) -> list[str]:
-    """Names in the order in which contenders with these seconds of a run are started, in four passes."""
-    asked: list[str] = []
-
-    def once(contender: Any, *_: Any, **__: Any) -> Any:
-        asked.append(contender.name)
-        return ended(peers, 1.0, total=total[contender.name])
-
-    monkeypatch.setattr(peers, "once", once)
-    peers.measure(job, [peers.Contender(name) for name in total], 3, 60.0)
-    return asked
-
-
-def test_each_pass_begins_with_the_next_contender(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = played(peers, job, monkeypatch, {"a": 1.0, "b": 1.0, "c": 1.0})
-    assert "".join(asked) == "abcbcacababc"
-
-
-def test_who_takes_very_long_is_timed_twice(peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three runs: the one whose memory is sampled, and two."""
-    asked = played(peers, job, monkeypatch, {"a": 1.0, "slow": 151.0})
-    assert (asked.count("a"), asked.count("slow")) == (4, 3)
-
-
-@pytest.mark.parametrize(("scan", "tried"), [("slots", [1, 2, 4]), ("threads", [1, 4])])
-def test_the_best_setting_is_looked_for(
-    peers: ModuleType, job: Any, monkeypatch: pytest.MonkeyPatch, scan: str, tried: list[int]
-) -> None:
-    """The fewer, the faster; four cores."""
-    asked: list[int] = []
-
-    def once(_contender: Any, given: Any, *_: Any, **__: Any) -> Any:
-        asked.append(getattr(given, scan))
-        assert given.rounds == 2
-        return ended(peers, float(asked[-1]))
-
-    monkeypatch.setattr(peers, "once", once)
-    best = peers._best(peers.Contender("x", scan=scan), job, scan, 60.0)
-    assert asked == tried
-    assert best == dataclasses.replace(job, **{scan: 1})
 
 
 def test_bars_are_judged_and_written_into_the_page(peers: ModuleType, job: Any) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from unskew.errors import ConfigError, DataError, RunError
-from unskew.experiment.config import Runtime, UntilDecided
+from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
 from unskew.papers.campaign_run import QUEUE, CampaignWork, arm_cell, known
@@ -176,18 +175,6 @@ def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
     assert done[2] <= count.rounds + again.rounds <= done[2] + 2
 
 
-def test_an_arm_begun_in_another_environment_begins_anew(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
-    two = loaded(tmp_path)
-    with pytest.raises(Killed):
-        campaign_run.run(two, tmp_path / "out", Count(1), say=silent)
-    (card,) = (tmp_path / "out" / "arms").glob("*/seed-0/run.json")
-    content = json.loads(card.read_text("utf-8"))
-    content["environment"]["cpu"] = "another"
-    card.write_text(json.dumps(content), "utf-8")
-    campaign_run.run(two, tmp_path / "out", NoCallback(), say=silent)
-    assert differences(tmp_path / "out") == differences(done[1])
-
-
 def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> None:
     text = TWO.replace("lr = 1e-6", "lr = 1e30").replace(
         'same = { name = "fedprox", mu = 0.0 }', 'same = { name = "fedavg" , local = { lr = 1e30 } }'
@@ -241,14 +228,6 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
 
 
 # ---------------------------------------------------------------- addresses
-def test_arms_leave_a_gpu_to_the_rule_and_keep_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_cpu = loaded(tmp_path, cores=2).claims[0]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    on_gpu = loaded(tmp_path, cores=2).claims[0]
-    assert isinstance(on_cpu, Planned)
-    assert isinstance(on_gpu, Planned)
-    assert (on_cpu.arms[0].experiment.runtime.executor, on_gpu.arms[0].experiment.runtime) == ("workers", Runtime())
-    assert on_gpu.arms[0].address == on_cpu.arms[0].address
 
 
 def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> None:
@@ -298,32 +277,6 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
         loaded(tmp_path, TWO.replace(old, new, 1) if old != 'above = "slow"' else TWO.replace(old, new))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
-    """Each reproduction at its small size is as its file has it, or has more seeds and is otherwise as it is there."""
-    small = campaign.load(campaign.SHIPPED["small"], Path("/nowhere"))
-    assert len({c.reproduce for c in small.claims if isinstance(c, campaign.Whole)}) == len(small.claims) > 0
-    for whole in small.claims:
-        assert isinstance(whole, campaign.Whole)
-        asked = [
-            toolkit.ReproductionRequest(whole.reproduce, whole.scale, Path(), None, NoCallback(), changes)
-            for changes in ({}, whole.changes)
-        ]
-        before, after = (json.dumps(toolkit.settings(a)) for a in asked)
-        lists = r'"seeds": (\[[^]]*\])'
-        assert re.sub(lists, "", before) == re.sub(lists, "", after)
-        more = sum(map(len, re.findall(lists, after))) - sum(map(len, re.findall(lists, before)))
-        assert more > 0 if whole.changes else more == 0
-
-
-def test_the_campaign_of_strengths_has_the_arms_of_the_papers_own() -> None:
-    """So that no arm runs twice whatever of the two is run first."""
-    papers, strength = (campaign.load(campaign.SHIPPED[name], Path("/nowhere")) for name in ("papers", "strength"))
-    own, all_ = ({a.address for c in of.claims if isinstance(c, Planned) for a in c.arms} for of in (strength, papers))
-    assert own < all_
-    assert len(own) == 5
-    assert all(isinstance(c, Planned) and len(c.rule.seeds) == 3 for c in strength.claims)
 
 
 def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:

@@ -11,9 +11,8 @@ import safetensors.torch
 import torch
 from toy_prior import toy as toy_prior
 
-from unskew import papers
 from unskew.data import sources
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers import ReproductionRequest, feddistr, toolkit
 from unskew.papers.feddistr import Level, nearest, reaching, slower
@@ -85,38 +84,10 @@ def draft(where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND) -
     return Draft.of(request("tradeoff", where, data_dir, ground))
 
 
-def test_images_that_are_drawn_keep_their_levels(folder: Path, tmp_path: Path) -> None:
-    """What a prior sees of 90 of 180 images is what it sees of the file."""
-    part_of = {**GROUND, "draw": {"train": 90, "test": 30, "pixels": True}}
-    task = feddistr.ground(draft(tmp_path, folder, part_of), "usps")["task"]
-    with np.load(folder / "usps.npz") as whole, np.load(tmp_path / "data" / "usps.npz") as part:
-        assert part["x_train"].dtype == np.uint8
-        assert (len(part["x_train"]), len(part["x_test"])) == (90, 30)
-        rows = [np.flatnonzero((whole["x_train"] == image).all((1, 2))) for image in part["x_train"]]
-        assert all(len(r) == 1 for r in rows)
-        assert (whole["y_train"][np.concatenate(rows)] == part["y_train"]).all()
-    assert sources.load(task["data"]).levels is not None
-
-
-def test_the_papers_scale_is_refused_without_the_prior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for name in ("tradeoff", "communication", "privacy"):
-        with pytest.raises(ConfigError, match=r"needs the package diffusers.*unskew\[diffusion\]"):
-            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, None, NoCallback())
-
-
 def hundred(root: Path, each: int) -> None:
     y = np.repeat(np.arange(100), each)
     x = np.stack([np.full((2, 2, 3), label, np.uint8) for label in y])
     np.savez(root / "cifar100.npz", x_train=x, y_train=y, x_test=x[::each], y_test=y[::each])
-
-
-def test_the_papers_scale_is_refused_on_a_part_of_cifar_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feddistr, "check_priors", lambda *_: None)
-    hundred(tmp_path, 2)
-    for name in ("tradeoff", "communication", "privacy"):
-        with pytest.raises(DataError, match=r"needs all of CIFAR-100, 500 training images of a class, and .* has 2"):
-            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, tmp_path, NoCallback())
 
 
 def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -> None:

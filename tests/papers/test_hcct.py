@@ -13,7 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, hcct, toolkit
-from unskew.papers.hcct import domains, half_normal, shards, thirds
+from unskew.papers.hcct import domains, shards, thirds
 from unskew.papers.result import Result, pivot
 from unskew.papers.toolkit import Draft, experiment
 from unskew.run.callbacks import NoCallback
@@ -93,21 +93,6 @@ def test_clients_of_a_domain_have_what_they_train_on_and_are_tested_on_the_rest(
     mixed = domains(dataset, KEY, 2, 25, mixed=True)
     assert [dataset.domains[c.train].unique().tolist() for c in mixed] == [[0], [1], [2]] * 2
     assert len(torch.cat(list(every(clients))).unique()) == 6 * smallest
-
-
-def test_too_few_examples_of_a_domain_are_refused(dataset: Dataset) -> None:
-    with pytest.raises(DataError, match=r"clients of a domain have .* examples each, more than 500 are needed"):
-        domains(dataset, KEY, 2, 500)
-    with pytest.raises(DataError, match="has no domains"):
-        domains(sources.load("digits"), KEY, 2, 5)
-
-
-def test_half_normal_sizes_are_trained_on_in_part(dataset: Dataset) -> None:
-    train, test = sizes(half_normal(dataset, KEY, 6, 0.25))
-    assert sum(train) + sum(test) == len(dataset.y_train)
-    assert sum(train) == pytest.approx(0.25 * len(dataset.y_train), abs=3)
-    assert min(train) >= 2
-    assert len(set(train)) > 2
 
 
 def test_shards_have_one_class_each_and_ratios_nest(dataset: Dataset) -> None:
@@ -320,17 +305,6 @@ def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
     # Nobody joined by alpha 0: with more newcomers the founders are what they were.
     alone = [r.seeds for r in result.rows if (r.method, r.metric) == ("alone", "error.founders")]
     assert alone[0] == alone[1]
-
-
-def test_alpha_is_swept_at_each_ratio(toy: Path, tmp_path: Path) -> None:
-    tasks = {"CIFAR-10": shrunk(toy, {"by": "shards", "clients": 4, "train": 0.2, "test": 0.2, "count": 20})}
-    result = reproduce("alpha", tmp_path, tasks, ratios=[0.1, 0.6])
-    assert {r.setting for r in result.rows} == {"train ratio 0.1", "train ratio 0.6"}
-    assert [c.text for c in result.claims] == [
-        "train ratio 0.1: alpha 100 errs less than alpha 1",
-        "train ratio 0.6: alpha 1 errs less than alpha 100",
-    ]
-    assert result.curves["train ratio 0.1"].x == (0.0, 1.0, 2.0, 3.0)
 
 
 def few(monkeypatch: pytest.MonkeyPatch) -> None:

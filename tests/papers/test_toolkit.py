@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from unskew import papers
-from unskew.errors import ConfigError, DataError, DivergedError, RunError
+from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
 from unskew.history import History
-from unskew.papers.result import Row
 from unskew.papers.toolkit import (
     FOLDER,
     SCALES,
@@ -20,17 +19,14 @@ from unskew.papers.toolkit import (
     ReproductionRequest,
     curves_of,
     drawn,
-    experiment,
     final,
     load,
     merged,
     published,
-    rows_of,
     run,
     run_survivors,
     settings,
 )
-from unskew.run import loop
 from unskew.run.callbacks import NoCallback
 
 
@@ -67,16 +63,6 @@ def test_every_page_and_every_axis_has_words(name: str, scale: str, tmp_path: Pa
     assert table["title"] == papers.TABLE[name].about
     assert len(table["axes"]) == 2
     assert not {*SCALES, "reproductions"} & table.keys()
-
-
-def test_methods_are_a_table_by_label_and_come_in_the_order_asked_for() -> None:
-    table = {"methods": {"avg": {"name": "fedavg"}, "fedprox": {"mu": 0.5}, "moon": {}}}
-    both = experiment("x", {"rounds": 3}, table, methods=["fedprox", "avg"])
-    assert [(m.label, m.name) for m in both.methods] == [("fedprox", "fedprox"), ("avg", "fedavg")]
-    alone = config.parse({"rounds": 1, "method": {"name": "fedprox", "mu": 0.5}})
-    assert both.methods[0].method == alone.methods[0].method
-    assert (both.name, both.rounds) == ("x", 3)
-    assert [m.label for m in experiment("x", {"rounds": 3}, table).methods] == ["avg", "fedprox", "moon"]
 
 
 def test_a_published_number_is_found_by_row_and_column_and_a_missing_one_is_missing() -> None:
@@ -197,25 +183,6 @@ def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_pat
     assert again.history.summary == survivors.history.summary
 
 
-def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run_survivors(of_three(), tmp_path / "whole", NoCallback())
-    one_round, done = loop._Loop.one_round, []
-
-    def stopped(self: Any, cell: Any) -> None:
-        one_round(self, cell)
-        done.append(cell.method.label)
-        if done.count("fedavg") == 3:
-            self.run.stop.set()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Loop, "one_round", stopped)
-        with pytest.raises(loop.Interrupted):
-            run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert not (tmp_path / "run" / "summary.json").exists()
-    survivors = run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert survivors.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
-
-
 # ---------------------------------------------------------------- from a run
 def history() -> History:
     rows = [
@@ -239,22 +206,4 @@ def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> 
     assert curve.high == pytest.approx((20.0, 70.0))
 
 
-def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
-    (row,) = rows_of(history(), ("global.accuracy",), {("fedavg", "global.accuracy"): 0.65})
-    assert row == Row("fedavg", "iid", "global.accuracy", 0.65, 0.6, 0.1, "seeds", (0.5, 0.7))
-    assert rows_of(history(), ("global.accuracy",))[0].paper is None
-
-
 # ---------------------------------------------------------------- the table of reproductions
-
-
-def test_names_scales_and_folders_that_are_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean noniid/digits"):
-        papers.reproduce("noniid/digit", "small", tmp_path / "r", None, NoCallback())
-    with pytest.raises(ConfigError, match=r"small, paper, got 'large'"):
-        papers.reproduce("noniid/digits", "large", tmp_path / "r", None, NoCallback())
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "x").touch()
-    with pytest.raises(RunError, match="exists already"):
-        papers.reproduce("noniid/digits", "small", tmp_path / "taken", None, NoCallback())
-    assert not (tmp_path / "r").exists()

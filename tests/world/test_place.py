@@ -31,12 +31,6 @@ def test_the_share_within_half_the_radius(law: Law, share: float) -> None:
     assert abs((r < 0.5).mean() - share) < 4 * math.sqrt(share * (1 - share) / n)
 
 
-def test_angles_go_all_around() -> None:
-    at = place(Key(1), 20_001, 1.0, 0.1, "radius")[1:]
-    quarters = np.bincount((at[:, 0] > 0) * 2 + (at[:, 1] > 0), minlength=4)
-    assert np.abs(quarters - 5000).max() < 4 * math.sqrt(20_000 * 0.25 * 0.75)
-
-
 def test_when_devices_are_placed_anew() -> None:
     when = [(1, 0), (1, 1), (2, 0)]
 

@@ -64,10 +64,6 @@ def test_expected_efficiency_between_devices_is_the_same_both_ways(seed: int, no
     assert (gamma + torch.eye(nodes) > 0).all()
 
 
-def test_without_fading_what_is_expected_is_what_comes() -> None:
-    assert torch.equal(P001.spectral_efficiency(KEY, 2, 1, 9), P001.instantaneous_efficiency(KEY, 2, 1, 9))
-
-
 def test_fading_differs_by_direction_round_and_hop_but_not_what_is_expected() -> None:
     radio = Radio(fading="rayleigh", redeploy="never")
     drawn = [radio.instantaneous_efficiency(KEY, t, k, 6) for t, k in ((1, 0), (1, 1), (2, 0))]
@@ -120,19 +116,3 @@ def test_five_per_cent_outage_at_one_bit_needs_12_90_db() -> None:
     assert 10.0 * math.log10(snr) == pytest.approx(12.90, abs=0.005)
     assert outage_probability(1.0, snr) == pytest.approx(0.05)
     assert outage_probability(1.0, 1.01 * snr) < 0.05 < outage_probability(1.0, 0.99 * snr)
-
-
-@pytest.mark.parametrize(("gamma_min", "reach_m"), [(1.0, 145.0), (4.0, 71.0)])
-def test_how_far_a_link_reaches_with_five_per_cent_outage(gamma_min: float, reach_m: float) -> None:
-    """23 - 30 + 100.99 - 37.5 log10(d) = 12.90 dB at d = 10^(81.09 / 37.5) = 145 m; 15 times the SNR: 71 m (FD-A2)."""
-    radio = Radio()
-    snr = db(radio.gain(np.array([reach_m])))[0] + 23.0 + 100.9897
-    assert snr == pytest.approx(10.0 * math.log10(required_snr(gamma_min, 0.05)), abs=0.15)
-
-
-def test_outage_is_what_fading_does() -> None:
-    """At P_out = 1 - exp(-.1) = .095, drawn without the floor: 40,000 draws, five deviations."""
-    snr = 10.0
-    power = (Key(3)).numpy().exponential(size=40_000)
-    share = (np.log2(1.0 + snr * power) < 1.0).mean()
-    assert abs(share - outage_probability(1.0, snr)) < 5 * math.sqrt(0.095 * 0.905 / 40_000)

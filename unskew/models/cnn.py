@@ -190,5 +190,5 @@ def digit_model(
     """
     w = width
     layers = Layers(4, (w, w, 2 * w), 5, (32 * w, 8 * w), unpooled=(3,), norm_hidden=True)
-    options = {"norm": norm, "groups": groups, "dropout": dropout, "head_bias": head_bias}
-    return convolutional("digit_model", layers, input_shape, num_classes, **options)
+    network = partial(convolutional, "digit_model", layers, input_shape, num_classes)
+    return network(norm=norm, groups=groups, dropout=dropout, head_bias=head_bias)

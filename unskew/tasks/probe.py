@@ -32,13 +32,13 @@ def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
     def outputs() -> Tensor:
         with _quietly(), torch.no_grad():
             out: Tensor = module(examples.clone())
-            return out
+        return out
 
     try:
         once = outputs()
         name, layer = called[-1]
         weight = layer.weight
-        if weight.dim() < 2 or len(weight) != width:
+        if not isinstance(weight, Tensor) or weight.dim() < 2 or len(weight) != width:
             return ()
         with torch.no_grad():
             for p in layer.parameters(recurse=False):
