@@ -208,8 +208,8 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
     ]
     assert {r.method for r in result.rows if r.ours is not None} == set(feddw.TABLE1) - {"moon"}
     about = [c for c in result.claims if "above moon" in c.text]
-    assert [(c.holds, c.evidence) for c in about] == [(None, about[0].evidence)] * 2
-    assert about[0].evidence.startswith("no interval; published +")
+    assert [c.holds for c in about] == [None, None]
+    assert all(c.evidence.startswith("no interval; published +") for c in about)
     assert len(result.claims) == 11 + 10
     page = (keep(result, tmp_path / "kept") / "README.md").read_text("utf-8")
     assert f"| moon | cifar10, practical | {DIVERGED} (64.33) |" in page

@@ -103,38 +103,31 @@ def test_a_round_by_hand() -> None:
     """Down to 1 (two messages on one link), 1 to 2, up from 2; all shares are the whole of 100 blocks."""
     rows = [row(1, 0, 0, 1, 900), row(1, 0, 0, 1, 100, "control"), row(1, 0, 1, 2, 1000), row(1, 0, 2, 0, 1000)]
     (cost,) = price([training("a", 0, rows)], P001, STEADY)
-    assert cost.hz_s is not None
-    assert cost.rbs is not None
-    assert cost.subframes is not None
-    assert cost.seconds is not None
-    assert cost.transmit_j is not None
     for direction, src, dst, dbm in (("down", 0, 1, 43), ("d2d", 1, 2, 23), ("up", 2, 0, 23)):
         need = 8000 / at(P001, 1, 0, src, dst)
-        assert cost.bytes[direction] == 1000  # type: ignore[index]
-        assert cost.hz_s[direction] == pytest.approx(need)  # type: ignore[index]
-        assert cost.rbs[direction] == math.ceil(need / 180)  # type: ignore[index]
-        assert cost.subframes[direction] == math.ceil(need / 180 / 100)  # type: ignore[index]
-        assert cost.seconds[direction] == pytest.approx(1e-3 * cost.subframes[direction])  # type: ignore[index]
+        assert cost.numbers[f"bytes.{direction}"] == 1000
+        assert cost.numbers[f"hz_s.{direction}"] == pytest.approx(need)
+        assert cost.numbers[f"rbs.{direction}"] == math.ceil(need / 180)
+        assert cost.numbers[f"subframes.{direction}"] == math.ceil(need / 180 / 100)
+        assert cost.numbers[f"seconds.{direction}"] == pytest.approx(1e-3 * cost.numbers[f"subframes.{direction}"])
         watt = 10 ** (dbm / 10) / 1000
-        assert cost.transmit_j[direction] == pytest.approx(watt * need / 20e6)  # type: ignore[index]
+        assert cost.numbers[f"transmit_j.{direction}"] == pytest.approx(watt * need / 20e6)
 
 
 def test_only_devices_are_charged_for_receiving() -> None:
     rows = [row(1, 0, 0, 1), row(1, 0, 1, 2), row(1, 0, 2, 0)]
     (cost,) = price([training("a", 0, rows)], P001, STEADY, Energy(receive_w=0.5))
-    assert cost.receive_j is not None
-    assert cost.hz_s is not None
-    assert cost.receive_j["up"] == 0
-    assert cost.receive_j["down"] == pytest.approx(0.5 * cost.hz_s["down"] / 20e6)
-    assert cost.receive_j["d2d"] == pytest.approx(0.5 * cost.hz_s["d2d"] / 20e6)
+    assert cost.numbers["receive_j.up"] == 0
+    assert cost.numbers["receive_j.down"] == pytest.approx(0.5 * cost.numbers["hz_s.down"] / 20e6)
+    assert cost.numbers["receive_j.d2d"] == pytest.approx(0.5 * cost.numbers["hz_s.d2d"] / 20e6)
 
 
 def test_computing_is_summed_over_clients_and_waits_for_the_slowest() -> None:
     """Hop 0: 100 and 300 + 50 examples; hop 1: 200.  650 in all; 350 + 200 in turn.  Round 2 sends nothing."""
     work = [Effort(1, 0, 0, 100), Effort(1, 0, 1, 300), Effort(1, 0, 1, 50), Effort(1, 1, 0, 200), Effort(2, 0, 0, 10)]
     one, two = price([training("a", 0, fedavg(1, 2), work)], P001, STEADY)
-    assert (one.compute_j, one.compute_s) == pytest.approx((650 * 2e-6, 550 * 2e-5))
-    assert (two.round, two.compute_j, measures(two)["megabytes"]) == (2, pytest.approx(10 * 2e-6), 0)
+    assert (one.numbers["compute_j"], one.numbers["compute_s"]) == pytest.approx((650 * 2e-6, 550 * 2e-5))
+    assert (two.round, two.numbers["compute_j"], measures(two)["megabytes"]) == (2, pytest.approx(10 * 2e-6), 0)
 
 
 # ---------------------------------------------------------------- when
@@ -148,23 +141,21 @@ def test_devices_move_after_each_exchange_of_models_between_them() -> None:
     """The first diffusion has the down link's places, the words of a diffusion those of its models."""
     models = [r for r in DIFFUSION if r.kind == "model"]
     (cost,) = price([training("a", 0, DIFFUSION)], P001, STEADY)
-    assert cost.hz_s is not None
     expected = [8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(models, (0, 0, 1, 2), strict=True)]
     words = 64 / at(P001, 1, 0, 1, 2) + 64 / at(P001, 1, 1, 2, 3)
-    assert cost.hz_s["down"] == pytest.approx(expected[0])
-    assert cost.hz_s["d2d"] == pytest.approx(expected[1] + expected[2] + words)
-    assert cost.hz_s["up"] == pytest.approx(expected[3])
+    assert cost.numbers["hz_s.down"] == pytest.approx(expected[0])
+    assert cost.numbers["hz_s.d2d"] == pytest.approx(expected[1] + expected[2] + words)
+    assert cost.numbers["hz_s.up"] == pytest.approx(expected[3])
 
 
 def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> None:
     """Moves in diffusion rounds 1 and 3 of 0 to 3: the models go under places 1 and 3, and up under 4."""
     moves = [(), (DiffusionMove(0, 0, 1, 0.1),), (), (DiffusionMove(0, 1, 2, 0.1),)]
     (cost,) = price([training("a", 0, DIFFUSION, info={1: diffusion(moves)})], P001, STEADY)
-    assert cost.hz_s is not None
     d2d = [r for r in DIFFUSION if r.src and r.dst]
     expected = sum(8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(d2d, (1, 1, 3, 3), strict=True))
-    assert cost.hz_s["d2d"] == pytest.approx(expected)
-    assert cost.hz_s["up"] == pytest.approx(8 * MODEL / at(P001, 1, 4, 3, 0))
+    assert cost.numbers["hz_s.d2d"] == pytest.approx(expected)
+    assert cost.numbers["hz_s.up"] == pytest.approx(8 * MODEL / at(P001, 1, 4, 3, 0))
 
 
 def diffusion(moves: Sequence[tuple[DiffusionMove, ...]]) -> DiffusionRound:
@@ -273,9 +264,9 @@ def test_a_run_folder_is_priced_by_method_seed_and_round(folder: Path) -> None:
     sent = list(rows_of(folder, "transfers"))
     for method in ("fedavg", "scaffold"):
         recorded = sum(r["bytes"] for r in sent if r["method"] == method)
-        assert sum(sum(c.bytes.values()) for c in costs if c.method == method) == recorded
+        assert sum(c.whole("bytes") for c in costs if c.method == method) == recorded
     alone = [c for c in costs if c.method == "independent"]
-    assert all(measures(c)["joules.transmit"] == 0 and (c.compute_j or 0) > 0 for c in alone)
+    assert all(measures(c)["joules.transmit"] == 0 and c.numbers["compute_j"] > 0 for c in alone)
 
 
 def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
@@ -315,7 +306,7 @@ def test_fedavgs_peak_is_that_of_its_own_seed(folder: Path) -> None:
     wanted = targets(run, "fedavg-peak")
     assert wanted == {s: max(run.curves["fedavg", s].values()) for s in (0, 1)}
     first = reached(run, wanted)
-    assert all(run.curves["fedavg", s][first["fedavg", s]] == wanted[s] for s in (0, 1))  # type: ignore[index]
+    assert all(run.curves["fedavg", s][first["fedavg", s]] == wanted[s] for s in (0, 1))
 
 
 def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Path) -> None:
