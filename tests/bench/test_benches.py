@@ -97,17 +97,3 @@ def test_a_table_of_attacks_shows_the_spread_over_seeds() -> None:
     head = "| attack | malicious clients | mean |\n|---|---|---|\n"
     assert security.table(rows, "ours") == f"{head}| none | 0% | 90.0 ± 2.0 |\n| sign_flip | 20% | 50.0 ± 2.0 |\n"
     assert "mean" in security.figure(rows, "ours")
-
-
-@pytest.mark.slow
-def test_every_method_has_a_row_before_and_after_an_attack_and_a_line_in_the_figure() -> None:
-    rows = security.measure(None, ("backdoor",), quick=True, say=lambda _: None)
-    cases = {(row["case"], row["what"]) for row in rows}
-    assert cases == {
-        ("digits/none/0", "balanced accuracy"),
-        ("digits/backdoor/0.2", "balanced accuracy"),
-        ("digits/backdoor/0.2", "attack success"),
-    }
-    methods = {row["contender"] for row in rows}
-    assert len(rows) == 3 * len(methods) == 18
-    assert all(name in security.figure(rows, "digits") for name in methods)

@@ -140,14 +140,6 @@ def test_gradients_reach_every_parameter(name: str) -> None:
             assert parameter.grad.abs().max() > 0, key
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_the_initial_weights_depend_on_the_key_alone(name: str) -> None:
-    shape = shape_of(name)
-    torch.rand(3)  # what was drawn before must not matter
-    first, second = fresh(name, shape).state_dict(), fresh(name, shape).state_dict()
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
 @pytest.mark.parametrize("name", [name for name in TABLE if "dropout" in options_of(name)])
 def test_dropout_acts_in_training_only(name: str) -> None:
     options = {"dropout": 0.5} | ({"norm": "none"} if name in NORMALISED else {})
@@ -227,13 +219,6 @@ def test_pfl_cnn_starts_glorot_uniform_with_zero_biases():
     assert all(not p.any() for key, p in network.named_parameters() if key.endswith("bias"))
 
 
-def test_feddw_features_reach_the_head_without_an_activation():
-    """Half of the features of a random input are negative; after a ReLU none would be."""
-    for name in ("cnn_mnist", "cnn_cifar10", "shufflenet", "mobilenet_v2", "bilstm"):
-        assert (fresh(name, shape_of(name)).body(batch(shape_of(name))) < 0).any()
-    assert (fresh("resnet18", (3, 8, 8), neck=(16, 12)).body(batch((3, 8, 8))) < 0).any()
-
-
 def test_a_shufflenet_unit_of_stride_two_puts_its_averaged_input_behind():
     """With a silent residual the first 176 maps are 0 and the last 24 the input's 3x3 means, which count the rim as 0.
 
@@ -245,13 +230,6 @@ def test_a_shufflenet_unit_of_stride_two_puts_its_averaged_input_behind():
     assert out.shape == (2, 200, 2, 2)
     assert not out[:, :176].any()
     torch.testing.assert_close(out[:, 176:], torch.tensor([[4.0, 6.0], [6.0, 9.0]]).div(9).expand(2, 24, 2, 2))
-
-
-def test_shufflenet_mixes_its_groups():
-    """Of 4 maps in 2 groups the order becomes 0, 2, 1, 3, so that each group of the next layer sees both."""
-    shuffle = fresh("shufflenet", (3, 8, 8)).body.unit1_2.residual.shuffle
-    assert shuffle(torch.arange(4.0).view(1, 4, 1, 1)).flatten().tolist() == [0, 2, 1, 3]
-    assert not hasattr(fresh("shufflenet", (3, 8, 8)).body.unit1_1.residual, "shuffle")
 
 
 def test_bilstm_reads_both_ways_and_means_over_its_steps():

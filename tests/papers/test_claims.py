@@ -2,7 +2,7 @@
 
 import pytest
 
-from unskew.papers.claims import Claim, counted, decide, interval, ordered, same, within
+from unskew.papers.claims import Claim, decide, interval, ordered, same, within
 
 
 def test_the_interval_of_three_differences_worked_by_hand() -> None:
@@ -106,14 +106,6 @@ def test_several_differences_are_within_a_margin_if_all_are() -> None:
     claim = within("", {"a": inside, "b": unclear, "c": outside}, 0.05)
     assert claim.holds is False
     assert claim.evidence.startswith("of 3 differences the largest: c +9.00 points, 95 % interval [+6.52, +11.48]")
-
-
-def test_counts_that_are_all_alike_decide_by_their_sign() -> None:
-    assert counted("", [3.0, 3.0], "rounds").holds is True
-    assert counted("", [0.0, 0.0], "rounds").holds is False
-    assert counted("", [3.0], "rounds").holds is None
-    assert counted("", [-30.0, 20.0], "rounds").holds is None
-    assert counted("", [10.0, 11.0, 12.0], "rounds").evidence.startswith("+11.0 rounds, 95 % interval [+8.5, +13.5]")
 
 
 def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:

@@ -152,14 +152,6 @@ def test_a_sentence_stands_by_every_error_that_is_not_the_published_one() -> Non
     assert claim.evidence.startswith("10.50 ± 0.71 beside 30.22 ± 0.27 % over seeds: scikit-learn's digits")
 
 
-def test_the_error_where_utility_is_largest_is_compared_with_the_smallest() -> None:
-    errors = {"1 groups": [np.array([0.2]), np.array([0.2])], "5 groups": [np.array([0.1]), np.array([0.1])]}
-    right = hcct.placed(errors, {"1 groups": [0.1, 0.1], "5 groups": [0.2, 0.2]})
-    wrong = hcct.placed(errors, {"1 groups": [0.3, 0.3], "5 groups": [0.2, 0.2]})
-    assert (right.holds, wrong.holds) == (True, False)
-    assert wrong.evidence.startswith("utility is largest at 1 groups, error smallest at 5 groups")
-
-
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_the_methods_of_each_column_are_the_papers(scale: str) -> None:
     """Nine rows and alpha by rule; Table III's settings; the released code where there is BatchNorm."""

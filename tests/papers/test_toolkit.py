@@ -21,7 +21,6 @@ from unskew.papers.toolkit import (
     drawn,
     final,
     load,
-    merged,
     published,
     run,
     run_survivors,
@@ -35,12 +34,6 @@ def request(name: str, scale: str, folder: Path, data_dir: Path | None = None, *
 
 
 # ---------------------------------------------------------------- settings and published tables
-def test_tables_are_merged_and_of_all_else_the_last_counts() -> None:
-    below = {"a": {"x": 1, "y": {"z": 2}}, "b": [1, 2], "c": 3}
-    above = {"a": {"y": {"w": 4}}, "b": [5], "c": {"d": 6}}
-    assert merged(below, above) == {"a": {"x": 1, "y": {"z": 2, "w": 4}}, "b": [5], "c": {"d": 6}}
-    assert merged(below, above)["a"]["y"] is not below["a"]["y"]  # type: ignore[index]
-    assert below["a"] == {"x": 1, "y": {"z": 2}}
 
 
 def test_a_reproductions_own_size_counts_most_and_a_request_more(tmp_path: Path) -> None:

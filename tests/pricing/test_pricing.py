@@ -19,8 +19,8 @@ from unskew.keys import Key
 from unskew.ledger import Transfer
 from unskew.pricing.presets import PRESETS, preset
 from unskew.pricing.radio import Cost, measures, price, summed
-from unskew.pricing.summary import cost_summary, reached, targets
-from unskew.pricing.traffic import CellTraffic, RecordedRun, read, training
+from unskew.pricing.summary import cost_summary
+from unskew.pricing.traffic import CellTraffic, RecordedRun, training
 from unskew.protocol import Federation, Layout, Plan, probe
 from unskew.record.logs import rows as rows_of
 from unskew.run import loop
@@ -73,15 +73,6 @@ def test_the_table_3_ledger_prices_fedavg_and_fedswap() -> None:
     assert found["megabytes"] == pytest.approx(23092, abs=0.51)
     assert found["megabytes.d2d"] == pytest.approx(3.11 * 15 * 9 * 45)
     assert not found.keys() & {*ALL, "joules.compute"}
-
-
-def test_the_sub_frame_ledger_counts_models_and_shrinks_only_compressed_ones() -> None:
-    """A whole model, one twice its size, one of a tenth, and a word: 5 + 5 + .5 MB."""
-    rows = [row(1, 0, 0, 1, 400), row(1, 0, 2, 0, 800), row(1, 0, 0, 3, 40), row(1, 0, 0, 4, 400, "control")]
-    found = price([training("a", 0, rows)], P001, P001_SPECTRUM, ledger="feddif_subframes", model_bytes=400)
-    assert total(found)["megabytes"] == pytest.approx(10.5)
-    whole = price([training("a", 0, rows)], P001, P001_SPECTRUM, ledger="feddif_subframes")
-    assert total(whole)["megabytes"] == pytest.approx(15.0)
 
 
 def test_a_method_that_returns_compressed_updates_pays_for_them() -> None:
@@ -299,14 +290,6 @@ def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) 
     assert ("c", "to_target.rounds") not in rows
     assert "b: the target was reached under 1 of 2 seeds, which alone count" in found.remarks
     assert "c: the target was not reached under any seed" in found.remarks
-
-
-def test_fedavgs_peak_is_that_of_its_own_seed(folder: Path) -> None:
-    run = read(folder)
-    wanted = targets(run, "fedavg-peak")
-    assert wanted == {s: max(run.curves["fedavg", s].values()) for s in (0, 1)}
-    first = reached(run, wanted)
-    assert all(run.curves["fedavg", s][first["fedavg", s]] == wanted[s] for s in (0, 1))
 
 
 def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Path) -> None:

@@ -85,15 +85,6 @@ def test_a_file_with_a_prior_serves_two_methods_and_their_report(mine: Path) -> 
     assert "code of prior_of_mine" in read_json(mine / "run" / "run.json")["environment"]
 
 
-def test_code_of_a_prior_is_not_imported_from_a_file_that_may_be_anybodys(mine: Path) -> None:
-    for place in ("methods.0.prior", "methods.1.prior"):
-        table = config.override(config.read_toml(mine / "mine.toml"), ["methods.0.prior=built-in"])
-        table = config.override(table, ["methods.1.prior=hub:nobody/nothing", f"{place}=prior_of_mine:Mirror"])
-        with pytest.raises(ConfigError, match=rf"^{place} names code .prior_of_mine:Mirror.*pass --allow-code"):
-            config.parse(table)
-    assert "prior_of_mine" not in sys.modules
-
-
 @pytest.mark.parametrize(
     ("prior", "text"),
     [

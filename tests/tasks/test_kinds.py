@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ import unskew as us
 from unskew.data import own
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, DataWarning
-from unskew.experiment import config
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
-from unskew.run.setup import class_weights, named_dataset, with_bins
+from unskew.run.setup import class_weights
 from unskew.tasks import binary, kind_of, multi_label, next_token, ordinal, regression, survival
 from unskew.tasks.targets import NUMBER
 
@@ -82,27 +80,6 @@ def test_the_values_of_a_concordance_index_s_rows_by_hand(monkeypatch: pytest.Mo
     assert values is not None
     np.testing.assert_allclose(values, 2 / 3 + np.sqrt(6) * np.array([2, -1, -1]) / 3)
     assert values.var() / 3 == pytest.approx(4 / 9)
-
-
-@pytest.mark.parametrize("given", ["named", "loaded", "listed"])
-def test_grades_in_words_stand_in_the_order_in_which_a_file_names_them(given: str, tmp_path: Path) -> None:
-    """`dead` would be the first by the alphabet; a data set that declares no order is told that its own is meant."""
-    order = ("mild", "severe", "dead")
-    grades = {"x_train": X, "y_train": np.digitize(RISK, [-0.5, 0.5]), "classes": np.array(order)}
-    np.savez(tmp_path / "grades.npz", **grades)
-    source = f"npz:{tmp_path / 'grades.npz'}"
-    loaded = load(source)
-    undeclared = replace(loaded, ordered=False)
-    data, options = {"named": (source, {}), "loaded": (loaded, {}), "listed": (undeclared, {"classes": order})}[given]
-    settings: dict[str, Any] = {"split": us.IID(num_clients=2), "rounds": 1, "progress": False}
-    task = {"kind": "ordinal", "data_options": options}
-    history = us.simulate(us.FedAvg(), data=data, task=task, out=tmp_path / "run", **settings)
-    assert history.model("fedavg").unskew.classes == order
-    if given != "named":
-        kept = config.load(tmp_path / "run" / "config.toml").task
-        assert with_bins(kept, named_dataset(replace(kept, data_dir=str(tmp_path / "run")))).classes == order
-        with pytest.raises(us.ConfigError, match=r"needs grades in an order.*or as classes in a file of arrays"):
-            us.simulate(us.FedAvg(), data=undeclared, task="ordinal", **settings)
 
 
 def test_binary_metrics_by_hand() -> None:
