@@ -1,5 +1,4 @@
 import copy
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -214,13 +213,6 @@ class Double(nn.Module):
         return self.head(x.double())
 
 
-def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own: it is deprecated
-        network: nn.Module = torch.jit.script(nn.Linear(4, 3))
-    return network
-
-
 UNTRAINABLE = {
     "lazy": (
         lambda: nn.Sequential(nn.LazyLinear(5), nn.Linear(5, 3)),
@@ -229,7 +221,6 @@ UNTRAINABLE = {
     "lazy norm": (lambda: nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d()), "1.weight of Sequential has no size"),
     "double": (Double, "head.weight of Double is torch.float64, and networks are trained in torch.float32"),
     "half": (lambda: nn.Linear(4, 3).half(), "weight of Linear is torch.float16"),
-    "scripted": (scripted, "RecursiveScriptModule is TorchScript, which cannot be watched"),
 }
 
 

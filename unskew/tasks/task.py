@@ -119,24 +119,18 @@ class Task:
         """
         assert measure.whole is not None
         outputs, y = (column.cpu().numpy() for column in columns[-2:])
-        value: Any  # a function of somebody's own may return whatever it likes
-        try:
-            value = measure.whole(outputs.astype(np.float64), y.copy())
+        try:  # a function of somebody's own may do whatever it likes
+            value: Any = measure.whole(outputs.astype(np.float64), y.copy())
+            if np.ndim(value) or not isinstance(value, numbers.Real | np.bool_ | np.ndarray | Tensor):
+                raise TypeError("it must return one number for all of them: take their mean, or give `each`")
+            return float(value)
         except UnskewError:
             raise
-        except Exception as error:  # may be user code
+        except Exception as error:
             raise ConfigError(
                 f"evaluate: {measure.name} cannot take NumPy arrays of outputs, {outputs.shape}, and of targets of "
                 f"{y.dtype}, {y.shape}: {type(error).__name__}: {' '.join(str(error).split())}"
             ) from error
-        is_array = isinstance(value, np.ndarray | Tensor)
-        if not (value.ndim == 0 if is_array else isinstance(value, numbers.Real | np.bool_)):
-            got = f"shape {tuple(value.shape)}" if is_array else type(value).__name__
-            raise ConfigError(
-                f"evaluate: {measure.name} must return one number for all {len(y)} examples, got {got}; take their "
-                "mean, or give a Measure whose `each` has a value for every example"
-            )
-        return float(value)
 
     def scaled(self, scale: tuple[float, float]) -> "Task":
         """The task whose loss is of targets (y - shift) / scale; measures and predictions are in the target's unit."""
@@ -342,14 +336,12 @@ def _train_parts(layer: nn.Module, mode: bool = True) -> nn.Module:
 
 
 def check_tensors(module: nn.Module) -> None:
-    """Refuse a network in TorchScript, or whose parameters have no size yet or another type than what is trained.
+    """Refuse a network whose parameters have no size yet, or another type than what is trained.
 
     Raises:
         ConfigError: Naming it, or the first such tensor.
     """
     name = type(module).__name__
-    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        raise ConfigError(f"{name} is TorchScript, which cannot be watched; give the network that it was made of")
     for key, t in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(t, UninitializedParameter | UninitializedBuffer):
             raise ConfigError(
