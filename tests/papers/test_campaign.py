@@ -201,7 +201,7 @@ def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monke
     (kept,) = campaign_run.keep(one, tmp_path / "out", tmp_path / "kept")
     assert kept == tmp_path / "kept" / "feddif" / "table3-formula" / "small"
     assert json.loads((kept / "result.json").read_text("utf-8"))["name"] == "feddif/table3-formula"
-    assert "### feddif/table3-formula, small" in (tmp_path / "kept" / "README.md").read_text("utf-8")
+    assert "(feddif/table3-formula/small/README.md)" in (tmp_path / "kept" / "README.md").read_text("utf-8")
     twice = dataclasses.replace(one, claims=one.claims * 2)
     assert not list(campaign_run.keep(twice, tmp_path / "out", tmp_path / "kept"))
 

@@ -118,6 +118,6 @@ def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(
     x, y = digits
     zeros, sevens = prior.encode(x[y == 0][:80]), prior.encode(x[y == 7][:80])
     clusters = [zeros[:40], zeros[40:], sevens[:40], sevens[40:]]
-    v = invert(prior, clusters, KEY, config=Inversion(steps=12)).embeddings
+    v = invert(prior, clusters, KEY, config=Inversion(steps=12))
     for d in (torch.cdist(v, v), priors.distances(prior, v, KEY)):
         assert float(torch.maximum(d[0, 1], d[2, 3])) < float(d[:2, 2:].min())

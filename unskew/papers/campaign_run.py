@@ -248,9 +248,12 @@ def run(
             evidence = "" if isinstance(claim, Whole) else f": {_evidence(_scored(claim, standing(claim, kept)))}"
             say(f"{number}/{len(campaign.claims)}: [{row['verdict']}] {row['text']}{evidence}")
 
+        def ended(cell: QueuedCell, outcome: Any) -> None:
+            write_status(campaign, kept, folder)
+
         write_status(campaign, kept, folder)
         plans = [decided(i, claim) for i, claim in enumerate(campaign.claims, start=1)]
-        cells.run(plans, kept, at_work, ended=lambda cell, outcome: write_status(campaign, kept, folder))
+        cells.run(plans, kept, at_work, ended=ended)
         return write_status(campaign, kept, folder)
 
 

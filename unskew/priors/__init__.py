@@ -10,7 +10,7 @@ import torch
 
 from unskew.data.places import require_allowed
 from unskew.errors import ConfigError
-from unskew.priors.prior import Inversion, LearnedEmbeddings, Prior, distances, fitted, how_fitted, invert
+from unskew.priors.prior import Inversion, Prior, distances, fitted, how_fitted, invert
 from unskew.references import makes
 from unskew.registry import Registry
 
@@ -18,7 +18,6 @@ __all__ = [
     "BUILT_IN",
     "PRIORS",
     "Inversion",
-    "LearnedEmbeddings",
     "Prior",
     "check",
     "distances",

@@ -91,7 +91,8 @@ def log_odds(logits: Outputs) -> Outputs:
     from scipy.special import logsumexp
 
     others = [logsumexp(np.delete(logits, c, 1), axis=1) for c in range(logits.shape[1])]
-    return np.nan_to_num(logits - np.stack(others, 1), nan=np.nan)
+    odds: Outputs = np.nan_to_num(logits - np.stack(others, 1), nan=np.nan)
+    return odds
 
 
 def shares_by_row(logits: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:

@@ -435,12 +435,12 @@ def check_network(
             f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: "
             f"{' '.join(str(error).split())}; {remedy}"
         ) from error
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else (type(logits).__name__,)
+    shape: tuple[int, ...] = tuple(getattr(logits, "shape", ()))
     fits = shape == wanted
     if positions and len(shape) == len(wanted):  # a network may read further back than targets go
         fits = (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]) and shape[1] >= wanted[1]
     if not isinstance(logits, Tensor) or not fits or not logits.is_floating_point():
-        got = f"{logits.dtype} of shape {shape}" if isinstance(logits, Tensor) else shape[0]
+        got = f"{logits.dtype} of shape {shape}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ConfigError(
             f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes}, got {got}; give its "
             f"last layer {task.width} {'output' if task.width == 1 else 'outputs'}"
