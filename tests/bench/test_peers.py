@@ -70,18 +70,6 @@ def test_a_ratio_is_of_later_rounds(peers: ModuleType, job: Any) -> None:
     assert found["times_unskew"] == {"of_minima": 1.5, "of_medians": 1.5}
 
 
-@pytest.mark.parametrize(("theirs", "compared"), [((0.90, 0.93), False), ((0.90, 0.945), True), ((0.965, 0.99), True)])
-def test_what_the_draws_of_runs_alone_differ_by_is_no_difference(
-    peers: ModuleType, job: Any, theirs: tuple[float, float], compared: bool
-) -> None:
-    """Runs of .95 and .96: ranges half a point apart are compared, two points apart not; the first run is not timed."""
-    one, other = ([ended(peers, 2.0, 0.5), *(ended(peers, 2.0, a) for a in each)] for each in (theirs, (0.95, 0.96)))
-    found = peers.row("peer", one, other, job)
-    assert ("times_unskew" in found) == compared
-    if not compared:
-        assert found["not_compared"] == "accuracy 0.900 to 0.930, unskew 0.950 to 0.960"
-
-
 def test_bars_are_judged_and_written_into_the_page(peers: ModuleType, job: Any) -> None:
     found = peers.row("unskew", [ended(peers, 2.0)] * 3, [ended(peers, 2.0)] * 3, job)
     assert peers.started([found]) == 0.5

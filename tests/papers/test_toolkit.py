@@ -1,7 +1,6 @@
 """Settings are laid over each other, tables are read as printed, runs are resumed and outlive a method."""
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 from unskew import papers
-from unskew.errors import DataError, DivergedError
-from unskew.experiment import config
+from unskew.errors import DataError
 from unskew.history import History
 from unskew.papers.toolkit import (
     FOLDER,
@@ -19,11 +17,8 @@ from unskew.papers.toolkit import (
     ReproductionRequest,
     curves_of,
     drawn,
-    final,
     load,
     published,
-    run,
-    run_survivors,
     settings,
 )
 from unskew.run.callbacks import NoCallback
@@ -128,52 +123,6 @@ def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp
     assert (result.seeds, result.seconds) == ((2, 4), history.summary["seconds"])
     assert result.about.startswith("digits, Dirichlet alpha 0.1 by class, two seeds, 1 rounds. Accuracy is")
     assert draft["experiment"]["methods"]["fedprox"] == {"mu": 0.25}
-
-
-# ---------------------------------------------------------------- methods that diverge
-class Notes(NoCallback):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
-
-
-def of_three(bad: float = 1e30, ugly: float = 0.1) -> config.Experiment:
-    """FedAvg beside two FedProx, of which the first cannot but diverge, in the second round of seed 1 at the latest."""
-    raw = {
-        "rounds": 2,
-        "seeds": [1, 2],
-        "task": {"data": "digits"},
-        "split": {"name": "iid", "num_clients": 3},
-        "local": {"lr": 0.1},
-        "methods": [
-            {"name": "fedprox", "label": "bad (lr)", "local": {"lr": bad}},
-            {"name": "fedavg"},
-            {"name": "fedprox", "label": "ugly", "local": {"lr": ugly}},
-        ],
-    }
-    return config.parse(raw)
-
-
-def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_path: Path) -> None:
-    notes = Notes()
-    survivors = run_survivors(of_three(), tmp_path / "run", notes)
-    assert dict(survivors.diverged) == {"bad (lr)": "diverged in seed 1, round 1"}
-    assert survivors.folder == tmp_path / "run"
-    assert [n for n in notes.texts if n.startswith("bad (lr), seed 1: ") and n.endswith("and the run goes on")]
-    alone = replace(of_three(), methods=of_three().methods[1:])
-    clean = run(alone, tmp_path / "clean", NoCallback())
-    assert survivors.history.rows == [
-        {**row, "value": kept["value"]} if row["name"] == "seconds" else row
-        for row, kept in zip(clean.rows, survivors.history.rows, strict=True)
-    ]
-    with pytest.raises(DivergedError, match=r"^bad \(lr\), seed 1: "):
-        run(of_three(), tmp_path / "run", NoCallback())
-    assert final(survivors.history, "bad (lr)", "global.accuracy") is None
-    again = run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert (again.diverged, again.folder) == (survivors.diverged, survivors.folder)
-    assert again.history.summary == survivors.history.summary
 
 
 # ---------------------------------------------------------------- from a run

@@ -97,15 +97,6 @@ def test_a_cluster_gets_the_same_alone_and_among_others() -> None:
         torch.testing.assert_close(together[k], alone[0], atol=1e-5, rtol=1e-5)
 
 
-def test_a_prior_that_takes_few_at_once_finds_the_same() -> None:
-    clusters = [latents(9, k, k) for k in range(5)]
-    config = Inversion(steps=15, batch_size=3)
-    whole = invert(POINT, clusters, KEY, config=config)
-    for at_once in (1, 6, 7):
-        parts = invert(Point(at_once=at_once), clusters, KEY, config=config)
-        torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
-
-
 def test_a_step_of_adam_is_the_learning_rate_against_the_gradients_sign() -> None:
     """One step from 0 towards z = (1, -1, 1, -1): Adam's first step is lr * sign of the gradient, up to eps."""
     z = torch.tensor([1.0, -1.0, 1.0, -1.0])
