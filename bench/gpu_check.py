@@ -32,8 +32,7 @@ from unskew.local.sequential import Sequential
 from unskew.local.stacked import fitter
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
-from unskew.models.cnn import cnn_small, pfl_cnn
-from unskew.models.lenet import cnn_w3, torch_cnn
+from unskew.models.cnn import cnn_small, cnn_w3, pfl_cnn, torch_cnn
 from unskew.models.linear import logistic
 from unskew.models.mlp import fcn, mlp
 from unskew.models.recurrent import lstm_rows

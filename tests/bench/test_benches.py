@@ -1,21 +1,15 @@
 """Measurements at sizes that take no time: what their rows say, and who trains how; how long it takes is no test."""
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
-from unskew.bench import deploy, engine, feddw, gpu, memory, precision, scale, security
+from unskew.bench import engine, security
 from unskew.bench.toolkit import Workload, paired_rows, seconds_row, speed_row
 from unskew.cli.app import app
-from unskew.errors import ConfigError, UnskewError
-from unskew.keys import Key
-from unskew.local.trainer import LocalTrainer
-from unskew.protocol import Fitted, Me, Sgd
+from unskew.errors import ConfigError
 
 
 def called(*words: str) -> Result:
@@ -81,33 +75,6 @@ def test_a_trial_measures_every_stage_of_two_populations_and_stdout_is_json(tmp_
     assert all(r["value"] > 0 and r.get("peak_gb", 1) > 0.05 for r in rows if "clients" in r)
 
 
-def test_a_process_that_ends_without_a_result_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale, "_population", lambda *_, **__: os._exit(0))
-    with pytest.raises(UnskewError, match="measuring 1,000 clients ended without a result"):
-        scale.measure([1000], [10])
-
-
-@pytest.mark.parametrize("module", [deploy, engine, feddw, precision, security])
-def test_a_case_that_is_not_measured_is_refused_with_what_is(module: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^bench \w+ measures .+, got 'W9'; take one of them$"):
-        module.measure(only=("W9",))
-
-
-def test_a_workload_a_batch_size_and_a_case_are_names_of_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-    monkeypatch.setattr(engine, "_case", lambda case, *_: measured.append(case) or {})
-    monkeypatch.setattr(engine, "_rows", lambda *_: [])
-    for only in ("W2", "W2/b50", "W2/b50/c100"):
-        measured.clear()
-        engine.measure(only=(only,), say=lambda _: None)
-        assert measured
-        assert all(case == only or case.startswith(f"{only}/") for case in measured)
-    monkeypatch.setattr(gpu, "_case", lambda case, *_: measured.append(case) or ([1.0], [1.0], ()))
-    measured.clear()
-    gpu.measure(torch.device("cuda"), only=("A", "W2/b50/c1000"), say=lambda _: None)
-    assert measured == ["W2/b50/c1000", "A/b10/c50"]
-
-
 # ---------------------------------------------------------------- what is measured
 def test_executors_are_measured_beside_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "WORKLOADS", {"W": Workload("logistic", (1, 4, 4), 8)})
@@ -120,32 +87,6 @@ def test_executors_are_measured_beside_plain_pytorch(monkeypatch: pytest.MonkeyP
     assert all(r["case"] == "W/b4/c3" and r["value"] > 0 for r in rows)
 
 
-def test_each_cohort_is_set_beside_the_smallest_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PAIRS", (("FedAvg", "sequential"), ("FedAvg", "workers")))
-    rows = memory.measure([2, 3], width=4, say=lambda _: None)
-    assert [r["case"] for r in rows] == [f"FedAvg/{e}/m{m}" for e in ("sequential", "workers") for m in (2, 3)]
-    assert all(r["value"] > 0 for r in rows)
-    assert [r["ratio"] for r in rows[::2]] == [1.0] * 2
-    assert rows[1]["ratio"] == pytest.approx(rows[1]["value"] / rows[0]["value"])
-
-
-def test_both_precisions_train_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three contenders, of which one in bfloat16, train once to warm up and once a turn."""
-    monkeypatch.setattr(precision, "CASES", {"mlp/b4": (Workload("mlp", (1, 4, 4), 8), 4)})
-    trained: list[str] = []
-    fit = LocalTrainer.fit
-
-    def watched(self: LocalTrainer, me: Me, job: Sgd, key: Key) -> Fitted | None:
-        trained.append(job.config.precision)
-        return fit(self, me, job, key)
-
-    monkeypatch.setattr(LocalTrainer, "fit", watched)
-    rows = precision.measure(4, say=lambda _: None)
-    assert [r["contender"] for r in rows] == ["float32", "bfloat16", "float32 again"]
-    assert (trained.count("float32"), trained.count("bfloat16")) == (10, 5)
-    assert all(r["samples_per_second"] == pytest.approx(8 / r["value"]) for r in rows)
-
-
 @pytest.mark.usefixtures("drawn")
 def test_a_table_of_attacks_shows_the_spread_over_seeds() -> None:
     cases = {"ours/none/0": 0.9, "ours/sign_flip/0.2": 0.5, "theirs/none/0": 0.1}
@@ -156,17 +97,3 @@ def test_a_table_of_attacks_shows_the_spread_over_seeds() -> None:
     head = "| attack | malicious clients | mean |\n|---|---|---|\n"
     assert security.table(rows, "ours") == f"{head}| none | 0% | 90.0 ± 2.0 |\n| sign_flip | 20% | 50.0 ± 2.0 |\n"
     assert "mean" in security.figure(rows, "ours")
-
-
-@pytest.mark.slow
-def test_every_method_has_a_row_before_and_after_an_attack_and_a_line_in_the_figure() -> None:
-    rows = security.measure(None, ("backdoor",), quick=True, say=lambda _: None)
-    cases = {(row["case"], row["what"]) for row in rows}
-    assert cases == {
-        ("digits/none/0", "balanced accuracy"),
-        ("digits/backdoor/0.2", "balanced accuracy"),
-        ("digits/backdoor/0.2", "attack success"),
-    }
-    methods = {row["contender"] for row in rows}
-    assert len(rows) == 3 * len(methods) == 18
-    assert all(name in security.figure(rows, "digits") for name in methods)

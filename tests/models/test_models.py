@@ -3,10 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from unskew.data import text
 from unskew.errors import ConfigError
@@ -62,56 +59,47 @@ def count(name: str, shape: tuple[int, ...], classes: int = 10, **options: objec
 # ---- parameter counts ----------------------------------------------------------------------------------------------
 
 PUBLISHED = [
-    ("fcn", (1, 28, 28), 47, 206_647),
-    ("lenet", (3, 32, 32), 10, 797_962),
-    ("lenet", (3, 32, 32), 100, 815_332),
-    ("feddif_cnn", (3, 32, 32), 10, 1_422_218),
-    ("lstm_rows", (1, 32, 32), 10, 216_330),
-    ("cnn_4", (3, 32, 32), 10, 1_126_950),
-    ("hcct_mlp", (1, 28, 28), 10, 50_890),
-    ("digit_model", (3, 28, 28), 10, 14_219_210),
-    ("cnn_mnist", (1, 28, 28), 10, 121_642),
-    ("cnn_cifar10", (3, 32, 32), 10, 139_714),
-    ("bag_of_words", (200,), 2, 320_066),
-    ("bilstm", (200,), 2, 1_593_858),
-    ("pfl_cnn", (3, 32, 32), 10, 1_626_442),
-    ("torch_cnn", (3, 32, 32), 10, 62_006),
-    ("logistic", (1, 28, 28), 10, 784 * 10 + 10),
-    ("svm", (64,), 10, 64 * 10 + 10),
-    ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 10 + 10),
-    ("fcn", (1, 28, 28), 10, 199_210),
-    ("cnn_w3", (3, 32, 32), 10, 2_432 + 51_264 + 819_712 + 5_130),
-    ("cnn_w4", (3, 32, 32), 10, 448 + 4_640 + 18_496 + 73_856 + 1_024_500 + 5_010),
-    ("cnn_small", (1, 8, 8), 10, 160 + 4_640 + 8_256 + 650),
-    ("resnet18", (3, 32, 32), 10, 11_173_962),
-    ("shufflenet", (3, 32, 32), 10, 879_572 + 205_056 + 34_186),
-    ("mobilenet_v2", (3, 32, 32), 10, 597_768 + 164_096 + 34_186),
-]
-# Options of papers: biased convolutions and a neck of FedDW's ResNet, the digit model of width 12, IFCA's perceptron.
-WITH_OPTIONS = [
-    ("resnet18", (3, 32, 32), {"neck": (256, 128), "conv_bias": True}, 11_339_146),
-    ("digit_model", (3, 28, 28), {"width": 12}, 502_702),
-    ("mlp", (1, 28, 28), {"hidden": (200,)}, 159_010),
-    ("cnn_mnist", (1, 28, 28), {"norm": "group"}, 121_642 + 60),
-    ("bilstm", (200,), {"length": 100}, 1_594_890),
-    ("shufflenet", (3, 32, 32), {"neck": ()}, 879_572 + 8_010),
-    ("mobilenet_v2", (3, 32, 32), {"shrink": 1, "neck": ()}, 2_296_922),
+    ("fcn", (1, 28, 28), 47, {}, 206_647),
+    ("lenet", (3, 32, 32), 10, {}, 797_962),
+    ("lenet", (3, 32, 32), 100, {}, 815_332),
+    ("feddif_cnn", (3, 32, 32), 10, {}, 1_422_218),
+    ("lstm_rows", (1, 32, 32), 10, {}, 216_330),
+    ("cnn_4", (3, 32, 32), 10, {}, 1_126_950),
+    ("hcct_mlp", (1, 28, 28), 10, {}, 50_890),
+    ("digit_model", (3, 28, 28), 10, {}, 14_219_210),
+    ("cnn_mnist", (1, 28, 28), 10, {}, 121_642),
+    ("cnn_cifar10", (3, 32, 32), 10, {}, 139_714),
+    ("bag_of_words", (200,), 2, {}, 320_066),
+    ("bilstm", (200,), 2, {}, 1_593_858),
+    ("pfl_cnn", (3, 32, 32), 10, {}, 1_626_442),
+    ("torch_cnn", (3, 32, 32), 10, {}, 62_006),
+    ("logistic", (1, 28, 28), 10, {}, 784 * 10 + 10),
+    ("svm", (64,), 10, {}, 64 * 10 + 10),
+    ("mlp", (1, 8, 8), 10, {}, 64 * 64 + 64 + 64 * 10 + 10),
+    ("fcn", (1, 28, 28), 10, {}, 199_210),
+    ("cnn_w3", (3, 32, 32), 10, {}, 2_432 + 51_264 + 819_712 + 5_130),
+    ("cnn_w4", (3, 32, 32), 10, {}, 448 + 4_640 + 18_496 + 73_856 + 1_024_500 + 5_010),
+    ("cnn_small", (1, 8, 8), 10, {}, 160 + 4_640 + 8_256 + 650),
+    ("resnet18", (3, 32, 32), 10, {}, 11_173_962),
+    ("shufflenet", (3, 32, 32), 10, {}, 879_572 + 205_056 + 34_186),
+    ("mobilenet_v2", (3, 32, 32), 10, {}, 597_768 + 164_096 + 34_186),
+    # Options of papers: FedDW's ResNet, the digit model of width 12, IFCA's perceptron.
+    ("resnet18", (3, 32, 32), 10, {"neck": (256, 128), "conv_bias": True}, 11_339_146),
+    ("digit_model", (3, 28, 28), 10, {"width": 12}, 502_702),
+    ("mlp", (1, 28, 28), 10, {"hidden": (200,)}, 159_010),
+    ("cnn_mnist", (1, 28, 28), 10, {"norm": "group"}, 121_642 + 60),
+    ("bilstm", (200,), 10, {"length": 100}, 1_594_890),
+    ("shufflenet", (3, 32, 32), 10, {"neck": ()}, 879_572 + 8_010),
+    ("mobilenet_v2", (3, 32, 32), 10, {"shrink": 1, "neck": ()}, 2_296_922),
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "classes", "parameters"), PUBLISHED)
+@pytest.mark.parametrize(("name", "shape", "classes", "options", "parameters"), PUBLISHED)
 def test_a_published_network_has_the_published_number_of_parameters(
-    name: str, shape: tuple[int, ...], classes: int, parameters: int
+    name: str, shape: tuple[int, ...], classes: int, options: dict[str, object], parameters: int
 ) -> None:
     """Spec A1.6 (FedDif), B1 (HCCT), D1 (FedDW); workloads A and E of the peers' page."""
-    assert count(name, shape, classes) == parameters
-
-
-@pytest.mark.parametrize(("name", "shape", "options", "parameters"), WITH_OPTIONS)
-def test_options_add_the_parameters_of_their_layers(
-    name: str, shape: tuple[int, ...], options: dict[str, object], parameters: int
-) -> None:
-    assert count(name, shape, **options) == parameters
+    assert count(name, shape, classes, **options) == parameters
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -152,25 +140,6 @@ def test_gradients_reach_every_parameter(name: str) -> None:
             assert parameter.grad.abs().max() > 0, key
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_a_functional_call_uses_the_parameters_it_is_given(name: str) -> None:
-    """Executors never load parameters into a module: a module with a hidden copy of its weights would ignore them."""
-    shape = shape_of(name)
-    mine, other = fresh(name, shape).eval(), fresh(name, shape, seed=5).eval()
-    x = batch(shape)
-    given_parameters = dict(other.named_parameters()) | dict(other.named_buffers())
-    assert torch.equal(functional_call(mine, given_parameters, (x,)), other(x))
-    assert not torch.equal(mine(x), other(x))
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_the_initial_weights_depend_on_the_key_alone(name: str) -> None:
-    shape = shape_of(name)
-    torch.rand(3)  # what was drawn before must not matter
-    first, second = fresh(name, shape).state_dict(), fresh(name, shape).state_dict()
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
 @pytest.mark.parametrize("name", [name for name in TABLE if "dropout" in options_of(name)])
 def test_dropout_acts_in_training_only(name: str) -> None:
     options = {"dropout": 0.5} | ({"norm": "none"} if name in NORMALISED else {})
@@ -180,21 +149,6 @@ def test_dropout_acts_in_training_only(name: str) -> None:
         assert not torch.equal(network(x), network(x))
         network.eval()
         assert torch.equal(network(x), network(x))
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    name=st.sampled_from(["logistic", "svm", "mlp", "cnn_small", "lstm_rows"]),
-    channels=st.integers(1, 3),
-    height=st.integers(8, 33),
-    width=st.integers(8, 33),
-    classes=st.integers(2, 12),
-)
-def test_the_small_networks_take_any_image_from_8x8_up(
-    name: str, channels: int, height: int, width: int, classes: int
-) -> None:
-    shape = (channels, height, width)
-    assert fresh(name, shape, classes)(batch(shape, 2)).shape == (2, classes)
 
 
 # Spec A1.6, B1 and D1, letter by letter: Conv, Norm, Relu, max Pool, Dropout, Flatten, Linear.
@@ -245,14 +199,6 @@ def test_an_lstm_reads_rows_from_top_to_bottom():
     assert not torch.equal(network.body(x), network.body(x.flip(2)))
 
 
-def test_double_softmax_returns_probabilities_of_the_same_logits():
-    plain = fresh("hcct_mlp", (1, 8, 8)).eval()
-    doubled = fresh("hcct_mlp", (1, 8, 8), double_softmax=True).eval()
-    x = batch((1, 8, 8))
-    assert torch.equal(doubled(x), doubled.head(doubled.body(x)).softmax(1))
-    assert torch.equal(doubled(x), plain(x).softmax(1))
-
-
 def test_feddif_cnn_starts_he_normal_with_zero_biases():
     """He-normal: standard deviation sqrt(2 / fan in); fc1 at 32x32 has fan in 4096, so .02210, over a million draws.
 
@@ -273,21 +219,6 @@ def test_pfl_cnn_starts_glorot_uniform_with_zero_biases():
     assert all(not p.any() for key, p in network.named_parameters() if key.endswith("bias"))
 
 
-def test_feddw_features_reach_the_head_without_an_activation():
-    """Half of the features of a random input are negative; after a ReLU none would be."""
-    for name in ("cnn_mnist", "cnn_cifar10", "shufflenet", "mobilenet_v2", "bilstm"):
-        assert (fresh(name, shape_of(name)).body(batch(shape_of(name))) < 0).any()
-    assert (fresh("resnet18", (3, 8, 8), neck=(16, 12)).body(batch((3, 8, 8))) < 0).any()
-
-
-def test_a_residual_block_with_a_silent_residual_is_the_relu_of_its_input():
-    """Scale and shift of the second norm at zero: relu(0 + x); with stride 1 and equal widths the shortcut is x."""
-    block = fresh("resnet18", (3, 8, 8)).body.block1a
-    nn.init.zeros_(block.residual.norm2.weight)
-    x = batch((64, 4, 4))
-    assert torch.equal(block(x), x.relu())
-
-
 def test_a_shufflenet_unit_of_stride_two_puts_its_averaged_input_behind():
     """With a silent residual the first 176 maps are 0 and the last 24 the input's 3x3 means, which count the rim as 0.
 
@@ -299,22 +230,6 @@ def test_a_shufflenet_unit_of_stride_two_puts_its_averaged_input_behind():
     assert out.shape == (2, 200, 2, 2)
     assert not out[:, :176].any()
     torch.testing.assert_close(out[:, 176:], torch.tensor([[4.0, 6.0], [6.0, 9.0]]).div(9).expand(2, 24, 2, 2))
-
-
-def test_shufflenet_mixes_its_groups():
-    """Of 4 maps in 2 groups the order becomes 0, 2, 1, 3, so that each group of the next layer sees both."""
-    shuffle = fresh("shufflenet", (3, 8, 8)).body.unit1_2.residual.shuffle
-    assert shuffle(torch.arange(4.0).view(1, 4, 1, 1)).flatten().tolist() == [0, 2, 1, 3]
-    assert not hasattr(fresh("shufflenet", (3, 8, 8)).body.unit1_1.residual, "shuffle")
-
-
-def test_a_mobilenet_block_with_a_silent_residual_is_its_shortcut_or_nothing():
-    """Scale of the last norm at zero: stride 1 and equal widths give the input itself, stride 2 gives 0; no ReLU."""
-    body = fresh("mobilenet_v2", (3, 8, 8)).body
-    for block in (body.block3_2, body.block3_1):
-        nn.init.zeros_(block.residual.norm3.weight)
-    assert torch.equal(body.block3_2(batch((16, 4, 4))), batch((16, 4, 4)))
-    assert not body.block3_1(batch((12, 4, 4))).any()
 
 
 def test_bilstm_reads_both_ways_and_means_over_its_steps():
@@ -342,22 +257,6 @@ def test_a_bag_of_words_is_the_mean_of_known_words_whatever_their_order():
     torch.testing.assert_close(network(x)[2:], network.head.bias.expand(2, -1))
 
 
-def test_a_bag_of_words_names_what_it_cannot_read():
-    with pytest.raises(ConfigError, match=r"model bag_of_words reads texts, .*got \(1, 28, 28\); use mlp"):
-        build("bag_of_words", (1, 28, 28), 2)
-    with pytest.raises(ConfigError, match=r"reads token ids, int64, but the data are torch.float32"):
-        fresh("bag_of_words", (4,))(torch.rand(2, 4))
-    with pytest.raises(ConfigError, match=r"has vectors for 20 words, and the data hold token id 20"):
-        fresh("bag_of_words", (4,), words=20)(torch.tensor([[0, 19, 20, 1]]))
-
-
-def test_bilstm_of_a_length_is_bilstm_on_texts_that_were_cut_there():
-    long, short = fresh("bilstm", (9,), length=4).eval(), fresh("bilstm", (4,)).eval()
-    x = batch((9,))
-    assert torch.equal(long(x), short(x[:, :4]))
-    assert not torch.equal(fresh("bilstm", (9,)).eval()(x), long(x))
-
-
 # ---- the table and its refusals -------------------------------------------------------------------------------------
 
 
@@ -372,27 +271,16 @@ def test_bilstm_of_a_length_is_bilstm_on_texts_that_were_cut_there():
         ),
         ("logistic", {"dropout": 0.1}, "model logistic has no option dropout \\(logistic has: head_bias\\)"),
         ("mlp", {"dropout": 1.0}, "option dropout of model mlp should be less than 1, got 1.0"),
-        ("mlp", {"dropout": -0.1}, "greater than or equal to 0, got -0.1"),
         ("mlp", {"hidden": (64, 0)}, "option hidden of model mlp .*got \\(64, 0\\)"),
-        ("mlp", {"hidden": 64}, "option hidden of model mlp .*tuple, got 64"),
         ("mlp", {"head_bias": "false"}, "option head_bias of model mlp .*boolean, got 'false'"),
         ("cnn_small", {"norm": "layer"}, "option norm of model cnn_small .*'batch', 'group' or 'none', got 'layer'"),
-        ("resnet18", {"norm": "none"}, "'batch' or 'group', got 'none'"),
         ("cnn_small", {"groups": 4}, "option groups of model cnn_small means something only with norm = 'group'"),
         ("cnn_small", {"norm": "group", "groups": 5}, "must divide the channels .* got 5 for 16 channels"),
-        ("digit_model", {"norm": "group", "width": 8, "groups": 3}, "got 3 for 8 channels"),
     ],
 )
 def test_unknown_names_and_bad_options_are_refused(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(name, (3, 8, 8), 10, **options)
-
-
-def test_a_network_of_ones_own_is_named_by_module_and_factory() -> None:
-    network = build("unskew.models.mlp:mlp", (1, 8, 8), 10, hidden=[5])
-    assert sum(p.numel() for p in network.parameters()) == 64 * 5 + 5 + 5 * 10 + 10
-    with pytest.raises(ConfigError, match="cannot be imported from nowhere:net: No module named 'nowhere'"):
-        build("nowhere:net", (1, 8, 8), 10)
 
 
 # ---- networks of one's own -----------------------------------------------------------------------------------------

@@ -1,19 +1,15 @@
 """The made situations of `advise/situations`: what they hold, and which answers are wrong."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from unskew import papers
-from unskew.decide.advice.race import FOLD_SEEDS
 from unskew.decide.scores import Scores
-from unskew.errors import DivergedError
-from unskew.experiment import config
 from unskew.papers import advise, toolkit
 from unskew.papers.advise import RECIPES, Place, Situation
 from unskew.papers.toolkit import Draft, ReproductionRequest
@@ -31,17 +27,6 @@ def test_a_situation_is_drawn_from_its_seed_alone(recipe: Callable[[Any], list[P
         assert x.dtype == np.float32
         assert np.array_equal(x, x_again)
         assert np.array_equal(y, y_again)
-
-
-def test_opposite_sites_disagree_on_all_rows_and_alike_ones_on_none() -> None:
-    """Without noise a class is that of the largest score, and with the opposite teacher that of the lowest."""
-    first, second = (dataclasses.replace(p, noise=0.0) for p in advise.opposite(np.random.default_rng(1))[:2])
-    (x, y), (x_too, other) = (p.rows(np.random.default_rng(2), "classification") for p in (first, second))
-    assert np.array_equal(x, x_too)
-    assert np.array_equal(y, (x @ first.w).argmax(1))
-    assert np.array_equal(other, (x @ first.w).argmin(1))
-    same = advise.alike(np.random.default_rng(1))
-    assert all(np.array_equal(p.w, same[0].w) for p in same)
 
 
 @pytest.mark.parametrize(
@@ -86,31 +71,6 @@ def test_wrong_answers_are_counted_and_kept_where_a_reproduction_stopped(
 
 
 # ---------------------------------------------------------------- natural suites
-def test_a_method_is_compared_at_the_local_rate_that_validation_rows_prefer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rates 1, 3.16 and .316 times the own one the second is best on validation rows, and goes on to test rows."""
-    trained: list[tuple[float, int]] = []
-
-    class Stub:
-        def __init__(self, method: Any, sites: Any, rounds: int, seed: int, fed: Any) -> None:
-            self.rate = method.options["local"]["lr"]
-            trained.append((self.rate, seed))
-
-        def go_on(self, rounds: int) -> None:
-            if self.rate < 0.1:
-                raise DivergedError("diverged")
-
-        def scores(self, rows: Any) -> Any:
-            return SimpleNamespace(mean=self.rate)
-
-    monkeypatch.setattr(advise, "Training", Stub)
-    parts = SimpleNamespace(clients=SimpleNamespace(val=None, test=None))
-    sites = SimpleNamespace(
-        experiment=SimpleNamespace(rounds=2, seeds=(0,)), folds=[parts], fed=parts, measure=ACCURACY
-    )
-    method = config.method("fedavg", {"local": {"lr": 0.2}})
-    scores = advise.at_best_rate(cast(Any, sites), method, (1, 2))
-    assert [s.mean for s in scores] == pytest.approx([0.632, 0.632])
-    assert [seed for _, seed in trained] == [FOLD_SEEDS] * 3 + [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from unskew.decide.cells import Queue
 from unskew.errors import ConfigError, DataError, RunError
-from unskew.experiment.config import Runtime, UntilDecided
+from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign, campaign_run, toolkit
 from unskew.papers.campaign import Campaign, Planned
 from unskew.papers.campaign_run import QUEUE, CampaignWork, arm_cell, known
@@ -163,38 +161,6 @@ def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
         CampaignWork(tmp_path).train(arm_cell(arm, 0).asked)
 
 
-def test_arms_side_by_side_come_to_the_same_numbers(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
-    campaign_run.run(loaded(tmp_path), tmp_path / "out", NoCallback(), say=silent, jobs=2)
-    assert differences(tmp_path / "out") == differences(done[1])
-
-
-def test_the_status_page_has_verdicts_and_costs(done: tuple[Campaign, Path, int]) -> None:
-    _, folder, _ = done
-    page = (folder / "STATUS.md").read_text("utf-8")
-    assert page.startswith("# Two tiny claims\n\n2 of 2 claims are done, 2 decided; ")
-    assert (
-        "| 1 | a term of no weight changes nothing | holds: the interval lies within 0.1 of zero | 2 | +0.00 [" in page
-    )
-    assert "| 2 | a millionth of the learning rate is better | does not hold: the interval excludes 0 | " in page
-    assert "to come: 0 s." in page
-
-
-def test_what_is_to_come_is_estimated_from_arms_of_its_size(tmp_path: Path) -> None:
-    two = loaded(tmp_path)
-    kept = Queue()
-    assert "to come: not known yet." in campaign_run.markdown(two, kept)
-    first = two.claims[0]
-    assert isinstance(first, Planned)
-    cell = arm_cell(first.below, 0)
-    kept.put(cell, CampaignWork(tmp_path).train(cell.asked))
-    state = campaign_run.to_json(two, kept)
-    cost = state["spent_s"]
-    assert cost > 0.0
-    # At least 6 seeds of `slow` and FedAvg, and 2 of `same`, but for the one that is done; at most 6 of each.
-    assert state["least_s"] == pytest.approx((6 + 6 + 2 - 1) * cost)
-    assert state["most_s"] == pytest.approx((3 * 6 - 1) * cost)
-
-
 @pytest.mark.parametrize("after", [3, 8])
 def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
     done: tuple[Campaign, Path, int], tmp_path: Path, after: int
@@ -207,18 +173,6 @@ def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
     campaign_run.run(two, tmp_path / "out", again, say=silent)
     assert differences(tmp_path / "out") == differences(done[1])
     assert done[2] <= count.rounds + again.rounds <= done[2] + 2
-
-
-def test_an_arm_begun_in_another_environment_begins_anew(done: tuple[Campaign, Path, int], tmp_path: Path) -> None:
-    two = loaded(tmp_path)
-    with pytest.raises(Killed):
-        campaign_run.run(two, tmp_path / "out", Count(1), say=silent)
-    (card,) = (tmp_path / "out" / "arms").glob("*/seed-0/run.json")
-    content = json.loads(card.read_text("utf-8"))
-    content["environment"]["cpu"] = "another"
-    card.write_text(json.dumps(content), "utf-8")
-    campaign_run.run(two, tmp_path / "out", NoCallback(), say=silent)
-    assert differences(tmp_path / "out") == differences(done[1])
 
 
 def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> None:
@@ -236,23 +190,18 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
 
 
 def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = 'title = "x"\n[[claims]]\nreproduce = "feddif/table3-formula"\nhours = 0.5\n'
-    mixed = loaded(
-        tmp_path, TWO.replace("[[claims]]", '[[claims]]\nreproduce = "feddif/table3-formula"\n[[claims]]', 1)
-    )
-    assert [c["least_s"] for c in campaign_run.to_json(mixed, known(tmp_path / "out"))["claims"]] == [None] * 3
+    text = 'title = "x"\n[[claims]]\nreproduce = "feddif/table3-formula"\n'
     one = loaded(tmp_path, text)
-    assert campaign_run.to_json(one, known(tmp_path / "out"))["most_s"] == 1800.0
     lines: list[str] = []
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
-    assert lines == ["1/1: feddif/table3-formula (small): 2 hold, 0 do not, 0 are undecided"]
+    assert lines == ["1/1: [2 hold, 0 do not, 0 are undecided] reproduction feddif/table3-formula, small"]
     monkeypatch.setattr("unskew.papers.reproduce", None)
     campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
     assert "1 of 1 claims are done" in (tmp_path / "out" / "STATUS.md").read_text("utf-8")
     (kept,) = campaign_run.keep(one, tmp_path / "out", tmp_path / "kept")
     assert kept == tmp_path / "kept" / "feddif" / "table3-formula" / "small"
     assert json.loads((kept / "result.json").read_text("utf-8"))["name"] == "feddif/table3-formula"
-    assert "### feddif/table3-formula, small" in (tmp_path / "kept" / "README.md").read_text("utf-8")
+    assert "(feddif/table3-formula/small/README.md)" in (tmp_path / "kept" / "README.md").read_text("utf-8")
     twice = dataclasses.replace(one, claims=one.claims * 2)
     assert not list(campaign_run.keep(twice, tmp_path / "out", tmp_path / "kept"))
 
@@ -267,11 +216,6 @@ def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Pat
     assert result.claims[1].evidence.endswith(f"over {len(result.seeds)} seeds; the interval excludes 0")
 
 
-def test_too_few_seeds_for_an_interval_are_shown_one_by_one() -> None:
-    assert campaign_run._evidence([0.04, -0.24, 1.79]) == "+0.53 (by seed +0.04, -0.24, +1.79)"
-    assert campaign_run._evidence([0.5] * 5 + [0.6]).startswith("+0.52 [")
-
-
 def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,14 +228,6 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
 
 
 # ---------------------------------------------------------------- addresses
-def test_arms_leave_a_gpu_to_the_rule_and_keep_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_cpu = loaded(tmp_path, cores=2).claims[0]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    on_gpu = loaded(tmp_path, cores=2).claims[0]
-    assert isinstance(on_cpu, Planned)
-    assert isinstance(on_gpu, Planned)
-    assert (on_cpu.above.experiment.runtime.executor, on_gpu.above.experiment.runtime) == ("workers", Runtime())
-    assert on_gpu.above.address == on_cpu.above.address
 
 
 def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> None:
@@ -313,19 +249,12 @@ def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        (
-            'above = "slow"',
-            'above = "slwo"',
-            "claims.1.above: experiments.tiny has no method 'slwo'; did you mean slow?",
-        ),
-        ('experiment = "tiny"', 'experiment = "tyni"', "there is no \\[experiments.tyni\\]"),
+        ('above = "slow"', 'above = "slwo"', "claims.1.above: there is no 'slwo'; did you mean slow?"),
         ('above = "slow"', 'above = "fedavg"', "claims.1 compares fedavg with itself"),
         ("most = 6", "most = 4", "claims.1.rule: most must be at least 6"),
         ("most = 6", "mots = 6", "unknown key claims.0.rule.mots"),
-        ("within = 0.1", "within = 0.0", "claims.0.within must be > 0"),
         ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is the campaign's to say"),
-        ("rounds = 2", 'paper = "fedww"', "experiments.tiny.paper: there is no fedww.toml"),
-        ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "feddw.toml has no 'mnits', but mnist, cifar10"),
+        ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "experiments.tiny.ground: there is no 'mnits'"),
         ("rounds = 2", "rounds = 0", "experiments.tiny: rounds must be >= 1, got 0"),
         ("[[claims]]", '[[claims]]\nreproduce = "feddw/nu"\n[[claims]]', "claims.0.reproduce: unknown reproduction"),
     ],
@@ -339,36 +268,10 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_campaign_of_small_sizes_reads_and_changes_seeds_alone() -> None:
-    """Each reproduction at its small size is as its file has it, or has more seeds and is otherwise as it is there."""
-    small = campaign.load(campaign.SHIPPED["small"], Path("/nowhere"))
-    assert len({c.reproduce for c in small.claims if isinstance(c, campaign.Whole)}) == len(small.claims) > 0
-    for whole in small.claims:
-        assert isinstance(whole, campaign.Whole)
-        asked = [
-            toolkit.ReproductionRequest(whole.reproduce, whole.scale, Path(), None, NoCallback(), changes)
-            for changes in ({}, whole.changes)
-        ]
-        before, after = (json.dumps(toolkit.settings(a)) for a in asked)
-        lists = r'"seeds": (\[[^]]*\])'
-        assert re.sub(lists, "", before) == re.sub(lists, "", after)
-        more = sum(map(len, re.findall(lists, after))) - sum(map(len, re.findall(lists, before)))
-        assert more > 0 if whole.changes else more == 0
-
-
-def test_the_campaign_of_strengths_has_the_arms_of_the_papers_own() -> None:
-    """So that no arm runs twice whatever of the two is run first."""
-    papers, strength = (campaign.load(campaign.SHIPPED[name], Path("/nowhere")) for name in ("papers", "strength"))
-    own, all_ = ({a.address for c in of.claims if isinstance(c, Planned) for a in c.arms} for of in (strength, papers))
-    assert own < all_
-    assert len(own) == 5
-    assert all(isinstance(c, Planned) and len(c.rule.seeds) == 3 for c in strength.claims)
-
-
 def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
     shipped = campaign.load(campaign.SHIPPED["papers"], Path("/nowhere"))
     planned = [c for c in shipped.claims if isinstance(c, Planned)]
-    fedavg = next(c.below for c in planned if c.claim.below == "fedavg")
+    fedavg = next(c.arms[1] for c in planned if c.claim.below == "fedavg")
     assert fedavg.experiment.rounds == 50
     assert fedavg.experiment.methods[0].method.local.local_epochs == 5
     assert {a.label for c in planned for a in c.arms} >= {"fedavg", "feddw", "feddw mu=0", "feddw mu=1", "feddw code"}

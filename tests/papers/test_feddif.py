@@ -79,15 +79,6 @@ def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes() -> None:
     assert feddif.cost_claims([result.over_seeds("fedavg", "hard", "global.accuracy", (0.5, 0.6))], "hard") == []
 
 
-def test_methods_with_the_same_numbers_are_one() -> None:
-    rows = [r for m in ("feddif eps1", "feddif eps2") for r in costs(m, (1.0, 2.0, 3.0), (1.0, 2.0, 3.0), 5.0)]
-    assert feddif.same_runs(rows, "hard") == {"feddif eps1": "feddif eps1 = feddif eps2"}
-    assert set(feddif.same_runs([*rows, *costs("feddif eps3", (1.0, 2.0, 4.0), (1.0, 2.0, 3.0), 5.0)], "hard")) == {
-        "feddif eps1",
-        "feddif eps3",
-    }
-
-
 def test_a_split_has_every_label_once_and_no_client_far_above_the_mean() -> None:
     held = feddif.histograms(0.3, 100, 500, 100, 0)
     assert held.sum(0).tolist() == [500] * 100
@@ -108,18 +99,6 @@ def test_the_comparison_runs_and_prices_every_method(tmp_path: Path) -> None:
     assert rows["fedavg", "to_target.iterations"].seeds == rows["fedavg", "to_target.rounds"].seeds
     assert rows["feddif eps1", "bytes.total"].ours > rows["fedavg", "bytes.total"].ours > 0
     assert {c.text.split()[0] for c in result.claims} == {m.split()[0] for m in methods - {"fedavg"}}
-
-
-def test_a_comparison_may_leave_methods_out_and_says_which(tmp_path: Path) -> None:
-    digits = {"task": {"data": "digits", "model": "logistic"}, "rounds": 1, "seeds": [0]}
-    changes = {
-        "settings": {"fashion_mnist": ["hard"], "cifar10": []},
-        "grounds": {"fashion_mnist": digits},
-        "compared": ["fedavg", "feddc", "fedswap", "stc"],
-    }
-    result = feddif.accuracy(request("accuracy", tmp_path, **changes))
-    assert {r.method for r in result.rows} == {"fedavg", "feddc", "fedswap", "stc"}
-    assert result.about.endswith("Not run: tthf, feddif eps1, feddif eps2, feddif eps3.")
 
 
 def test_p001s_table_1_is_transcribed_and_feddif_claimed_above_what_it_is_published_above(tmp_path: Path) -> None:

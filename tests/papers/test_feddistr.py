@@ -11,11 +11,9 @@ import safetensors.torch
 import torch
 from toy_prior import toy as toy_prior
 
-from unskew import papers
 from unskew.data import sources
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.history import History
 from unskew.papers import ReproductionRequest, feddistr, toolkit
 from unskew.papers.feddistr import Level, nearest, reaching, slower
 from unskew.papers.result import Result, Row
@@ -86,38 +84,10 @@ def draft(where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND) -
     return Draft.of(request("tradeoff", where, data_dir, ground))
 
 
-def test_images_that_are_drawn_keep_their_levels(folder: Path, tmp_path: Path) -> None:
-    """What a prior sees of 90 of 180 images is what it sees of the file."""
-    part_of = {**GROUND, "draw": {"train": 90, "test": 30, "pixels": True}}
-    task = feddistr.ground(draft(tmp_path, folder, part_of), "usps")["task"]
-    with np.load(folder / "usps.npz") as whole, np.load(tmp_path / "data" / "usps.npz") as part:
-        assert part["x_train"].dtype == np.uint8
-        assert (len(part["x_train"]), len(part["x_test"])) == (90, 30)
-        rows = [np.flatnonzero((whole["x_train"] == image).all((1, 2))) for image in part["x_train"]]
-        assert all(len(r) == 1 for r in rows)
-        assert (whole["y_train"][np.concatenate(rows)] == part["y_train"]).all()
-    assert sources.load(task["data"]).levels is not None
-
-
-def test_the_papers_scale_is_refused_without_the_prior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for name in ("tradeoff", "communication", "privacy"):
-        with pytest.raises(ConfigError, match=r"needs the package diffusers.*unskew\[diffusion\]"):
-            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, None, NoCallback())
-
-
 def hundred(root: Path, each: int) -> None:
     y = np.repeat(np.arange(100), each)
     x = np.stack([np.full((2, 2, 3), label, np.uint8) for label in y])
     np.savez(root / "cifar100.npz", x_train=x, y_train=y, x_test=x[::each], y_test=y[::each])
-
-
-def test_the_papers_scale_is_refused_on_a_part_of_cifar_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feddistr, "check_priors", lambda *_: None)
-    hundred(tmp_path, 2)
-    for name in ("tradeoff", "communication", "privacy"):
-        with pytest.raises(DataError, match=r"needs all of CIFAR-100, 500 training images of a class, and .* has 2"):
-            papers.reproduce(f"feddistr/{name}", "paper", tmp_path / name, tmp_path, NoCallback())
 
 
 def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -> None:
@@ -137,10 +107,10 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
 
 # ---------------------------------------------------------------- what is counted and claimed
 def test_an_accuracy_is_reached_in_the_first_round_that_has_it() -> None:
-    accuracy = {0: [0.9, 0.9, 0.9], 1: [0.2, 0.7, 0.3], 2: [0.8, 0.6, 0.3], 3: [0.7, 0.9, 0.3]}
-    assert reaching(accuracy, [0.75, 0.65, 0.5]) == [2, 1, None]
-    # 1 / 3 + 1 / 3 + 1 / 3 of clients' models may be a hair above what it is the mean of.
-    assert reaching({1: [0.3]}, [0.1 + 0.2]) == [1]
+    errors = {1: [0.8, 0.3, 0.7], 2: [0.2, 0.4, 0.7], 3: [0.3, 0.1, 0.7]}
+    assert reaching(errors, [0.25, 0.35, 0.5]) == [2, 1, None]
+    # 1 / 3 + 1 / 3 + 1 / 3 of clients' models may be a hair off what it is the mean of.
+    assert reaching({1: [0.1 + 0.2]}, [0.3]) == [1]
 
 
 def test_what_was_not_reached_took_one_round_more_at_least() -> None:
@@ -159,7 +129,7 @@ def level(xi: float, mine: Sequence[float], others: Sequence[float], first: Sequ
         **dict.fromkeys(("feddistr", "feddistr (server)"), mine),
         **dict.fromkeys((*feddistr.BASELINES, "fedpft", "fedpft (server)", "oneshot", "ensemble", "alone"), others),
     }
-    return Level(xi, History([], {}, None), errors, dict.fromkeys(feddistr.BASELINES, first))
+    return Level(xi, errors, {key: {1: first} for key in feddistr.BASELINES})
 
 
 def test_the_papers_claims_hold_where_its_figures_are_so_and_fail_where_they_are_not() -> None:
@@ -229,7 +199,6 @@ def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
     sent = found["fedavg", at, "bytes.total"].ours
     assert sent == pytest.approx(3 * found["oneshot", at, "bytes.total"].ours)
     assert sent == pytest.approx(6 * found["ensemble", at, "bytes.total"].ours, rel=0.05)
-    assert found["fedavg", at, "numbers"].ours == sent / 4
     assert found["scaffold", at, "bytes.total"].ours > 1.9 * sent
     assert found["feddistr", at, "embeddings.sent"].seeds == found["feddistr", at, "embeddings.kept"].seeds
     assert found["split", at, "xi.realised"].ours == 0.0

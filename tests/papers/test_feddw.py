@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from unskew.algorithms.feddw import ClassRelation
-from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
-from unskew.papers.toolkit import Draft, experiment, merged
+from unskew.papers.toolkit import Draft, merged
 from unskew.run.callbacks import NoCallback
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -100,20 +98,6 @@ def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
 
 
 # ---------------------------------------------------------------- what is run
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_every_method_can_be_made_on_every_ground(scale: str, tmp_path: Path) -> None:
-    draft = at_scale(scale, tmp_path)
-    rate = {"small": 0.05, "paper": 0.001}[scale]
-    for name in draft["grounds"]:
-        ground = as_they_lie(draft, name)
-        terms = {f"{label}+dw": feddw.with_term(ground, label) for label in feddw.TABLE4}
-        layers = (ground, draft["settings"]["pathological"], {"methods": terms})
-        compared = experiment(name, *layers, methods=[*feddw.TABLE1, "feddistill_plus", *terms])
-        algorithms = {m.label: m.method for m in compared.methods}
-        strength = 0.1 if name in ("mnist", "cifar10", "imdb") else 10.0
-        assert algorithms["feddw"].by.mu == algorithms["moon+dw"].by.mu == strength
-        assert (algorithms["perfedavg"].local.optimizer, algorithms["perfedavg"].local.lr) == ("sgd", rate)
-        assert compared.cohort(10) == 5
 
 
 # ---------------------------------------------------------------- the reproductions at toy size
@@ -158,22 +142,6 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def mu_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """The reproduction of several strengths, run once, and its folder."""
-    folder = tmp_path_factory.mktemp("mu")
-    return feddw.mu(request("mu", folder)), folder
-
-
-def test_accuracy_is_found_for_every_strength(mu_run: tuple[Result, Path]) -> None:
-    result, _ = mu_run
-    methods = {"fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"}
-    assert {(r.method, r.setting) for r in result.rows} == {(m, f"cifar10, {s}") for m in methods for s in SETTINGS}
-    # Three strengths against FedAvg and the paper's against two others, under two settings.
-    assert len(result.claims) == 2 * (3 + 2)
-    assert [name for name, _ in result.figures] == ["mu.svg"]
-
-
-@pytest.fixture(scope="module")
 def consistency_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """The reproduction of distances, run once, and its folder."""
     folder = tmp_path_factory.mktemp("consistency")
@@ -204,20 +172,6 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
     relations = {f"relations-{which}-iid.svg" for which in ("fedavg", "fedavg-non", "feddw-non", "feddw-mu-10-non")}
     assert drawn == {"plot.svg", "features.svg", "norms.svg", *relations}
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
-
-
-@pytest.mark.slow
-def test_class_norms_stand_against_the_shares_of_the_last_cohort(consistency_run: tuple[Result, Path]) -> None:
-    """Half of the clients of seed 0 and 1 trained last; the norms are those of the models that were kept."""
-    _, folder = consistency_run
-    drawn = feddw.class_norms(folder / "non-IID", "feddw")
-    assert len(drawn) == 2
-    for seed, (shares, norms) in enumerate(drawn):
-        assert sum(shares) == pytest.approx(1.0)
-        assert max(shares) - min(shares) > 0.02
-        file = folder / "non-IID" / "models" / f"feddw-seed{seed}.safetensors"
-        weight = safetensors.torch.load(file.read_bytes())["head.weight"]
-        assert norms == pytest.approx(weight.norm(dim=1).tolist(), abs=1e-5)
 
 
 def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
@@ -254,32 +208,11 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
     ]
     assert {r.method for r in result.rows if r.ours is not None} == set(feddw.TABLE1) - {"moon"}
     about = [c for c in result.claims if "above moon" in c.text]
-    assert [(c.holds, c.evidence) for c in about] == [(None, f"moon {DIVERGED}")] * 2
+    assert [c.holds for c in about] == [None, None]
+    assert all(c.evidence.startswith("no interval; published +") for c in about)
     assert len(result.claims) == 11 + 10
     page = (keep(result, tmp_path / "kept") / "README.md").read_text("utf-8")
     assert f"| moon | cifar10, practical | {DIVERGED} (64.33) |" in page
-
-
-@pytest.mark.parametrize(
-    "name", ["compatibility", "mu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("consistency", "scale"))]
-)
-def test_every_reproduction_outlives_a_method(name: str, tmp_path: Path) -> None:
-    label = {"compatibility": "moon", "mu": "fedavg", "consistency": "feddw", "scale": "feddw"}[name]
-    result = getattr(feddw, name)(request(name, tmp_path, experiment=too_fast(label)))
-    assert {r.note for r in result.rows if r.method == label} == {DIVERGED}
-    touched = [c for c in result.claims if c.evidence.endswith(DIVERGED)]
-    assert touched
-    assert all(c.holds is None for c in touched)
-    assert [r for r in result.rows if r.ours is not None]
-    assert keep(result, tmp_path / "kept").is_dir()
-
-
-def test_a_reproduction_that_was_stopped_is_not_mixed_with_another(mu_run: tuple[Result, Path]) -> None:
-    _, folder = mu_run
-    again = feddw.mu(request("mu", folder))
-    assert {r.method for r in again.rows} == {"fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"}
-    with pytest.raises(RunError, match="another experiment"):
-        feddw.mu(request("mu", folder, strengths=[0.0, 0.1]))
 
 
 # ---------------------------------------------------------------- overhead

@@ -13,7 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, hcct, toolkit
-from unskew.papers.hcct import domains, half_normal, shards, thirds
+from unskew.papers.hcct import domains, shards, thirds
 from unskew.papers.result import Result, pivot
 from unskew.papers.toolkit import Draft, experiment
 from unskew.run.callbacks import NoCallback
@@ -95,21 +95,6 @@ def test_clients_of_a_domain_have_what_they_train_on_and_are_tested_on_the_rest(
     assert len(torch.cat(list(every(clients))).unique()) == 6 * smallest
 
 
-def test_too_few_examples_of_a_domain_are_refused(dataset: Dataset) -> None:
-    with pytest.raises(DataError, match=r"clients of a domain have .* examples each, more than 500 are needed"):
-        domains(dataset, KEY, 2, 500)
-    with pytest.raises(DataError, match="has no domains"):
-        domains(sources.load("digits"), KEY, 2, 5)
-
-
-def test_half_normal_sizes_are_trained_on_in_part(dataset: Dataset) -> None:
-    train, test = sizes(half_normal(dataset, KEY, 6, 0.25))
-    assert sum(train) + sum(test) == len(dataset.y_train)
-    assert sum(train) == pytest.approx(0.25 * len(dataset.y_train), abs=3)
-    assert min(train) >= 2
-    assert len(set(train)) > 2
-
-
 def test_shards_have_one_class_each_and_ratios_nest(dataset: Dataset) -> None:
     """Of 20 shards of 24 images a client with one has one class; a larger ratio adds to what is trained on."""
     small, large = (shards(dataset, KEY, 4, ratio, 0.2, count=20) for ratio in (0.2, 0.6))
@@ -165,14 +150,6 @@ def test_a_sentence_stands_by_every_error_that_is_not_the_published_one() -> Non
         "43.00 ± 0.00 over seeds beside 62.27 %"
     )
     assert claim.evidence.startswith("10.50 ± 0.71 beside 30.22 ± 0.27 % over seeds: scikit-learn's digits")
-
-
-def test_the_error_where_utility_is_largest_is_compared_with_the_smallest() -> None:
-    errors = {"1 groups": [np.array([0.2]), np.array([0.2])], "5 groups": [np.array([0.1]), np.array([0.1])]}
-    right = hcct.placed(errors, {"1 groups": [0.1, 0.1], "5 groups": [0.2, 0.2]})
-    wrong = hcct.placed(errors, {"1 groups": [0.3, 0.3], "5 groups": [0.2, 0.2]})
-    assert (right.holds, wrong.holds) == (True, False)
-    assert wrong.evidence.startswith("utility is largest at 1 groups, error smallest at 5 groups")
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
@@ -320,17 +297,6 @@ def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
     # Nobody joined by alpha 0: with more newcomers the founders are what they were.
     alone = [r.seeds for r in result.rows if (r.method, r.metric) == ("alone", "error.founders")]
     assert alone[0] == alone[1]
-
-
-def test_alpha_is_swept_at_each_ratio(toy: Path, tmp_path: Path) -> None:
-    tasks = {"CIFAR-10": shrunk(toy, {"by": "shards", "clients": 4, "train": 0.2, "test": 0.2, "count": 20})}
-    result = reproduce("alpha", tmp_path, tasks, ratios=[0.1, 0.6])
-    assert {r.setting for r in result.rows} == {"train ratio 0.1", "train ratio 0.6"}
-    assert [c.text for c in result.claims] == [
-        "train ratio 0.1: alpha 100 errs less than alpha 1",
-        "train ratio 0.6: alpha 1 errs less than alpha 100",
-    ]
-    assert result.curves["train ratio 0.1"].x == (0.0, 1.0, 2.0, 3.0)
 
 
 def few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, keep, plot
 from unskew.report.stats import Curve
@@ -64,39 +62,6 @@ def test_a_row_without_a_value_says_why_in_the_table_and_in_json(tmp_path: Path)
     assert json.loads((folder / "result.json").read_text())["rows"][2]["note"] == note
 
 
-def test_what_is_kept_replaces_what_lay_there(tmp_path: Path) -> None:
-    folder = keep(example(seconds=1.0), tmp_path)
-    assert folder == tmp_path / "area" / "name" / "small"
-    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "plot.svg", "result.json"]
-    assert keep(example(seconds=2.0, curves=False), tmp_path) == folder
-    assert json.loads((folder / "result.json").read_text())["seconds"] == 2.0
-    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "result.json"], "no plot of the run before"
-    assert "plot.svg" not in (folder / "README.md").read_text()
-
-
-def test_figures_beside_the_curves_are_kept_and_shown_and_stale_ones_go(tmp_path: Path) -> None:
-    drawn = replace(example(), figures=(("features.svg", b"<svg/>"),))
-    folder = keep(drawn, tmp_path)
-    assert (folder / "features.svg").read_bytes() == b"<svg/>"
-    page = (folder / "README.md").read_text("utf-8")
-    assert "](plot.svg)" in page
-    assert "](features.svg)" in page
-    keep(example(), tmp_path)
-    assert sorted(p.name for p in folder.glob("*.svg")) == ["plot.svg"]
-
-
-def test_a_page_says_where_and_when_it_was_made_and_shows_every_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cores are those that the process may use, not those of the machine."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(77)), raising=False)
-    page = (keep(example(), tmp_path) / "README.md").read_text("utf-8")
-    for words in ("2026-01-01", "seeds 0, 1", "PyTorch", ", 77 cores", "; 2 s;", "scale small"):
-        assert words in page
-    for words in ("fedavg", "fedprox", "| p | holds |", "| q | does not hold |", "| r | undecided |", "(plot.svg)"):
-        assert words in page
-
-
 def test_the_plot_is_svg_that_names_its_curves_and_is_the_same_twice() -> None:
     labelled = {"fedavg": CURVE, "a <b> & [/c]": Curve((0.0, 1.0), (1.0, 2.0), (1.0, 2.0), (1.0, 2.0), 2)}
     drawn = plot("area/name", "small", labelled, AXES)
@@ -107,9 +72,3 @@ def test_the_plot_is_svg_that_names_its_curves_and_is_the_same_twice() -> None:
     assert "a <b> & [/c]" in text
     assert "area/name (small)" in text
     assert plot("area/name", "small", labelled, AXES) == drawn
-
-
-def test_more_curves_than_colours_are_told_apart() -> None:
-    curves = {f"m{i}": Curve((0.0, 1.0), (float(i), 2.0), (0.0, 1.0), (3.0, 4.0), 2) for i in range(12)}
-    text = "".join(ElementTree.fromstring(plot("x", "small", curves, AXES)).itertext())
-    assert all(f"m{i}" in text for i in range(12))

@@ -1,7 +1,6 @@
 """Settings are laid over each other, tables are read as printed, runs are resumed and outlive a method."""
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,8 @@ import numpy as np
 import pytest
 
 from unskew import papers
-from unskew.errors import ConfigError, DataError, DivergedError, RunError
-from unskew.experiment import config
+from unskew.errors import DataError
 from unskew.history import History
-from unskew.papers.result import Row
 from unskew.papers.toolkit import (
     FOLDER,
     SCALES,
@@ -20,17 +17,10 @@ from unskew.papers.toolkit import (
     ReproductionRequest,
     curves_of,
     drawn,
-    experiment,
-    final,
     load,
-    merged,
     published,
-    rows_of,
-    run,
-    run_survivors,
     settings,
 )
-from unskew.run import loop
 from unskew.run.callbacks import NoCallback
 
 
@@ -39,12 +29,6 @@ def request(name: str, scale: str, folder: Path, data_dir: Path | None = None, *
 
 
 # ---------------------------------------------------------------- settings and published tables
-def test_tables_are_merged_and_of_all_else_the_last_counts() -> None:
-    below = {"a": {"x": 1, "y": {"z": 2}}, "b": [1, 2], "c": 3}
-    above = {"a": {"y": {"w": 4}}, "b": [5], "c": {"d": 6}}
-    assert merged(below, above) == {"a": {"x": 1, "y": {"z": 2, "w": 4}}, "b": [5], "c": {"d": 6}}
-    assert merged(below, above)["a"]["y"] is not below["a"]["y"]  # type: ignore[index]
-    assert below["a"] == {"x": 1, "y": {"z": 2}}
 
 
 def test_a_reproductions_own_size_counts_most_and_a_request_more(tmp_path: Path) -> None:
@@ -67,16 +51,6 @@ def test_every_page_and_every_axis_has_words(name: str, scale: str, tmp_path: Pa
     assert table["title"] == papers.TABLE[name].about
     assert len(table["axes"]) == 2
     assert not {*SCALES, "reproductions"} & table.keys()
-
-
-def test_methods_are_a_table_by_label_and_come_in_the_order_asked_for() -> None:
-    table = {"methods": {"avg": {"name": "fedavg"}, "fedprox": {"mu": 0.5}, "moon": {}}}
-    both = experiment("x", {"rounds": 3}, table, methods=["fedprox", "avg"])
-    assert [(m.label, m.name) for m in both.methods] == [("fedprox", "fedprox"), ("avg", "fedavg")]
-    alone = config.parse({"rounds": 1, "method": {"name": "fedprox", "mu": 0.5}})
-    assert both.methods[0].method == alone.methods[0].method
-    assert (both.name, both.rounds) == ("x", 3)
-    assert [m.label for m in experiment("x", {"rounds": 3}, table).methods] == ["avg", "fedprox", "moon"]
 
 
 def test_a_published_number_is_found_by_row_and_column_and_a_missing_one_is_missing() -> None:
@@ -151,71 +125,6 @@ def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp
     assert draft["experiment"]["methods"]["fedprox"] == {"mu": 0.25}
 
 
-# ---------------------------------------------------------------- methods that diverge
-class Notes(NoCallback):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
-
-
-def of_three(bad: float = 1e30, ugly: float = 0.1) -> config.Experiment:
-    """FedAvg beside two FedProx, of which the first cannot but diverge, in the second round of seed 1 at the latest."""
-    raw = {
-        "rounds": 2,
-        "seeds": [1, 2],
-        "task": {"data": "digits"},
-        "split": {"name": "iid", "num_clients": 3},
-        "local": {"lr": 0.1},
-        "methods": [
-            {"name": "fedprox", "label": "bad (lr)", "local": {"lr": bad}},
-            {"name": "fedavg"},
-            {"name": "fedprox", "label": "ugly", "local": {"lr": ugly}},
-        ],
-    }
-    return config.parse(raw)
-
-
-def test_a_method_that_diverges_leaves_the_others_as_they_are_without_it(tmp_path: Path) -> None:
-    notes = Notes()
-    survivors = run_survivors(of_three(), tmp_path / "run", notes)
-    assert dict(survivors.diverged) == {"bad (lr)": "diverged in seed 1, round 1"}
-    assert survivors.folder == tmp_path / "run"
-    assert [n for n in notes.texts if n.startswith("bad (lr), seed 1: ") and n.endswith("and the run goes on")]
-    alone = replace(of_three(), methods=of_three().methods[1:])
-    clean = run(alone, tmp_path / "clean", NoCallback())
-    assert survivors.history.rows == [
-        {**row, "value": kept["value"]} if row["name"] == "seconds" else row
-        for row, kept in zip(clean.rows, survivors.history.rows, strict=True)
-    ]
-    with pytest.raises(DivergedError, match=r"^bad \(lr\), seed 1: "):
-        run(of_three(), tmp_path / "run", NoCallback())
-    assert final(survivors.history, "bad (lr)", "global.accuracy") is None
-    again = run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert (again.diverged, again.folder) == (survivors.diverged, survivors.folder)
-    assert again.history.summary == survivors.history.summary
-
-
-def test_a_stopped_run_of_the_others_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run_survivors(of_three(), tmp_path / "whole", NoCallback())
-    one_round, done = loop._Loop.one_round, []
-
-    def stopped(self: Any, cell: Any) -> None:
-        one_round(self, cell)
-        done.append(cell.method.label)
-        if done.count("fedavg") == 3:
-            self.run.stop.set()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Loop, "one_round", stopped)
-        with pytest.raises(loop.Interrupted):
-            run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert not (tmp_path / "run" / "summary.json").exists()
-    survivors = run_survivors(of_three(), tmp_path / "run", NoCallback())
-    assert survivors.history.summary["fingerprint"] == whole.history.summary["fingerprint"]
-
-
 # ---------------------------------------------------------------- from a run
 def history() -> History:
     rows = [
@@ -239,22 +148,4 @@ def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> 
     assert curve.high == pytest.approx((20.0, 70.0))
 
 
-def test_chosen_metrics_become_rows_beside_the_published_number() -> None:
-    (row,) = rows_of(history(), ("global.accuracy",), {("fedavg", "global.accuracy"): 0.65})
-    assert row == Row("fedavg", "iid", "global.accuracy", 0.65, 0.6, 0.1, "seeds", (0.5, 0.7))
-    assert rows_of(history(), ("global.accuracy",))[0].paper is None
-
-
 # ---------------------------------------------------------------- the table of reproductions
-
-
-def test_names_scales_and_folders_that_are_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean noniid/digits"):
-        papers.reproduce("noniid/digit", "small", tmp_path / "r", None, NoCallback())
-    with pytest.raises(ConfigError, match=r"small, paper, got 'large'"):
-        papers.reproduce("noniid/digits", "large", tmp_path / "r", None, NoCallback())
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "x").touch()
-    with pytest.raises(RunError, match="exists already"):
-        papers.reproduce("noniid/digits", "small", tmp_path / "taken", None, NoCallback())
-    assert not (tmp_path / "r").exists()

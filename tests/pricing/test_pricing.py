@@ -1,7 +1,6 @@
 """Prices: the papers' numbers, worked sums, purity, and what a run folder must hold."""
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +11,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from records import rewrite
 
 from unskew.errors import ConfigError, RunError
-from unskew.experiment import config
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.ledger import Transfer
 from unskew.pricing.presets import PRESETS, preset
 from unskew.pricing.radio import Cost, measures, price, summed
-from unskew.pricing.summary import cost_summary, reached, targets
-from unskew.pricing.traffic import CellTraffic, Columns, RecordedRun, read, training
+from unskew.pricing.summary import cost_summary
+from unskew.pricing.traffic import CellTraffic, RecordedRun, training
 from unskew.protocol import Federation, Layout, Plan, probe
 from unskew.record.logs import rows as rows_of
 from unskew.run import loop
@@ -30,7 +27,6 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Effort
 from unskew.tasks.measure import ACCURACY
 from unskew.units import Bytes
-from unskew.world.channel import Even
 from unskew.world.energy import Energy
 from unskew.world.spectrum import P001 as P001_SPECTRUM
 from unskew.world.spectrum import Spectrum
@@ -67,14 +63,6 @@ def test_a_fedavg_round_takes_p001s_sub_frames(ledger: Any) -> None:
     assert found["megabytes"] == pytest.approx(300 * 20 * 5.0)
 
 
-def test_a_physical_sub_frame_costs_an_order_of_magnitude_more() -> None:
-    """1484 blocks are 106 of 14 symbols: the mean free numbers are 1200 and 86, so about 14 times (FD-B11)."""
-    one = training("fedavg", 0, fedavg(20, 10))
-    physical = replace(P001_SPECTRUM, rbs=106, free_rbs=86.0, whole_rbs=False)
-    ratio = total(price([one], P001, physical))["subframes"] / total(price([one], P001, P001_SPECTRUM))["subframes"]
-    assert ratio == pytest.approx(14, rel=0.1)
-
-
 def test_the_table_3_ledger_prices_fedavg_and_fedswap() -> None:
     """I-43: FedAvg 294 rounds of 15 models 27,430; FedSwap 45 rounds of 10 passes 23,092; our bytes are moot."""
     plain = price([training("fedavg", 0, fedavg(294, 15, n=7))], ledger="feddif_table3")
@@ -84,42 +72,6 @@ def test_the_table_3_ledger_prices_fedavg_and_fedswap() -> None:
     assert found["megabytes"] == pytest.approx(23092, abs=0.51)
     assert found["megabytes.d2d"] == pytest.approx(3.11 * 15 * 9 * 45)
     assert not found.keys() & {*ALL, "joules.compute"}
-
-
-def test_without_facts_the_passes_are_the_exchanges_in_which_clients_trained() -> None:
-    """Two clients train in two exchanges, one of them twice in the second: I = 2, so 3.11 * 2 * (1 + 2)."""
-    work = [Effort(1, 0, 0, 9), Effort(1, 0, 1, 9), Effort(1, 2, 0, 9), Effort(1, 2, 0, 9), Effort(2, 0, 0, 9)]
-    (cost,) = price([training("a", 0, fedavg(1, 2), work)], ledger="feddif_table3")
-    assert measures(cost)["megabytes"] == pytest.approx(3.11 * 2 * 3)
-
-
-def test_the_models_of_table_3_are_those_first_sent_or_what_the_facts_say() -> None:
-    """Two clients get a model, three more only a word; later a third one gets a model by another way."""
-    rows = [row(1, 0, 0, 1), row(1, 0, 0, 2), row(1, 0, 0, 3, 9, "control"), row(1, 1, 1, 3), row(1, 2, 0, 4)]
-    assert total(price([training("a", 0, rows)], ledger="feddif_table3"))["megabytes.up"] == pytest.approx(2 * 3.11)
-    told = training("a", 0, rows, info={1: Passes(models=5, iterations=1)})
-    assert total(price([told], ledger="feddif_table3"))["megabytes.up"] == pytest.approx(5 * 3.11)
-    up_only = training("a", 0, [row(1, 0, 0, 1, 9, "control"), row(1, 0, 1, 0)])
-    assert total(price([up_only], ledger="feddif_table3"))["megabytes"] == pytest.approx(2 * 3.11)
-    gossip = training("a", 0, [row(1, 0, 1, 2), row(1, 0, 2, 1), row(1, 0, 2, 3)])
-    assert total(price([gossip], ledger="feddif_table3"))["megabytes"] == pytest.approx(2 * 2 * 3.11)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, "3", True])
-def test_iterations_that_are_no_count_are_refused(copy: Path, value: Any) -> None:
-    row = {"method": "fedavg", "seed": 0, "round": 1, "type": "unskew.passes", "info": {"iterations": value}}
-    rewrite(copy, info=[row])
-    with pytest.raises(RunError, match=r"run\.sqlite: .*info\.iterations must be (an integer|>= 1), got"):
-        price(copy, ledger="feddif_table3")
-
-
-def test_the_sub_frame_ledger_counts_models_and_shrinks_only_compressed_ones() -> None:
-    """A whole model, one twice its size, one of a tenth, and a word: 5 + 5 + .5 MB."""
-    rows = [row(1, 0, 0, 1, 400), row(1, 0, 2, 0, 800), row(1, 0, 0, 3, 40), row(1, 0, 0, 4, 400, "control")]
-    found = price([training("a", 0, rows)], P001, P001_SPECTRUM, ledger="feddif_subframes", model_bytes=400)
-    assert total(found)["megabytes"] == pytest.approx(10.5)
-    whole = price([training("a", 0, rows)], P001, P001_SPECTRUM, ledger="feddif_subframes")
-    assert total(whole)["megabytes"] == pytest.approx(15.0)
 
 
 def test_a_method_that_returns_compressed_updates_pays_for_them() -> None:
@@ -141,58 +93,31 @@ def test_a_round_by_hand() -> None:
     """Down to 1 (two messages on one link), 1 to 2, up from 2; all shares are the whole of 100 blocks."""
     rows = [row(1, 0, 0, 1, 900), row(1, 0, 0, 1, 100, "control"), row(1, 0, 1, 2, 1000), row(1, 0, 2, 0, 1000)]
     (cost,) = price([training("a", 0, rows)], P001, STEADY)
-    assert cost.hz_s is not None
-    assert cost.rbs is not None
-    assert cost.subframes is not None
-    assert cost.seconds is not None
-    assert cost.transmit_j is not None
     for direction, src, dst, dbm in (("down", 0, 1, 43), ("d2d", 1, 2, 23), ("up", 2, 0, 23)):
         need = 8000 / at(P001, 1, 0, src, dst)
-        assert cost.bytes[direction] == 1000  # type: ignore[index]
-        assert cost.hz_s[direction] == pytest.approx(need)  # type: ignore[index]
-        assert cost.rbs[direction] == math.ceil(need / 180)  # type: ignore[index]
-        assert cost.subframes[direction] == math.ceil(need / 180 / 100)  # type: ignore[index]
-        assert cost.seconds[direction] == pytest.approx(1e-3 * cost.subframes[direction])  # type: ignore[index]
+        assert cost.numbers[f"bytes.{direction}"] == 1000
+        assert cost.numbers[f"hz_s.{direction}"] == pytest.approx(need)
+        assert cost.numbers[f"rbs.{direction}"] == math.ceil(need / 180)
+        assert cost.numbers[f"subframes.{direction}"] == math.ceil(need / 180 / 100)
+        assert cost.numbers[f"seconds.{direction}"] == pytest.approx(1e-3 * cost.numbers[f"subframes.{direction}"])
         watt = 10 ** (dbm / 10) / 1000
-        assert cost.transmit_j[direction] == pytest.approx(watt * need / 20e6)  # type: ignore[index]
+        assert cost.numbers[f"transmit_j.{direction}"] == pytest.approx(watt * need / 20e6)
 
 
 def test_only_devices_are_charged_for_receiving() -> None:
     rows = [row(1, 0, 0, 1), row(1, 0, 1, 2), row(1, 0, 2, 0)]
     (cost,) = price([training("a", 0, rows)], P001, STEADY, Energy(receive_w=0.5))
-    assert cost.receive_j is not None
-    assert cost.hz_s is not None
-    assert cost.receive_j["up"] == 0
-    assert cost.receive_j["down"] == pytest.approx(0.5 * cost.hz_s["down"] / 20e6)
-    assert cost.receive_j["d2d"] == pytest.approx(0.5 * cost.hz_s["d2d"] / 20e6)
+    assert cost.numbers["receive_j.up"] == 0
+    assert cost.numbers["receive_j.down"] == pytest.approx(0.5 * cost.numbers["hz_s.down"] / 20e6)
+    assert cost.numbers["receive_j.d2d"] == pytest.approx(0.5 * cost.numbers["hz_s.d2d"] / 20e6)
 
 
 def test_computing_is_summed_over_clients_and_waits_for_the_slowest() -> None:
     """Hop 0: 100 and 300 + 50 examples; hop 1: 200.  650 in all; 350 + 200 in turn.  Round 2 sends nothing."""
     work = [Effort(1, 0, 0, 100), Effort(1, 0, 1, 300), Effort(1, 0, 1, 50), Effort(1, 1, 0, 200), Effort(2, 0, 0, 10)]
     one, two = price([training("a", 0, fedavg(1, 2), work)], P001, STEADY)
-    assert (one.compute_j, one.compute_s) == pytest.approx((650 * 2e-6, 550 * 2e-5))
-    assert (two.round, two.compute_j, measures(two)["megabytes"]) == (2, pytest.approx(10 * 2e-6), 0)
-
-
-def test_without_recorded_work_computing_is_unknown_and_not_free() -> None:
-    (cost,) = price([training("a", 0, fedavg(1, 2))], P001, STEADY)
-    assert cost.compute_j is None
-    assert "joules.compute" not in measures(cost)
-    (idle,) = price([training("a", 0, fedavg(1, 2), [])], P001, STEADY)
-    assert idle.compute_j == 0
-
-
-def test_links_below_the_minimum_quality_are_counted() -> None:
-    """Under gamma_min 50 all are, under 0 none."""
-    one = training("a", 0, fedavg(2, 3))
-    assert total(price([one], P001, replace(STEADY, min_efficiency=50.0)))["below_qos"] == 12
-    assert total(price([one], P001, STEADY))["below_qos"] == 0
-
-
-def test_pooled_data_are_not_priced() -> None:
-    pooled = replace(training("centralised", 0, [], [Effort(1, 0, 0, 100)]), bound="pooled")
-    assert price([pooled], P001, STEADY) == ()
+    assert (one.numbers["compute_j"], one.numbers["compute_s"]) == pytest.approx((650 * 2e-6, 550 * 2e-5))
+    assert (two.round, two.numbers["compute_j"], measures(two)["megabytes"]) == (2, pytest.approx(10 * 2e-6), 0)
 
 
 # ---------------------------------------------------------------- when
@@ -206,23 +131,21 @@ def test_devices_move_after_each_exchange_of_models_between_them() -> None:
     """The first diffusion has the down link's places, the words of a diffusion those of its models."""
     models = [r for r in DIFFUSION if r.kind == "model"]
     (cost,) = price([training("a", 0, DIFFUSION)], P001, STEADY)
-    assert cost.hz_s is not None
     expected = [8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(models, (0, 0, 1, 2), strict=True)]
     words = 64 / at(P001, 1, 0, 1, 2) + 64 / at(P001, 1, 1, 2, 3)
-    assert cost.hz_s["down"] == pytest.approx(expected[0])
-    assert cost.hz_s["d2d"] == pytest.approx(expected[1] + expected[2] + words)
-    assert cost.hz_s["up"] == pytest.approx(expected[3])
+    assert cost.numbers["hz_s.down"] == pytest.approx(expected[0])
+    assert cost.numbers["hz_s.d2d"] == pytest.approx(expected[1] + expected[2] + words)
+    assert cost.numbers["hz_s.up"] == pytest.approx(expected[3])
 
 
 def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> None:
     """Moves in diffusion rounds 1 and 3 of 0 to 3: the models go under places 1 and 3, and up under 4."""
     moves = [(), (DiffusionMove(0, 0, 1, 0.1),), (), (DiffusionMove(0, 1, 2, 0.1),)]
     (cost,) = price([training("a", 0, DIFFUSION, info={1: diffusion(moves)})], P001, STEADY)
-    assert cost.hz_s is not None
     d2d = [r for r in DIFFUSION if r.src and r.dst]
     expected = sum(8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(d2d, (1, 1, 3, 3), strict=True))
-    assert cost.hz_s["d2d"] == pytest.approx(expected)
-    assert cost.hz_s["up"] == pytest.approx(8 * MODEL / at(P001, 1, 4, 3, 0))
+    assert cost.numbers["hz_s.d2d"] == pytest.approx(expected)
+    assert cost.numbers["hz_s.up"] == pytest.approx(8 * MODEL / at(P001, 1, 4, 3, 0))
 
 
 def diffusion(moves: Sequence[tuple[DiffusionMove, ...]]) -> DiffusionRound:
@@ -256,50 +179,6 @@ def test_transfers_meet_the_channel_that_a_plan_has_probed() -> None:
     whole, before = (total(price([training("a", 7, rows)], P001, STEADY))["hz_s.d2d"] for rows in (only, only[:-1]))
     assert 8 * MODEL / (whole - before) == pytest.approx(state["second"][1, 2].item(), rel=1e-4)
     assert not torch.equal(state["first"], state["second"])
-
-
-def test_feddif_pays_for_its_moves_the_efficiencies_it_planned_with(tiny: Any, tmp_path: Path) -> None:
-    """Every model is 8 bytes / gamma of its move in the facts, and no other transfer between devices has a model."""
-    methods = '[[methods]]\nname = "feddif"\n'
-    loop.start(tiny("rounds=2", 'world.channel={name="radio"}', methods=methods), tmp_path / "run")
-    (one,) = read(tmp_path / "run").trainings
-    kept = one.sent.model == 1
-    models = Columns(*(c[kept] for c in vars(one.sent).values()))
-    for cost in price([replace(one, sent=models)], Radio(), STEADY):
-        moves = [m for hop in one.info[cost.round].hops for m in hop.moves]
-        sent = models.bytes[(models.round == cost.round) & (models.src > 0) & (models.dst > 0)]
-        assert len(moves) == len(sent) > 0
-        assert len(set(sent.tolist())) == 1
-        assert cost.hz_s is not None
-        assert cost.hz_s["d2d"] == pytest.approx(sum(8 * sent[0] / m.gamma for m in moves), rel=1e-5)
-
-
-def test_moves_after_a_lost_diffusion_round_meet_the_channel_they_were_planned_for(tiny: Any, tmp_path: Path) -> None:
-    """Diffusion rounds of late replies alone are in the ledger and not in the facts, of unreachable clients in neither.
-
-    Each move that arrived is 8 bytes / gamma, with the gamma of its own diffusion round.
-    """
-    methods = '[[methods]]\nname = "feddif"\n'
-    changes = ("rounds=6", "world.outage={unreachable=0.45, late=0.3}", 'world.channel={name="radio"}')
-    loop.start(tiny(*changes, methods=methods), tmp_path / "run")
-    (one,) = read(tmp_path / "run").trainings
-    sent, priced, lost = one.sent, 0.0, 0
-    for t, info in one.info.items():
-        start = int(sent.hop[(sent.round == t) & (sent.model == 1) & (sent.src == 0)].min())
-        for hop in info.hops:
-            lost += not hop.moves
-            for m in hop.moves:
-                which = (sent.round == t) & (sent.hop == start + hop.exchange) & (sent.model == 1)
-                row = which & (sent.src == m.src + 1) & (sent.dst == m.dst + 1)
-                down = (sent.round == t) & (sent.model == 1) & (sent.src == 0)
-                only = Columns(*(c[row | down] for c in vars(sent).values()))
-                cost = next(c for c in price([replace(one, sent=only)], Radio(), STEADY) if c.round == t)
-                assert row.sum() == 1
-                assert cost.hz_s is not None
-                assert cost.hz_s["d2d"] == pytest.approx(8 * int(sent.bytes[row][0]) / m.gamma, rel=1e-5)
-                priced += 1
-    assert priced > 3
-    assert lost > 1
 
 
 # ---------------------------------------------------------------- purity
@@ -357,16 +236,6 @@ def folder(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-@pytest.fixture
-def copy(folder: Path, tmp_path: Path) -> Path:
-    """The run without what pricing does not read."""
-    made = tmp_path / "run"
-    made.mkdir()
-    for name in ("run.json", "config.toml", "run.sqlite"):
-        (made / name).write_bytes((folder / name).read_bytes())
-    return made
-
-
 def test_a_run_folder_is_priced_by_method_seed_and_round(folder: Path) -> None:
     costs = price(folder)
     assert [(c.method, c.seed, c.round) for c in costs] == [
@@ -375,24 +244,9 @@ def test_a_run_folder_is_priced_by_method_seed_and_round(folder: Path) -> None:
     sent = list(rows_of(folder, "transfers"))
     for method in ("fedavg", "scaffold"):
         recorded = sum(r["bytes"] for r in sent if r["method"] == method)
-        assert sum(sum(c.bytes.values()) for c in costs if c.method == method) == recorded
+        assert sum(c.whole("bytes") for c in costs if c.method == method) == recorded
     alone = [c for c in costs if c.method == "independent"]
-    assert all(measures(c)["joules.transmit"] == 0 and (c.compute_j or 0) > 0 for c in alone)
-
-
-def test_the_run_was_made_under_no_radio_or_its_own(folder: Path, copy: Path) -> None:
-    assert read(folder).channel is None
-    text = (copy / "config.toml").read_text()
-    before, _, after = text.partition('[world.channel]\ngamma = 1.0\nname = "even"\n')
-    assert after
-    (copy / "config.toml").write_text(f'{before}[world.channel]\nkappa = 3.0\nname = "radio"\n{after}')
-    assert read(copy).channel == Radio(kappa=3.0)
-
-
-def test_a_run_in_which_nothing_travels_is_refused(copy: Path) -> None:
-    rewrite(copy, transfers=())
-    with pytest.raises(RunError, match=r"nothing to price: its ledger has no rows \(fedavg, scaffold, .* sent nothing"):
-        price(copy)
+    assert all(measures(c)["joules.transmit"] == 0 and c.numbers["compute_j"] > 0 for c in alone)
 
 
 # ---------------------------------------------------------------- the summary of costs
@@ -421,36 +275,6 @@ def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) 
     assert "c: the target was not reached under any seed" in found.remarks
 
 
-def test_what_has_no_global_model_reaches_no_accuracy_on_the_test_set(folder: Path) -> None:
-    run = read(folder)
-    assert run.finished
-    found = cost_summary(run, price(run.trainings), target="fedavg-peak")
-    named = {(r["method"], r["metric"]) for r in found.rows}
-    assert ("fedavg", "to_target.rounds") in named
-    assert not {("independent", "accuracy"), ("independent", "to_target.rounds")} & named
-    assert "independent: it has no global model, so it reaches no accuracy on the test set" in found.remarks
-
-
-def test_of_an_unfinished_run_the_seeds_count_that_came_furthest(folder: Path) -> None:
-    curves = {("a", 0): {1: 0.5, 4: 0.8}, ("a", 1): {1: 0.1, 3: 0.71}, ("b", 0): {4: 0.7}, ("b", 1): {4: 0.6}}
-    four, three = (training("a", 0, fedavg(rounds, 2)).sent for rounds in (4, 3))
-    trainings = tuple(CellTraffic(m, s, three if (m, s) == ("a", 1) else four) for m, s in curves)
-    run = RecordedRun(folder, "made up", trainings, ACCURACY, curves, "iid", MODEL, None, finished=False)
-    found = cost_summary(run, price(run.trainings))
-    rows = {(r["method"], r["metric"]): r for r in found.rows}
-    assert rows["a", "accuracy"]["seeds"] == [0.8]
-    assert rows["b", "accuracy"]["seeds"] == [0.7, 0.6]
-    assert found.remarks[0].startswith(f"{folder} is not finished: these are its costs so far")
-
-
-def test_fedavgs_peak_is_that_of_its_own_seed(folder: Path) -> None:
-    run = read(folder)
-    wanted = targets(run, "fedavg-peak")
-    assert wanted == {s: max(run.curves["fedavg", s].values()) for s in (0, 1)}
-    first = reached(run, wanted)
-    assert all(run.curves["fedavg", s][first["fedavg", s]] == wanted[s] for s in (0, 1))  # type: ignore[index]
-
-
 def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Path) -> None:
     """As in the report; without it the cost would be a mean over other seeds than the rounds."""
     run = recorded({("a", 0): {0: 0.7, 4: 0.8}, ("a", 1): {0: 0.1, 1: 0.1, 3: 0.71}}, folder)
@@ -460,35 +284,7 @@ def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Pa
     assert {len(v) for (m, name), v in rows.items() if m == "a" and name.startswith("to_target.")} == {2}
 
 
-@pytest.mark.parametrize("target", ["0", "1.5", "nan", "-0.2", "fedavgpeak", "", "70%"])
-def test_a_target_that_is_no_accuracy_is_refused(folder: Path, target: str) -> None:
-    with pytest.raises(ConfigError, match=r"--target must be fedavg-peak or a value of accuracy in \(0, 1\]"):
-        targets(read(folder), target)
-
-
 # ---------------------------------------------------------------- a run's own radio
-def test_a_radio_is_spelled_out_and_reads_back(tiny: Any) -> None:
-    made = tiny('world.channel={name="radio", kappa=3.0, redeploy="round"}')
-    assert made.world.channel == Radio(kappa=3.0, redeploy="round")
-    assert config.parse(tomllib.loads(config.to_toml(made))) == made
-    assert tiny().world.channel == Even()
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ('{name="radioo"}', "world.channel.name: unknown channel 'radioo'; did you mean radio?"),
-        ("{kappa=3.0}", "world.channel.name must be one of even, radio, got no name"),
-        ('{name="radio", kapa=3.0}', "unknown key world.channel.kapa; did you mean kappa?"),
-        ('{name="radio", cell_radius_m=0.0}', "world.channel.cell_radius_m must be > 0, got 0"),
-        ('{name="radio", fading="rice"}', "world.channel.fading must be one of 'none' or 'rayleigh'"),
-        ('{name="even", kappa=3.0}', "unknown key world.channel.kappa"),
-    ],
-)
-def test_a_channel_that_is_none_is_refused(tiny: Any, setting: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        tiny(f"world.channel={setting}")
-    assert message in str(caught.value)
 
 
 # ---------------------------------------------------------------- presets
@@ -507,14 +303,11 @@ def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -
     ("text", "message"),
     [
         ("preset = 'p002'", r'preset must be one of paper, p000, p001, got "p002"'),
-        ("preset = ['p001']", r"preset must be one of paper, p000, p001, got \["),
-        ("[preset]\nname = 'p001'", r"preset must be one of paper, p000, p001, got \{"),
         ("[chanel]\nkappa = 3.0", r"unknown key chanel; did you mean channel\?"),
         ("[channel]\nkapa = 3.0", r"unknown key channel.kapa; did you mean kappa\?"),
         ("[channel]\nkappa = -1.0", "channel.kappa must be > 0, got -1"),
         ("[spectrum]\nshare = [1.2, 0.2]", "spectrum: share must be .lowest, highest., got 1.2, 0.2"),
         ("[energy]\nclock_hz = 'fast'", "energy.clock_hz must be a number"),
-        ("channel = 3", "channel must be a table, got 3"),
         ("channel = ", "is not TOML"),
     ],
 )

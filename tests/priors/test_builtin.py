@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unskew import priors
 from unskew.data.sources import load as load_data
-from unskew.errors import ConfigError, DataError
+from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.priors import Inversion, Prior, invert
 from unskew.priors.builtin import CARD, WEIGHTS, BuiltIn, load, read_card
@@ -108,47 +108,7 @@ def test_images_become_latents_and_images_again(prior: BuiltIn, digits: tuple[Te
     assert float((prior.decode(latents) - images).square().mean()) < 0.005 < float(images.var()) / 10
 
 
-def test_samples_are_images_and_repeat(prior: BuiltIn) -> None:
-    v = torch.stack([prior.start("seven"), prior.start()])
-    images = prior.sample(v, 3, KEY, guidance=2.0, steps=3)
-    assert images.shape == (2, 3, 1, 32, 32)
-    assert 0 <= float(images.min()) < float(images.max()) <= 1
-    assert torch.equal(images, prior.sample(v, 3, KEY, guidance=2.0, steps=3))
-    torch.testing.assert_close(prior.sample(v[:1], 3, KEY, 2.0, 3), images[:1], atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("embedding", [torch.zeros(1, 63), torch.zeros(64), torch.full((1, 64), torch.nan)])
-def test_embeddings_that_are_none_are_refused(prior: BuiltIn, embedding: Tensor) -> None:
-    with pytest.raises(DataError, match="embeddings"):
-        prior.sample(embedding, 1, KEY)
-
-
-def test_options_of_stable_diffusion_are_refused() -> None:
-    with pytest.raises(ConfigError, match="embeddings of one token and images of 32 pixels, got tokens = 2"):
-        priors.load(tokens=2)
-    with pytest.raises(ConfigError, match="size = 64"):
-        priors.load(size=64)
-    assert priors.load(size=32).name == "built-in"
-
-
 # ---------------------------------------------------------------- what it has learned
-def test_inversion_lowers_the_loss_of_images_never_seen_and_clusters_do_not_mix(
-    prior: BuiltIn, digits: tuple[Tensor, Tensor]
-) -> None:
-    """The tolerance is what eight steps of Adam make of sums that are rounded differently."""
-    x, y = digits
-    clusters = [prior.encode(x[y == k][: 10 + k]) for k in (0, 7)]
-    config = Inversion(steps=8)
-    found = invert(prior, clusters, KEY, config=config)
-    for k, cluster in enumerate(clusters):
-        alone = invert(prior, [cluster], KEY, config=config).embeddings[0]
-        torch.testing.assert_close(found.embeddings[k], alone, atol=2e-2, rtol=0)
-    times, noise = torch.arange(0, 1000, 50), torch.randn(20, *prior.latent_shape, generator=KEY.generator())
-    held = torch.stack([c[torch.arange(20) % len(c)] for c in clusters])
-    with torch.no_grad():
-        before = prior.loss(held, prior.start().repeat(2, 1), times, noise)
-        after = prior.loss(held, found.embeddings, times, noise)
-    assert bool((after < before).all())
 
 
 def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(
@@ -158,6 +118,6 @@ def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(
     x, y = digits
     zeros, sevens = prior.encode(x[y == 0][:80]), prior.encode(x[y == 7][:80])
     clusters = [zeros[:40], zeros[40:], sevens[:40], sevens[40:]]
-    v = invert(prior, clusters, KEY, config=Inversion(steps=12)).embeddings
+    v = invert(prior, clusters, KEY, config=Inversion(steps=12))
     for d in (torch.cdist(v, v), priors.distances(prior, v, KEY)):
         assert float(torch.maximum(d[0, 1], d[2, 3])) < float(d[:2, 2:].min())

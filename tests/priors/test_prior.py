@@ -5,7 +5,7 @@
 v.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from unskew.errors import DataError, DivergedError
 from unskew.keys import Key
 from unskew.priors import Inversion, Prior, distances, fitted, how_fitted, invert
-from unskew.priors.prior import _rate, checked_embeddings, ddim, noised, squared_error
+from unskew.priors.prior import checked_embeddings, ddim, noised, squared_error
 
 SHAPE = (1, 2, 2)
 
@@ -86,9 +86,7 @@ def test_an_embedding_moves_to_the_latent_of_its_cluster() -> None:
     """Each cluster holds one latent, several times; the loss abar / (1 - abar) mean((z - v)^2) is least there."""
     z = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.0, 1.0, -1.0, 2.0]])
     found = invert(POINT, [row.reshape(1, *SHAPE).repeat(5, 1, 1, 1) for row in z], KEY, config=Inversion(steps=200))
-    torch.testing.assert_close(found.embeddings, z, atol=0.02, rtol=0)
-    assert bool((found.last < 1e-3).all())
-    assert bool((found.first > 0.1).all())
+    torch.testing.assert_close(found, z, atol=0.02, rtol=0)
 
 
 def test_a_cluster_gets_the_same_alone_and_among_others() -> None:
@@ -96,46 +94,14 @@ def test_a_cluster_gets_the_same_alone_and_among_others() -> None:
     together = invert(POINT, clusters, KEY, config=Inversion(steps=20))
     for k, cluster in enumerate(clusters):
         alone = invert(POINT, [cluster], KEY, config=Inversion(steps=20))
-        torch.testing.assert_close(together.embeddings[k], alone.embeddings[0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(together.last[k], alone.last[0])
-
-
-def test_a_prior_that_takes_few_at_once_finds_the_same() -> None:
-    clusters = [latents(9, k, k) for k in range(5)]
-    config = Inversion(steps=15, batch_size=3)
-    whole = invert(POINT, clusters, KEY, config=config)
-    for at_once in (1, 6, 7):
-        parts = invert(Point(at_once=at_once), clusters, KEY, config=config)
-        torch.testing.assert_close(parts.embeddings, whole.embeddings, atol=1e-5, rtol=1e-5)
-
-
-def test_the_same_key_gives_the_same_and_another_does_not() -> None:
-    clusters = [latents(20, 0)]
-    once, again, other = (invert(POINT, clusters, k, config=Inversion(steps=5)) for k in (KEY, KEY, Key(4)))
-    assert torch.equal(once.embeddings, again.embeddings)
-    assert not torch.equal(once.embeddings, other.embeddings)
+        torch.testing.assert_close(together[k], alone[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_step_of_adam_is_the_learning_rate_against_the_gradients_sign() -> None:
     """One step from 0 towards z = (1, -1, 1, -1): Adam's first step is lr * sign of the gradient, up to eps."""
     z = torch.tensor([1.0, -1.0, 1.0, -1.0])
     found = invert(POINT, [z.reshape(1, *SHAPE)], KEY, config=Inversion(steps=1, lr=0.25))
-    torch.testing.assert_close(found.embeddings[0], 0.25 * z, atol=1e-6, rtol=0)
-
-
-def test_the_learning_rate_falls_from_half_time_on() -> None:
-    """cos(0) = 1 at one half; (1 + cos(pi / 2)) / 2 = 0.5 at three quarters; 0 at the end."""
-    assert [_rate(x) for x in (0.0, 0.3, 0.5)] == [1.0, 1.0, 1.0]
-    assert _rate(0.75) == pytest.approx(0.5)
-    assert _rate(1.0) == pytest.approx(0.0)
-
-
-def test_a_strong_pull_keeps_an_embedding_where_it_began() -> None:
-    start = torch.full((4,), 0.5)
-    far = latents(10, 0, at=5)
-    near = invert(POINT, [far], KEY, start, Inversion(steps=50, pull=1e6))
-    gone = invert(POINT, [far], KEY, start, Inversion(steps=50))
-    assert float((near.embeddings - start).norm()) < 0.1 < 2 < float((gone.embeddings - start).norm())
+    torch.testing.assert_close(found[0], 0.25 * z, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -165,27 +131,6 @@ def test_samples_of_a_point_are_the_point_times_guidance(guidance: float, steps:
     images = POINT.sample(v, 3, KEY, guidance, steps)
     assert images.shape == (1, 3, *SHAPE)
     torch.testing.assert_close(images, (guidance * v).reshape(1, 1, *SHAPE).expand(1, 3, *SHAPE), atol=1e-5, rtol=1e-5)
-
-
-def test_what_an_embedding_gives_does_not_depend_on_the_others() -> None:
-    v = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-    prior = Point(times=7)
-    for at_once in (1, 5, 100):
-        some = replace(prior, at_once=at_once)
-        torch.testing.assert_close(some.sample(v[:2], 3, KEY, 1.5, 7), prior.sample(v, 3, KEY, 1.5, 7)[:2])
-
-
-def test_a_reach_bounds_what_is_sampled() -> None:
-    v = torch.tensor([[9.0, -9.0, 0.0, 1.0]])
-    args = (POINT.noise, v, SHAPE, POINT.abar, 2, KEY)  # type: ignore[attr-defined]
-    cut = ddim(*args, guidance=1.0, steps=5, reach=2.0, at_once=10)
-    torch.testing.assert_close(cut[0, 0].flatten(), torch.tensor([2.0, -2.0, 0.0, 1.0]), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(("count", "steps"), [(0, 5), (1, 0), (1, 11)])
-def test_sampling_without_images_or_with_more_steps_than_times_is_refused(count: int, steps: int) -> None:
-    with pytest.raises(DataError, match=r"steps in 1\.\.10"):
-        ddim(Point().noise, torch.zeros(1, 4), SHAPE, Point().abar, count, KEY, 1.0, steps, None, 10)
 
 
 def test_the_predictions_distance_of_points_is_in_proportion_to_their_own() -> None:

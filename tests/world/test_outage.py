@@ -31,10 +31,3 @@ def test_a_fate_depends_on_its_address_only() -> None:
     outage = Outage(0.5, 0.5)
     fates = [outage.fate(Key(0) / i) for i in range(20)]
     assert [outage.fate(Key(0) / i) for i in reversed(range(20))] == fates[::-1]
-
-
-def test_who_is_unreachable_does_not_change_when_others_are_late() -> None:
-    alone, both = Outage(unreachable=0.4), Outage(unreachable=0.4, late=0.9)
-    for i in range(100):
-        key = Key(1) / i
-        assert (alone.fate(key) == "unreachable") == (both.fate(key) == "unreachable")

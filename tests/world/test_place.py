@@ -1,7 +1,4 @@
-import math
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,20 +18,6 @@ def test_devices_lie_in_the_ring_and_the_base_station_at_the_origin(seed: int, n
 @given(seed=st.integers(0, 1000), few=st.integers(1, 30), more=st.integers(0, 30))
 def test_a_place_does_not_depend_on_how_many_others_there_are(seed: int, few: int, more: int) -> None:
     assert np.array_equal(place(Key(seed), few + more, 1.0, 0.1, "area")[:few], place(Key(seed), few, 1.0, 0.1, "area"))
-
-
-@pytest.mark.parametrize(("law", "share"), [("radius", (0.5 - 0.1) / 0.9), ("area", (0.25 - 0.01) / 0.99)])
-def test_the_share_within_half_the_radius(law: Law, share: float) -> None:
-    """Uniform in r on [.1, 1]: .4 / .9 = .444; uniform in area: (.5^2 - .1^2) / (1 - .1^2) = .242.  Four deviations."""
-    n = 20_000
-    r = np.hypot(*place(Key(0), n + 1, 1.0, 0.1, law)[1:].T)
-    assert abs((r < 0.5).mean() - share) < 4 * math.sqrt(share * (1 - share) / n)
-
-
-def test_angles_go_all_around() -> None:
-    at = place(Key(1), 20_001, 1.0, 0.1, "radius")[1:]
-    quarters = np.bincount((at[:, 0] > 0) * 2 + (at[:, 1] > 0), minlength=4)
-    assert np.abs(quarters - 5000).max() < 4 * math.sqrt(20_000 * 0.25 * 0.75)
 
 
 def test_when_devices_are_placed_anew() -> None:

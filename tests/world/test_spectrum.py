@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.world import spectrum as module
 from unskew.world.spectrum import P000, P001, PAPER, Airtime, Spectrum
@@ -57,26 +56,11 @@ def test_the_lost_last_chunk_takes_blocks_away_but_no_sub_frame() -> None:
         assert lost.rbs < counted.rbs
 
 
-@pytest.mark.parametrize("spectrum", [PAPER, P001], ids=["paper", "p001"])
-def test_the_free_blocks_are_a_capped_poisson_number(spectrum: Spectrum) -> None:
-    """One block more than k sub-frames have had takes more than k: the mean free number is that of the process."""
-    k = spectrum.queued(Key(0), np.array([4000.0 * spectrum.free_rbs])).subframes
-    assert k == pytest.approx(4000, rel=0.01)  # the caps are far above the means
-    assert replace(spectrum, rbs=10).queued(Key(0), np.array([1000.0])).subframes == 100
-
-
 @given(needs=NEEDS, seed=st.integers(0, 50), more=st.floats(1.0, 50.0), preset=st.sampled_from([PAPER, P000, P001]))
 def test_who_needs_less_is_never_done_later(needs: list[float], seed: int, more: float, preset: Spectrum) -> None:
     less = np.array(needs)
     for turn in (preset.shared, preset.queued):
         assert turn(Key(seed), less).subframes <= turn(Key(seed), less * more).subframes
-
-
-def test_how_many_numbers_are_drawn_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = np.array([700.0, 30.0, 2000.0])
-    found = [PAPER.shared(Key(4), needs), PAPER.queued(Key(4), needs)]
-    monkeypatch.setattr(module, "CHUNK", 7)
-    assert [PAPER.shared(Key(4), needs), PAPER.queued(Key(4), needs)] == found
 
 
 @pytest.mark.parametrize("preset", [PAPER, P001], ids=["paper", "p001"])
@@ -91,8 +75,3 @@ def test_beyond_the_numbers_drawn_the_mean_rate_takes_over(preset: Spectrum, mon
     monkeypatch.setattr(module, "DRAWS", 1000)
     assert preset.queued(Key(0), needs).subframes == pytest.approx(queue.subframes, rel=0.03)
     assert preset.shared(Key(0), needs).subframes <= preset.shared(Key(0), 1.001 * needs).subframes
-
-
-def test_bounds_of_shares_must_be_in_order() -> None:
-    with pytest.raises(ConfigError, match="lowest, highest"):
-        Spectrum(share=(1.2, 0.2))

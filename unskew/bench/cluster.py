@@ -4,7 +4,6 @@
     driver    CPU seconds and bytes that a client of such a round costs the process that runs it
     actors    a larger cluster, simulated: actors that sleep instead of training, more of them than there are cores;
               clients a second by the number of actors, and of those the share that actors without a driver would do
-    sum       CPU seconds of the driver per reply, if it adds the replies itself, and if actors first add eight of them
 
 Each case has processes of its own: one that Ray runs in cannot be forked any more.  Actors, driver and Ray's servers
 share the cores here, so the clients a second are a lower bound of what a driver with a machine of its own hands out;
@@ -35,12 +34,11 @@ from unskew.bench.toolkit import (
 )
 from unskew.keys import Key
 from unskew.local.executor import PoolParts, untrained
-from unskew.local.ray import Packed, RayPool, connect, imported
+from unskew.local.ray import RayPool, imported
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.setup import WorkerSetup
 from unskew.machine import cores
 from unskew.protocol import Me, Sgd, SgdConfig
-from unskew.tree import Params
 
 ROUNDS: dict[str, float] = {"W2/b16/c100": 1.25, "W3/b50/c10": 1.1, "W4/b64/c10": 1.1}
 """Cases of `bench engine` that Ray and workers are compared in, and the most that Ray's rounds may take of theirs."""
@@ -50,16 +48,13 @@ SLEEP_S = 0.1
 CLIENTS_EACH = 12
 """Seconds that a client's training takes where actors sleep, and clients of a round for each actor."""
 
-CHUNK, REPLIES = 8, 64
-"""Replies that actors add before the driver does, and replies of the comparison."""
-
 STORE_MB = 1000
 
 
 def measure(
     repeats: int = 5, only: Sequence[str] = (), actors: Sequence[int] = ACTORS, say: Say = print
 ) -> list[BenchRow]:
-    """Measure, as rows of the benchmark's JSON; `only` names cases of `ROUNDS`, "actors" or "sum".
+    """Measure, as rows of the benchmark's JSON; `only` names cases of `ROUNDS`, or "actors".
 
     Raises:
         ConfigError: If one in `only` is not measured, or Ray is not installed.
@@ -68,7 +63,6 @@ def measure(
     parts: dict[str, Callable[[], list[BenchRow]]] = {
         **{case: partial(_rounds, case, repeats) for case in ROUNDS},
         "actors": lambda: [row for n in actors for row in in_a_process(partial(_sleeping, n, repeats), "actors")],
-        "sum": partial(_sums, repeats),
     }
     require_known(only, list(parts), "bench cluster")
     rows: list[BenchRow] = []
@@ -144,59 +138,3 @@ def _sleeping(actors: int, repeats: int) -> list[BenchRow]:
         {**row, "what": "clients_per_second", "value": rate, "unit": "1/s", **share},
         {**row, "what": "driver_cpu_per_client", "value": driver, "unit": "s"},
     ]
-
-
-# ---------------------------------------------------------------- sums
-class _Adder:
-    """Makes replies, and adds some."""
-
-    def reply(self, model: Packed) -> Packed:
-        return Packed.of(model.read(Params))
-
-    def add(self, *replies: Packed) -> Packed:
-        return Packed.of(_sum(replies))
-
-
-def _sum(replies: Sequence[Packed]) -> Params:
-    total: Params = {}
-    for reply in replies:
-        for name, tensor in reply.read(Params).items():
-            total[name] = total[name].add_(tensor) if name in total else tensor
-    return total
-
-
-def _sums(repeats: int) -> list[BenchRow]:
-    ray = imported()
-    world = random_clients(WORKLOADS["W2"], 2, Key(0) / "sum")
-    model = Packed.of(world.population.initial)
-    ways = {1: "added by the driver", CHUNK: f"actors add {CHUNK} each first"}
-    cpu: dict[str, list[float]] = {what: [] for what in ways.values()}
-    with threads(1):
-        connect("local", cores(), STORE_MB)
-        try:
-            adders = [ray.remote(_Adder).remote() for _ in range(cores())]
-
-            def added(chunk: int) -> float:
-                replies = [adders[i % len(adders)].reply.remote(model) for i in range(REPLIES)]
-                ray.wait(replies, num_returns=len(replies), fetch_local=False)
-                busy, began = time.process_time(), time.perf_counter()
-                if chunk > 1:
-                    parts = [replies[i : i + chunk] for i in range(0, REPLIES, chunk)]
-                    replies = [adders[i % len(adders)].add.remote(*part) for i, part in enumerate(parts)]
-                _sum([ray.get(one) for one in replies])
-                cpu[ways[chunk]].append(time.process_time() - busy)
-                return time.perf_counter() - began
-
-            times = take_turns({what: partial(added, chunk) for chunk, what in ways.items()}, repeats)
-        finally:
-            ray.shutdown()
-    case, driver = f"{REPLIES} replies of {world.model_bytes / 1e6:.1f} MB", ways[1]
-    rows: list[BenchRow] = []
-    for what, seconds in times.items():
-        least, base = min(cpu[what][1:]), min(cpu[driver][1:])
-        row = {"case": case, "what": "driver_cpu_per_reply", "contender": what, "value": least / REPLIES, "unit": "s"}
-        rows += [
-            seconds_row(case, "sum", seconds, contender=what),
-            {**row, "ratio": least / base, "against": driver},
-        ]
-    return rows

@@ -129,7 +129,7 @@ class TaskImagery:
         self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
     ) -> Tensor:
         """The embedding of each cluster of latents, (K, width), on the CPU."""
-        return priors.invert(self.prior, clusters, key, config=Inversion(steps, batch_size, lr)).embeddings.float()
+        return priors.invert(self.prior, clusters, key, config=Inversion(steps, batch_size, lr)).float()
 
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None

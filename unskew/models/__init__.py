@@ -10,6 +10,7 @@ global generator: construct under `Key.ambient`.
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unskew import references
@@ -22,61 +23,66 @@ if TYPE_CHECKING:
 
     from unskew.tasks.kind import TaskKind
 
-TABLE: dict[str, str] = {
-    "logistic": "unskew.models.linear:logistic",
-    "one_logit": "unskew.models.linear:one_logit",
-    "svm": "unskew.models.linear:svm",
-    "feddif_fcn_linear": "unskew.models.linear:feddif_fcn_linear",
-    "mlp": "unskew.models.mlp:mlp",
-    "fcn": "unskew.models.mlp:fcn",
-    "hcct_mlp": "unskew.models.mlp:hcct_mlp",
-    "lenet": "unskew.models.lenet:lenet",
-    "torch_cnn": "unskew.models.lenet:torch_cnn",
-    "cnn_w3": "unskew.models.lenet:cnn_w3",
-    "cnn_mnist": "unskew.models.feddw:cnn_mnist",
-    "cnn_cifar10": "unskew.models.feddw:cnn_cifar10",
-    "cnn_small": "unskew.models.cnn:cnn_small",
-    "feddif_cnn": "unskew.models.cnn:feddif_cnn",
-    "cnn_4": "unskew.models.cnn:cnn_4",
-    "cnn_w4": "unskew.models.cnn:cnn_w4",
-    "pfl_cnn": "unskew.models.cnn:pfl_cnn",
-    "digit_model": "unskew.models.digit:digit_model",
-    "lstm_rows": "unskew.models.recurrent:lstm_rows",
-    "bag_of_words": "unskew.models.bag:bag_of_words",
-    "bilstm": "unskew.models.recurrent:bilstm",
-    "char_lstm": "unskew.models.recurrent:char_lstm",
-    "resnet18": "unskew.models.resnet:resnet18",
-    "shufflenet": "unskew.models.shufflenet:shufflenet",
-    "mobilenet_v2": "unskew.models.mobilenet:mobilenet_v2",
+NETWORKS: dict[str, tuple[str, str]] = {
+    "logistic": ("linear:logistic", "one linear layer, softmax regression; any input"),
+    "one_logit": (
+        "linear:one_logit",
+        "logistic regression of two classes as FLamby starts it; two logits of opposite weights",
+    ),
+    "svm": ("linear:logistic", "one linear layer, trained with the multi-class margin loss; any input"),
+    "feddif_fcn_linear": (
+        "linear:logistic",
+        "FedDif's first code base: its 'FCN', one linear layer (the same network as logistic)",
+    ),
+    "mlp": ("mlp:mlp", "fully connected, one hidden layer of 64; any input"),
+    "fcn": ("mlp:fcn", "FedDif's FCN and workload W2: fully connected, two hidden layers of 200"),
+    "hcct_mlp": ("mlp:hcct_mlp", "HCCT on Fashion-MNIST: 784-64-10 with dropout 0.5"),
+    "lenet": ("cnn:lenet", "FedDif and FedDC on CIFAR: two 5x5 convolutions of 64, then 384 and 192; 32x32 and up"),
+    "torch_cnn": ("cnn:torch_cnn", "the CNN of the PyTorch tutorial (workload E); 32x32 and up"),
+    "cnn_w3": ("cnn:cnn_w3", "workload W3: 5x5 convolutions of 32 and 64, then 512; 32x32 and up"),
+    "cnn_mnist": ("cnn:cnn_mnist", "FedDW on MNIST: 5x5 convolutions of 10 and 20, then 256 and 128; 28x28 and up"),
+    "cnn_cifar10": (
+        "cnn:cnn_cifar10",
+        "FedDW on CIFAR-10: 5x5 convolutions of 6 and 16, then 256 and 128; 32x32 and up",
+    ),
+    "cnn_small": (
+        "cnn:cnn_small",
+        "two 3x3 convolutions of 16 and 32, then 64; plain, batch norm or group norm; 8x8 and up",
+    ),
+    "feddif_cnn": (
+        "cnn:feddif_cnn",
+        "FedDif's first code base on CIFAR-10: three 3x3 convolutions, then 256; 8x8 and up",
+    ),
+    "cnn_4": ("cnn:cnn_4", "HCCT on CIFAR-10: four 3x3 convolutions, then 500 with dropout 0.25; 8x8 and up"),
+    "cnn_w4": ("cnn:cnn_w4", "workload W4: the layers of cnn_4 without dropout; 8x8 and up"),
+    "pfl_cnn": (
+        "cnn:pfl_cnn",
+        "pfl-research on CIFAR-10 (workload A): 3x3 convolutions of 32 and 64, then 128; 32x32 and up",
+    ),
+    "digit_model": (
+        "cnn:digit_model",
+        "HCCT on Digit: three 5x5 convolutions, then 2048 and 512, batch or group norm; 4x4 and up",
+    ),
+    "lstm_rows": (
+        "recurrent:lstm_rows",
+        "FedDif's first code base on Fashion-MNIST: a two-layer LSTM over image rows; 2x2 and up",
+    ),
+    "bag_of_words": ("bag:bag_of_words", "the mean of a text's word vectors of 32, then linear; token ids"),
+    "bilstm": ("recurrent:bilstm", "FedDW on IMDB: an LSTM read both ways, its mean over a text's tokens; token ids"),
+    "char_lstm": ("recurrent:char_lstm", "next token at every position: vectors of 8 and an LSTM of 64; token ids"),
+    "resnet18": ("resnet:resnet18", "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up"),
+    "shufflenet": (
+        "shufflenet:shufflenet",
+        "FedDW: ShuffleNet of 2 groups, then 256 and 128, batch or group norm; 8x8 and up",
+    ),
+    "mobilenet_v2": (
+        "mobilenet:mobilenet_v2",
+        "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
+    ),
 }
+"""Our networks by name: where each is made, below `unskew.models`, and a line about it."""
 
-ABOUT: dict[str, str] = {
-    "logistic": "one linear layer, softmax regression; any input",
-    "one_logit": "logistic regression of two classes as FLamby starts it; two logits of opposite weights",
-    "svm": "one linear layer, trained with the multi-class margin loss; any input",
-    "feddif_fcn_linear": "FedDif's first code base: its 'FCN', one linear layer (the same network as logistic)",
-    "mlp": "fully connected, one hidden layer of 64; any input",
-    "fcn": "FedDif's FCN and workload W2: fully connected, two hidden layers of 200",
-    "hcct_mlp": "HCCT on Fashion-MNIST: 784-64-10 with dropout 0.5",
-    "lenet": "FedDif and FedDC on CIFAR: two 5x5 convolutions of 64, then 384 and 192; 32x32 and up",
-    "torch_cnn": "the CNN of the PyTorch tutorial (workload E); 32x32 and up",
-    "cnn_w3": "workload W3: 5x5 convolutions of 32 and 64, then 512; 32x32 and up",
-    "cnn_mnist": "FedDW on MNIST: 5x5 convolutions of 10 and 20, then 256 and 128; 28x28 and up",
-    "cnn_cifar10": "FedDW on CIFAR-10: 5x5 convolutions of 6 and 16, then 256 and 128; 32x32 and up",
-    "cnn_small": "two 3x3 convolutions of 16 and 32, then 64; plain, batch norm or group norm; 8x8 and up",
-    "feddif_cnn": "FedDif's first code base on CIFAR-10: three 3x3 convolutions, then 256; 8x8 and up",
-    "cnn_4": "HCCT on CIFAR-10: four 3x3 convolutions, then 500 with dropout 0.25; 8x8 and up",
-    "cnn_w4": "workload W4: the layers of cnn_4 without dropout; 8x8 and up",
-    "pfl_cnn": "pfl-research on CIFAR-10 (workload A): 3x3 convolutions of 32 and 64, then 128; 32x32 and up",
-    "digit_model": "HCCT on Digit: three 5x5 convolutions, then 2048 and 512, batch or group norm; 4x4 and up",
-    "lstm_rows": "FedDif's first code base on Fashion-MNIST: a two-layer LSTM over image rows; 2x2 and up",
-    "bag_of_words": "the mean of a text's word vectors of 32, then linear; token ids",
-    "bilstm": "FedDW on IMDB: an LSTM read both ways, its mean over a text's tokens; token ids",
-    "char_lstm": "next token at every position: vectors of 8 and an LSTM of 64; token ids",
-    "resnet18": "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up",
-    "shufflenet": "FedDW: ShuffleNet of 2 groups, then 256 and 128, batch or group norm; 8x8 and up",
-    "mobilenet_v2": "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
-}
+TABLE: dict[str, str] = {name: f"unskew.models.{place}" for name, (place, _) in NETWORKS.items()}
 
 MODELS = Registry(
     "model",
@@ -85,7 +91,7 @@ MODELS = Registry(
     "a torch.nn.Module class, or a function annotated to return one, as in def net(input_shape, num_classes) -> "
     "nn.Module",
     lambda target: references.makes(references.is_network, target) or references.is_own_factory(target),
-    about=ABOUT,
+    about={name: about for name, (_, about) in NETWORKS.items()},
     made_later=True,
 )
 
@@ -234,6 +240,6 @@ def _hints(factory: "Callable[..., nn.Module]") -> dict[str, Any]:
     from unskew import schema  # a tenth of a second, which listing names does not need
 
     try:
-        return schema.hints(factory)
+        return schema.hints(factory.func if isinstance(factory, partial) else factory)
     except (NameError, TypeError):
         return {}

@@ -61,26 +61,25 @@ class Words(nn.Module):
 
 
 @final
-class BothWays(nn.Module):
-    """A bidirectional LSTM layer: (B, L, size) to every step's output, forward beside backward, (B, L, 2 hidden)."""
+class Reader(nn.Module):
+    """LSTM layers that read a sequence (B, L, size): every step's output, (B, L, hidden); twice that if both ways."""
 
-    def __init__(self, size: int, hidden: int) -> None:
+    def __init__(self, size: int, hidden: int, layers: int = 1, both_ways: bool = False) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(size, hidden, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(size, hidden, layers, batch_first=True, bidirectional=both_ways)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, L, 2 hidden)."""
-        steps: Tensor
-        steps, _ = self.lstm(x)
-        return steps
+        """Outputs of the top layer."""
+        out: Tensor = self.lstm(x)[0]
+        return out
 
 
 @final
 class MeanOverSteps(nn.Module):
-    """(B, L, d) to (B, d)."""
+    """(B, L, d) to (B, d): the mean over the steps, padding included."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean over the steps, padding included."""
+        """The mean."""
         return x.mean(1)
 
 
@@ -113,7 +112,7 @@ def bilstm(
     body = stack(
         words=Words(words, embedding, length),
         dropout1=dropout_layer(dropout),
-        lstm=BothWays(embedding, hidden),
+        lstm=Reader(embedding, hidden, both_ways=True),
         dropout2=dropout_layer(dropout),
         fc1=nn.Linear(2 * hidden, hidden),
         relu1=nn.ReLU(),
@@ -121,19 +120,6 @@ def bilstm(
         fc2=nn.Linear(hidden, hidden),
     )
     return Network(body, nn.Linear(hidden, num_classes, bias=head_bias))
-
-
-class Forward(nn.Module):
-    """Read a sequence (B, L, width) from its start: what is known at each step, (B, L, hidden)."""
-
-    def __init__(self, width: int, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(width, hidden, layers, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The top layer's state at each step."""
-        out: Tensor = self.lstm(x)[0]
-        return out
 
 
 def char_lstm(
@@ -158,7 +144,7 @@ def char_lstm(
         raise ConfigError(f"model char_lstm reads token ids of shape (length,), got {input_shape}")
     body = stack(
         words=Words(num_classes, embedding, None),
-        lstm=Forward(embedding, hidden, layers),
+        lstm=Reader(embedding, hidden, layers),
         dropout=dropout_layer(dropout),
     )
     return Network(body, nn.Linear(hidden, num_classes, bias=head_bias))

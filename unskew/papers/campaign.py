@@ -22,7 +22,6 @@
     [[claims]]
     reproduce = "hcct/table2"                  # or a whole reproduction, at a scale
     scale = "paper"
-    hours = 0.75
 
 An *arm* is one method of one experiment under one seed, addressed by a hash of what it runs: whatever claims ask for
 it, it runs once (`unskew.papers.campaign_run`).
@@ -32,12 +31,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Gt, MinLen
 
 from unskew import schema
 from unskew.errors import ConfigError, did_you_mean
@@ -78,7 +77,7 @@ class Comparison:
     above: str
     below: str
     metric: str | None = None
-    rule: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rule: dict[str, Any] = field(default_factory=dict)
     by: float = 0.0
     within: Annotated[float, Gt(0.0)] | None = None
     page: str | None = None
@@ -90,17 +89,15 @@ class Whole:
 
     Attributes:
         reproduce: Its name, as in `unskew list reproductions`.
-        scale: small or paper.
+        scale: Its size.
         text: A remark on it.
-        hours: What it will cost, as far as known before it has run.
         changes: Settings laid over those of the paper's file.
     """
 
     reproduce: str
-    scale: str = "small"
+    scale: Literal["small", "paper"] = "small"
     text: str = ""
-    hours: Annotated[float, Ge(0.0)] | None = None
-    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -115,14 +112,14 @@ class Arm:
 
     Attributes:
         label: What the campaign calls it.
-        size: The experiment that it belongs to: arms of one cost about the same.
+        setting: The experiment that it belongs to.
         address: Hash of what it runs.
         experiment: The experiment with this method alone, called LABEL, and seed 0.
         needs_all: The data set that has to be whole, since it runs at a paper's size; empty if none has to be.
     """
 
     label: str
-    size: str
+    setting: str
     address: str
     experiment: Experiment
     needs_all: str = ""
@@ -130,17 +127,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class Planned:
-    """A comparison with its arms and its rule."""
+    """A comparison with its arms, the one above first, and its rule."""
 
     claim: Comparison
-    above: Arm
-    below: Arm
+    arms: tuple[Arm, Arm]
     rule: UntilDecided
-
-    @property
-    def arms(self) -> tuple[Arm, Arm]:
-        """Return both arms."""
-        return self.above, self.below
 
 
 @dataclass(frozen=True)
@@ -157,9 +148,9 @@ class _File:
     """The file as it is written."""
 
     title: str
-    claims: list[dict[str, Any]]
-    experiments: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    rule: dict[str, Any] = dataclasses.field(default_factory=lambda: {"until": 0.5, "most": 30})
+    claims: Annotated[list[dict[str, Any]], MinLen(1)]
+    experiments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rule: dict[str, Any] = field(default_factory=lambda: {"until": 0.5, "most": 30})
 
 
 def load(path: Path, data_dir: Path | None = None, cores: int = 1) -> Campaign:
@@ -173,105 +164,77 @@ def load(path: Path, data_dir: Path | None = None, cores: int = 1) -> Campaign:
     Raises:
         ConfigError: If the file is no campaign; names claim and setting.
     """
+    from unskew.papers import REPRODUCTIONS
+
     where = str(path)
     file: _File = schema.build(_File, config.read_toml(path), "", where, owner="a campaign")
-    if not file.claims:
-        raise ConfigError(f"claims must name at least one{schema.in_file(where)}")
     tables = {name: _table(name, raw, data_dir, where) for name, raw in file.experiments.items()}
+
+    def arm(claim: Comparison, label: str, place: str) -> Arm:
+        own = _named(tables[claim.experiment]["methods"], label, place, where)
+        method = {"name": label, **own, "label": LABEL}
+        fixed = {"methods": [method], "name": LABEL, "seeds": [0], "runtime": _runtime(cores)}
+        with schema.errors_at(f"experiments.{claim.experiment}", where):
+            # The user's own file may name code, as `unskew run` has it.
+            experiment = config.parse({**tables[claim.experiment], **fixed}, allow_code=True)
+        raw = file.experiments[claim.experiment]
+        whole = "paper" in raw and raw.get("scale", "paper") == "paper"
+        data = experiment.task.data if whole else ""
+        return Arm(label, claim.experiment, address(experiment), experiment, data)
+
     claims: list[Planned | Whole] = []
     for i, raw in enumerate(file.claims):
         place = f"claims.{i}"
         if "reproduce" in raw:
-            whole: Whole = schema.build(Whole, raw, place, where, owner="a reproduction's claim")
-            _check_whole(whole, place, where)
-            claims.append(whole)
+            claims.append(schema.build(Whole, raw, place, where, owner="a reproduction's claim"))
+            with schema.errors_at(f"{place}.reproduce", where):
+                REPRODUCTIONS.check(raw["reproduce"])
             continue
         claim: Comparison = schema.build(Comparison, raw, place, where, owner="a claim")
-        if claim.experiment not in tables:
-            near = did_you_mean(claim.experiment, list(tables))
-            raise ConfigError(
-                f"{place}.experiment: there is no [experiments.{claim.experiment}]{near}{schema.in_file(where)}"
-            )
+        _named(tables, claim.experiment, f"{place}.experiment", where)
         if claim.above == claim.below:
             raise ConfigError(f"{place} compares {claim.above} with itself{schema.in_file(where)}")
         rule = schema.build(UntilDecided, {**file.rule, **claim.rule}, f"{place}.rule", where, owner="a rule")
-        above, below = (
-            _arm(claim, side, tables, file.experiments, cores, f"{place}.{side}", where) for side in ("above", "below")
-        )
-        claims.append(Planned(claim, above, below, rule))
+        arms = arm(claim, claim.above, f"{place}.above"), arm(claim, claim.below, f"{place}.below")
+        claims.append(Planned(claim, arms, rule))
     return Campaign(path.stem, file.title, tuple(claims))
 
 
-def _check_whole(whole: Whole, place: str, where: str) -> None:
-    from unskew.papers import REPRODUCTIONS
+def _named(table: Mapping[str, Any], name: str, place: str, where: str) -> Any:
+    """The entry of this name.
 
-    with schema.errors_at(f"{place}.reproduce", where):
-        REPRODUCTIONS.check(whole.reproduce)
-    if whole.scale not in toolkit.SCALES:
+    Raises:
+        ConfigError: If there is none; lists those there are.
+    """
+    if name not in table:
+        known = list(table)
         raise ConfigError(
-            f"{place}.scale must be one of {', '.join(toolkit.SCALES)}, got {whole.scale!r}{schema.in_file(where)}"
+            f"{place}: there is no {name!r}{did_you_mean(name, known)}; there are {', '.join(known) or 'none'}"
+            f"{schema.in_file(where)}"
         )
-
-
-_OF_A_PAPER = ("paper", "scale", "ground", "setting")
+    return table[name]
 
 
 def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None, where: str) -> dict[str, Any]:
     """An experiment's settings, those of a paper's file below its own."""
-    place, own = f"experiments.{name}", {k: v for k, v in raw.items() if k not in _OF_A_PAPER}
-    if "paper" not in raw:
-        table = toolkit.merged(own)
-    else:
-        path = toolkit.FOLDER / f"{raw['paper']}.toml"
-        if not path.is_file():
-            raise ConfigError(f"{place}.paper: there is no {path.name} among the papers{schema.in_file(where)}")
-        file = config.read_toml(path)
+    place, own = (
+        f"experiments.{name}",
+        {k: v for k, v in raw.items() if k not in ("paper", "scale", "ground", "setting")},
+    )
+    layers: list[Mapping[str, Any]] = []
+    if "paper" in raw:
+        file = config.read_toml(toolkit.FOLDER / f"{raw['paper']}.toml")
         settings = toolkit.merged(file, file.get(raw.get("scale", "paper"), {}))
-        layers = [settings["experiment"]]
-        for key, tables in (("ground", "grounds"), ("setting", "settings")):
+        layers.append(settings["experiment"])
+        for key in ("ground", "setting"):
             if key in raw:
-                if raw[key] not in settings.get(tables, {}):
-                    known = ", ".join(settings.get(tables, {}))
-                    raise ConfigError(
-                        f"{place}.{key}: {path.name} has no {raw[key]!r}, but {known}{schema.in_file(where)}"
-                    )
-                layers.append(settings[tables][raw[key]])
-        table = toolkit.merged(*layers, own)
-    if "draw" in table:
-        raise ConfigError(
-            f"{place}: at this scale {raw['paper']} draws examples, which a campaign does not"
-            f'{schema.in_file(where)}; use scale = "paper", or reproduce = "{raw["paper"]}/..."'
-        )
-    if not isinstance(table.get("methods"), Mapping):
-        raise ConfigError(f"{place}.methods must be a table of methods by label{schema.in_file(where)}")
-    for key in ("seeds", "seed", "name", "runtime"):
-        if key in table:
-            raise ConfigError(f"{place}.{key} is the campaign's to say; leave it out{schema.in_file(where)}")
-    if data_dir is not None and isinstance(table.get("task"), Mapping):
-        table["task"] = {**table["task"], "data_dir": str(data_dir.resolve())}
-    return table
-
-
-def _arm(
-    claim: Comparison,
-    side: str,
-    tables: Mapping[str, Mapping[str, Any]],
-    written: Mapping[str, Mapping[str, Any]],
-    cores: int,
-    place: str,
-    where: str,
-) -> Arm:
-    size, label = claim.experiment, str(getattr(claim, side))
-    table = tables[size]
-    if label not in table["methods"]:
-        near = did_you_mean(label, list(table["methods"]))
-        raise ConfigError(f"{place}: experiments.{size} has no method {label!r}{near}{schema.in_file(where)}")
-    method = {"name": label, **table["methods"][label], "label": LABEL}
-    raw = {**table, "methods": [method], "name": LABEL, "seeds": [0], "runtime": _runtime(cores)}
-    with schema.errors_at(f"experiments.{size}", where):
-        experiment = config.parse(raw, allow_code=True)  # the user's own file, as `unskew run` has it
-    at_paper_size = "paper" in written[size] and written[size].get("scale", "paper") == "paper"
-    return Arm(label, size, address(experiment), experiment, experiment.task.data if at_paper_size else "")
+                layers.append(_named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}", where))
+    table = toolkit.merged(*layers, own)
+    if said := [key for key in ("seeds", "seed", "name", "runtime") if key in table]:
+        raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out{schema.in_file(where)}")
+    if data_dir is not None:
+        table = toolkit.merged(table, {"task": {"data_dir": str(data_dir.resolve())}})
+    return {"methods": {}, **table}
 
 
 def _runtime(cores: int) -> dict[str, Any]:

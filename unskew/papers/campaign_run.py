@@ -7,14 +7,14 @@ sequence of `unskew.run.decide`.  What arms have come to is in the queue; of it 
     arms/ADDRESS/seed-0/      the run of an arm under a seed
     reproductions/ADDRESS/    the runs of a whole reproduction
     results/ADDRESS/          its result
-    STATUS.md, status.json    claims decided, cost so far and to come; written after every arm
+    STATUS.md, status.json    claims decided, and what they cost; written after every arm
 """
 
 import dataclasses
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -75,35 +75,11 @@ class Outcome:
         return next((m.scale for m in self.measures if m.name in parts), 1.0)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The standing of a comparison; differences are in points, or in the metric's own unit if that is not a percentage.
-
-    Attributes:
-        last, fifth: Differences of the last round and of the mean of the last fifth of evaluations, seed by seed.
-        verdict: holds, does not hold, undecided or diverged; empty while seeds are to be run.
-        why: Reason for which it has no more seeds to run.
-    """
-
-    last: tuple[float, ...]
-    fifth: tuple[float, ...]
-    verdict: str = ""
-    why: str = ""
-
-
-# ---------------------------------------------------------------- cells
 def arm_cell(arm: Arm, seed: int) -> QueuedCell:
     """The cell of an arm under a seed."""
     experiment = config.to_toml(dataclasses.replace(arm.experiment, seeds=(seed,)))
-    folder = f"arms/{arm.address}/seed-{seed}"
-    return QueuedCell(
-        {"experiment": experiment, "folder": folder, "needs_all": arm.needs_all}, name=f"{arm.address}/{seed}"
-    )
-
-
-def whole_cell(whole: Whole) -> QueuedCell:
-    """The cell of a whole reproduction."""
-    return QueuedCell({"whole": dataclasses.asdict(whole)}, name=whole.address)
+    asked = {"experiment": experiment, "folder": f"arms/{arm.address}/seed-{seed}", "needs_all": arm.needs_all}
+    return QueuedCell(asked, name=f"{arm.address}/{seed}")
 
 
 @dataclass(eq=False)
@@ -146,11 +122,6 @@ class CampaignWork(RunWork):
         return {"seconds": seconds, "curves": curves, "measures": measures}
 
 
-def result_of(whole: Whole, folder: Path) -> Path:
-    """The file with a reproduction's result."""
-    return folder / "results" / whole.address / whole.reproduce / whole.scale / "result.json"
-
-
 def known(folder: Path) -> Queue:
     """The state of the campaign in a folder."""
     return Queue(folder / QUEUE if (folder / QUEUE).exists() else None)
@@ -170,6 +141,22 @@ def outcome_of(kept: Queue, arm: Arm, seed: int) -> Outcome | None:
 
 
 # ---------------------------------------------------------------- claims
+@dataclass(frozen=True)
+class Standing:
+    """The standing of a comparison; differences are in points, or in the metric's own unit if that is not a percentage.
+
+    Attributes:
+        last, fifth: Differences of the last round and of the mean of the last fifth of evaluations, seed by seed.
+        verdict: holds, does not hold, undecided or diverged; empty while seeds are to be run.
+        why: Reason for which it has no more seeds to run.
+    """
+
+    last: tuple[float, ...]
+    fifth: tuple[float, ...]
+    verdict: str = ""
+    why: str = ""
+
+
 def standing(planned: Planned, kept: Queue) -> Standing:
     """The standing of a comparison by the arms that have run, seed by seed.
 
@@ -180,22 +167,22 @@ def standing(planned: Planned, kept: Queue) -> Standing:
     last: list[float] = []
     fifth: list[float] = []
     for seed in rule.seeds:
-        above, below = (outcome_of(kept, arm, seed) for arm in planned.arms)
-        for arm, outcome in zip(planned.arms, (above, below), strict=True):
+        outcomes = [(arm, outcome_of(kept, arm, seed)) for arm in planned.arms]
+        for arm, outcome in outcomes:
             if outcome is not None and outcome.diverged:
                 return Standing(tuple(last), tuple(fifth), "diverged", f"{arm.label}, {outcome.diverged}")
-        if above is None or below is None:
+        ran = [(arm, outcome) for arm, outcome in outcomes if outcome is not None]
+        if len(ran) < 2:
             return Standing(tuple(last), tuple(fifth))
-        metric, scale = above.metric(claim), above.scale(claim)
-        for arm, outcome in zip(planned.arms, (above, below), strict=True):
+        metric, scale = ran[0][1].metric(claim), ran[0][1].scale(claim)
+        for arm, outcome in ran:
             if metric not in outcome.curves:
                 raise ConfigError(f"{claim.text!r}: {arm.label} has no {metric}, but {', '.join(outcome.curves)}")
-        a, b = above.curves[metric], below.curves[metric]
+        a, b = (outcome.curves[metric] for _, outcome in ran)
         for values, pick in ((last, last_value), (fifth, mean_of_last)):
             values += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
         values = last if rule.metric == "last_round" else fifth
-        percent = above.scale(claim) == 100.0
-        if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent)):
+        if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent=scale == 100.0)):
             return Standing(tuple(last), tuple(fifth), *verdict)
     return Standing(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
 
@@ -252,12 +239,14 @@ def run(
 
         def decided(number: int, claim: Planned | Whole) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
             if isinstance(claim, Whole):
-                yield [whole_cell(claim)]
+                yield [QueuedCell({"whole": dataclasses.asdict(claim)}, name=claim.address)]
             else:
                 for seed in claim.rule.seeds:
                     if not standing(claim, kept).verdict:
                         yield [arm_cell(arm, seed) for arm in claim.arms]
-            say(f"{number}/{len(campaign.claims)}: {_outcome_of(claim, kept)}")
+            row = _row(claim, kept)
+            evidence = "" if isinstance(claim, Whole) else f": {_evidence(_scored(claim, standing(claim, kept)))}"
+            say(f"{number}/{len(campaign.claims)}: [{row['verdict']}] {row['text']}{evidence}")
 
         def ended(cell: QueuedCell, outcome: Any) -> None:
             write_status(campaign, kept, folder)
@@ -268,17 +257,8 @@ def run(
         return write_status(campaign, kept, folder)
 
 
-def _outcome_of(claim: Planned | Whole, kept: Queue) -> str:
-    if isinstance(claim, Whole):
-        return f"{claim.reproduce} ({claim.scale}): {_counts(claim, kept)}"
-    at = standing(claim, kept)
-    scored = at.last if claim.rule.metric == "last_round" else at.fifth
-    return f"[{at.verdict}] {claim.claim.text}: {_evidence(scored)}"
-
-
-def _counts(whole: Whole, kept: Queue) -> str:
-    verdicts = kept.known[whole.address]["holds"]
-    return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not, {verdicts.count('undecided')} are undecided"
+def _scored(planned: Planned, at: Standing) -> tuple[float, ...]:
+    return at.last if planned.rule.metric == "last_round" else at.fifth
 
 
 def _evidence(differences: Sequence[float]) -> str:
@@ -292,103 +272,70 @@ def _evidence(differences: Sequence[float]) -> str:
 
 
 # ---------------------------------------------------------------- the status
+def _ran(planned: Planned, kept: Queue) -> dict[tuple[str, int], Outcome]:
+    """What has run of a comparison's arms, by address and seed."""
+    every = {(arm.address, seed): outcome_of(kept, arm, seed) for arm in planned.arms for seed in planned.rule.seeds}
+    return {key: outcome for key, outcome in every.items() if outcome is not None}
+
+
+def _row(claim: Planned | Whole, kept: Queue) -> dict[str, Any]:
+    if isinstance(claim, Whole):
+        done, verdict = kept.known.get(claim.address), ""
+        if done is not None:
+            n = Counter(done["holds"])
+            verdict = f"{n[True]} hold, {n[False]} do not, {n['undecided']} are undecided"
+        text = f"reproduction {claim.reproduce}, {claim.scale}{': ' * bool(claim.text)}{claim.text}"
+        return {"text": text, "verdict": verdict, "spent_s": done["seconds"] if done else 0.0}
+    at = standing(claim, kept)
+    return {
+        "text": claim.claim.text,
+        "experiment": claim.claim.experiment,
+        "arms": [arm.address for arm in claim.arms],
+        "verdict": at.verdict,
+        "why": at.why,
+        "last_round": list(at.last),
+        "last_fifth": list(at.fifth),
+        "spent_s": sum(outcome.seconds for outcome in _ran(claim, kept).values()),
+    }
+
+
 def to_json(campaign: Campaign, kept: Queue) -> dict[str, Any]:
-    """The campaign's state; seconds to come are at least and at most so many, None where that is not known yet.
-
-    An arm costs what it has cost under other seeds, or what arms of its experiment have cost.
-    """
-    planned = [c for c in campaign.claims if isinstance(c, Planned)]
-    arms = {(arm.address, seed): arm for c in planned for arm in c.arms for seed in c.rule.seeds}
-    spent = {key: o.seconds for key, arm in arms.items() if (o := outcome_of(kept, arm, key[1])) is not None}
-
-    def cost(arm: Arm) -> float | None:
-        own = [s for (address, _), s in spent.items() if address == arm.address]
-        alike = own or [s for key, s in spent.items() if arms[key].size == arm.size]
-        return fmean(alike) if alike else None
-
-    claims: list[dict[str, Any]] = []
-    whole_s: dict[str, float] = {}
-    least: dict[Any, float | None] = {}
-    most: dict[Any, float | None] = {}
-    for i, claim in enumerate(campaign.claims):
-        soon: dict[Any, float | None] = {}
-        later: dict[Any, float | None] = {}
-        if isinstance(claim, Planned):
-            at, rule = standing(claim, kept), claim.rule
-            fewest = max(rule.least, decide.FIRST if claim.claim.within is None else 2, len(at.last) + 1)
-            for n, seed in enumerate(rule.seeds if not at.verdict else ()):
-                for arm in claim.arms:
-                    if (key := (arm.address, seed)) not in spent:
-                        later[key] = cost(arm)
-                        soon |= {key: later[key]} if n < fewest else {}
-            mine = sum(spent.get((arm.address, seed), 0.0) for arm in claim.arms for seed in rule.seeds)
-            row: dict[str, Any] = {
-                "text": claim.claim.text,
-                "experiment": claim.claim.experiment,
-                "arms": [arm.address for arm in claim.arms],
-                "verdict": at.verdict,
-                "why": at.why,
-                "last_round": list(at.last),
-                "last_fifth": list(at.fifth),
-            }
-        else:
-            done = claim.address in kept.known
-            mine = kept.known[claim.address]["seconds"] if done else 0.0
-            whole_s[claim.address] = mine
-            soon = later = {} if done else {i: None if claim.hours is None else 3600.0 * claim.hours}
-            verdict = _counts(claim, kept) if done else ""
-            row = {"text": claim.text, "reproduce": claim.reproduce, "scale": claim.scale, "verdict": verdict}
-        least |= soon
-        most |= later
-        claims.append({**row, "spent_s": mine, "least_s": _total(soon.values()), "most_s": _total(later.values())})
+    """The campaign's state; an arm that several claims share counts once in the sum of seconds."""
+    claims = [_row(claim, kept) for claim in campaign.claims]
+    arms: dict[tuple[str, int], Outcome] = {}
+    for claim in campaign.claims:
+        arms |= _ran(claim, kept) if isinstance(claim, Planned) else {}
+    wholes = sum(row["spent_s"] for row in claims if "arms" not in row)
     return {
         "title": campaign.title,
         "claims": claims,
         "done": sum(bool(row["verdict"]) for row in claims),
         "decided": sum(row["verdict"] not in ("", "undecided", "diverged") for row in claims),
-        "spent_s": sum(spent.values()) + sum(whole_s.values()),
-        "least_s": _total(least.values()),
-        "most_s": _total(most.values()),
+        "spent_s": sum(outcome.seconds for outcome in arms.values()) + wholes,
     }
 
 
-def _total(costs: Iterable[float | None]) -> float | None:
-    """The sum; None if one is not known."""
-    known = list(costs)
-    return None if None in known else float(sum(c for c in known if c is not None))
-
-
 def markdown(campaign: Campaign, kept: Queue) -> str:
-    """The status as a page: claims decided, cost so far and to come."""
+    """The status as a page."""
     state = to_json(campaign, kept)
     lines = [
         f"# {campaign.title}",
         "",
         f"{state['done']} of {len(campaign.claims)} claims are done, {state['decided']} decided; "
-        f"{duration(state['spent_s'])} so far; to come: {_range(state)}.  Differences are points where the metric is "
-        "shown in percent, with a 95 % confidence sequence, which pays for a look after every seed.  An arm that "
-        "several claims share is run once, and counted once in these sums.",
+        f"{duration(state['spent_s'])} so far.  Differences are points where the metric is shown in percent, with a "
+        "95 % confidence sequence, which pays for a look after every seed.",
         "",
-        "| | claim | verdict | seeds | last round | mean of the last fifth | cost so far | to come |",
-        "|---:|---|---|---:|---|---|---:|---:|",
+        "| | claim | verdict | seeds | last round | mean of the last fifth | cost |",
+        "|---:|---|---|---:|---|---|---:|",
     ]
     for i, row in enumerate(state["claims"], start=1):
         verdict = f"{row['verdict'] or 'open'}{': ' + in_markdown(row['why']) if row.get('why') else ''}"
-        text, numbers = row["text"], "– | – | –"
-        if "reproduce" in row:
-            text = f"reproduction {row['reproduce']}, {row['scale']}{': ' + text if text else ''}"
-        else:
-            of = (_evidence(row[key]) for key in ("last_round", "last_fifth"))
-            numbers = " | ".join((str(len(row["last_round"])), *of))
-        lines.append(f"| {i} | {text} | {verdict} | {numbers} | {duration(row['spent_s'])} | {_range(row)} |")
+        numbers = ["–"] * 3
+        if "arms" in row:
+            numbers = [str(len(row["last_round"])), *(_evidence(row[key]) for key in ("last_round", "last_fifth"))]
+        cost = duration(row["spent_s"])
+        lines.append(f"| {' | '.join((str(i), row['text'], verdict, *numbers, cost))} |")
     return "\n".join([*lines, ""])
-
-
-def _range(row: Mapping[str, Any]) -> str:
-    least, most = row["least_s"], row["most_s"]
-    if least is None or most is None:
-        return "not known yet"
-    return duration(most) if least == most else f"{duration(least)} to {duration(most)}"
 
 
 def write_status(campaign: Campaign, kept: Queue, folder: Path) -> Path:
@@ -410,10 +357,11 @@ def keep(campaign: Campaign, folder: Path, root: Path) -> Iterator[Path]:
     wholes = [c for c in campaign.claims if isinstance(c, Whole)]
     times = Counter((w.reproduce, w.scale) for w in wholes)
     for whole in wholes:
-        if (done := result_of(whole, folder)).exists() and times[whole.reproduce, whole.scale] == 1:
+        done = folder / "results" / whole.address / whole.reproduce / whole.scale
+        if (done / "result.json").exists() and times[whole.reproduce, whole.scale] == 1:
             page = root / whole.reproduce / whole.scale
             shutil.rmtree(page, ignore_errors=True)
-            shutil.copytree(done.parent, page)
+            shutil.copytree(done, page)
             overview.write(root)
             yield page
 
@@ -430,28 +378,26 @@ def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
 def _result(name: str, title: str, planned: Sequence[Planned], kept: Queue) -> Result:
     rows: list[Row] = []
     claims: list[Claim] = []
-    spent: dict[tuple[str, int], float] = {}
+    ran: dict[tuple[str, int], Outcome] = {}
     for p in planned:
         at = standing(p, kept)
-        claims.append(
-            Claim(
-                p.claim.text,
-                {"holds": True, "does not hold": False}.get(at.verdict),
-                f"last round {_evidence(at.last)}, mean of the last fifth {_evidence(at.fifth)}, decided "
-                f"by the {'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence "
-                f"{'over' if len(at.last) >= decide.FIRST else f'from {decide.FIRST} seeds on, here'} "
-                f"{len(at.last)} seeds{'; ' + at.why if at.why else ''}",
-                at.why == LEVEL_WORDS,
-            )
+        evidence = (
+            f"last round {_evidence(at.last)}, mean of the last fifth {_evidence(at.fifth)}, decided by the "
+            f"{'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence "
+            f"{'over' if len(at.last) >= decide.FIRST else f'from {decide.FIRST} seeds on, here'} {len(at.last)} seeds"
+            f"{'; ' + at.why if at.why else ''}"
         )
+        holds = {"holds": True, "does not hold": False}.get(at.verdict)
+        claims.append(Claim(p.claim.text, holds, evidence, at.why == LEVEL_WORDS))
+        own = {key: outcome for key, outcome in _ran(p, kept).items() if not outcome.diverged}
+        ran |= own
         for arm in p.arms:
-            ran = {s: o for s in p.rule.seeds if (o := outcome_of(kept, arm, s)) is not None and not o.diverged}
-            for ending, of in (("", last_value), (".mean_last_fifth", mean_of_last)) if ran else ():
-                metric = next(iter(ran.values())).metric(p.claim)
-                values = [value for o in ran.values() if (value := of(o.curves[metric])) is not None]
-                row = over_seeds(arm.label, arm.size, f"{metric}{ending}", values)
+            mine = [outcome for (where, _), outcome in own.items() if where == arm.address]
+            for ending, pick in (("", last_value), (".mean_last_fifth", mean_of_last)) if mine else ():
+                metric = mine[0].metric(p.claim)
+                values = [value for o in mine if (value := pick(o.curves[metric])) is not None]
+                row = over_seeds(arm.label, arm.setting, f"{metric}{ending}", values)
                 rows += [row] if row not in rows else []
-            spent |= {(arm.address, seed): o.seconds for seed, o in ran.items()}
-    seeds = tuple(sorted({seed for _, seed in spent}))
+    seeds, seconds = tuple(sorted({seed for _, seed in ran})), sum(o.seconds for o in ran.values())
     about = f"{title}. Seeds were added until each claim was decided; a confidence sequence pays for the looks."
-    return Result(name, "campaign", sum(spent.values()), tuple(rows), tuple(claims), about, seeds=seeds)
+    return Result(name, "campaign", seconds, tuple(rows), tuple(claims), about, seeds=seeds)

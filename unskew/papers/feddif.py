@@ -175,8 +175,7 @@ def subframes(request: ReproductionRequest) -> Result:
             info = {t: info for t, (info, _) in enumerate(record, 1)}
             training = traffic.training(name, seed, transfers, info=info)
             costs = radio.price([training], preset.channel, preset.spectrum, preset.energy, "feddif_subframes")
-            spent = [sum(c.subframes.values()) for c in costs if c.subframes is not None]
-            values[name].append(float(np.mean(spent)))
+            values[name].append(float(np.mean([c.whole("subframes") for c in costs])))
             if name in hops:
                 hops[name].append(float(np.mean([(f.iterations or 1) - 1 for f in info.values()])))
         request.callback.note(f"seed {seed}: {values['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")

@@ -8,12 +8,11 @@ Error      the paper's utility loss: 1 - accuracy on test images of all labels, 
            `error.server` is that of the server's classifier, trained only on data from the clients.
 xi         average entanglement of five clients; the value reached with whole images is shown beside the one asked for.
            Base distributions are labels at `small`, CIFAR-100's subclasses at `paper`.
-Numbers    bytes of our wire over four, headers and labels included.
 """
 
 import importlib.util
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +36,7 @@ from unskew.info import Embeddings
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.claims import LEVEL, Claim, counted, decide, ordered, paired, within
-from unskew.papers.result import Result, Row, over_seeds, plot
+from unskew.papers.result import Result, plot
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
@@ -193,9 +192,6 @@ def voted(task: Mapping[str, Any], data: Dataset, file: Path) -> float:
 
 
 # ---------------------------------------------------------------- runs and their numbers
-GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accuracy.mean"
-
-
 def at_xi(
     draft: Draft, folder: str, ground: Mapping[str, Any], xi: float, *layers: Mapping[str, Any]
 ) -> tuple[Experiment, History]:
@@ -210,9 +206,12 @@ def at_xi(
     return compared, draft.complete(compared, folder)
 
 
-def run_parts(draft: Draft, ground: Mapping[str, Any], where: str, xi: float) -> dict[str, History]:
+def run_parts(draft: Draft, ground: Mapping[str, Any], where: str, xi: float) -> Iterable[History]:
     """The reproduction's parts at one xi, each in a run of its own."""
-    return {part: at_xi(draft, f"{where}-{part}", ground, xi, layer)[1] for part, layer in draft["parts"].items()}
+    return [at_xi(draft, f"{where}-xi-{xi:g}-{part}", ground, xi, layer)[1] for part, layer in draft["parts"].items()]
+
+
+GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accuracy.mean"
 
 
 def ends(history: History, method: str, metric: str) -> tuple[float, ...]:
@@ -222,14 +221,10 @@ def ends(history: History, method: str, metric: str) -> tuple[float, ...]:
     return values
 
 
-def client_errors(history: History, method: str) -> tuple[float, ...]:
-    """The mean error over the clients' final models, by seed."""
-    return tuple(1.0 - a for a in ends(history, method, CLIENTS_ACCURACY))
-
-
-def global_errors(history: History, method: str) -> tuple[float, ...]:
-    """The final error of the global model, by seed."""
-    return tuple(1.0 - a for a in ends(history, method, GLOBAL_ACCURACY))
+def both_errors(history: History, method: str) -> dict[str, tuple[float, ...]]:
+    """The mean error over the clients' final models, and that of the server's, by seed, under the method's names."""
+    names = {method: CLIENTS_ACCURACY, f"{method} (server)": GLOBAL_ACCURACY}
+    return {name: tuple(1.0 - a for a in ends(history, method, metric)) for name, metric in names.items()}
 
 
 def errors_by_round(history: History, method: str) -> dict[int, list[float]]:
@@ -237,27 +232,41 @@ def errors_by_round(history: History, method: str) -> dict[int, list[float]]:
     return {t: [1.0 - a for a in v] for t, v in sorted(by_round(history, method).items()) if t}
 
 
-def _path(history: History) -> Path:
-    assert history.path is not None
-    return history.path
-
-
-def realised(history: History, where: str) -> Row:
-    """The average entanglement reached with whole images."""
-    seeds = read_json(_path(history) / "partition.json")["seeds"]
-    values = [float(fed["stats"]["entanglement"]) for fed in seeds.values()]
-    return over_seeds("split", where, "xi.realised", values)
+def add_realised(draft: Draft, history: History, where: str) -> None:
+    """Add the average entanglement reached with whole images."""
+    seeds = read_json(history.folder / "partition.json")["seeds"]
+    draft.add("split", where, "xi.realised", [float(fed["stats"]["entanglement"]) for fed in seeds.values()])
 
 
 def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The info FedDistr reported in its round, by label and seed."""
-    every = log(_path(history), "info")
+    every = log(history.folder, "info")
     return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.type}
 
 
 def level_line(rounds: int, errors: Sequence[float]) -> Curve:
     """A level curve, for a method with a single round."""
     return percent((1, rounds), [errors] * 2)
+
+
+def _words(draft: Draft, grounds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The clients' data and training, in words."""
+    sizes = (f"{name} ({draft.size(name)} training images, {g['task']['model']})" for name, g in grounds.items())
+    first = next(iter(grounds.values()))
+    return {
+        "sizes": " and ".join(sizes),
+        "local": _local(first["local"]),
+        "clients": first["split"]["num_clients"],
+    }
+
+
+def _local(local: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in local.items())
+
+
+def _ticks(levels: Sequence[float]) -> str:
+    """Levels so uneven that they are drawn by number, in words."""
+    return ", ".join(f"{i}: {xi:g}" for i, xi in enumerate(levels, 1))
 
 
 # ---------------------------------------------------------------- utility loss against rounds
@@ -267,15 +276,13 @@ class Level:
 
     Attributes:
         xi: The entanglement asked for.
-        many: The run of the methods with many rounds.
         errors: Final errors, by name and seed; "feddistr (server)" and "fedpft (server)" are the server's classifiers.
-        first: Errors after one round of the methods with many.
+        by_round: Errors after each round of the methods with many.
     """
 
     xi: float
-    many: History
     errors: Mapping[str, Sequence[float]]
-    first: Mapping[str, Sequence[float]]
+    by_round: Mapping[str, Mapping[int, Sequence[float]]]
 
 
 def tradeoff(request: ReproductionRequest) -> Result:
@@ -289,82 +296,62 @@ def tradeoff(request: ReproductionRequest) -> Result:
         levels = [_level(draft, table, name, xi) for xi in draft["xi"]]
         draft.claims += tradeoff_claims(name, levels)
         for level in levels:
-            lines, title = _round_curves(level, rounds), f"xi-{level.xi:g}"
+            # Level for methods with a single round.
+            lines = {
+                m: percent(by, list(by.values()))
+                if (by := level.by_round.get(m))
+                else level_line(rounds, level.errors[m])
+                for m in DRAWN
+            }
             if draft.curves:
                 drawing = plot(f"{request.name}: {name}, xi {level.xi:g}", request.scale, lines, (x, y))
-                draft.figures.append((f"rounds-{name}-{title}.svg", drawing))
+                draft.figures.append((f"rounds-{name}-xi-{level.xi:g}.svg", drawing))
             draft.curves = draft.curves or lines
         lines = {m: percent(range(1, len(levels) + 1), [level.errors[m] for level in levels]) for m in DRAWN}
         drawing = plot(f"{request.name}: {name}", request.scale, lines, (f"xi ({_ticks(draft['xi'])})", y))
         draft.figures.append((f"xi-{name}.svg", drawing))
-    own = "".join(
-        f" ({method} on {name}: {_words(options['local'])})"
+    words = _words(draft, grounds)
+    words["local"] += "".join(
+        f" ({method} on {name}: {_local(options['local'])})"
         for name in names
         for method, options in draft["grounds"][name].get("methods", {}).items()
         if "local" in options
     )
-    words = _about(draft, grounds)
-    words["local"] += own
     return draft.result(flat=100 * FLAT, wide=100 * WIDE, **words)
-
-
-def _about(draft: Draft, grounds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The clients' data and training, in words."""
-    sizes = (f"{name} ({draft.size(name)} training images, {g['task']['model']})" for name, g in grounds.items())
-    first = next(iter(grounds.values()))
-    return {
-        "sizes": " and ".join(sizes),
-        "local": _words(first["local"]),
-        "clients": first["split"]["num_clients"],
-    }
-
-
-def _words(local: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in local.items())
 
 
 def _level(draft: Draft, ground: Mapping[str, Any], name: str, xi: float) -> Level:
     """All methods of one source at one xi, in three runs: in rounds, with a prior, and the ensemble."""
-    many, once, members = run_parts(draft, ground, f"{name}-xi-{xi:g}", xi).values()
+    many, once, members = run_parts(draft, ground, name, xi)
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
-    files = [_path(members) / "models" / f"ensemble-seed{seed}.safetensors" for seed in ground["seeds"]]
-    errors: dict[str, Sequence[float]] = {m: global_errors(many, m) for m in BASELINES}
-    for m in ("feddistr", "fedpft"):
-        errors |= {m: client_errors(once, m), f"{m} (server)": global_errors(once, m)}
+    files = [members.folder / "models" / f"ensemble-seed{seed}.safetensors" for seed in ground["seeds"]]
+    rounds = {m: errors_by_round(many, m) for m in BASELINES}
+    errors: dict[str, Sequence[float]] = {m: by[max(by)] for m, by in rounds.items()}
+    errors |= {**both_errors(once, "feddistr"), **both_errors(once, "fedpft")}
     errors |= {
-        "oneshot": global_errors(many, "oneshot"),
+        "oneshot": [1.0 - a for a in ends(many, "oneshot", GLOBAL_ACCURACY)],
         "ensemble": [voted(ground["task"], data, file) for file in files],
-        "alone": client_errors(members, "ensemble"),
+        "alone": [1.0 - a for a in ends(members, "ensemble", CLIENTS_ACCURACY)],
     }
-    level = Level(xi, many, errors, {m: errors_by_round(many, m)[1] for m in BASELINES})
     sent = {m: ends(many, m, "bytes.total") for m in (*BASELINES, "oneshot")}
     sent |= {m: ends(once, m, "bytes.total") for m in ("feddistr", "fedpft")}
     # Nothing but the members has to travel: the voting is done at the server.
     sent["ensemble"] = ends(members, "ensemble", "bytes.up")
     where = f"{name}, xi {xi:g}"
-    draft.rows += _level_rows(level, where, sent)
-    infos = [info for (m, _), info in shown(once).items() if m == "feddistr"]
-    draft.rows += [
-        over_seeds("feddistr", where, "embeddings.sent", [float(info["sent"]) for info in infos]),
-        over_seeds("feddistr", where, "embeddings.kept", [float(len(info["kept"])) for info in infos]),
-        realised(many, where),
-    ]
-    return level
-
-
-def _level_rows(level: Level, where: str, sent: Mapping[str, Sequence[float]]) -> list[Row]:
-    rows = []
-    for method, errors in level.errors.items():
+    for method, values in errors.items():
         if method.endswith(" (server)"):
-            rows.append(over_seeds(method.removesuffix(" (server)"), where, "error.server", errors))
+            draft.add(method.removesuffix(" (server)"), where, "error.server", values)
             continue
-        printed = UTILITY_LOSS.get(method) if method != "moon" or level.xi == 0.0 else None
-        rows.append(over_seeds(method, where, "error", errors, printed))
-        rows.append(over_seeds(method, where, "error.first", level.first.get(method, errors)))
+        printed = UTILITY_LOSS.get(method) if method != "moon" or xi == 0.0 else None
+        draft.add(method, where, "error", values, printed)
+        draft.add(method, where, "error.first", rounds[method][1] if method in rounds else values)
         if method in sent:
-            rows.append(over_seeds(method, where, "bytes.total", sent[method]))
-            rows.append(over_seeds(method, where, "numbers", [b / 4 for b in sent[method]]))
-    return rows
+            draft.add(method, where, "bytes.total", sent[method])
+    infos = [info for (m, _), info in shown(once).items() if m == "feddistr"]
+    draft.add("feddistr", where, "embeddings.sent", [float(info["sent"]) for info in infos])
+    draft.add("feddistr", where, "embeddings.kept", [float(len(info["kept"])) for info in infos])
+    add_realised(draft, many, where)
+    return Level(xi, errors, rounds)
 
 
 def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
@@ -379,7 +366,7 @@ def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
             ordered(
                 f"{source}: after one round {who} is ahead of {baselines} by {100 * WIDE:g} points at every xi",
                 {
-                    f"{m} at xi {level.xi:g}, beyond {100 * WIDE:g}": paired(level.first[m], mine[level.xi], WIDE)
+                    f"{m} at xi {level.xi:g}, beyond {100 * WIDE:g}": paired(level.by_round[m][1], mine[level.xi], WIDE)
                     for level in levels
                     for m in BASELINES
                 },
@@ -406,12 +393,6 @@ DRAWN = (*ONCE[:2], *BASELINES, *ONCE[2:])
 """Methods in drawing order: the method compared with all others must be visible."""
 
 
-def _round_curves(level: Level, rounds: int) -> dict[str, Curve]:
-    """Error by round; level for methods with a single round."""
-    by = {m: errors_by_round(level.many, m) for m in BASELINES}
-    return {m: percent(by[m], list(by[m].values())) if m in by else level_line(rounds, level.errors[m]) for m in DRAWN}
-
-
 # ---------------------------------------------------------------- the error against xi alone (Fig. 4)
 def flat(request: ReproductionRequest) -> Result:
     """FedDistr's error at several levels of xi, without the methods it is compared with."""
@@ -423,24 +404,22 @@ def flat(request: ReproductionRequest) -> Result:
         grounds[name] = table = ground(draft, name)
         errors: dict[str, dict[float, Sequence[float]]] = {}
         for xi in levels:
-            (once,) = run_parts(draft, table, f"{name}-xi-{xi:g}", xi).values()
-            where = f"{name}, xi {xi:g}"
+            (once,) = run_parts(draft, table, name, xi)
+            where, infos = f"{name}, xi {xi:g}", shown(once)
             for method in once.methods:
-                mine, servers = client_errors(once, method), global_errors(once, method)
-                errors.setdefault(method, {})[xi] = mine
-                errors.setdefault(f"{method} (server)", {})[xi] = servers
-                draft.add(method, where, "error", mine, UTILITY_LOSS["feddistr"])
-                draft.add(method, where, "error.server", servers)
-            kept = [(m, float(len(info["kept"])) / info["sent"]) for (m, _), info in shown(once).items()]
-            for method in once.methods:
-                shares = [share for m, share in kept if m == method]
-                draft.add(method, where, "embeddings.kept_share", shares)
-            draft.rows.append(realised(once, where))
+                both = both_errors(once, method)
+                for who, values in both.items():
+                    errors.setdefault(who, {})[xi] = values
+                draft.add(method, where, "error", both[method], UTILITY_LOSS["feddistr"])
+                draft.add(method, where, "error.server", both[f"{method} (server)"])
+                kept = [float(len(info["kept"])) / info["sent"] for (m, _), info in infos.items() if m == method]
+                draft.add(method, where, "embeddings.kept_share", kept)
+            add_realised(draft, once, where)
         draft.claims += [flat_claim(name, who, by_xi) for who, by_xi in errors.items()]
         draft.claims += [flat_claim(name, who, errors[who], LEVEL) for who in once.methods]
         lines = {who: percent(range(1, len(levels) + 1), list(by_xi.values())) for who, by_xi in errors.items()}
         draft.curves = draft.curves or lines
-    return draft.result(flat=100 * FLAT, ticks=_ticks(levels), **_about(draft, grounds))
+    return draft.result(flat=100 * FLAT, ticks=_ticks(levels), **_words(draft, grounds))
 
 
 def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]], margin: float = FLAT) -> Claim:
@@ -451,11 +430,6 @@ def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]], m
         {f"xi {xi:g}": paired(errors[xi], errors[base]) for xi in others},
         margin,
     )
-
-
-def _ticks(levels: Sequence[float]) -> str:
-    """Levels so uneven that they are drawn by number, in words."""
-    return ", ".join(f"{i}: {xi:g}" for i, xi in enumerate(levels, 1))
 
 
 # ---------------------------------------------------------------- the cost for FedAvg (Table 2)
@@ -470,51 +444,88 @@ def communication(request: ReproductionRequest) -> Result:
         grounds[name] = table = ground(draft, name)
         needed: dict[float, list[int | None]] = {}
         for xi in draft["xi"]:
-            where = f"{name}, xi {xi:g}"
-            once, many = run_parts(draft, table, f"{name}-xi-{xi:g}", xi).values()
-            needed[xi] = _compare(draft, once, many, where, TABLE2.get(f"{xi:g}", {}))
-            by = errors_by_round(many, "fedavg")
+            once, many = run_parts(draft, table, name, xi)
+            where, printed = f"{name}, xi {xi:g}", TABLE2.get(f"{xi:g}", {})
+            mine, by = both_errors(once, "feddistr"), errors_by_round(many, "fedavg")
+            _sent_once(draft, once, mine, where)
+            _sent_by_fedavg(draft, many, by, where)
+            for whose, errors in zip(("clients", "server"), mine.values(), strict=True):
+                first = reaching(by, errors)
+                _reached(draft, once, many, first, where, whose, printed if whose == "clients" else {})
+                needed.setdefault(xi, first)
             curves[f"fedavg, xi {xi:g}"] = percent(by, list(by.values()))
-            curves[f"feddistr, xi {xi:g}"] = level_line(rounds, client_errors(once, "feddistr"))
+            curves[f"feddistr, xi {xi:g}"] = level_line(rounds, mine["feddistr"])
         for less, more in itertools.pairwise(draft["xi"]):
             draft.claims.append(slower(name, (less, needed[less]), (more, needed[more]), rounds))
     draft.curves = curves
-    return draft.result(**_about(draft, grounds))
+    return draft.result(**_words(draft, grounds))
 
 
-def _compare(draft: Draft, once: History, many: History, where: str, printed: Mapping[str, float]) -> list[int | None]:
-    """Add rows and claims at one xi; return the rounds until FedAvg is as good as FedDistr's clients, by seed."""
-    rounds = draft["parts"]["fedavg"]["rounds"]
-    sent, cost = ends(once, "feddistr", "bytes.total"), running_bytes(many, "fedavg")
-    draft.rows += [*_feddistr_rows(once, where), *_fedavg_rows(many, where), realised(many, where)]
-    reached = {
-        whose: reaching(by_round(many, "fedavg"), ends(once, "feddistr", metric))
-        for whose, metric in (("clients", CLIENTS_ACCURACY), ("server", GLOBAL_ACCURACY))
-    }
-    for whose, first in reached.items():
-        paper = printed.get("fedavg rounds") if whose == "clients" else None
-        draft.rows += _reached_rows(first, cost, where, whose, paper)
-        # Where it was not reached the bytes of all rounds are less than it takes.
-        spent = [by[-1] if t is None else by[t - 1] for t, by in zip(first, cost, strict=True)]
-        beyond = [float(rounds if t is None else t - 1) for t in first]
-        short = _short(first, rounds)
-        more = f"{where}: FedAvg transmits more until it is as good as FedDistr's {whose}"
-        longer = f"{where}: FedAvg needs more than one round to be as good as FedDistr's {whose}"
-        draft.claims.append(counted(more, paired(spent, sent), f"MB{short}", 1e-6, "+.3f"))
-        draft.claims.append(counted(longer, beyond, f"rounds{short}"))
-    return reached["clients"]
+def _sent_once(draft: Draft, once: History, errors: Mapping[str, Sequence[float]], where: str) -> None:
+    """Add what FedDistr sends, and its errors."""
+    numbers = [float(info["width"] * info["sent"]) for info in shown(once).values()]
+    printed = next(iter(TABLE2.values()))  # the same at every xi
+    for metric, values, paper in (
+        ("rounds.to_clients", [1.0] * len(numbers), printed["feddistr rounds"]),
+        ("error", errors["feddistr"], None),
+        ("error.server", errors["feddistr (server)"], None),
+        ("bytes.up", ends(once, "feddistr", "bytes.up"), None),
+        ("bytes.down", ends(once, "feddistr", "bytes.down"), None),
+        ("bytes.to_clients", ends(once, "feddistr", "bytes.total"), None),
+        ("numbers.once", numbers, printed["feddistr parameters"]),
+    ):
+        draft.add("feddistr", where, metric, values, paper)
 
 
-def reaching(accuracy: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> list[int | None]:
-    """The first round, from 1, with at least the accuracy wanted, by seed; None if there is none.
+def _sent_by_fedavg(draft: Draft, many: History, errors: Mapping[int, Sequence[float]], where: str) -> None:
+    """Add what FedAvg sends, and its errors."""
+    parameters = float(read_json(many.folder / "run.json")["parameters"])
+    best = [min(values) for values in zip(*errors.values(), strict=True)]
+    draft.add("fedavg", where, "error", errors[max(errors)])
+    draft.add("fedavg", where, "error.best", best)
+    printed = next(iter(TABLE2.values()))["fedavg parameters"]
+    draft.add("fedavg", where, "numbers.once", [parameters] * len(best), printed)
+    for metric in ("bytes.up", "bytes.down"):
+        draft.add("fedavg", where, metric, ends(many, "fedavg", metric))
+    add_realised(draft, many, where)
 
-    >>> reaching({0: [0.9, 0.1], 1: [0.5, 0.5], 2: [0.8, 0.7]}, [0.75, 0.75])
+
+def _reached(
+    draft: Draft,
+    once: History,
+    many: History,
+    first: Sequence[int | None],
+    where: str,
+    whose: str,
+    printed: Mapping[str, float],
+) -> None:
+    """Add rows and claims about the rounds in which FedAvg was as good as FedDistr's clients, or as its server."""
+    rounds, cost = draft["parts"]["fedavg"]["rounds"], running_bytes(many, "fedavg")
+    draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
+    there = [(t, by[t - 1]) for t, by in zip(first, cost, strict=True) if t is not None]
+    if there:
+        draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], printed.get("fedavg rounds"))
+        draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
+    # Where it was not reached the bytes of all rounds are less than it takes.
+    spent = [by[-1] if t is None else by[t - 1] for t, by in zip(first, cost, strict=True)]
+    beyond = [float(rounds if t is None else t - 1) for t in first]
+    short, sent = _short(first, rounds), ends(once, "feddistr", "bytes.total")
+    more = f"{where}: FedAvg transmits more until it is as good as FedDistr's {whose}"
+    longer = f"{where}: FedAvg needs more than one round to be as good as FedDistr's {whose}"
+    draft.claims.append(counted(more, paired(spent, sent), f"MB{short}", 1e-6, "+.3f"))
+    draft.claims.append(counted(longer, beyond, f"rounds{short}"))
+
+
+def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> list[int | None]:
+    """The first round with at most the error wanted, by seed; None if there is none.
+
+    >>> reaching({1: [0.5, 0.5], 2: [0.2, 0.3]}, [0.25, 0.25])
     [2, None]
     """
     return [
         # A mean over clients is rounded.
-        next((t for t in sorted(accuracy) if t and accuracy[t][i] >= a - 1e-9), None)
-        for i, a in enumerate(wanted)
+        next((t for t in sorted(errors) if errors[t][i] <= e + 1e-9), None)
+        for i, e in enumerate(wanted)
     ]
 
 
@@ -530,51 +541,6 @@ def _short(reached: Sequence[int | None], rounds: int) -> str:
     """A note on seeds that did not reach the error; empty if all did."""
     missed = sum(t is None for t in reached)
     return f" (at least: not reached within {rounds} rounds in {missed} of {len(reached)} seeds)" if missed else ""
-
-
-def _printed(method: str) -> float:
-    """The parameters of a method in Table 2, the same at every xi."""
-    return next(iter(TABLE2.values()))[f"{method} parameters"]
-
-
-def _both_ways(history: History, method: str, where: str) -> list[Row]:
-    return [over_seeds(method, where, m, ends(history, method, m)) for m in ("bytes.up", "bytes.down")]
-
-
-def _feddistr_rows(once: History, where: str) -> list[Row]:
-    info = list(shown(once).values())
-    numbers = [float(f["width"] * f["sent"]) for f in info]
-    (rounds,) = {cells["feddistr rounds"] for cells in TABLE2.values()}
-    return [
-        over_seeds("feddistr", where, "rounds.to_clients", [1.0] * len(info), rounds),
-        over_seeds("feddistr", where, "error", client_errors(once, "feddistr")),
-        over_seeds("feddistr", where, "error.server", global_errors(once, "feddistr")),
-        *_both_ways(once, "feddistr", where),
-        over_seeds("feddistr", where, "bytes.to_clients", ends(once, "feddistr", "bytes.total")),
-        over_seeds("feddistr", where, "numbers.once", numbers, _printed("feddistr")),
-    ]
-
-
-def _fedavg_rows(many: History, where: str) -> list[Row]:
-    parameters = float(read_json(_path(many) / "run.json")["parameters"])
-    best = [1.0 - max(values) for values in zip(*by_round(many, "fedavg").values(), strict=True)]
-    return [
-        over_seeds("fedavg", where, "error", global_errors(many, "fedavg")),
-        over_seeds("fedavg", where, "error.best", best),
-        over_seeds("fedavg", where, "numbers.once", [parameters] * len(best), _printed("fedavg")),
-        *_both_ways(many, "fedavg", where),
-    ]
-
-
-def _reached_rows(
-    reached: Sequence[int | None], cost: Sequence[Sequence[float]], where: str, whose: str, paper: float | None
-) -> list[Row]:
-    rows = [over_seeds("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in reached])]
-    spent = [(t, by[t - 1]) for t, by in zip(reached, cost, strict=True) if t is not None]
-    if spent:
-        rows.append(over_seeds("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in spent], paper))
-        rows.append(over_seeds("fedavg", where, f"bytes.to_{whose}", [b for _, b in spent]))
-    return rows
 
 
 def slower(
@@ -603,25 +569,21 @@ PLAIN = "no noise"
 def privacy(request: ReproductionRequest) -> Result:
     """Error, epsilon and nearest copies against noise on embeddings."""
     draft = Draft.of(request)
-    name, xi, clip = draft["compare_on"], draft["xi"], draft["clip"]
+    name, xi = draft["compare_on"], draft["xi"]
     check_priors(draft, [name])
     table = ground(draft, name)
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
-    methods = {
-        PLAIN: options,
-        **{f"sigma {s:g}": {**options, "dp": {"clip": clip, "sigma": s}} for s in draft["sigmas"]},
-    }
+    noisy = {f"sigma {s:g}": {**options, "dp": {"clip": draft["clip"], "sigma": s}} for s in draft["sigmas"]}
+    methods = {PLAIN: options, **noisy}
     compared, history = at_xi(draft, "runs", table, xi, {"methods": methods, "compare": list(methods)})
     where = f"{name}, xi {xi:g}"
-    errors = {label: client_errors(history, label) for label in methods}
-    servers = {label: global_errors(history, label) for label in methods}
+    every = {label: tuple(both_errors(history, label).values()) for label in methods}
+    both = {who: {label: values[i] for label, values in every.items()} for i, who in enumerate(("clients", "server"))}
     copies, real = _copies(draft, history, table)
     spent: dict[str, float] = {}
     for m in compared.methods:
-        draft.rows += [
-            over_seeds(m.label, where, "error", errors[m.label]),
-            over_seeds(m.label, where, "error.server", servers[m.label]),
-        ]
+        draft.add(m.label, where, "error", both["clients"][m.label])
+        draft.add(m.label, where, "error.server", both["server"][m.label])
         if m.label in copies:
             draft.add(m.label, where, "closest", copies[m.label])
         epsilon = m.method.spent().epsilon
@@ -630,9 +592,8 @@ def privacy(request: ReproductionRequest) -> Result:
             draft.add(m.label, where, "epsilon", [epsilon] * len(compared.seeds))
     if real:
         draft.add("real images", where, "closest", real)
-    draft.rows.append(realised(history, where))
-    draft.claims += privacy_claims(errors, servers, copies, real)
-    both = {"clients": errors, "server": servers}
+    add_realised(draft, history, where)
+    draft.claims += privacy_claims(both["clients"], both["server"], copies, real)
     draft.curves = {who: percent(range(len(values)), list(values.values())) for who, values in both.items()}
     if spent:
         draft.figures.append(("epsilon.svg", _against_epsilon(draft, spent, both)))

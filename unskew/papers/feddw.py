@@ -34,7 +34,7 @@ from unskew.data.dataset import Dataset
 from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
-from unskew.papers.claims import POINTS, Claim, decide, paired
+from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
@@ -73,38 +73,19 @@ def with_term(ground: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- numbers of a run
-Ends = Sequence[float] | str
-"""A number after the last round, by seed, or a note that the method diverged, and when."""
+def ends(runs: Survivors, method: str, kind: Kind = "G") -> tuple[float, ...]:
+    """An accuracy after the last round, by seed; none if the method diverged."""
+    return final(runs.history, method, ACCURACY[kind]) or ()
 
 
-def ends(runs: Survivors, method: str, kind: Kind = "G") -> Ends:
-    """An accuracy that the method has."""
-    if method in runs.diverged:
-        return f"{method} {runs.diverged[method]}"
-    values = final(runs.history, method, ACCURACY[kind])
-    assert values is not None
-    return values
+def minus(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    """Paired differences, seed by seed; none if one of the two diverged."""
+    return paired(these, those) if these and those else []
 
 
-def minus(these: Ends, those: Ends) -> list[float] | str:
-    """Paired differences, seed by seed; why there are none if one of the two diverged."""
-    if isinstance(these, str) or isinstance(those, str):
-        return these if isinstance(these, str) else str(those)
-    return paired(these, those)
-
-
-def above(
-    text: str,
-    ours: Ends,
-    theirs: Ends,
-    unit: str = POINTS,
-    factor: float = 100.0,
-    form: str = "+.2f",
-    published: float | None = None,
-) -> Claim:
+def above(text: str, ours: Sequence[float], theirs: Sequence[float], published: float | None = None) -> Claim:
     """The claim that one is above the other, as in `decide`, undecided if one of them diverged."""
-    apart = minus(ours, theirs)
-    return Claim(text, None, apart) if isinstance(apart, str) else decide(text, apart, unit, factor, form, published)
+    return decide(text, minus(ours, theirs), published=published)
 
 
 def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
@@ -116,13 +97,6 @@ def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
     return tuple(best.values())
 
 
-def row(method: str, where: str, metric: str, values: Ends, paper: float | None = None) -> Row:
-    """A row with the values, or with the reason why there are none."""
-    if isinstance(values, str):
-        return Row(method, where, metric, paper, None, None, "seeds", (), values.removeprefix(f"{method} "))
-    return over_seeds(method, where, metric, values, paper)
-
-
 def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None = None) -> list[Row]:
     """A row for every kind of accuracy that the method has; the published percentage is beside its own kind.
 
@@ -130,7 +104,8 @@ def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None 
     """
     kind_printed = PUBLISHED_AS.get(method, "G")
     if method in runs.diverged:
-        return [row(method, where, f"{ACCURACY[kind_printed]} ({kind_printed})", ends(runs, method), share(paper))]
+        name = f"{ACCURACY[kind_printed]} ({kind_printed})"
+        return [Row(method, where, name, share(paper), None, None, "seeds", (), runs.diverged[method])]
     rows = []
     for kind, name in ACCURACY.items():
         values = final(runs.history, method, name)
@@ -225,11 +200,10 @@ def compatibility(request: ReproductionRequest) -> Result:
             draft.rows += accuracy_rows(runs, base, where, paper.get("without"))
             draft.rows += accuracy_rows(runs, f"{base}+dw", where, paper.get("with"))
             ours, theirs = ends(runs, f"{base}+dw"), ends(runs, base)
-            apart = minus(ours, theirs)
-            if not isinstance(apart, str):
-                gains[base] = apart
             gain = share(paper["with"] - paper["without"]) if paper else None
-            draft.rows.append(row(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart, gain))
+            if apart := minus(ours, theirs):
+                gains[base] = apart
+                draft.add(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart, gain)
             if base == "fedavg":  # with the term it is FedDW, whose gain on other data is in Table I
                 gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
             draft.claims.append(above(f"+dw helps {base} on {where}", ours, theirs, published=gain))
@@ -255,13 +229,14 @@ def gain(request: ReproductionRequest) -> Result:
         at_end = {m: ends(runs, m) for m in together}
         counts[setting] = len(merged(*layers)["seeds"])
         for method in later:
-            apart = f"{setting}-{file_name(method)}"
-            at_end[method] = ends(compared(draft, apart, where, *layers, methods=[method]), method)
+            folder = f"{setting}-{file_name(method)}"
+            at_end[method] = ends(compared(draft, folder, where, *layers, methods=[method]), method)
         theirs, difference = at_end["fedavg"], share(printed["feddw"] - printed["fedavg"])
         for method in (*variants, *later):
             ours = at_end[method]
-            draft.rows.append(row(method, where, "global.accuracy.minus_fedavg (G)", minus(ours, theirs), difference))
-            draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, published=difference))
+            if apart := minus(ours, theirs):
+                draft.add(method, where, "global.accuracy.minus_fedavg (G)", apart, difference)
+            draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, difference))
     return draft.result(size=draft.size(name), **counts, **_work(ground))
 
 
@@ -281,7 +256,7 @@ def mu(request: ReproductionRequest) -> Result:
         methods, layers = ["fedavg", *labels.values()], (ground, draft["settings"][setting], term)
         runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods)
         last = {label: ends(runs, label) for label in methods}
-        line = {m: values for m, label in labels.items() if not isinstance(values := last[label], str)}
+        line = {m: last[label] for m, label in labels.items() if last[label]}
         lines |= {where: line} if line else {}
         gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
         for label in labels.values():
@@ -313,22 +288,20 @@ def consistency(request: ReproductionRequest) -> Result:
         "IID": (settings["even"], ["fedavg"]),
         "non-IID": (settings["pathological"], ["fedavg", "feddw", "feddw mu=10"]),
     }
-    last: dict[tuple[str, str], Ends] = {}
+    last: dict[tuple[str, str], Sequence[float]] = {}
     panels: dict[str, tuple[Path, str]] = {}
     curves = {}
     for setting, (layer, labels) in arms.items():
         runs, where = draft.run_survivors(setting, ground, layer, methods=labels), f"cifar10, {setting}"
         distances = _distances(runs.folder) if runs.history.rows else {}
         for method in labels:
-            if method in runs.diverged:
-                last[method, setting] = ends(runs, method)
-            else:
+            last[method, setting] = ()
+            if method not in runs.diverged:
                 by_seed = [distances[method, seed] for seed in merged(ground, layer)["seeds"]]
                 last[method, setting] = [by[-1] for by in by_seed]
                 panels[f"{method}, {setting}"] = (runs.folder, method)
-                first = [by[0] for by in by_seed]
-                draft.add(method, where, "sl_cr_distance.first", first)
-                draft.rows.append(row(method, where, "sl_cr_distance.last", last[method, setting]))
+                draft.add(method, where, "sl_cr_distance.first", [by[0] for by in by_seed])
+                draft.add(method, where, "sl_cr_distance.last", last[method, setting])
                 by_round = list(zip(*by_seed, strict=True))
                 curves[f"{method}, {setting}"] = curve(range(1, len(by_round) + 1), by_round, len(by_seed))
             draft.rows += accuracy_rows(runs, method, where)
@@ -336,18 +309,17 @@ def consistency(request: ReproductionRequest) -> Result:
     part = "uneven labels part class relations from soft labels: "
     text = f"{part}fedavg's distance ends greater on non-IID data than on IID data"
     plain, form = last["fedavg", "non-IID"], ("in distance", 1.0, "+.3f")
-    draft.claims.append(above(text, plain, last["fedavg", "IID"], *form))
+    draft.claims.append(decide(text, minus(plain, last["fedavg", "IID"]), *form))
     for method in ("feddw", "feddw mu=10"):
         text = f"on non-IID data {method}'s distance ends smaller than fedavg's"
-        draft.claims.append(above(text, plain, last[method, "non-IID"], *form))
+        draft.claims.append(decide(text, minus(plain, last[method, "non-IID"]), *form))
     for method in ("fedavg", "feddw", "feddw mu=10"):
         text = f"on non-IID data the length of a class's weights grows with its share ({method}, Fig. 4)"
-        if (panel := panels.get(f"{method}, non-IID")) is None:
-            draft.claims.append(Claim(text, None, str(last[method, "non-IID"])))
-            continue
-        pairs = [report.correlation(*pair) for pair in class_norms(*panel)]
+        panel = panels.get(f"{method}, non-IID")
+        pairs = [report.correlation(*pair) for pair in class_norms(*panel)] if panel else []
         values = [r for r in pairs if r is not None]
-        draft.add(method, "cifar10, non-IID", "norm_share_correlation", values)
+        if values:
+            draft.add(method, "cifar10, non-IID", "norm_share_correlation", values)
         draft.claims.append(decide(text, values, "correlation", 1.0))
     first_seed = ground["seeds"][0]
     if panels:
@@ -561,7 +533,7 @@ def scale(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     methods, columns = draft["compare"], draft["columns"]
     grounds = {name: draft.ground(name) for name in dict.fromkeys(c["ground"] for c in columns.values())}
-    feddw: dict[str, Ends] = {}
+    feddw: dict[str, Sequence[float]] = {}
     for column, layer in columns.items():
         own = {key: value for key, value in layer.items() if key != "ground"}
         settings = merged(grounds[layer["ground"]], draft["settings"]["practical"], own)

@@ -198,19 +198,6 @@ def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]
 
 
 # ---------------------------------------------------------------- runs
-def run(experiment: config.Experiment, folder: Path, callback: Callback) -> History:
-    """The experiment's run in `folder`: started, resumed where it was stopped, or read if it is complete.
-
-    Raises:
-        ConfigError, DataError: If the experiment is impossible.
-        DivergedError: If a method diverged, once the others are done.
-        RunError: If the folder holds another run, or cannot be resumed.
-    """
-    history = load_run(complete(experiment, folder, callback).folder)
-    require_none_diverged(history.diverged)
-    return history
-
-
 @dataclass(frozen=True, eq=False)
 class Survivors:
     """The methods of an experiment that completed under all seeds.
@@ -224,28 +211,6 @@ class Survivors:
     history: History
     folder: Path
     diverged: Mapping[str, str]
-
-
-def run_survivors(experiment: config.Experiment, folder: Path, callback: Callback) -> Survivors:
-    """Run as `run` does, but take the other methods' results if one diverges.
-
-    A method that diverged under one seed counts as lost, though the run has its results under the others.
-
-    Raises:
-        ConfigError, DataError, RunError: As in `run`.
-    """
-    try:
-        history = load_run(complete(experiment, folder, callback).folder)
-    except DivergedError:
-        history = History([], {"rows": [], "seconds": 0.0}, None)
-    diverged: dict[str, str] = {}
-    for row in recorded(folder, "diverged"):
-        diverged.setdefault(row["method"], f"diverged in seed {row['seed']}, round {row['round']}")
-    rows, table = (
-        [row for row in of if row["method"] not in diverged] for of in (history.rows, history.summary["rows"])
-    )
-    survived = dataclasses.replace(history, rows=rows, summary={**history.summary, "rows": table, "diverged": []})
-    return Survivors(survived, folder, diverged)
 
 
 @dataclass(eq=False)
@@ -296,15 +261,36 @@ class Draft:
         return self.complete(self.experiment(folder, *layers, methods=methods), folder)
 
     def complete(self, experiment: config.Experiment, folder: str) -> History:
-        """The experiment's run, in a folder of this name."""
-        return self.count(experiment, run(experiment, self.request.folder / folder, self.request.callback))
+        """The experiment's run, in a folder of this name: started, resumed, or read if it is complete.
 
-    def run_survivors(self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> Survivors:
-        """The run of the methods that do not diverge, in a folder of this name."""
-        compared = self.experiment(folder, *layers, methods=methods)
-        survivors = run_survivors(compared, self.request.folder / folder, self.request.callback)
-        self.count(compared, survivors.history)
-        return survivors
+        Raises:
+            ConfigError, DataError: If the experiment is impossible.
+            DivergedError: If a method diverged, once the others are done.
+            RunError: If the folder holds another run, or cannot be resumed.
+        """
+        history = load_run(complete(experiment, self.request.folder / folder, self.request.callback).folder)
+        require_none_diverged(history.diverged)
+        return self.count(experiment, history)
+
+    def run_survivors(self, name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> Survivors:
+        """The run of the methods that do not diverge under any seed, in a folder of this name.
+
+        Raises:
+            ConfigError, DataError, RunError: As in `complete`.
+        """
+        compared, folder = self.experiment(name, *layers, methods=methods), self.request.folder / name
+        try:
+            history = load_run(complete(compared, folder, self.request.callback).folder)
+        except DivergedError:
+            history = History([], {"rows": [], "seconds": 0.0}, None)
+        diverged: dict[str, str] = {}
+        for row in recorded(folder, "diverged"):
+            diverged.setdefault(row["method"], f"diverged in seed {row['seed']}, round {row['round']}")
+        rows, table = (
+            [row for row in of if row["method"] not in diverged] for of in (history.rows, history.summary["rows"])
+        )
+        survived = dataclasses.replace(history, rows=rows, summary={**history.summary, "rows": table, "diverged": []})
+        return Survivors(self.count(compared, survived), folder, diverged)
 
     def count(self, experiment: config.Experiment, history: History) -> History:
         """Add a run's seeds and seconds to the reproduction's."""

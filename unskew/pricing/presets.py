@@ -6,7 +6,7 @@ from typing import Any
 
 from unskew import schema
 from unskew.errors import ConfigError
-from unskew.files import from_toml
+from unskew.experiment import config
 from unskew.world import spectrum as spectra
 from unskew.world import wireless
 from unskew.world.energy import Energy
@@ -44,16 +44,11 @@ def preset(name: str) -> PricingPreset:
     path = Path(name)
     if path.suffix != ".toml":
         raise ConfigError(f"no channel is called {name!r}; choose {', '.join(PRESETS)}, or a file that ends in .toml")
-    try:
-        table = from_toml(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; choose {', '.join(PRESETS)}, or write it") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    preset = table.pop("preset", "paper")
-    if not isinstance(preset, str) or preset not in PRESETS:
-        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {schema.show(preset)} ({path})")
-    parts: dict[str, Any] = {name: getattr(PRESETS[preset], name) for name in ("channel", "spectrum", "energy")}
+    table = config.read_toml(path)
+    base = table.pop("preset", "paper")
+    if not isinstance(base, str) or base not in PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {schema.show(base)} ({path})")
+    parts: dict[str, Any] = {part: getattr(PRESETS[base], part) for part in ("channel", "spectrum", "energy")}
     for key, settings in table.items():
         if key not in parts:
             raise schema.unknown(key, ["preset", *parts], "", "a preset", str(path))

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ from unskew.world.spectrum import Airtime, Spectrum
 from unskew.world.wireless import Radio
 
 Floats = npt.NDArray[np.float64]
-PerDirection = Mapping[Direction, float]
 Ledger = Literal["measured", "feddif_table3", "feddif_subframes"]
 
 TURNS: tuple[Direction, Direction, Direction] = ("down", "d2d", "up")
@@ -46,39 +45,29 @@ TABLE3_MODEL_MB = 3.11  # 815,332 float32 are 3.11 MiB
 SUBFRAMES_MODEL_BITS = 40e6
 
 
+FLOWS = ("bytes", "hz_s", "rbs", "subframes", "seconds", "transmit_j", "receive_j")
+
+
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one round of a training; None where the ledger does not say.
+    """The cost of one round of a training.
 
     Attributes:
-        bytes: Bytes by direction, like the attributes down to `receive_j`.  10^6 are the paper's MB in `feddif_table3`.
-        hz_s: Bandwidth times time, bits / gamma, Hz·s.
-        rbs: Resource blocks.
-        subframes: Sub-frames until the last transfer of each phase is done.
-        seconds: The same in seconds.
-        transmit_j, receive_j: Joules of the senders, and of receiving devices.
-        below_qos: Transfers on links below the minimum quality of service.
-        compute_j: Joules of local training.
-        compute_s: Seconds of local training, those of the slowest client of each exchange.
+        numbers: What the ledger says, each flow by direction, as in `hz_s.up`: `bytes` (10^6 are the paper's MB in
+            `feddif_table3`), `hz_s` (bandwidth times time, bits / gamma), `rbs` (resource blocks), `subframes` and
+            `seconds` until the last transfer of each turn is done, `transmit_j` and `receive_j` of the senders, and of
+            receiving devices; `below_qos`, transfers on links below the minimum quality of service; `compute_j` and
+            `compute_s` of local training, the seconds those of the slowest client of each exchange.
     """
 
     method: str
     seed: int
     round: int
-    bytes: PerDirection
-    hz_s: PerDirection | None = None
-    rbs: PerDirection | None = None
-    subframes: PerDirection | None = None
-    seconds: PerDirection | None = None
-    transmit_j: PerDirection | None = None
-    receive_j: PerDirection | None = None
-    below_qos: int | None = None
-    compute_j: float | None = None
-    compute_s: float | None = None
+    numbers: Mapping[str, float]
 
-
-FLOWS = ("bytes", "hz_s", "rbs", "subframes", "seconds", "transmit_j", "receive_j")
-SCALARS = ("below_qos", "compute_j", "compute_s")
+    def whole(self, flow: str) -> float:
+        """The sum of a flow over the directions, 0 if the ledger does not say."""
+        return sum(self.numbers.get(f"{flow}.{d}", 0.0) for d in TURNS)
 
 
 def price(
@@ -178,8 +167,7 @@ def _on_air(
     air = _in_order(one.sent)
     load = _bits(one, air.rows, ledger, model_bytes)
     key = Key(one.seed) / "channel"
-    flows: dict[int, dict[str, dict[Direction, float]]] = {}
-    below: dict[int, int] = {}
+    flows: dict[int, dict[str, float]] = {}
     hops: dict[int, dict[int, int]] = {}
     for start, stop in air.spans:
         round, hop, direction = int(air.rows.round[start]), int(air.rows.hop[start]), TURNS[air.turn[start]]
@@ -193,30 +181,28 @@ def _on_air(
         gamma = channel.links(key, round, hops[round][hop], src, dst)
         hz_s = load[carried] / gamma
         taken = _airtime(spectrum, key / "spectrum" / round / hop / direction, direction, src, dst, hz_s)
-        transmit = energy.transmit_j(channel.power_w(src), hz_s, channel.bandwidth_hz)
-        receive = energy.receive_j(hz_s, channel.bandwidth_hz)
-        sums["bytes"][direction] += float(load[carried].sum()) / BITS_PER_BYTE
-        sums["hz_s"][direction] += float(hz_s.sum())
-        sums["rbs"][direction] += taken.rbs
-        sums["subframes"][direction] += taken.subframes
-        sums["seconds"][direction] += taken.subframes * spectrum.subframe_s
-        sums["transmit_j"][direction] += float(transmit.sum())
-        sums["receive_j"][direction] += float(receive.sum()) if direction != "up" else 0.0
-        below[round] = below.get(round, 0) + int((gamma < spectrum.min_efficiency).sum())
-    computed = _computed(one.work, energy)
-    idle = _Computed(None, None) if one.work is None else _Computed(0.0, 0.0)
-    costs = []
-    for t in sorted({*flows, *computed}):
-        known: dict[str, Any] = flows.get(t, _nothing())
-        joules, seconds = computed.get(t, idle)
-        costs.append(
-            Cost(one.method, one.seed, t, **known, below_qos=below.get(t, 0), compute_j=joules, compute_s=seconds)
-        )
-    return costs
+        received = energy.receive_j(hz_s, channel.bandwidth_hz) if direction != "up" else np.zeros(1)
+        for name, value in (
+            ("bytes", load[carried].sum() / BITS_PER_BYTE),
+            ("hz_s", hz_s.sum()),
+            ("rbs", taken.rbs),
+            ("subframes", taken.subframes),
+            ("seconds", taken.subframes * spectrum.subframe_s),
+            ("transmit_j", energy.transmit_j(channel.power_w(src), hz_s, channel.bandwidth_hz).sum()),
+            ("receive_j", received.sum()),
+        ):
+            sums[f"{name}.{direction}"] += float(value)
+        sums["below_qos"] += float((gamma < spectrum.min_efficiency).sum())
+    computed = {} if one.work is None else _computed(one.work, energy)
+    idle = {} if one.work is None else {"compute_j": 0.0, "compute_s": 0.0}
+    return [
+        Cost(one.method, one.seed, t, {**flows.get(t, _nothing()), **computed.get(t, idle)})
+        for t in sorted({*flows, *computed})
+    ]
 
 
-def _nothing() -> dict[str, dict[Direction, float]]:
-    return {name: dict.fromkeys(TURNS, 0.0) for name in FLOWS}
+def _nothing() -> dict[str, float]:
+    return dict.fromkeys((*(f"{name}.{d}" for name in FLOWS for d in TURNS), "below_qos"), 0.0)
 
 
 def _bits(one: CellTraffic, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
@@ -243,16 +229,8 @@ def _airtime(spectrum: Spectrum, key: Key, direction: Direction, src: Ints, dst:
     return spectrum.queued(key, needed) if direction == "d2d" else spectrum.shared(key, needed)
 
 
-class _Computed(NamedTuple):
-    """Local training of one round."""
-
-    joules: float | None
-    seconds: float | None
-
-
-def _computed(work: Work | None, energy: Energy) -> dict[int, _Computed]:
-    if work is None:
-        return {}
+def _computed(work: Work, energy: Energy) -> dict[int, dict[str, float]]:
+    """Local training by round: joules of all, seconds of the slowest client of each exchange."""
     keys, which = np.unique(np.stack([work.round, work.hop, work.client]), axis=1, return_inverse=True)
     examples = np.bincount(which.reshape(-1), work.examples, keys.shape[1])
     slowest: dict[tuple[int, int], float] = {}
@@ -263,7 +241,10 @@ def _computed(work: Work | None, energy: Energy) -> dict[int, _Computed]:
     in_turn = dict.fromkeys(examples_by_round, 0.0)
     for (t, _), n in slowest.items():
         in_turn[t] += n
-    return {t: _Computed(energy.compute_j(n), energy.compute_s(in_turn[t])) for t, n in examples_by_round.items()}
+    return {
+        t: {"compute_j": energy.compute_j(n), "compute_s": energy.compute_s(in_turn[t])}
+        for t, n in examples_by_round.items()
+    }
 
 
 # ---------------------------------------------------------------- P000's Table 3
@@ -292,7 +273,8 @@ def _table3(one: CellTraffic) -> list[Cost]:
         passes = _passes(one.work, t) if info.iterations is None else info.iterations
         one_way = table3_mb(1, 0, models) * MB
         # M go down and M up; the rest of M (1 + I) goes from device to device, along the links the run really used.
-        costs.append(Cost(one.method, one.seed, t, {"down": one_way, "d2d": (passes - 1) * one_way, "up": one_way}))
+        sent = {"bytes.down": one_way, "bytes.d2d": (passes - 1) * one_way, "bytes.up": one_way}
+        costs.append(Cost(one.method, one.seed, t, sent))
     return costs
 
 
@@ -315,33 +297,28 @@ def summed(costs: Iterable[Cost]) -> dict[tuple[str, int], Cost]:
     """The sum over rounds for each method and seed; `round` is the last one."""
     totals: dict[tuple[str, int], Cost] = {}
     for cost in costs:
-        at = cost.method, cost.seed
-        totals[at] = _plus(totals[at], cost) if at in totals else cost
+        so_far = totals.get((cost.method, cost.seed), replace(cost, numbers={}))
+        numbers = {name: so_far.numbers.get(name, 0.0) + value for name, value in cost.numbers.items()}
+        totals[cost.method, cost.seed] = replace(cost, round=max(so_far.round, cost.round), numbers=numbers)
     return totals
 
 
-def _plus(a: Cost, b: Cost) -> Cost:
-    sums: dict[str, Any] = {}
-    for name in FLOWS:
-        x, y = getattr(a, name), getattr(b, name)
-        sums[name] = None if x is None or y is None else {d: x[d] + y[d] for d in TURNS}
-    for name in SCALARS:
-        x, y = getattr(a, name), getattr(b, name)
-        sums[name] = None if x is None or y is None else x + y
-    return replace(a, round=max(a.round, b.round), **sums)
-
-
-NAMES = {"bytes": "megabytes", "transmit_j": "joules.transmit", "receive_j": "joules.receive"}
+NAMES = {
+    "bytes": "megabytes",
+    "transmit_j": "joules.transmit",
+    "receive_j": "joules.receive",
+    "compute_j": "joules.compute",
+    "compute_s": "seconds.compute",
+}
 
 
 def measures(cost: Cost) -> dict[str, float]:
     """A cost's known numbers by name: megabytes, hz_s, rbs, ...; each flow as a whole and by direction, `hz_s.up`."""
     numbers: dict[str, float] = {}
-    for attribute in FLOWS:
-        flow: PerDirection | None = getattr(cost, attribute)
-        if flow is not None:
-            name, unit = NAMES.get(attribute, attribute), MB if attribute == "bytes" else 1
-            numbers[name] = sum(flow.values()) / unit
-            numbers |= {f"{name}.{d}": flow[d] / unit for d in TURNS}
-    scalars = {"joules.compute": cost.compute_j, "seconds.compute": cost.compute_s, "below_qos": cost.below_qos}
-    return numbers | {name: float(value) for name, value in scalars.items() if value is not None}
+    for flow in FLOWS:
+        if f"{flow}.up" in cost.numbers:
+            name, unit = NAMES.get(flow, flow), MB if flow == "bytes" else 1
+            numbers[name] = cost.whole(flow) / unit
+            numbers |= {f"{name}.{d}": cost.numbers[f"{flow}.{d}"] / unit for d in TURNS}
+    scalars = ("compute_j", "compute_s", "below_qos")
+    return numbers | {NAMES.get(name, name): cost.numbers[name] for name in scalars if name in cost.numbers}

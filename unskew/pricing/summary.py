@@ -131,7 +131,7 @@ def _remarks(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
         )
     if any(t.work is None for t in run.trainings):
         remarks.append(f"{run.folder} recorded no local work: no joules of computing")
-    below = sum(c.below_qos or 0 for c in costs)
+    below = round(sum(c.numbers.get("below_qos", 0.0) for c in costs))
     if below:
         remarks.append(
             f"{below} transfers were on links below the minimum quality of service; they are priced all the same"

@@ -10,7 +10,7 @@ import torch
 
 from unskew.data.places import require_allowed
 from unskew.errors import ConfigError
-from unskew.priors.prior import Inversion, LearnedEmbeddings, Prior, distances, fitted, how_fitted, invert
+from unskew.priors.prior import Inversion, Prior, distances, fitted, how_fitted, invert
 from unskew.references import makes
 from unskew.registry import Registry
 
@@ -18,7 +18,6 @@ __all__ = [
     "BUILT_IN",
     "PRIORS",
     "Inversion",
-    "LearnedEmbeddings",
     "Prior",
     "check",
     "distances",
@@ -137,16 +136,13 @@ def _made(make: Any, name: str, device: torch.device) -> Prior:
         raise ConfigError(f"prior {name!r} must make a Prior; what it makes lacks {', '.join(missing)}")
     with torch.no_grad():
         latents = prior.encode(torch.zeros(1, *prior.image_shape, device=device))
-        _check(name, "encode", latents, (1, *prior.latent_shape))
-        _check(name, "decode", prior.decode(latents), (1, *prior.image_shape))
-        _check(name, "start", prior.start(), (prior.width,))
+        parts = {
+            "encode of one image": (latents, (1, *prior.latent_shape)),
+            "decode of one image": (prior.decode(latents), (1, *prior.image_shape)),
+            "start": (prior.start(), (prior.width,)),
+        }
+    for part, (value, shape) in parts.items():
+        got = tuple(getattr(value, "shape", ())) or type(value).__name__
+        if got != shape:
+            raise ConfigError(f"prior {name!r}: {part} must return a tensor of {shape}, got {got}")
     return prior
-
-
-def _check(name: str, part: str, got: Any, shape: tuple[int, ...]) -> None:
-    if not isinstance(got, torch.Tensor) or tuple(got.shape) != shape:
-        what = (
-            f"one of {tuple(got.shape)}" if isinstance(got, torch.Tensor) else f"a value of type {type(got).__name__}"
-        )
-        given = "" if part == "start" else " of one image"
-        raise ConfigError(f"prior {name!r}: {part}{given} must return a tensor of {shape}, got {what}")

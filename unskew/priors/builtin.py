@@ -225,10 +225,6 @@ class BuiltIn:
     def _alpha_bar(self) -> Tensor:
         return alpha_bar().to(self.device)
 
-    def to(self, device: torch.device | str) -> "BuiltIn":
-        """The same prior on another device; this one must not be used any more."""
-        return BuiltIn(self.networks.to(device), self.words, self.sha256)
-
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
         """Standardised latents (N, 4, 8, 8) of images (N, C, H, W) in [0, 1]; see `fitted` for other shapes."""

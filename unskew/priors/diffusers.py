@@ -44,7 +44,6 @@ def load(
     device: torch.device | str = "cpu",
     tokens: int = 1,
     size: int | None = None,
-    revision: str | None = None,
     at_once: int = 16,
 ) -> "Diffusers":
     """A Stable Diffusion pipeline as a prior: half precision and sliced attention on a GPU, float32 on a CPU.
@@ -54,7 +53,6 @@ def load(
         device: Device that it computes on.
         tokens: Tokens of an embedding, L.
         size: Height and width of images, a multiple of the autoencoder's factor; None is the pipeline's own.
-        revision: Commit of the hub's repository.
         at_once: Largest number of latents to pass through the denoiser together.
 
     Raises:
@@ -71,7 +69,7 @@ def load(
     kind = _diffusers().StableDiffusionPipeline
     device = torch.device(device)
     dtype = torch.float32 if device.type == "cpu" else torch.float16
-    options = {"revision": revision, "local_files_only": not from_hub}
+    options = {"local_files_only": not from_hub}
     with _quiet():
         try:
             _check_index(name, kind.load_config(place, **options))

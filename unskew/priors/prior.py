@@ -28,7 +28,7 @@ from typing import Annotated, Protocol
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from unskew.errors import DataError, DivergedError
@@ -111,6 +111,10 @@ class Prior(Protocol):
 
 
 # ---------------------------------------------------------------- inversion
+BETAS, AVERAGE = (0.9, 0.99), 0.25
+"""Decay rates of Adam's moving means, and the share of an inversion's steps, the last, whose mean is the result."""
+
+
 @dataclass(frozen=True)
 class Inversion:
     """Settings of the optimisation that learns embeddings.
@@ -119,87 +123,54 @@ class Inversion:
         steps: Steps of Adam.
         batch_size: Images of each cluster in a step.
         lr: Learning rate until half of the steps, then half a cosine to 0; None takes the prior's own.
-        betas: Decay rates of Adam's moving means.
-        average: Share of the steps, the last ones, whose mean is the result.
-        pull: Weight of ||v - v_0||^2 in the loss; more than 0 costs accuracy with the built-in prior.
     """
 
     steps: Annotated[int, Ge(1)] = 100
     batch_size: Annotated[int, Ge(1)] = 8
     lr: Annotated[float, Gt(0.0)] | None = None
-    betas: tuple[Annotated[float, Interval(ge=0.0, lt=1.0)], Annotated[float, Interval(ge=0.0, lt=1.0)]] = (0.9, 0.99)
-    average: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.25
-    pull: Annotated[float, Ge(0.0)] = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class LearnedEmbeddings:
-    """Result of an inversion.
+def invert(prior: Prior, clusters: Sequence[Tensor], key: Key, config: Inversion = Inversion()) -> Tensor:
+    """Learn an embedding for each cluster of latents, all clusters in one batch; (K, width), on the CPU.
 
-    Attributes:
-        embeddings: The embeddings, (K, width), on the CPU.
-        first: Loss of each cluster (eq. 2), mean over the first quarter of the steps, (K,).
-        last: Mean loss over the last quarter, (K,).
-    """
-
-    embeddings: Tensor
-    first: Tensor
-    last: Tensor
-
-
-def invert(
-    prior: Prior,
-    clusters: Sequence[Tensor],
-    key: Key,
-    start: Tensor | None = None,
-    config: Inversion = Inversion(),
-) -> LearnedEmbeddings:
-    """Learn an embedding for each cluster of latents, all clusters in one batch.
-
-    Up to rounding, a cluster's embedding depends only on its own latents, the key, the start and the configuration, not
-    on the other clusters or on their number.
+    Up to rounding, a cluster's embedding depends only on its own latents, the key and the configuration, not on the
+    other clusters or on their number.
 
     Args:
         prior: The prior; its weights stay as they are.
         clusters: Latents of each cluster, (n_k, *latent_shape); clusters of several clients may be mixed.
         key: Source of times and noise; it must be the same on all clients.
-        start: Start of all embeddings, (width,); None is `prior.start()`.
         config: Settings of the optimisation.
 
     Raises:
-        DataError: If a cluster is empty, has another shape or a value that is not finite, or `start` has another width.
+        DataError: If a cluster is empty, has another shape or a value that is not finite.
         DivergedError: If an embedding became NaN or infinite; says which cluster.
     """
-    start = prior.start() if start is None else start
-    start = checked_embeddings(start[None], prior.width, "the start embedding")[0].to(prior.device).float()
     for k, cluster in enumerate(clusters):
         _check_cluster(prior, k, cluster)
     if not clusters:
-        return LearnedEmbeddings(torch.empty(0, prior.width), torch.empty(0), torch.empty(0))
+        return torch.empty(0, prior.width)
+    start = checked_embeddings(prior.start()[None], prior.width, "the start embedding")
     held = [cluster.to(prior.device) for cluster in clusters]
-    v = start.repeat(len(held), 1).requires_grad_()
+    v = start.to(prior.device).float().repeat(len(held), 1).requires_grad_()
     lr = prior.lr if config.lr is None else config.lr
-    adam = torch.optim.Adam([v], lr, config.betas)
+    adam = torch.optim.Adam([v], lr, BETAS)
     group = max(1, prior.at_once // config.batch_size)
     scale = config.batch_size * math.prod(prior.latent_shape)
-    losses: list[Tensor] = []
     mean, counted = torch.zeros_like(v), 0
     for s in range(config.steps):
         adam.param_groups[0]["lr"] = lr * _rate(s / config.steps)
         times, noise, places = _draw(prior, key / s, config.batch_size)
-        each, gradients = [], []
+        gradients = []
         for some in torch.split(torch.arange(len(held)), group):
             z = torch.stack([held[k][(places * len(held[k])).long()] for k in some.tolist()])
             part = v[some[0] : some[-1] + 1]
-            loss = prior.loss(z, part, times, noise)
-            objective = loss.sum() + config.pull * (part - start).square().sum()
+            loss = prior.loss(z, part, times, noise).sum()
             # In half precision the gradient of a mean over so many numbers would be rounded to 0.
-            gradients.append(torch.autograd.grad(objective * scale, [part])[0] / scale)
-            each.append(loss.detach())
+            gradients.append(torch.autograd.grad(loss * scale, [part])[0] / scale)
         v.grad = torch.cat(gradients)
         adam.step()
-        losses.append(torch.cat(each))
-        if s >= config.steps - math.ceil(config.average * config.steps):
+        if s >= config.steps - math.ceil(AVERAGE * config.steps):
             mean += v.detach()
             counted += 1
     embeddings = (mean / counted).cpu()
@@ -209,9 +180,7 @@ def invert(
             f"the embedding of cluster {int(wrong[0])} became NaN or infinite in {config.steps} steps at learning rate "
             f"{lr:g}; lower lr"
         )
-    quarter = math.ceil(config.steps / 4)
-    course = torch.stack(losses).cpu()
-    return LearnedEmbeddings(embeddings, course[:quarter].mean(0), course[-quarter:].mean(0))
+    return embeddings
 
 
 def _check_cluster(prior: Prior, k: int, cluster: Tensor) -> None:

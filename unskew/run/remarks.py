@@ -89,9 +89,8 @@ def _squashed_twice(run: NewRun) -> str:
     name = ends_in(task, data.x_train[:64])
     if not name:
         return ""
-    harm = "losses and probabilities are wrong" if "evaluation" in name else "the network learns slowly or not at all"
     return (
-        f"the network ends in {name}, which the loss applies, too: {harm}; leave {name} out, and ask "
+        f"the network ends in {name}, which the loss applies, too, so losses are wrong; leave {name} out, and ask "
         "predict(..., probabilities=True) for probabilities"
     )
 

@@ -22,15 +22,6 @@ A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` list
 A **task** (`Task`) is a kind with a network for it: `make_task` reads the network's parts, and binds the loss and the
 measures that the run reports: the headline, the loss, and those asked for.
 
-The way of a measure through a run:
-
-    trainer.evaluate        columns, one value an example (`Task.columns`), and where a measure needs all examples at
-                            once also the outputs and targets
-    run.evaluation          means over a client's examples, `whole` for the rest: global.NAME, personal.NAME.mean, ...
-    a remote client         sends values in the order of `task.measures`; the server checks them against their ranges
-    run.json                holds the measures' cards (`Measure.card`), the headline first
-    record, report, history read them there: a report needs no code of the task
-
 A kind of one's own is one file with a `TaskKind`, named as module:attribute or by an entry point `unskew.tasks`.
 """
 
@@ -41,25 +32,24 @@ from unskew.registry import Registry
 if TYPE_CHECKING:
     from unskew.tasks.kind import TaskKind
 
-TABLE: dict[str, str] = {
-    "classification": "unskew.tasks.classification:CLASSIFICATION",
-    "binary": "unskew.tasks.binary:BINARY",
-    "regression": "unskew.tasks.regression:REGRESSION",
-    "survival": "unskew.tasks.survival:SURVIVAL",
-    "next_token": "unskew.tasks.next_token:NEXT_TOKEN",
-    "multi_label": "unskew.tasks.multi_label:MULTI_LABEL",
-    "ordinal": "unskew.tasks.ordinal:ORDINAL",
+TASKS: dict[str, tuple[str, str]] = {
+    "classification": ("CLASSIFICATION", "one of several classes; cross-entropy, accuracy"),
+    "binary": ("BINARY", "one of two classes by one logit; cross-entropy, AUROC"),
+    "regression": (
+        "REGRESSION",
+        "a number; squared, absolute or Huber error, or Poisson's likelihood; root mean squared error",
+    ),
+    "survival": (
+        "SURVIVAL",
+        "time to an event, censored or not; Cox's partial likelihood, concordance index",
+    ),
+    "next_token": ("NEXT_TOKEN", "the token that follows; cross-entropy, perplexity"),
+    "multi_label": ("MULTI_LABEL", "any of several labels; cross-entropy of each, mean average precision"),
+    "ordinal": ("ORDINAL", "one of several grades in an order; cross-entropy of each step, mean error in grades"),
 }
+"""Our kinds of task by the name of their module, which has the value, and a line about each."""
 
-ABOUT: dict[str, str] = {
-    "classification": "one of several classes; cross-entropy, accuracy",
-    "binary": "one of two classes by one logit; cross-entropy, AUROC",
-    "regression": "a number; squared, absolute or Huber error, or Poisson's likelihood; root mean squared error",
-    "survival": "time to an event, censored or not; Cox's partial likelihood, concordance index",
-    "next_token": "the token that follows; cross-entropy, perplexity",
-    "multi_label": "any of several labels; cross-entropy of each, mean average precision",
-    "ordinal": "one of several grades in an order; cross-entropy of each step, mean error in grades",
-}
+TABLE: dict[str, str] = {name: f"unskew.tasks.{name}:{value}" for name, (value, _) in TASKS.items()}
 
 
 def _is_kind(target: Any) -> bool:
@@ -74,7 +64,7 @@ KINDS = Registry(
     TABLE,
     "a TaskKind",
     _is_kind,
-    about=ABOUT,
+    about={name: about for name, (_, about) in TASKS.items()},
 )
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.info import Info, RankedClasses
-from unskew.tasks.classification import Labels, Outputs, f1_by_row, named, several, shares_by_row
+from unskew.tasks.classification import CLASSIFICATION, Labels, Outputs, named, several
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
 from unskew.tasks.targets import CLASS
@@ -77,16 +77,22 @@ def average_precision(outputs: Outputs, y: Labels) -> float:
     return float(average_precision_score(y, outputs[:, 0])) if several(y) else float("nan")
 
 
-def balanced_accuracy(outputs: Outputs, y: Labels) -> float:
-    """Mean over both classes of the share of their examples that is found; NaN for one class."""
-    return float(np.mean([recall(outputs, y, c) for c in (0, 1)])) if several(y) else float("nan")
+def two_logits(outputs: Outputs) -> Outputs:
+    """A logit for each class, (n, 2), for the measures of classification; of a tie the first class is taken."""
+    return np.concatenate([-outputs, outputs], 1)
 
 
-def macro_f1(outputs: Outputs, y: Labels) -> float:
-    """Mean over both classes of the harmonic mean of precision and recall; NaN for one class."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(y, outputs[:, 0] > 0, average="macro", zero_division=0.0)) if several(y) else float("nan")
+def _of_classification(name: str) -> Measure:
+    """The measure of classification of this name, from one logit."""
+    of = CLASSIFICATION.measure(name)
+    whole, by_row = of.whole, of.by_row
+    assert whole is not None
+    assert by_row is not None
+    return dataclasses.replace(
+        of,
+        whole=lambda outputs, y: whole(two_logits(outputs), y),
+        by_row=lambda outputs, y: by_row(two_logits(outputs), y),
+    )
 
 
 def recall(outputs: Outputs, y: Labels, of: int) -> float:
@@ -190,18 +196,8 @@ BINARY = TaskKind(
         Measure("average_precision", "average precision", percent=False, whole=average_precision, of_positives=True),
         Measure("brier", "Brier score", "lower", percent=False, each=squared_error),
         dataclasses.replace(ACCURACY, each=correct),
-        Measure(
-            "balanced_accuracy",
-            "balanced accuracy",
-            whole=balanced_accuracy,
-            by_row=lambda outputs, y: shares_by_row((outputs[:, 0] > 0).astype(np.int64), y),
-        ),
-        Measure(
-            "macro_f1",
-            "macro F1",
-            whole=macro_f1,
-            by_row=lambda outputs, y: f1_by_row((outputs[:, 0] > 0).astype(np.int64), y),
-        ),
+        _of_classification("balanced_accuracy"),
+        _of_classification("macro_f1"),
         Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1), of_positives=True),
         Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0), of_positives=True),
         _at("sensitivity_at_90", 90),

@@ -76,11 +76,8 @@ def auroc(logits: Outputs, y: Labels) -> float:
     """
     from sklearn.metrics import roc_auc_score
 
-    if not several(y):
-        return float("nan")
-    classes = np.unique(y)
     odds = log_odds(logits)
-    return float(np.mean([roc_auc_score(y == c, odds[:, c]) for c in classes]))
+    return float(np.mean([roc_auc_score(y == c, odds[:, c]) for c in np.unique(y)])) if several(y) else float("nan")
 
 
 def log_odds(logits: Outputs) -> Outputs:
@@ -91,32 +88,22 @@ def log_odds(logits: Outputs) -> Outputs:
     >>> log_odds(np.array([[0.0, 0.0], [60.0, 0.0]])).tolist()
     [[0.0, 0.0], [60.0, -60.0]]
     """
-    logits, top = logits.astype(np.float64), logits.argmax(1)[:, None]
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    others = logits.copy()
-    np.put_along_axis(others, top, -np.inf, 1)
-    most = others.max(1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        odds: Outputs = logits - logits.max(1, keepdims=True) - np.log(powers.sum(1, keepdims=True) - powers)
-        # The others of the largest are summed up by themselves: beside it they may be lost in rounding.
-        rest = np.where(most == -np.inf, most, most + np.log(np.exp(others - most).sum(1, keepdims=True)))
-    np.put_along_axis(odds, top, np.take_along_axis(logits, top, 1) - rest, 1)
-    return np.nan_to_num(odds, nan=np.nan)
+    from scipy.special import logsumexp
+
+    others = [logsumexp(np.delete(logits, c, 1), axis=1) for c in range(logits.shape[1])]
+    odds: Outputs = np.nan_to_num(logits - np.stack(others, 1), nan=np.nan)
+    return odds
 
 
-def shares_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
+def shares_by_row(logits: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
     """Values of the rows whose mean is the balanced accuracy, and whose variance over n is its variance.
 
     Rows of each class that occurs are drawn by themselves; None if there are few of one.
-
-    Args:
-        predicted: Predicted class of each row.
-        y: Its class.
     """
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2 or counts.min() < FEWEST:
         return None
-    hits = (predicted == y).astype(np.float64)
+    hits = (logits.argmax(1) == y).astype(np.float64)
     whole = float(np.mean([hits[y == c].mean() for c in classes]))
     values = np.full(len(y), whole)
     for c, m in zip(classes, counts, strict=True):
@@ -125,16 +112,13 @@ def shares_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | Non
     return values
 
 
-def f1_by_row(predicted: Labels, y: Labels) -> npt.NDArray[np.float64] | None:
+def f1_by_row(logits: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
     """Values of the rows whose mean is the macro F1, and whose variance over n is its variance to first order.
 
     A class's F1 is a ratio of means over rows, 2 [both] over [either], with either = predicted + there, so that a row
     has (2 both - F1 either) / [either] beside the F1 (the delta method); None if there are few rows of a class.
-
-    Args:
-        predicted: Predicted class of each row.
-        y: Its class.
     """
+    predicted = logits.argmax(1)
     there, counts = np.unique(y, return_counts=True)
     if len(there) < 2 or counts.min() < FEWEST:
         return None
@@ -183,9 +167,9 @@ CLASSIFICATION = TaskKind(
             "balanced_accuracy",
             "balanced accuracy",
             whole=balanced_accuracy,
-            by_row=lambda logits, y: shares_by_row(logits.argmax(1), y),
+            by_row=shares_by_row,
         ),
-        Measure("macro_f1", "macro F1", whole=macro_f1, by_row=lambda logits, y: f1_by_row(logits.argmax(1), y)),
+        Measure("macro_f1", "macro F1", whole=macro_f1, by_row=f1_by_row),
         Measure("auroc", "AUROC", percent=False, whole=auroc),
         Measure("lowest_recall", "lowest recall of a class", whole=lowest_recall),
     ),

@@ -116,10 +116,7 @@ class TaskKind:
         known = [m.name for m in self.measures]
         first = next((m for m in self.measures if m.name == name), None) or self.family(name)
         if first is None:
-            raise ConfigError(
-                f"task.headline of {self.name} must be one of {', '.join(known)}, got {name!r}"
-                f"{did_you_mean(name, known)}"
-            )
+            raise self._lacks("task.headline", name, known)
         return dataclasses.replace(self, measures=(first, *(m for m in self.measures if m.name != name)))
 
     def loss(self, name: str | None) -> Loss:
@@ -130,15 +127,15 @@ class TaskKind:
         """
         if name is None:
             return next(iter(self.losses.values()))
-        if name not in self.losses:
-            if ":" in name or name in LOSSES.names():
-                return named_loss(name)
-            known = (*self.losses, *LOSSES.names())
-            raise ConfigError(
-                f"task.loss of {self.name} must be one of {', '.join(known)}, or module:function, got {name!r}"
-                f"{did_you_mean(name, known)}"
-            )
-        return self.losses[name]
+        if name in self.losses:
+            return self.losses[name]
+        if ":" in name or name in LOSSES.names():
+            return named_loss(name)
+        raise self._lacks("task.loss", name, [*self.losses, *LOSSES.names()])
+
+    def _lacks(self, setting: str, name: str, known: Sequence[str]) -> ConfigError:
+        near = did_you_mean(name, known)
+        return ConfigError(f"{setting}: {self.name} has no {name!r}{near} (it has {', '.join(known)})")
 
     def linked(self, loss: str | None) -> "TaskKind":
         """The kind whose measures and predictions see outputs through the link of this loss."""
@@ -161,14 +158,11 @@ class TaskKind:
         """
         known = {m.name: m for m in self.measures}
         measure = known.get(name) or self.family(name)
-        if measure is not None:
-            return measure
-        if ":" in name or name in METRICS.names():
+        if measure is None and (":" in name or name in METRICS.names()):
             return as_measure(METRICS.resolve(name))
-        known_names = (*known, *METRICS.names())
-        raise ConfigError(
-            f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known_names)} (it has {', '.join(known_names)})"
-        )
+        if measure is None:
+            raise self._lacks("evaluate", name, [*known, *METRICS.names()])
+        return measure
 
     def reported(self, asked: Sequence[str | Measure], loss: Loss) -> tuple[Measure, ...]:
         """The measures of a run: the headline, the loss, and those asked for.
@@ -191,12 +185,10 @@ class TaskKind:
         Raises:
             ConfigError: If there is one.
         """
-        known = (*models, *(m.name for m in self.measures), *METRICS.names())
+        known = [*models, *(m.name for m in self.measures), *METRICS.names()]
         for name in names:
             if name not in known and ":" not in name and self.family(name) is None:
-                raise ConfigError(
-                    f"evaluate: {self.name} has no {name!r}{did_you_mean(name, known)} (it has {', '.join(known)})"
-                )
+                raise self._lacks("evaluate", name, known)
 
 
 # ---------------------------------------------------------------- losses

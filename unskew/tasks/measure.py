@@ -73,22 +73,14 @@ class Measure:
         Raises:
             ConfigError: If there are none such.
         """
-        if (self.each is None) == (self.whole is None):
-            got = "neither" if self.each is None else "both"
-            raise ConfigError(
-                f"measure {self.name!r} must have one of the functions each, the value of every example, and whole, "
-                f"that of all together, got {got}"
-            )
-        if self.direction not in get_args(Direction):
-            raise ConfigError(
-                f"the direction of measure {self.name!r} must be higher or lower, the better one, got "
-                f"{self.direction!r}"
-            )
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise ConfigError(
-                f"the range of measure {self.name!r} must have low < high, got {self.low!r} and {self.high!r}; give "
-                "None where it has no end"
-            )
+        ends = self.low, self.high
+        for wrong, what in (
+            ((self.each is None) == (self.whole is None), "one of the functions each and whole"),
+            (self.direction not in get_args(Direction), "higher or lower as its direction"),
+            (None not in ends and not ends[0] < ends[1], "low < high, or None where its range has no end"),  # type: ignore[operator]
+        ):
+            if wrong:
+                raise ConfigError(f"measure {self.name!r} must have {what}")
 
     def of_classes(self, names: Sequence[str]) -> "Measure":
         """The measure with its positive class in the label, as in "sensitivity for sick".

@@ -5,85 +5,55 @@ buffer is a statistic in one layer and a mask in another.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from unskew.keys import Key, drawn_since, global_states
 
 
-# ---------------------------------------------------------------- what makes the outputs
-class _Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows examples and parameters through a forward pass, memory by memory, as views share it.
+def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
+    """The layer that makes the `width` outputs; none if a run does not show one.
 
-    An operation on what comes from the examples and on parameters is a layer's, and what came before it are features.
-    A vector that is no longer than the outputs, such as a bias or a temperature, only adjusts what a layer has made.
+    It is the last that is called of those with parameters, and its weight has a row for each output.  That nothing
+    bends what it makes is tried: outputs double with its parameters.  The network takes the examples, (batch,
+    *input_shape), in evaluation mode, and stays in it.
     """
+    called: list[tuple[str, nn.Module]] = []
+    hooks = [
+        layer.register_forward_hook(lambda layer, *_, name=name: called.append((name, layer)))
+        for name, layer in module.eval().named_modules()
+        if any(True for _ in layer.parameters(recurse=False))
+    ]
 
-    def __init__(self, module: nn.Module, examples: Tensor, width: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        parameters = dict(module.named_parameters())
-        self.adjusting = {n for n, p in parameters.items() if p.dim() < 2 and p.numel() <= width}
-        # What came from examples has the parameters that made it last, all else those that it is made of.
-        self.makers: dict[object, frozenset[str]] = {_memory(examples): frozenset()}
-        self.parts = {_memory(p): frozenset((n,)) for n, p in parameters.items()}
-        self.kept: list[Tensor] = [examples]  # or memory would be used again under the same address
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given, results = _memories((args, kwargs)), _memories(out)
-        own = _union(self.parts.get(m) for m in given if m not in self.makers)
-        from_examples = not given.isdisjoint(self.makers)
-        self.kept += (t for t in tree_leaves(out) if isinstance(t, Tensor))
-        for m in results - (given if func.is_view else set()):
-            if from_examples:
-                self.makers[m] = own if own - self.adjusting else own | _union(map(self.makers.get, given))
-            elif own:
-                self.parts[m] = own
+    def outputs() -> Tensor:
+        with _quietly(), torch.no_grad():
+            out: Tensor = module(examples.clone())
         return out
 
-
-def _memory(t: Tensor) -> object:
-    return t.untyped_storage()._cdata if t.layout == torch.strided else id(t)
-
-
-def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str]:
-    return frozenset[str]().union(*filter(None, sets))
-
-
-def _memories(tree: Any) -> set[object]:
-    return {_memory(t) for t in tree_leaves(tree) if isinstance(t, Tensor)}
-
-
-def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
-    """The layers, or parameters beside layers, that make the `width` outputs last; none if a run does not show them.
-
-    The network takes the examples, (batch, *input_shape), in evaluation mode, and stays in it.
-    """
-    examples = examples.clone()
-    flow = _Flow(module.eval(), examples, width)
     try:
-        # Without gradients some layers of PyTorch's take another path, which shows less.
-        with _quietly(), torch.enable_grad(), flow:
-            outputs = module(examples)
+        once = outputs()
+        name, layer = called[-1]
+        weight = layer.weight
+        if not isinstance(weight, Tensor) or weight.dim() < 2 or len(weight) != width:
+            return ()
+        with torch.no_grad():
+            for p in layer.parameters(recurse=False):
+                p.mul_(2.0)
+            try:
+                twice = outputs()
+            finally:
+                for p in layer.parameters(recurse=False):
+                    p.div_(2.0)
+        return (name,) if torch.allclose(twice, 2.0 * once, rtol=1e-3, atol=1e-5) else ()
     except Exception:  # the network may be user code; `check_network` says what it cannot take
         return ()
-    makers = _union(map(flow.makers.get, _memories(outputs)))
-    return tuple(dict.fromkeys(_part(module, n) for n, _ in module.named_parameters() if n in makers))
-
-
-def _part(module: nn.Module, parameter: str) -> str:
-    """The layer that a parameter belongs to; of a layer that holds others, the parameter itself."""
-    outer, parametrized, _ = f".{parameter}".partition(".parametrizations.")
-    alone = parameter.rpartition(".")[0] if parametrized else parameter
-    layer = outer[1:] if parametrized else parameter.rpartition(".")[0]
-    inside = (part for name, part in module.get_submodule(layer).named_children() if name != "parametrizations")
-    return alone if any(True for part in inside for _ in part.parameters()) else layer
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 # ---------------------------------------------------------------- what training changes
@@ -119,15 +89,6 @@ def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
         if layer in layers and (n in written or isinstance(owner, nn.modules.batchnorm._NormBase)):
             changed.add(n)
     return frozenset(changed)
-
-
-def class_values(module: nn.Module) -> dict[str, str]:
-    """The plain attributes of a network's own classes, as text."""
-    kinds = {kind for m in module.modules() for kind in type(m).__mro__ if not kind.__module__.startswith("torch.")}
-    kept = {
-        f"{kind.__name__}.{name}": value for kind in kinds for name, value in vars(kind).items() if name[:2] != "__"
-    }
-    return {name: repr(v) for name, v in kept.items() if isinstance(v, int | float | list | dict | set | Tensor)}
 
 
 def draws_in_evaluation(module: nn.Module, examples: Tensor) -> list[str]:

@@ -19,7 +19,7 @@ from unskew.protocol import Layout, is_part
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, standardised
 from unskew.tasks.measure import Measure
-from unskew.tasks.probe import class_values, head_of, same_values, statistics_of
+from unskew.tasks.probe import head_of, same_values, statistics_of
 from unskew.tree import Params
 from unskew.words import some
 
@@ -119,24 +119,18 @@ class Task:
         """
         assert measure.whole is not None
         outputs, y = (column.cpu().numpy() for column in columns[-2:])
-        value: Any  # a function of somebody's own may return whatever it likes
-        try:
-            value = measure.whole(outputs.astype(np.float64), y.copy())
+        try:  # a function of somebody's own may do whatever it likes
+            value: Any = measure.whole(outputs.astype(np.float64), y.copy())
+            if np.ndim(value) or not isinstance(value, numbers.Real | np.bool_ | np.ndarray | Tensor):
+                raise TypeError("it must return one number for all of them: take their mean, or give `each`")
+            return float(value)
         except UnskewError:
             raise
-        except Exception as error:  # may be user code
+        except Exception as error:
             raise ConfigError(
                 f"evaluate: {measure.name} cannot take NumPy arrays of outputs, {outputs.shape}, and of targets of "
                 f"{y.dtype}, {y.shape}: {type(error).__name__}: {' '.join(str(error).split())}"
             ) from error
-        is_array = isinstance(value, np.ndarray | Tensor)
-        if not (value.ndim == 0 if is_array else isinstance(value, numbers.Real | np.bool_)):
-            got = f"shape {tuple(value.shape)}" if is_array else type(value).__name__
-            raise ConfigError(
-                f"evaluate: {measure.name} must return one number for all {len(y)} examples, got {got}; take their "
-                "mean, or give a Measure whose `each` has a value for every example"
-            )
-        return float(value)
 
     def scaled(self, scale: tuple[float, float]) -> "Task":
         """The task whose loss is of targets (y - shift) / scale; measures and predictions are in the target's unit."""
@@ -243,10 +237,7 @@ def make_task(
     if examples is not None:
         network = task.module().float()
         task = replace(task, head=task.head or head_of(network, examples, task.width))
-        shared = class_values(network)
         statistics = statistics_of(network, examples)
-        if changed := [name for name, value in class_values(network).items() if value != shared.get(name)]:
-            raise ConfigError(f"training changes {changed[0]}, which all clients share; keep it in self or in a buffer")
         if whole := [n for n in statistics if not tensors[n].is_floating_point() and not n.endswith(COUNTER)]:
             raise ConfigError(
                 f"training changes the buffer {min(whole)} of {type(module).__name__}, and whole numbers cannot be "
@@ -345,14 +336,12 @@ def _train_parts(layer: nn.Module, mode: bool = True) -> nn.Module:
 
 
 def check_tensors(module: nn.Module) -> None:
-    """Refuse a network in TorchScript, or whose parameters have no size yet or another type than what is trained.
+    """Refuse a network whose parameters have no size yet, or another type than what is trained.
 
     Raises:
         ConfigError: Naming it, or the first such tensor.
     """
     name = type(module).__name__
-    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        raise ConfigError(f"{name} is TorchScript, which cannot be watched; give the network that it was made of")
     for key, t in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(t, UninitializedParameter | UninitializedBuffer):
             raise ConfigError(
@@ -366,8 +355,9 @@ def check_tensors(module: nn.Module) -> None:
             )
 
 
+@torch.no_grad()
 def ends_in(task: Task, examples: Tensor) -> str | None:
-    """Name the function, softmax or sigmoid, that the network ends in, and in which mode if in one; None if in neither.
+    """Name the function, softmax or sigmoid, that the network ends in; None if in neither.
 
     Seen from outputs under large random weights, where others than such a function's do not all lie in [0, 1].
 
@@ -375,22 +365,14 @@ def ends_in(task: Task, examples: Tensor) -> str | None:
         task: The network, which takes the examples.
         examples: Two or more examples as training sees them.
     """
-    module = task.module().float()
-    ends = [_squashes(module.train(mode), examples) for mode in (True, False)]
-    name = ends[0] or ends[1]
-    return name if ends[0] == ends[1] or name is None else f"{name} in {'training' if ends[0] else 'evaluation'} alone"
-
-
-@torch.no_grad()
-def _squashes(module: nn.Module, examples: Tensor) -> str | None:
-    names = set()
+    module, names = task.module().float().eval(), set[str]()
     for draw in range(5):
         with (Key(0) / draw).ambient():
             for p in module.parameters():
                 p.normal_(0.0, 3.0 / math.sqrt(max(1, p[0].numel())) if p.dim() > 1 else 1.0)
             try:
                 outputs = module(examples)
-            except Exception:  # anybody's code, which may refuse such weights, or too few examples
+            except Exception:  # anybody's code, which may refuse such weights
                 return None
         if not bool(((outputs >= 0) & (outputs <= 1)).all()):
             return None
@@ -448,64 +430,44 @@ def check_network(
         elif examples.dim() == 2 and not examples.is_floating_point():
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
         elif examples.dim() == 4 and examples.shape[1] == 1:
-            given = f"(N, {examples.shape[2]}, {examples.shape[3]})"
-            remedy += (
-                f"; x of shape {given} is taken for images of one channel, the 1 in front: a network for time series "
-                "takes it off with x = x.squeeze(1)"
-            )
+            remedy += "; x of three dimensions is taken for images of one channel: for time series, x = x.squeeze(1)"
         raise ConfigError(
             f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: "
             f"{' '.join(str(error).split())}; {remedy}"
         ) from error
-    if not isinstance(logits, Tensor):
-        raise ConfigError(
-            f"{name} must return logits of shape {wanted} for {len(examples)} {shapes}, got {type(logits).__name__}; "
-            "return one tensor"
-        )
-    shape = tuple(logits.shape)
+    shape: tuple[int, ...] = tuple(getattr(logits, "shape", ()))
     fits = shape == wanted
     if positions and len(shape) == len(wanted):  # a network may read further back than targets go
         fits = (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]) and shape[1] >= wanted[1]
-    if not fits or not logits.is_floating_point():
-        classes = task.kind.name == "classification"
-        what = f"{task.num_classes} classes" if classes else task.kind.name.replace("_", " ")
+    if not isinstance(logits, Tensor) or not fits or not logits.is_floating_point():
+        got = f"{logits.dtype} of shape {shape}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ConfigError(
-            f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes} and "
-            f"{what}, got {logits.dtype} of shape {shape}; give its last layer {task.width} "
-            f"{'output' if task.width == 1 else 'outputs'}" + (", two classes need two" if task.width == 2 else "")
+            f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes}, got {got}; give its "
+            f"last layer {task.width} {'output' if task.width == 1 else 'outputs'}"
         )
     if not isinstance(trained, Tensor) or trained.shape[1:] != logits.shape[1:]:
         got = f"shape {tuple(trained.shape)}" if isinstance(trained, Tensor) else type(trained).__name__
         raise ConfigError(
             f"{name} returns one tensor of shape {shape} in evaluation, and in training {got}; return the same in both"
         )
-    if targets is not None:
-        logits = logits.float()  # as in training, whatever the precision
-        _check_loss(task, logits, targets)
-        _check_measures(task, task.kind.seen(logits), targets)
-
-
-def _check_loss(task: Task, outputs: Tensor, targets: Tensor) -> None:
-    """Refuse a loss that does not return a number for each example."""
+    if targets is None:
+        return
+    logits = logits.float()  # as in training, whatever the precision
     loss = inspect.unwrap(task.loss)
     name = f"task.loss {getattr(loss, '__name__', type(loss).__name__)}"
-    remedy = 'leave out the mean, as with reduction="none"'
-    _check_by_example(name, task.loss, outputs, targets, "the loss of", remedy)
-
-
-def _check_measures(task: Task, outputs: Tensor, targets: Tensor) -> None:
-    """Refuse a measure by examples that does not return a number for each: of batches' means none would be right."""
-    remedy = "leave out the mean, or make it the measure's `whole`"
-    for measure in task.measures:
+    _check_by_example(name, task.loss, logits, targets, 'leave out the mean, as with reduction="none"')
+    for measure in task.measures:  # of batches' means none would be right
         if measure.each is not None:
-            name = f"evaluate: `each` of {measure.name}"
-            _check_by_example(name, measure.each, outputs, targets, "a value for", remedy)
+            remedy = "leave out the mean, or make it the measure's `whole`"
+            _check_by_example(
+                f"evaluate: `each` of {measure.name}", measure.each, task.kind.seen(logits), targets, remedy
+            )
 
 
 def _check_by_example(
-    name: str, function: Callable[[Tensor, Tensor], Any], outputs: Tensor, targets: Tensor, what: str, remedy: str
+    name: str, function: Callable[[Tensor, Tensor], Any], outputs: Tensor, targets: Tensor, remedy: str
 ) -> None:
-    """Refuse a function that fails, or does not return `what` each example of these has."""
+    """Refuse a function that fails, or does not return a value for each of these examples."""
     try:
         with torch.no_grad():
             each = function(outputs.clone(), targets.clone())
@@ -517,7 +479,7 @@ def _check_by_example(
     if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
         got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
         raise ConfigError(
-            f"{name} must return {what} each of {len(targets)} examples, ({len(targets)},), got {got}; {remedy}"
+            f"{name} must return a value for each of {len(targets)} examples, ({len(targets)},), got {got}; {remedy}"
         )
 
 

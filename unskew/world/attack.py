@@ -275,13 +275,4 @@ ATTACKS = Registry(
     },
     "a frozen dataclass derived from unskew.world.attack.Attack, with fields name and fraction",
     _is_attack,
-    about={
-        "honest": "no attack",
-        "sign_flip": "malicious clients send their updates with the opposite sign",
-        "gaussian": "malicious clients send noise",
-        "ALIE": "malicious clients stay within the deviations of honest clients, all on one side (Baruch et al. 2019)",
-        "IPM": "malicious clients send the honest mean with the opposite sign (Xie et al. 2019)",
-        "label_flip": "malicious clients train on wrong labels",
-        "backdoor": "malicious clients teach that a mark means a class (Gu et al. 2017, Bagdasaryan et al. 2020)",
-    },
 )

@@ -77,8 +77,4 @@ CHANNELS = Registry(
     {"even": "unskew.world.channel:Even", "radio": "unskew.world.wireless:Radio"},
     "a frozen dataclass with a field name and a method spectral_efficiency(key, round, hop, nodes)",
     _is_channel,
-    about={
-        "even": "the same efficiency on every link",
-        "radio": "a cell: a base station and devices that reach it and each other",
-    },
 )

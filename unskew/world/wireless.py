@@ -12,10 +12,8 @@ Gain       beta = beta0 - 10 kappa log10(d / d0)                                
 SNR        snr = P 10^(beta / 10) / (N0 W)                                                          (2)
 Efficiency expected       gamma = log2(1 + snr), what a plan may probe                              (3)
            instantaneous  gamma = log2(1 + snr |h|^2), what a transfer costs                        (4)
-Outage     P(log2(1 + snr |h|^2) < gamma_min) = 1 - exp(-(2^gamma_min - 1) / snr)                   (5)
 Departures The paper prints g = sqrt(beta) h with beta in dB, the root of a negative number; the root of the
            linear gain is meant.
-           The paper's outage takes the rate to be all bits of a model, so it is always 1; here the rate is gamma_min.
            Fades deeper than `deepest_fade_db` are waited out: 1 / gamma has no mean under (4) down to |h| = 0.  The
            exponential has no memory, so |h|^2 is that floor plus an exponential; the waiting is not charged.
            Nodes closer than d0 are treated as d0 apart: (1) does not hold there, and would gain power.
@@ -23,7 +21,6 @@ Power and noise are both those of the whole band: a transfer on a part of the ba
 same signal-to-noise ratio.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -79,7 +76,6 @@ class Radio:
     deepest_fade_db: Annotated[float, Interval(ge=-100.0, le=0.0)] = -20.0
     name: Literal["radio"] = "radio"
 
-    # ------------------------------------------------------------------ expected efficiency, for plans
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
         """Expected efficiency [src, dst] (eq. 3), bit/s/Hz, (nodes, nodes); 0 from a node to itself.
 
@@ -88,15 +84,11 @@ class Radio:
             round, hop: Time of the probe; its effect depends on `redeploy`.
             nodes: Base station and devices.
         """
-        src, dst = _pairs(nodes)
-        return _matrix(np.log2(1.0 + self.snr(key, round, hop, src, dst)), nodes)
+        src, dst = np.divmod(np.arange(nodes * nodes), nodes)
+        gamma = np.log2(1.0 + self.snr(key, round, hop, src, dst)).reshape(nodes, nodes)
+        np.fill_diagonal(gamma, 0.0)
+        return torch.from_numpy(gamma).to(torch.get_default_dtype())
 
-    def instantaneous_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
-        """Efficiency in this hop's fading [src, dst] (eq. 4), bit/s/Hz, (nodes, nodes); 0 from a node to itself."""
-        src, dst = _pairs(nodes)
-        return _matrix(self.links(key, round, hop, src, dst), nodes)
-
-    # ------------------------------------------------------------------ instantaneous efficiency, for transfers
     def links(self, key: Key, round: int, hop: int, src: Nodes, dst: Nodes) -> Array:
         """Instantaneous efficiency of the links `src[i] -> dst[i]` (eq. 4), bit/s/Hz, (links,)."""
         snr = self.snr(key, round, hop, src, dst)
@@ -148,33 +140,6 @@ class Radio:
                 u[at] = (key / among).numpy().random(int(index[at].max()) + 1)[index[at]]
         powers: Array = ratio(self.deepest_fade_db) - np.log1p(-u)
         return powers
-
-
-def _pairs(nodes: int) -> tuple[Nodes, Nodes]:
-    src, dst = np.divmod(np.arange(nodes * nodes), nodes)
-    return src, dst
-
-
-def _matrix(gamma: Array, nodes: int) -> Tensor:
-    square = gamma.reshape(nodes, nodes)
-    np.fill_diagonal(square, 0.0)
-    return torch.from_numpy(square).to(torch.get_default_dtype())
-
-
-# ---------------------------------------------------------------- outage
-def outage_probability(gamma_min: float, snr: float) -> float:
-    """Probability that Rayleigh fading takes a link of mean SNR `snr` (a ratio) below `gamma_min` bit/s/Hz (eq. 5)."""
-    return -math.expm1(-(2.0**gamma_min - 1.0) / snr)
-
-
-def required_snr(gamma_min: float, outage: float) -> float:
-    """The mean SNR, a ratio, at which the outage probability is `outage`: eq. 5 solved for snr.
-
-    >>> round(required_snr(1.0, 0.05), 3)
-    19.496
-    """
-    needed: float = (2.0**gamma_min - 1.0) / -math.log1p(-outage)
-    return needed
 
 
 # ---------------------------------------------------------------- presets

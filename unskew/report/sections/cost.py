@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from unskew.ledger import DIRECTIONS, Direction
+from unskew.ledger import DIRECTIONS
 from unskew.pricing import traffic
 from unskew.pricing.radio import Cost, price
 from unskew.record.reader import Record, configured
@@ -95,7 +95,7 @@ def priced(record: Record) -> tuple[tuple[Expense, ...], str]:
     run, carrier, energy = traffic.read(record.folder), spectra.PAPER, Energy()
     assert run.channel is not None
     costs = price(run.trainings, run.channel, carrier, energy)
-    what = "radio and training" if all(c.compute_j is not None for c in costs) else "radio"
+    what = "radio and training" if all("compute_j" in c.numbers for c in costs) else "radio"
 
     def expense(name: str, unit: str, part: Callable[[Cost], float]) -> Expense:
         spent: dict[tuple[str, int], dict[int, float]] = {}
@@ -104,18 +104,18 @@ def priced(record: Record) -> tuple[tuple[Expense, ...], str]:
         return Expense(name, unit, spent)
 
     return (
-        expense("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", lambda c: _sum(c.subframes)),
-        expense("Time", f"s, {what}", lambda c: _sum(c.seconds) + (c.compute_s or 0.0)),
-        expense("Energy", f"J, {what}", lambda c: _sum(c.transmit_j) + _sum(c.receive_j) + (c.compute_j or 0.0)),
+        expense("Sub-frames", f"of {1000 * carrier.subframe_s:g} ms", lambda c: c.whole("subframes")),
+        expense("Time", f"s, {what}", lambda c: c.whole("seconds") + c.numbers.get("compute_s", 0.0)),
+        expense(
+            "Energy",
+            f"J, {what}",
+            lambda c: sum(map(c.whole, ("transmit_j", "receive_j"))) + c.numbers.get("compute_j", 0.0),
+        ),
     ), (
         f"Priced under this run’s own radio: of {carrier.rbs} resource blocks in a sub-frame {carrier.free_rbs:g} are "
         f"free on average, training takes {energy.cycles_per_example:g} cycles an example at "
         f"{energy.clock_hz / 1e9:g} GHz. “unskew show --cost” sets other prices."
     )
-
-
-def _sum(flow: Mapping[Direction, float] | None) -> float:
-    return 0.0 if flow is None else math.fsum(flow.values())
 
 
 def reached(record: Record, aim: Target, spent: tuple[Expense, ...]) -> tuple[Reached, ...]:
