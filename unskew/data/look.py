@@ -440,15 +440,15 @@ def _measured(target: DataTarget | None) -> tuple[tuple[Label, ...], Array | Non
         numbers = target.values.dtype.kind in "fiub"
         values = target.values.astype(np.float64) if numbers else np.full(len(target.values), np.nan)
         return (), np.where(np.isfinite(values), values, np.nan)
-    values = [NO_VALUE if v is None or v != v else v for v in target.values.tolist()]
-    known = {label_name(v): v for v in values if v != NO_VALUE}
+    labels = [NO_VALUE if v is None or v != v else v for v in target.values.tolist()]
+    known = {label_name(v): v for v in labels if v != NO_VALUE}
     words = any(isinstance(v, str) for v in known.values())
     order = sorted(known) if words else sorted(known, key=lambda name: known[name])
     number = {name: i for i, name in enumerate(order)}
-    codes = [number.get(label_name(v), len(order)) for v in values]
+    codes = [number.get(label_name(v), len(order)) for v in labels]
     label: Callable[[Any], Label] = str if words else bool if all(isinstance(v, bool) for v in known.values()) else int
     names = [label(name if words else known[name]) for name in order]
-    return (*names, *([NO_VALUE] if NO_VALUE in values else [])), np.array(codes, np.int64)
+    return (*names, *([NO_VALUE] if NO_VALUE in labels else [])), np.array(codes, np.int64)
 
 
 def _at_site(known: Sequence[Label], values: Array | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:

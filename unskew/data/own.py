@@ -437,7 +437,8 @@ def _are_texts(values: Array) -> bool:
 
 def _check_index(x: Any, other: Any, name: str) -> None:
     """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess."""
-    mine, its = (getattr(one, "index", None) for one in (x, other))
+    mine: Any = getattr(x, "index", None)
+    its: Any = getattr(other, "index", None)
     if hasattr(mine, "equals") and hasattr(its, "equals") and list(mine) != list(its):
         raise DataError(
             f"the index of {name} has other labels, or another order, than that of x, and rows are paired by position; "
