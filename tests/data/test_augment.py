@@ -62,13 +62,6 @@ def test_only_images_can_be_augmented(name: str):
         AUGMENTS.resolve(name)(torch.zeros(3, 5), Key(0).generator())
 
 
-def test_an_unknown_augmentation_is_answered_with_the_nearest():
-    assert augmentation("crop") is crop
-    assert augmentation("none") is None
-    with pytest.raises(ConfigError, match=r"crop_flip.*did you mean crop\+flip"):
-        augmentation("crop_flip")
-
-
 def test_each_example_has_its_own_draws_and_nobody_elses_are_disturbed():
     change = augmentation(turned)
     assert change is not None

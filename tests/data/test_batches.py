@@ -78,11 +78,6 @@ def test_the_last_batch(n: int, min_batch: int, drop_last: bool, sizes: tuple[in
     assert plan(n, batch_size=4, epochs=1, key=key, min_batch=min_batch, drop_last=drop_last).sizes == sizes
 
 
-def test_steps_are_views_of_one_order():
-    made = plan(10, batch_size=4, epochs=1, key=key)
-    assert [s.data_ptr() - made.order.data_ptr() for s in made.steps()] == [0, 32, 64]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

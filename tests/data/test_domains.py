@@ -1,5 +1,4 @@
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,14 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data import fonts
 from unskew.data.assign import assign
 from unskew.data.dataset import Dataset
-from unskew.data.domains import Part, coloured, join
-from unskew.data.federated import federate, from_manifest, to_manifest
+from unskew.data.domains import coloured, join
 from unskew.data.fonts import printed
 from unskew.data.sources import load
-from unskew.data.split import ByGroup, record
-from unskew.errors import ConfigError, DataError
-from unskew.experiment import config
+from unskew.data.split import ByGroup
+from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.run.doctor import _data
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the real data sets of ../shared/data are not here")
-
-BUILTIN = Path(config.__file__).parent / "builtin"
 
 LUMA = np.array([0.299, 0.587, 0.114])
 Images = npt.NDArray[np.uint8]
@@ -95,11 +85,6 @@ def test_an_image_depends_on_its_own_place_and_label_only(pictures: Images):
     assert not np.array_equal(fewer[7], pictures[7])
 
 
-def test_no_two_printed_digits_are_alike(pictures: Images):
-    assert len(np.unique(pictures.reshape(len(pictures), -1), axis=0)) == len(pictures)
-    assert not (printed(np.arange(10), Key(6)) == pictures[:10]).all((1, 2, 3)).any()
-
-
 @pytest.mark.seconds
 def test_in_no_image_is_the_digit_lost():
     """The same draws with a 1 and an 8: what differs is the digit.  The contrast asked for is a quarter of 255, 64, of
@@ -118,32 +103,6 @@ def test_printed_digits_can_be_read(pictures: Images):
     assert (y[nearest] == y[1000:]).mean() > 0.6
 
 
-def test_printed_digits_come_in_all_colours(pictures: Images):
-    """A uniform colour has mean 127.5 and deviation 255 / sqrt(12) = 74 in each channel; an image's mean has less, for
-    it is over background and strokes."""
-    mean = pictures.mean((1, 2))
-    assert mean.mean(0) == pytest.approx(np.full(3, 127.5), abs=8)
-    assert mean.std(0).min() > 40
-
-
-def test_no_glyph_reaches_the_rim_of_its_cell():
-    """The farthest ink from an edge: weight .6, rim 1.5 and half a pixel of coverage, 2.6 pixels, at 14 / 64 pixels a
-    point 11.9 points."""
-    cells, half = fonts._cells()
-    rim = np.stack([cells[..., 0, :], cells[..., -1, :], cells[..., :, 0], cells[..., :, -1]])
-    assert rim.max() < -2.6 * fonts.CAP / 14
-    assert half.min() > 0
-    assert (cells.reshape(len(fonts.FACES), 10, -1).max(2) > 2).all()
-
-
-def test_what_cannot_be_printed_is_refused(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(DataError, match=r"labels\[1\] is 10, printed digits must be 0\.\.9"):
-        printed(np.array([3, 10]), Key(0))
-    monkeypatch.setattr(fonts, "FACES", ("Papyrus",))
-    with pytest.raises(DataError, match=r"the font .*Papyrus\.ttf of Matplotlib cannot be read: .*reinstall"):
-        printed(np.array([3]), Key(0))
-
-
 # one layout
 
 
@@ -155,17 +114,9 @@ def test_images_are_resampled_as_pytorch_does(size: int, channels: tuple[int, ..
     assert np.abs(coloured(x) - theirs).max() <= 0.5 + 1e-9
 
 
-def test_between_two_pixels_the_image_goes_evenly():
-    """Width 2 to 28: output i has its middle at (2i + 1) / 28 - 1/2 of the first pixel's: 56ths (2i + 1) * 2 - 28, so
-    pixels 0 and 56 give 0 up to i = 6, then 2, 6, 10, ..., 54, then 56."""
-    x = np.broadcast_to(np.array([0, 56], np.uint8), (1, 2, 2))
-    row = [0] * 7 + list(range(2, 56, 4)) + [56] * 7
-    assert coloured(x)[0, :, :, 1].tolist() == [row] * 28
-
-
 def test_mnist_m_is_cut_to_the_mnist_digit_and_others_are_resampled():
     x = SETS["mnist_m"]["x_train"][:4]
-    part = Part(x, np.arange(4), x[:2], np.arange(2))
+    part = x, np.arange(4), x[:2], np.arange(2)
     whole = join({"mnist_m": part, "svhn": part}, Key(0))
     assert np.array_equal(whole["x_train"][:4], x[:, 2:30, 2:30])
     assert np.array_equal(whole["x_train"][4:], coloured(x))
@@ -182,13 +133,6 @@ def test_five_domains_are_equally_large_and_in_order(small: Dataset):
     assert small.domains.tolist() == [g for g in range(5) for _ in range(40)]
     assert small.y_train[160:].bincount().tolist() == [4] * 10
     assert small.classes == tuple("0123456789")
-
-
-def test_the_five_of_fedbn_are_found_by_name(tmp_path: Path):
-    """The smallest: USPS's 40 of training, MNIST-M's 12 of test."""
-    data = load("digit_five", folder(tmp_path, *SETS))
-    assert data.domain_names == ("mnist", "svhn", "usps", "synth_digits", "mnist_m")
-    assert (len(data.y_train), len(data.y_test)) == (200, 60)
 
 
 def test_a_domain_keeps_its_examples_and_their_labels(small: Dataset):
@@ -214,34 +158,11 @@ def test_the_constants_are_those_of_all_domains_together(small: Dataset):
     assert means.std() > 0.1
 
 
-def test_every_load_is_the_same(small: Dataset, tmp_path: Path):
-    again = load("digit_domains", folder(tmp_path, "mnist", "usps", "mnist_m"))
-    assert again.sha256 == small.sha256
-    assert torch.equal(again.x_train, small.x_train)
-    assert torch.equal(again.x_test, small.x_test)
-
-
-def test_missing_sets_are_named_with_every_place(tmp_path: Path):
-    folder(tmp_path, "mnist", "usps", "mnist_m")
-    with pytest.raises(DataError) as caught:
-        load("digit_five", tmp_path)
-    said = str(caught.value)
-    assert (
-        "digit_five needs mnist, svhn, usps, synth_digits, mnist_m, of which svhn, synth_digits cannot be found" in said
-    )
-    for name in ("svhn", "synth_digits"):
-        for place in (f"{name}.npz", f"{name}/x_train.npy", f"{name}/{name}.npz", f"{name}/train_1.npz"):
-            assert str(tmp_path / place) in said
-    assert str(tmp_path / "usps.npz") not in said
-    with pytest.raises(DataError, match=r"no data folder is given; .* mnist\.npz .*, usps\.npz .*, mnist_m\.npz \("):
-        load("digit_domains")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y_train": np.full(40, 10)}, r"usps: y_train\[0\] is 10, must be 0\.\.9"),
-        ({"y_test": np.full(30, -1)}, r"usps: y_test\[0\] is -1, must be 0\.\.9"),
+        ({"y_train": np.full(40, 10)}, r"usps has the label 10"),
+        ({"y_test": np.full(30, -1)}, r"usps has the label -1"),
         ({"y_train": np.arange(3)}, "usps: x_train has 40 entries for 3 examples"),
         ({"x_train": np.zeros((40, 256))}, r"usps: x_train and x_test must be of one kind"),
         ({"x_test": np.zeros((30, 3, 16, 16), np.uint8)}, r"usps: x_train holds examples of shape \(16, 16\), x_test"),
@@ -265,23 +186,7 @@ def test_a_domain_without_a_test_part_sets_a_fifth_aside(tmp_path: Path):
     assert (len(data.y_train), len(data.y_test)) == (150, 50)
 
 
-def test_the_doctor_looks_for_files_and_not_for_sets_made_of_them(tmp_path: Path):
-    said = {f.what: f.found for f in _data(folder(tmp_path, "mnist"))}
-    assert "data set mnist" in said
-    assert "usps, mnist_m, svhn, synth_digits, cifar10" in said["data folder"]
-
-
 # clients
-
-
-def test_two_clients_of_each_domain_hold_as_many_as_they_may(small: Dataset):
-    """20 of a domain's 40 for each client, of which 10 stay, half of them for testing."""
-    fed = federate(small, ByGroup(2, max_samples=10), Key(0), test_fraction=0.5)
-    assert small.domains is not None
-    assert [(len(c.train), len(c.test)) for c in fed.clients] == [(5, 5)] * 10
-    held = [torch.cat([c.train, c.test]) for c in fed.clients]
-    assert [set(small.domains[h].tolist()) for h in held] == [{g} for g in range(5) for _ in range(2)]
-    assert len(torch.cat(held).unique()) == 100
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.integers(0, 2**32))
@@ -297,55 +202,4 @@ def test_a_lower_cap_keeps_some_of_the_same(low: int, more: int, seed: int):
         assert set(a.tolist()) <= set(b.tolist()) <= set(c.tolist())
 
 
-def test_a_cap_below_the_minimum_or_one_is_refused():
-    labels, groups = np.zeros(10, int), np.repeat([0, 1], 5)
-    with pytest.raises(ConfigError, match=r"split\.max_samples must be at least min_samples, 2, got 1 \(group\)"):
-        assign(ByGroup(max_samples=1), labels, 1, Key(0), groups)
-    with pytest.raises(ConfigError, match=r"split\.max_samples must be >= 1, got 0 \(group\)"):
-        assign(ByGroup(max_samples=0), labels, 1, Key(0), groups)
-
-
-def test_a_capped_division_is_recorded_and_read_back(small: Dataset, tmp_path: Path):
-    fed = federate(small, ByGroup(2, max_samples=7), Key(1))
-    assert record(ByGroup(2, max_samples=7))["max_samples"] == 7
-    path = tmp_path / "split.json"
-    path.write_text(json.dumps(to_manifest(fed)))
-    again = from_manifest(path, small)
-    assert again.sha256 == fed.sha256
-    assert again.split == fed.split
-
-
-def test_an_experiment_names_domains_and_cap():
-    raw = {
-        "rounds": 1,
-        "task": {"data": "digit_domains", "model": "digit_model"},
-        "split": {"name": "group", "clients_per_group": 2, "max_samples": 370},
-        "method": {"name": "fedavg"},
-    }
-    experiment = config.parse(raw)
-    assert experiment.split == ByGroup(2, max_samples=370)
-    assert config.parse(config.resolved(experiment)) == experiment
-    uncapped = config.parse(raw | {"split": {"name": "group"}})
-    assert "max_samples" not in config.resolved(uncapped)["split"]
-    with pytest.raises(ConfigError, match="max_samples"):
-        config.parse(raw | {"split": {"name": "group", "max_samples": 0}})
-
-
 # real files
-
-
-@needs_shared
-def test_the_five_domains_of_real_data():
-    """The smallest is scikit-learn's digits: 1,797 less the fifth set aside, 1,438 and 359.  In the built-in experiment
-    a client has the paper's 185 examples for training."""
-    data = load("digit_domains", SHARED)
-    assert data.domains is not None
-    assert data.domains.bincount().tolist() == [1438] * 5
-    assert len(data.y_test) == 5 * 359
-    assert data.input_shape == (3, 28, 28)
-    for g in range(5):
-        assert data.y_train[data.domains == g].bincount(minlength=10).min() > 90
-    domains = config.load(BUILTIN / "domains.toml")
-    assert domains.task.data == "digit_domains"
-    fed = federate(data, domains.split, Key(0), domains.test_fraction)
-    assert [(len(c.train), len(c.test)) for c in fed.clients] == [(185, 185)] * 10

@@ -8,12 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data.assign import assign, log_dirichlet
-from unskew.data.dataset import Dataset, checked
+from unskew.data import Dataset, checked
+from unskew.data.assign import log_dirichlet
 from unskew.data.entanglement import (
     bases_of,
     block_shares,
-    blocks,
     coefficients,
     drawn_shares,
     entanglement,
@@ -85,13 +84,6 @@ def test_unequal_blocks_have_it_on_average(clients: int, more: int, xi: float) -
     assert found == pytest.approx(xi, abs=1e-6)
 
 
-def test_two_clients_at_the_ends() -> None:
-    """K = 2: s = 2 r / (1 + r^2), so .8 is r = .5; 0 is nothing in common and 1 the same mixture."""
-    assert ratio(0.8, 2) == pytest.approx(0.5)
-    assert (ratio(0.0, 2), ratio(1.0, 2)) == (0.0, 1.0)
-    assert blocks(np.array([0, 1]), 2, 0.5) == pytest.approx(np.array([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]))
-
-
 @pytest.mark.parametrize("xi", [0.0, 0.003, 0.057, 0.385, 0.9])
 def test_a_dirichlet_draw_comes_near(xi: float) -> None:
     shape = (20, 5)
@@ -132,7 +124,7 @@ def subclasses(each: int = 60) -> Dataset:
     """Five labels, two domains each that no other label has: ten base distributions."""
     base = torch.arange(10).repeat_interleave(each)
     x = torch.randn(len(base), 3, generator=Key(1).generator())
-    return checked("subclasses", x, base // 2, x[:5], torch.arange(5), domains=base)
+    return checked("subclasses", x, base // 2, x[:5], torch.arange(5), domain_train=base)
 
 
 def test_base_distributions_are_labels_domains_or_both() -> None:
@@ -163,17 +155,3 @@ def test_without_entanglement_every_base_distribution_has_one_owner() -> None:
     assert sorted(b for mine in held for b in mine) == list(range(10))
     assert [len(mine) for mine in held] == [2] * 5
     assert to_manifest(fed)["stats"]["entanglement"] == 0.0
-
-
-def test_other_splits_say_nothing_of_it_unless_asked() -> None:
-    labels = np.repeat(np.arange(4), 50)
-    parts = assign(Entangled(1.0, bases="labels", num_clients=4), labels, 4, Key(0))
-    assert [np.bincount(labels[p], minlength=4).tolist() for p in parts] == pytest.approx(np.full((4, 4), 12.5), abs=1)
-    with pytest.raises(DataError, match="9 clients need at least as many base distributions, and there are 4"):
-        assign(Entangled(0.1, num_clients=9), labels, 4, Key(0))
-
-
-@pytest.mark.parametrize(("field", "value"), [("xi", 1.5), ("xi", -1.0), ("by", "class"), ("bases", "colours")])
-def test_a_split_built_by_hand_is_checked(field: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"split\.{field}"):
-        assign(Entangled(**{field: value}), np.arange(100) % 5, 5, Key(0))  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from unskew import machine
-from unskew.data import own
 from unskew.data.look import describe
 from unskew.data.sources import brings_clients, load
 from unskew.errors import DataError
@@ -164,12 +163,6 @@ def test_names_that_cannot_be_written_are_refused(key: str, tmp_path: Path) -> N
         load(f"npz:{tmp_path / 'names.npz'}")
 
 
-def test_clients_in_a_dict_whose_names_cannot_be_written_are_refused() -> None:
-    x, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
-    with pytest.raises(DataError, match=r"client name 'Z\\udcfcrich' cannot be written in UTF-8"):
-        own.dataset({"Basel": (x[:20], y[:20]), os.fsdecode(b"Z\xfcrich"): (x[20:], y[20:])})
-
-
 @pytest.mark.parametrize("name", ["site", "site/class"])
 @pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # all images are one
 def test_folders_whose_names_cannot_be_written_are_refused(name: str, tmp_path: Path) -> None:
@@ -206,13 +199,6 @@ def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
             read(f"npz:{path}")
 
 
-def test_an_archive_without_its_directory_is_refused_before_a_run_is_planned(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    path.write_bytes(b"x" * 300 + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 5, 5, 46 * 5, 0, 0))
-    with pytest.raises(DataError, match=r"a\.npz is not a readable data file: Bad magic number"):
-        brings_clients(f"npz:{path}", {})
-
-
 @pytest.mark.parametrize("kind", ["npz", "folder", "csv", "parquet", "images"])
 @pytest.mark.parametrize(
     ("path", "says"),
@@ -243,13 +229,6 @@ def test_text_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
     for read in (load, describe):
         with pytest.raises(DataError, match=f"the text in {key} holds codes of no character"):
             read(f"npz:{tmp_path / 'a.npz'}")
-
-
-def test_labels_in_a_folder_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    for key, values in table(y_train=np.full(20, 0xFFFFFFFF, np.uint32).view("<U1")).items():
-        np.save(tmp_path / f"{key}.npy", values)
-    with pytest.raises(DataError, match=r"y_train\.npy .* the text in y_train holds codes of no character"):
-        load(f"folder:{tmp_path}")
 
 
 @pytest.mark.parametrize("dtype", ["U2", "S3", "M8[s]", "m8[s]", "V4", "c16"])

@@ -104,22 +104,6 @@ def both(n: int, *shape: int, classes: int = 10, **options: Any) -> dict[str, Pa
 
 
 # ---------------------------------------------------------------- the usual names
-def test_svhn_comes_as_colour_images_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = install(monkeypatch, {("ufldl-stanford/svhn", "cropped_digits"): both(40, 32, 32, 3)})
-    found = load("hub:svhn")
-    assert fake.asked == [
-        ("ufldl-stanford/svhn", "cropped_digits", "train", None),
-        ("ufldl-stanford/svhn", "cropped_digits", "test", None),
-    ]
-    assert (found.name, found.input_shape, found.num_classes) == ("svhn", (3, 32, 32), 10)
-    assert (len(found.x_train), len(found.x_test)) == (40, 20)
-
-
-def test_emnist_is_grey_and_its_letters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = [chr(ord("A") + i) for i in range(26)]
-    install(monkeypatch, {("tanganke/emnist_letters", None): both(52, 28, 28, classes=26, names=letters)})
-    found = load("hub:emnist")
-    assert (found.input_shape, found.classes) == ((1, 28, 28), tuple(letters))
 
 
 def test_cifar10_is_read_from_its_own_columns_and_named_as_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,15 +113,6 @@ def test_cifar10_is_read_from_its_own_columns_and_named_as_from_a_file(monkeypat
     assert found.x_train.shape == (500, 3, 32, 32)
     assert found.classes[0] == "airplane"
     assert torch.bincount(found.y_train).tolist() == [50] * 10
-
-
-def test_cifar100_has_its_fine_labels_unless_the_coarse_ones_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = pictures(pixels(200, 32, 32, 3))
-    columns = {"img": x, "fine_label": [i % 100 for i in range(200)], "coarse_label": [i % 20 for i in range(200)]}
-    names = {"fine_label": [f"f{i}" for i in range(100)], "coarse_label": [f"c{i}" for i in range(20)]}
-    install(monkeypatch, {("uoft-cs/cifar100", None): {"train": Part(columns, names), "test": Part(columns, names)}})
-    assert load("hub:cifar100").num_classes == 100
-    assert load("hub:cifar100?label=coarse_label").classes[:2] == ("c0", "c1")
 
 
 def test_imdb_comes_as_token_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,22 +206,6 @@ def test_images_of_any_mode_become_grey_or_rgb(
     assert load("hub:me/mine").input_shape == shape
 
 
-def test_grey_images_among_colour_ones_become_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = [*pictures(pixels(2, 6, 6)), *pictures(pixels(2, 6, 6, 3))]
-    made = part(x, [0, 1, 0, 1], names=["a", "b"])
-    install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
-    found = hub.fetch(hub.parse("hub:me/mine")).content["x_train"]
-    assert found.shape == (4, 6, 6, 3)
-    assert (found[0, ..., 0] == found[0, ..., 2]).all()
-
-
-def test_the_examples_of_the_docs_can_be_parsed() -> None:
-    there = hub.parse("hub:zalando-datasets/fashion_mnist?image=image&label=label")
-    assert (there.repository, there.train, there.test) == ("zalando-datasets/fashion_mnist", "train", "test")
-    writers = hub.parse("hub:flwrlabs/femnist?label=character&domain=writer_id&test=none")
-    assert (writers.domain, writers.test) == ("writer_id", hub.NONE)
-
-
 # ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     ("source", "message"),
@@ -255,9 +214,9 @@ def test_the_examples_of_the_docs_can_be_parsed() -> None:
         ("hub:cifer10", r"did you mean hub:cifar10\?"),
         ("hub:a/b/c", "must name a repository"),
         ("hub:me/mine?lable=y", r"unknown option 'lable'; did you mean label\? \(known: image, text"),
-        ("hub:me/mine?label=", "option label has no value"),
-        ("hub:me/mine?label", "option label has no value"),
-        ("hub:me/mine?label=a&label=b", "option label is given twice"),
+        ("hub:me/mine?label=", "each option once, with a value"),
+        ("hub:me/mine?label", "each option once, with a value"),
+        ("hub:me/mine?label=a&label=b", "each option once, with a value"),
         ("hub:me/mine?size=big", r"size must be a whole number of pixels in 1..1024, got 'big'"),
         ("hub:me/mine?size=0", "size must be a whole number"),
         ("hub:me/mine?text=a&image=b", "leave text or image and size out"),
@@ -286,11 +245,11 @@ class ConnectError(Exception):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "could not be reached"),
-        (ConnectError("[Errno -2] Name or service not known"), "could not be reached and the cache has no copy"),
-        (TimeoutError(), r"could not be reached and the cache has no copy \(TimeoutError: TimeoutError\)"),
-        (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "running code from the hub"),
-        (KeyError("odd"), r"could not be loaded \(KeyError"),
+        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "check the network"),
+        (ConnectError("[Errno -2] Name or service not known"), "not known; check the network"),
+        (TimeoutError(), "TimeoutError; check the network"),
+        (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "runs no code from the hub"),
+        (KeyError("odd"), "odd"),
     ],
 )
 def test_a_hub_that_does_not_answer_is_one_sentence(
@@ -307,59 +266,4 @@ def test_a_hub_that_does_not_answer_is_one_sentence(
     assert fake.asked == []
 
 
-def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, {("me/mine", None): both(10, 6, 6)})
-    with pytest.raises(DataError, match=r"hub:me/yours, split train: there is no such data set .*check OWNER/NAME"):
-        load("hub:me/yours")
-    with pytest.raises(DataError, match=r'Unknown split "tst".*train.*test.*set config=, train= or test='):
-        load("hub:me/mine?test=tst")
-    with pytest.raises(DataError, match="BuilderConfig 'big' not found"):
-        load("hub:me/mine?config=big")
-    with pytest.raises(DataError, match=r"has no column 'img'; it has image, label; say which with image="):
-        load("hub:me/mine?image=img")
-    with pytest.raises(DataError, match=r"has no column 'y'; it has image, label; say which with label="):
-        load("hub:me/mine?label=y")
-    with pytest.raises(DataError, match=r"has no column 'site'.*say which with domain="):
-        load("hub:me/mine?domain=site")
-    install(monkeypatch, {("stanfordnlp/imdb", None): {"train": Part({"text": ["a"], "label": [0]}, {})}})
-    with pytest.raises(DataError, match="texts need a test split"):
-        load("hub:imdb?test=none")
-
-
-def test_what_is_no_image_label_or_text_is_refused_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def there(columns: Mapping[str, Sequence[Any]]) -> None:
-        made = Part(columns, {})
-        install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
-
-    grey = pictures(pixels(2, 6, 6))
-    there({"image": [*grey, Image.fromarray(pixels(1, 5, 6)[0])], "label": [0, 1, 0]})
-    with pytest.raises(DataError, match=r"images must have one size, got 2 from \(5, 6\) to \(6, 6\); add size=64"):
-        load("hub:me/mine")
-    there({"image": [grey[0], Image.new("I;16", (6, 6))], "label": [0, 1]})
-    with pytest.raises(DataError, match=r"row 1: an image of 8 bits a channel is needed, got mode I;16"):
-        load("hub:me/mine")
-    there({"image": ["no picture"], "label": [0]})
-    with pytest.raises(DataError, match=r"row 0: an image, or whole numbers 0..255"):
-        load("hub:me/mine")
-    there({"image": [[[0, 300]]], "label": [0]})
-    with pytest.raises(DataError, match=r"row 0: an image, or whole numbers 0..255"):
-        load("hub:me/mine")
-    there({"image": grey, "label": [0, 1.5]})
-    with pytest.raises(DataError, match=r"label column 'label' must hold whole numbers or names, got 1.5 in row 1"):
-        load("hub:me/mine")
-    there({"image": [], "label": []})
-    with pytest.raises(DataError, match="holds no examples"):
-        load("hub:me/mine")
-    there({"words": ["a", 3], "label": [0, 1]})
-    with pytest.raises(DataError, match=r"hub:me/mine, words must hold texts, got int in row 1"):
-        load("hub:me/mine?text=words")
-
-
 # ---------------------------------------------------------------- nobody asked
-def test_a_known_name_without_hub_asks_nobody_and_says_how_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    fake = install(monkeypatch, {("uoft-cs/cifar10", None): both(10, 32, 32, 3, image="img")})
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    for folder in (None, tmp_path):
-        with pytest.raises(DataError, match="or ask for hub:cifar10, which downloads it"):
-            load("cifar10", folder)
-    assert fake.asked == []

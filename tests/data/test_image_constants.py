@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import unskew as us
-from unskew.data import inputs
 from unskew.data.images import as_tensor
 from unskew.data.sources import load
 from unskew.errors import ConfigError
@@ -36,23 +35,6 @@ def test_pixels_are_standardised_by_the_numbers_given(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_of_arrays_takes_them_too(tmp_path: Path) -> None:
-    x = np.full((10, 4, 4, 3), 255, np.uint8)
-    for key, array in {"x_train": x, "y_train": np.arange(10) % 2, "x_test": x[:2], "y_test": np.arange(2)}.items():
-        np.save(tmp_path / f"{key}.npy", array)
-    data = load(f"folder:{tmp_path}", None, {"mean": [0.0, 0.5, 1.0], "std": [1.0, 0.5, 0.25]})
-    assert as_tensor(data.x_train)[0, :, 0, 0].tolist() == [1.0, 1.0, 0.0]
-
-
-def test_images_that_stay_bytes_read_as_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = saved(tmp_path, RNG.integers(0, 255, (12, 5, 5), np.uint8))
-    floats = load(source, None, GREY)
-    monkeypatch.setattr("unskew.data.build.BYTES_FROM", 1)
-    kept = load(source, None, GREY)
-    assert not isinstance(kept.x_train, torch.Tensor)
-    torch.testing.assert_close(as_tensor(kept.x_train), as_tensor(floats.x_train), rtol=0, atol=0)
-
-
 def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
     x = RNG.integers(0, 255, (80, 8, 8), np.uint8)
     task = us.TaskConfig(data=saved(tmp_path, x), data_options=GREY, model="mlp")
@@ -77,15 +59,3 @@ def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
 def test_numbers_that_fit_no_image_are_refused(options: dict[str, object], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says):
         load(saved(tmp_path, RNG.integers(0, 255, (12, 5, 5), np.uint8)), None, options)
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_numbers_are_finite(number: float) -> None:
-    for mean, std in (([number], [1.0]), ([0.5], [number])):
-        with pytest.raises(ConfigError, match="a finite number and one above 0"):
-            inputs.constants_of(mean, std)
-
-
-def test_floats_stay_as_they_are_and_say_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"mean and std are for images of whole numbers 0\.\.255, and mine has float"):
-        load(saved(tmp_path, RNG.random((12, 5, 5))), None, GREY)

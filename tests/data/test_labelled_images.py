@@ -1,26 +1,17 @@
 """Images that a table names, as most public collections of medical images come."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import unskew as us
 from unskew import tasks
-from unskew.cli.app import app
 from unskew.data.dataset import Dataset
-from unskew.data.federated import federate
 from unskew.data.images import as_tensor
 from unskew.data.sources import load
-from unskew.data.split import Natural
-from unskew.deploy.client import open_client
-from unskew.deploy.settings import Site
-from unskew.errors import ConfigError, DataError, DataWarning
-from unskew.keys import Key
+from unskew.errors import ConfigError, DataError
 
 Image = pytest.importorskip("PIL.Image")
 tomli_w = pytest.importorskip("tomli_w")
@@ -62,13 +53,6 @@ def levels(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return level[0][~own], level[1]
 
 
-def test_numbers_that_were_agreed_on_standardise_them(tmp_path: Path) -> None:
-    """Image i is of level i: its first training image, of level 1 or more, is (i / 255 - .5) / .25."""
-    data = read(scans(tmp_path), mean=[0.5], std=[0.25])
-    assert (data.inputs.mean, data.inputs.std) == ((0.5,), (0.25,))
-    assert sorted(np.concatenate(levels(data))) == list(range(30))
-
-
 @pytest.mark.parametrize(("form", "after"), [("2024-06-{:02}", "2024-06-24"), ("{}", 23.5)])
 def test_the_latest_images_are_those_after_a_date(form: str, after: object, tmp_path: Path) -> None:
     """Image i is of day i + 1, or number i + 1: days up to the 24th, or 23, train."""
@@ -99,12 +83,6 @@ def test_each_image_has_the_label_and_the_site_of_its_row(tmp_path: Path) -> Non
     assert not data.doubts
 
 
-def test_a_column_may_say_which_images_test(tmp_path: Path) -> None:
-    train, test = levels(read(scans(tmp_path), test="part"))
-    assert sorted(test) == [0, 5, 10, 15, 20, 25]
-    assert sorted(train) == sorted(set(range(30)) - set(test))
-
-
 def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
     root = scans(tmp_path)
     for more in ({}, {"client": None}, {"patient": "patient", "patient_ids": "site"}):
@@ -127,42 +105,6 @@ def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
     assert (without.owners, len({i // 6 for i in levels(without)[1]}), len(without.y_test)) == (None, 1, 6)
 
 
-def test_a_column_of_test_images_may_not_part_a_patient_and_validation_images_do_not(tmp_path: Path) -> None:
-    scans(tmp_path)
-    with pytest.raises(
-        DataError, match=r"column 'patient': patient 0 is for training in line 5 and for testing in line 2"
-    ):
-        read(tmp_path, patient="patient", patient_ids="site", test="part")
-    part = ["test" if i // 6 == 1 else "train" for i in range(30)]
-    table(tmp_path, [f"{i:03},{i % 2},{SITES[i % 3]},{i // 6},{part[i]}" for i in range(30)])
-    data = read(tmp_path, patient="patient", patient_ids="site", test="part")
-    assert sorted(levels(data)[1]) == list(range(6, 12))
-    assert data.patients is not None
-    for client in federate(data, Natural(), Key(0), val_fraction=0.25).clients:
-        of = [set(data.patients[rows].tolist()) for rows in (client.train, client.val, client.test)]
-        assert list(map(len, of)) == [3, 1, 1]
-        assert len(set.union(*of)) == 5
-
-
-def test_a_column_that_seems_to_name_patients_and_is_not_named_is_doubted(tmp_path: Path) -> None:
-    scans(tmp_path)
-    rows = [f"{i:03},{i % 2},{SITES[i % 3]},{i % 25},train" for i in range(30)]
-    table(tmp_path, rows, "file,dx,hospital,patient_id,part")
-    text = "column 'patient_id', which is not read, seems to say who is in a row, .* with patient = 'patient_id'"
-    with pytest.warns(DataWarning, match=text):
-        assert len(read(tmp_path).doubts) == 1
-    assert not read(tmp_path, testing=True).doubts
-    table(tmp_path, rows, "file,dx,hospital,visit,part")
-    assert not read(tmp_path).doubts
-
-
-def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
-    picture(scans(tmp_path) / "more" / "x.png", 77)
-    (tmp_path / "notes.txt").write_text("no image")
-    with pytest.warns(DataWarning, match=r"1 of 31 images below .* stands in no row of labels\.csv: more.x\.png"):
-        assert "more/x.png" in read(tmp_path).doubts[0]
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "says"),
     [
@@ -172,7 +114,7 @@ def test_images_that_no_row_names_are_told(tmp_path: Path) -> None:
             r"column 'file' of labels\.csv: '0000\.png' in line 3 names no image below .*; did you mean 000\.png\?",
         ),
         (["000,a,Bern", "part_0/000.png,b,Basel"], {}, r"'part_0/000\.png' in line 3 names the image of line 2"),
-        (["000.dcm,a,Bern"], {}, r"'000\.dcm' .*, such as DICOM, save the pixels as 8-bit PNG"),
+        (["000.dcm,a,Bern"], {}, r"'000\.dcm' .*, such as DICOM, as 8-bit PNG"),
         (["000,a,Bern", ",b,Basel"], {}, "in line 3 names no image .* or leave the row out"),
         (["000,a,Bern", "001,b,Basel", "part_0/same,,Basel"], {}, "the first line 4 .the label is missing"),
         (["000,a,Bern", "001,b,"], {}, "column 'hospital' names nobody in 1 row, first line 3"),
@@ -198,33 +140,12 @@ def test_what_cannot_be_read_so_is_told(
         read(tmp_path / "x", **options)
 
 
-@pytest.mark.parametrize("settings", [{"target": "dx", "client": "hospital"}, {"test": "images:others"}])
-def test_columns_as_arguments_are_told_where_those_of_images_go(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"task=us\.TaskConfig\('images:.*', data_options={'labels': 'labels\.csv', "):
-        us.simulate("fedavg", data=f"images:{scans(tmp_path)}", **settings)
-
-
-def test_a_path_of_images_is_its_text(tmp_path: Path) -> None:
-    scans(tmp_path)
-    for look in (us.describe, us.load):
-        with pytest.raises(DataError, match=f"write images:{tmp_path / 'part_0'}"):
-            look(tmp_path / "part_0")
-
-
 def test_a_link_out_of_the_folder_is_refused_though_a_row_names_it(tmp_path: Path) -> None:
     picture(tmp_path / "secret.png", 1)
     scans(tmp_path / "x")
     (tmp_path / "x" / "part_0" / "030.png").symlink_to(tmp_path / "secret.png")
     with pytest.raises(DataError, match="is a link that leads out of the folder"):
         read(tmp_path / "x")
-
-
-def test_rows_numbers_that_pandas_writes_do_not_matter_and_zeros_are_kept(tmp_path: Path) -> None:
-    for i in range(20):
-        picture(tmp_path / f"{i:04}.png", i)
-    table(tmp_path, [f"{i},{i:04},{i // 2 % 2 + 1},{i % 2 + 9}" for i in range(20)], ",file,dx,hospital")
-    data = read(tmp_path)
-    assert (data.client_names, data.classes) == (("9", "10"), ("1", "2"))
 
 
 @pytest.mark.parametrize(
@@ -242,18 +163,6 @@ def test_labels_are_whole_numbers_unless_one_begins_with_a_zero(
     table(tmp_path, [f"{i:03},{written[i % 2]},{SITES[i % 3]},{i // 6},train" for i in range(30)])
     data = read(tmp_path)
     assert (data.classes, data.label_type) == (names, label_type)
-
-
-def test_a_number_of_each_image_is_learned(tmp_path: Path) -> None:
-    """Bone age and the like: a regression of the table's numbers."""
-    for i in range(20):
-        picture(tmp_path / f"{i}.png", i)
-    table(tmp_path, [f"{i},{i / 4},{'ab'[i % 2]}" for i in range(20)], "file,dx,hospital")
-    data = load(f"images:{tmp_path}", None, OPTIONS, targets=tasks.kind_of("regression").targets)
-    assert data.own_test is not None
-    assert sorted([*data.y_train[data.own_test.logical_not()].tolist(), *data.y_test.tolist()]) == [
-        i / 4 for i in range(20)
-    ]
 
 
 def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> None:
@@ -275,65 +184,3 @@ def test_several_labels_of_an_image_are_columns_of_0_and_1(tmp_path: Path) -> No
     task = us.TaskConfig(f"images:{tmp_path}", "mlp", kind="multi_label", data_options=options)
     history = us.simulate("fedavg", task=task, rounds=1, progress=False)
     assert set(us.predict(history.model("fedavg"), [tmp_path / "part_0" / "000.png"])[0]) <= {"cough", "fever"}
-
-
-def test_sites_of_a_table_of_images_are_doubted_as_those_of_rows_are(tmp_path: Path) -> None:
-    """Chur under two names, 6 and 4 of 10 images, which shares patients; Basel has one class."""
-    scans(tmp_path)
-    target = {"Bern": ("0", "1"), "Basel": ("no", "no"), "Chur": ("no", "yes")}
-    site = [SITES[i % 3].lower() if i in (2, 8, 14, 20) else SITES[i % 3] for i in range(30)]
-    table(tmp_path, [f"{i:03},{target[site[i].title()][i % 2]},{site[i]},{i // 6},train" for i in range(30)])
-    with pytest.warns(DataWarning) as caught:
-        doubts = read(tmp_path, patient="patient", patient_ids="site").doubts
-    assert sorted(str(one.message) for one in caught) == sorted(doubts)
-    few, alike, single = doubts
-    assert few.startswith("chur has fewer than 5 training images")
-    assert alike == (
-        "clients 'Chur', 'chur' differ in case, accents or spaces alone: one client under several names? make them one"
-    )
-    assert single.startswith("Basel has training images of one class only")
-    look = us.describe(f"images:{tmp_path}", data_options=OPTIONS | {"patient": "patient", "patient_ids": "site"})
-    assert all(look.notes.count(doubt) == 1 for doubt in doubts)
-
-
-def test_a_deployed_client_has_a_table_of_its_own(tmp_path: Path) -> None:
-    """The experiment names the columns; whose the images are goes without saying."""
-    experiment = {
-        "rounds": 1,
-        "method": {"name": "fedavg"},
-        "task": {"data": "images:coordinators", "model": "cnn_small", "data_options": {**OPTIONS, "size": 8}},
-    }
-    for i in range(10):
-        picture(tmp_path / "own" / f"{i}.png", i)
-    table(tmp_path / "own", [f"{i},{'ab'[i % 2]}" for i in range(10)], "file,dx")
-    here = tmp_path / "client"
-    here.mkdir()
-    (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    (here / "client.toml").write_text(tomli_w.dumps({"client": 0, "num_clients": 2}))
-    info = open_client(here, Site(f"images:{tmp_path / 'own'}")).info
-    assert (info.classes, info.examples) == (("a", "b"), (8,))
-
-
-def test_a_first_look_at_an_experiments_images(tmp_path: Path) -> None:
-    experiment = {
-        "rounds": 1,
-        "method": {"name": "fedavg"},
-        "task": {"data": f"images:{scans(tmp_path / 'x')}", "data_options": OPTIONS},
-    }
-    (tmp_path / "e.toml").write_text(tomli_w.dumps(experiment))
-    result = CliRunner().invoke(app, ["data", str(tmp_path / "e.toml"), "--json"], catch_exceptions=False)
-    assert [site["name"] for site in json.loads(result.stdout)["sites"]] == ["Basel", "Bern", "Chur"]
-
-
-def test_names_of_one_image_site_class_and_patient_may_have_several_forms_of_unicode(tmp_path: Path) -> None:
-    """Names in the table are composed and decomposed in turn; those of files are decomposed in one half of them."""
-    umlaut = "\u00e4", "a\u0308"
-    for i in range(40):
-        picture(tmp_path / f"{i}{umlaut[i // 20]}.png", i)
-    rows = [f"{i}{(u := umlaut[i % 2])}.png,m{u},B{umlaut[i // 4 % 2]}{i // 20},L{u}{i // 4 % 5}" for i in range(40)]
-    table(tmp_path, [row.replace("m", "g", i // 2 % 2) for i, row in enumerate(rows)], "file,dx,hospital,patient")
-    data = read(tmp_path, patient="patient", patient_ids="site")
-    assert (data.classes, data.client_names) == (("g\u00e4", "m\u00e4"), ("B\u00e40", "B\u00e41"))
-    train, test = levels(data)
-    assert sorted([*train, *test]) == list(range(40))
-    assert not {(i // 20, i // 4 % 5) for i in train} & {(i // 20, i // 4 % 5) for i in test}

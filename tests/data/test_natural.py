@@ -13,8 +13,7 @@ from unskew.data import load
 from unskew.data.federated import federate
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Natural
-from unskew.errors import ConfigError, DataError
-from unskew.experiment import config
+from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import NUMBER, SURVIVAL, TOKENS
 
@@ -47,11 +46,6 @@ def test_heart_is_scaled_by_each_hospitals_training_patients_as_flamby_does() ->
     assert data.x_train[data.owners == 2, chol].unique().tolist() == [0.0]
 
 
-def test_the_hospitals_are_the_default_division() -> None:
-    experiment = config.parse({"rounds": 1, "task": {"data": "heart"}, "method": {"name": "fedavg"}})
-    assert experiment.split == Natural()
-
-
 def saved(folder: Path, name: str, **arrays: Any) -> None:
     np.savez(folder / f"{name}.npz", **arrays)
 
@@ -64,19 +58,6 @@ def test_fields_of_mines_keep_their_two_groups(tmp_path: Path) -> None:
     assert [len(c.test) for c in fed.clients] == [2] * 29
     half = load("landmine", tmp_path, {"test": 0.5})
     assert [(len(c.train), len(c.test)) for c in federate(half, Natural(), Key(0)).clients] == [(5, 5)] * 29
-
-
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ({"test": 0.5}, r"heart comes with its test rows, so task\.data_options\.test would be ignored; leave it out"),
-        ({"test": 1.0}, r"task\.data_options\.test must be < 1"),
-        ({"tests": 0.5}, r"did you mean test\?"),
-    ],
-)
-def test_a_share_for_testing_is_refused_where_it_has_no_meaning(options: dict[str, float], wrong: str) -> None:
-    with pytest.raises(ConfigError, match=wrong):
-        load("heart", data_options=options)
 
 
 def test_gaps_in_the_phones_data_are_filled_and_marked(tmp_path: Path) -> None:
@@ -167,10 +148,3 @@ def test_a_role_says_the_character_after_each(tmp_path: Path) -> None:
     assert [(len(c.train), len(c.test)) for c in fed.clients] == [(12, 3), (11, 3)]
     x, y = data.x_train, data.y_train
     assert torch.equal(x[:, 1:], y[:, :-1])
-
-
-def test_a_missing_file_is_named_with_every_place(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"landmine was not found; looked for .*landmine\.npz, .*federated.*Duke"):
-        load("landmine", tmp_path)
-    with pytest.raises(ConfigError, match=r"task\.preprocess is for columns of a table, and mnist_writers has none"):
-        load("mnist_writers", tmp_path, None, Preprocess())

@@ -37,15 +37,6 @@ def test_numbers_are_read_as_declared(
     assert [None if v != v else v for v in got] == list(read)
 
 
-@pytest.mark.parametrize(
-    ("values", "doubted"),
-    [(("1.234", "567"), True), (("1.234", "12.3"), False), (("0.123", "0.456"), False), (("1", "2"), False)],
-)
-def test_what_may_be_thousands_is_noted(tmp_path: Path, values: tuple[str, ...], doubted: bool) -> None:
-    notes = [note for note in table(tmp_path, *values).notes if "thousands = '.'" in note]
-    assert bool(notes) == doubted
-
-
 def test_groups_of_other_than_three_digits_are_no_thousands(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'dose' holds '1,5'.*decimal = ','"):
         table(tmp_path, "1,5", "2,25", thousands=",")

@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unskew as us
-from unskew.data import arrays as plain
-from unskew.data import build, load, own, saved, tables
-from unskew.data.dataset import Dataset, checked
+from unskew.data import Dataset, checked, load, own
 from unskew.data.federated import FederatedData, federate, to_manifest
-from unskew.data.patients import coded, drawn, most_frequent, part_of, proportional, set_aside
+from unskew.data.patients import coded, most_frequent, part_of, proportional
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import IID, Dirichlet, FromManifest, Natural, Shards, Split, TrainingExamples
 from unskew.errors import DataError
@@ -63,20 +61,6 @@ def apart(fed: FederatedData) -> bool:
 
 
 # ---------------------------------------------------------------- draws
-def test_a_share_of_patients_is_drawn_evenly_from_those_of_each_label() -> None:
-    """20 patients of 3 rows, every fourth of class 1: of 0.2 x 20 = 4 patients one is of the 5, three of the 15."""
-    patients = np.repeat(np.arange(20), 3)
-    aside = set_aside(patients, None, (patients % 4 == 0).astype(np.int64), 0.2, Key(0))
-    chosen = np.unique(patients[aside])
-    assert aside.sum() == 12
-    assert sorted(chosen % 4 == 0) == [False, False, False, True]
-
-
-def test_of_two_patients_one_is_kept_whatever_the_share() -> None:
-    """round(0.9 x 2) = 2 would be all."""
-    assert set_aside(np.array([7, 3, 3]), None, np.zeros(3, np.int64), 0.9, Key(0)).sum() in (1, 2)
-    masks = drawn(np.array([7, 3, 3]), [0.9, 0.9], Key(0).numpy())
-    assert [len(set(np.array([7, 3, 3])[mask])) for mask in masks] == [1, 0]
 
 
 def test_a_patient_s_label_is_that_of_most_rows_and_of_equally_many_the_smallest() -> None:
@@ -173,38 +157,10 @@ def test_a_column_may_say_who_tests_if_it_parts_no_patient(tmp_path: Path) -> No
         load(f"csv:{tmp_path / 't.csv'}", None, {**COLUMNS, "test": "part"})
 
 
-def test_test_rows_of_another_file_are_of_others(tmp_path: Path) -> None:
-    table = visits()
-    train, test = table.filter(polars.col("who") > 2), table.filter(polars.col("who") <= 2)
-    assert len(own.dataset(train, **COLUMNS, test=test).y_test) == 18
-    test.with_columns(who=polars.col("who") + 1).write_csv(tmp_path / "test.csv")
-    train.write_csv(tmp_path / "t.csv")
-    says = r"'who': patient 3 is for training in line 2 and for testing in line 14 of the test rows \(2 such"
-    with pytest.raises(DataError, match=says):
-        load(f"csv:{tmp_path / 't.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
-    for column in ("who", "site"):
-        with pytest.raises(DataError, match="name all or none" if column == "who" else "not known who is in them"):
-            own.dataset(train, **COLUMNS, test=test.drop(column))
-
-
 def triples(people: int = 10) -> dict[str, tuple[Any, ...]]:
     """The visits of each site as (x, y, patients)."""
     sites = visits(people).partition_by("site", maintain_order=True)
     return {s["site"][0]: (s.select("x").to_numpy(), s["sick"].to_list(), s["who"].to_list()) for s in sites}
-
-
-def test_patients_may_stand_beside_arrays() -> None:
-    """The same people are set aside as from the table with the same rows in the same order."""
-    table = visits().sort("site", maintain_order=True)
-    bern = table.filter(polars.col("site") == "Bern").drop("site")
-    of_sites = own.dataset(triples(), patient_ids="site"), own.dataset(table, **COLUMNS)
-    of_one = own.dataset(triples()["Bern"]), own.dataset(bern, target="sick", patient="who")
-    for data, same in (of_sites, of_one):
-        for key in ("x_train", "x_test", "y_test", "patients", "test_patients"):
-            assert torch.equal(getattr(data, key), getattr(same, key))
-    x, y, who = triples()["Basel"]
-    for as_given in (np.array(who), torch.tensor(who), polars.Series(who).cast(polars.String)):
-        assert torch.equal(own.dataset((x, y, as_given)).patients, own.dataset((x, y, who)).patients)
 
 
 def test_test_arrays_are_of_others_and_say_who_they_are() -> None:
@@ -212,75 +168,23 @@ def test_test_arrays_are_of_others_and_say_who_they_are() -> None:
     assert len(own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9], who[:9])).y_test) == 9
     with pytest.raises(DataError, match=r"patients: patient 2 is for training in row 0 and for testing in row"):
         own.dataset((x[8:], y[8:], who[8:]), test=(x[:8], y[:8], who[:8]))
-    with pytest.raises(DataError, match="name all or none"):
+    with pytest.raises(DataError, match="whether patients are named"):
         own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9]))
-    with pytest.raises(DataError, match="name all or none"):
+    with pytest.raises(DataError, match="whether patients are named"):
         own.dataset((x[9:], y[9:]), test=(x[:9], y[:9], who[:9]))
     with pytest.raises(DataError, match="not known who is in them"):
         own.dataset(triples(), test=(x[:9], y[:9], who[:9]), patient_ids="site")
 
 
-def test_spaces_at_the_ends_of_a_name_make_no_second_person() -> None:
-    table = visits()
-    loose = [f" {who}" if i % 2 else f"{who} " for i, who in enumerate(table["who"])]
-    data, same = (own.dataset(t, **COLUMNS) for t in (table.with_columns(who=polars.Series(loose)), table))
-    assert data.patients is not None
-    assert same.patients is not None
-    assert torch.equal(data.patients, same.patients)
-
-
-def test_sums_of_a_site_and_a_look_have_no_column_of_patients(tmp_path: Path) -> None:
-    visits(part=[int(i // 6 < 3) for i in range(60)]).write_csv(tmp_path / "t.csv")
-    options = tables.TableOptions("sick", "site", "who", "site", "part")
-    assert list(tables.training_sums("csv", tmp_path / "t.csv", options, Preprocess())) == ["x"]
-    look = us.describe(tmp_path / "t.csv", **COLUMNS, test="part")
-    assert [column.name for column in look.columns] == ["x"]
-
-
-def test_simulate_keeps_patients_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the run divides, in every seed."""
-    divided = []
-
-    def seen(*args: Any, **kwargs: Any) -> FederatedData:
-        divided.append(federate(*args, **kwargs))
-        return divided[-1]
-
-    monkeypatch.setattr("unskew.run.setup.federate", seen)
-    us.simulate("fedavg", data=visits(), **COLUMNS, model="logistic", rounds=1, seeds=(0, 1), val_fraction=0.2,
-                progress=False)  # fmt: skip
-    assert len(divided) >= 2
-    assert all(map(apart, divided))
-
-
 # ---------------------------------------------------------------- arrays
-def arrays(**more: Any) -> dict[str, Any]:
-    n = 60
-    x = np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 2), np.float32)
-    return {"x_train": x, "y_train": np.arange(n) % 2, "patient_train": np.arange(n) // 4, **more}
-
-
-def test_arrays_may_say_who_is_in_each_row_and_a_run_s_folder_keeps_it(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **arrays())
-    data = load(f"npz:{tmp_path / 'a.npz'}")
-    assert data.patients is not None
-    assert data.test_patients is not None
-    assert len(set(data.test_patients.tolist())) == 3
-    assert not set(data.patients.tolist()) & set(data.test_patients.tolist())
-    saved.save(data, tmp_path / "kept.npz")
-    kept = load("run:kept.npz", tmp_path)
-    assert kept.patients is not None
-    assert kept.test_patients is not None
-    assert torch.equal(kept.patients, data.patients)
-    assert torch.equal(kept.test_patients, data.test_patients)
-    known = {key: of for key, of in arrays().items() if key != "patient_train"}
-    assert build.dataset(plain.table("a", known)).sha256 != build.dataset(plain.table("a", arrays())).sha256
 
 
 # ---------------------------------------------------------------- divisions
 def data_of(patients: Any, labels: Any) -> Dataset:
     x = torch.arange(len(patients), dtype=torch.float32)[:, None]
     y = torch.tensor(labels)
-    return checked("d", x, y, x[:2], y[:2], classes=["a", "b"], patients=torch.tensor(patients))
+    who = torch.tensor(patients)
+    return checked("d", x, y, x[:2], y[:2], classes=["a", "b"], patient_train=who, patient_test=torch.tensor([97, 98]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -377,21 +281,3 @@ def test_a_manifest_divides_patients_of_several_sites_again(tmp_path: Path) -> N
     fed = federate(data, Natural(), Key(1), val_fraction=0.2)
     (tmp_path / "m.json").write_text(json.dumps(to_manifest(fed)))
     assert federate(data, FromManifest(str(tmp_path / "m.json")), Key(2)).sha256 == fed.sha256
-
-
-@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
-@pytest.mark.parametrize(("ids", "people"), [("network", 15), ("site", 30), (None, None)])
-def test_numbers_of_patients_in_files_are_asked_about_too(ids: Any, people: int | None, tmp_path: Path) -> None:
-    """Each of 15 has four rows, two of which lie at each of two clients."""
-    names = {"client_train": np.arange(60) % 2, "clients": np.array(["A", "B"])}
-    np.savez(tmp_path / "a.npz", **arrays(**names))
-    source = f"npz:{tmp_path / 'a.npz'}"
-    if people is None:
-        with pytest.raises(DataError, match="15 patient ids occur at several sites, such as 0 at A and B"):
-            load(source)
-        return
-    data = load(source, None, {"patient_ids": ids})
-    assert data.patients is not None
-    assert data.test_patients is not None
-    assert len(set(data.patients.tolist()) | set(data.test_patients.tolist())) == people
-    assert not set(data.patients.tolist()) & set(data.test_patients.tolist())

@@ -1,32 +1,22 @@
-import json
 import math
-import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
 
 from unskew.data.assign import _repair, assign, largest_remainder, log_dirichlet
-from unskew.data.manifest import index_sha256
 from unskew.data.skew import effective_classes, iid_distance, label_counts
 from unskew.data.split import (
     IID,
     ByGroup,
     Dirichlet,
-    FromManifest,
     HalfNormal,
     Pathological,
     Quantity,
     Shards,
     Split,
-)
-from unskew.data.split import (
-    TABLE as SPLITS,
 )
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -190,12 +180,6 @@ def test_pathological_clients_share_their_classes_equally():
     assert (counts > 0).sum(0).tolist() == [2] * 10
 
 
-def test_pathological_splits_pass_over_classes_without_samples():
-    y = np.array([0, 0, 0, 3, 3, 3])
-    counts = label_counts(assign(Pathological(1, 2), y, 5, Key(0)), y, 5)
-    assert sorted(counts.tolist()) == [[0, 0, 0, 3, 0], [3, 0, 0, 0, 0]]
-
-
 def test_each_shard_is_one_run_of_the_sorted_labels():
     """20 shards of 100 over classes of 200: each shard has one class, so a client has two at most and 200 samples."""
     counts = label_counts(assign(Shards(2), ten_classes, 10, Key(0)), ten_classes, 10)
@@ -232,71 +216,6 @@ def test_repair_stays_within_a_pathological_clients_classes():
     y = np.array([0] + [1] * 9)
     with pytest.raises(DataError, match=r"can have only 0 examples of its classes \[0\], 1 are needed"):
         assign(Pathological(1, 4, min_samples=1), y, 2, Key(0))
-
-
-def test_several_clients_may_share_a_domain():
-    """Domains of 5 and 4 samples, two clients each: 3, 2 and 2, 2."""
-    groups = np.array([0] * 5 + [2] * 4)
-    clients = assign(ByGroup(2), np.zeros(9, int), 1, Key(0), groups)
-    assert [len(c) for c in clients] == [3, 2, 2, 2]
-
-
-def test_who_has_exactly_its_even_share_gets_nothing_more() -> None:
-    """Two classes of ten and two clients: at alpha 1e-9 one of them takes a whole class, which is its share."""
-    for seed in range(10):
-        split = Dirichlet(1e-9, by="capped", num_clients=2, min_samples=1)
-        clients = assign(split, np.arange(20) % 2, 2, Key(seed))
-        assert sorted(set((of % 2).tolist()).pop() for of in clients) == [0, 1]
-        assert [len(of) for of in clients] == [10, 10]
-
-
-@pytest.mark.parametrize("by", ["class", "capped", "client"])
-@pytest.mark.parametrize("alpha", [0.01, 1e-300])
-def test_a_thousand_clients_are_served_in_well_under_a_second(by: str, alpha: float):
-    y = np.random.default_rng(0).integers(0, 10, 60_000)
-    split = TypeAdapter(Dirichlet).validate_python({"alpha": alpha, "by": by, "num_clients": 1000, "min_samples": 10})
-    start = time.process_time()  # of this process: what others do at the same time does not count
-    clients = assign(split, y, 10, Key(0))
-    assert time.process_time() - start < 1.0
-    assert min(map(len, clients)) >= 10
-
-
-# manifests
-
-
-def manifest(path: Path, n: int, *clients: tuple[list[int], list[int], list[int]]) -> str:
-    parts = [list(c) for c in clients]
-    content = {"schema": 1, "dataset": "toy", "dataset_sha256": "", "n": n, "split": {"name": "iid"}, "seed": 0}
-    named = [dict(zip(("train", "val", "test"), p, strict=True)) for p in parts]
-    path.write_text(json.dumps(content | {"sha256": index_sha256(parts), "clients": named}))
-    return str(path)
-
-
-def test_a_manifest_gives_each_client_all_its_parts(tmp_path: Path):
-    path = manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], []))
-    clients = assign(FromManifest(path), np.zeros(6, int), 1, Key(0))
-    assert [c.tolist() for c in clients] == [[0, 1, 4], [2, 3]]
-
-
-@pytest.mark.parametrize("split", [{}, {"source": "LEAF"}, {"name": ["iid"]}])
-def test_a_manifest_that_does_not_say_how_it_was_divided_is_refused(split: Any, tmp_path: Path):
-    path = Path(manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], [])))
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"split": split}))
-    with pytest.raises(DataError, match=r"m\.json must have split\.name as a word for how it was divided, got"):
-        assign(FromManifest(str(path)), np.zeros(6, int), 1, Key(0))
-
-
-def test_a_manifest_must_fit_the_data_and_the_split(tmp_path: Path):
-    path = manifest(tmp_path / "m.json", 6, ([4, 0], [], [1]), ([3], [2], []))
-    with pytest.raises(DataError, match="divides 6 examples, but there are 7"):
-        assign(FromManifest(path), np.zeros(7, int), 1, Key(0))
-    with pytest.raises(DataError, match="has 2 clients, but num_clients is 3"):
-        assign(FromManifest(path, num_clients=3), np.zeros(6, int), 1, Key(0))
-    with pytest.raises(DataError, match="client 1 has 2 examples, at least 3"):
-        assign(FromManifest(path, min_samples=3), np.zeros(6, int), 1, Key(0))
-
-
-# bad input
 
 
 @pytest.mark.parametrize(
@@ -338,42 +257,6 @@ def test_what_cannot_be_divided_is_refused_with_the_arithmetic(split: Split, mes
     groups = np.array([0] * 1995 + [1] * 5)
     with pytest.raises(DataError, match=message):
         assign(split, ten_classes, 10, Key(0), groups)
-
-
-def test_a_split_by_domain_needs_domains():
-    with pytest.raises(DataError, match="this data set has no domains"):
-        assign(ByGroup(), ten_classes, 10, Key(0))
-    with pytest.raises(DataError, match=r"domains have shape \(3,\) for 2000"):
-        assign(ByGroup(), ten_classes, 10, Key(0), np.zeros(3, int))
-
-
-def test_labels_are_checked():
-    with pytest.raises(DataError, match=r"labels\[2\] is 5, must be 0\.\.4"):
-        assign(IID(1), np.array([0, 1, 5]), 5, Key(0))
-    with pytest.raises(DataError, match="no examples to split"):
-        assign(IID(1), np.zeros(0, int), 5, Key(0))
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [
-        ("dirichlet", "alpha", 0),
-        ("dirichlet", "by", "row"),
-        ("quantity", "alpha", -1.0),
-        ("iid", "num_clients", 0),
-        ("half_normal", "min_samples", 0),
-        ("pathological", "classes_per_client", 0),
-        ("shards", "shards_per_client", 0),
-        ("group", "clients_per_group", 0),
-    ],
-)
-def test_a_configuration_is_held_to_the_same_ranges(name: str, field: str, value: object):
-    with pytest.raises(ValidationError, match=field):
-        TypeAdapter(SPLITS[name]).validate_python({field: value})
-
-
-def test_every_split_but_a_manifest_has_defaults():
-    assert {name for name, kind in SPLITS.items() if name != "manifest" and kind()} == set(SPLITS) - {"manifest"}  # type: ignore[call-arg]
 
 
 def test_a_client_that_has_its_even_share_gets_nothing_of_later_classes() -> None:

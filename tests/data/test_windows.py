@@ -49,10 +49,3 @@ def test_windows_as_they_should_be_are_not_doubted_and_each_channel_is_described
     assert said(data) == ([], [])
     names = [column.name for column in us.describe(data).columns]
     assert names == [f"channel {c} {what}" for c in range(6) for what in ("mean", "spread")]
-
-
-def test_windows_are_no_images_in_sentences() -> None:
-    data = windows((6, 16), "Eagle", 1, 1)
-    data["Delta"] = (data["Delta"][0], np.zeros(20, int))
-    for sentences in said(data):
-        assert any(one.startswith("Delta has training examples of one class only") for one in sentences)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
-from unskew.data.dataset import checked
+from unskew.data import checked
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment

@@ -13,7 +13,7 @@ import torch
 
 import unskew as us
 from unskew.algorithms.fedavg import FedAvg
-from unskew.data.dataset import checked
+from unskew.data import checked
 from unskew.data.federated import FederatedData, federate, from_manifest, to_manifest
 from unskew.data.split import Natural
 from unskew.deploy import server
@@ -47,7 +47,7 @@ def six(never_train: tuple[str, ...] = ()) -> Any:
     """Two examples each of clients a to f."""
     owners = torch.arange(6).repeat_interleave(2)
     x = torch.arange(12.0)[:, None]
-    data = checked("six", x, owners % 2, x, owners % 2, owners=owners, client_names=tuple("abcdef"))
+    data = checked("six", x, owners % 2, x, owners % 2, client_train=owners, clients=tuple("abcdef"))
     return replace(data, never_train=never_train)
 
 

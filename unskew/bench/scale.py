@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from unskew.bench.toolkit import BenchRow, Say, in_a_process, seconds_row, threads
-from unskew.data.dataset import Dataset, checked
+from unskew.data import Dataset, checked
 from unskew.data.federated import federate
 from unskew.decide.forecast.measure import timed
 from unskew.experiment import config
@@ -154,4 +154,4 @@ def _data(clients: int) -> Dataset:
     x = torch.randn(n + TESTED, INPUTS, generator=(key / "x").generator())
     y = (x @ torch.randn(INPUTS, CLASSES, generator=(key / "directions").generator())).argmax(1)
     names: Any = tuple(map(str, range(CLASSES)))
-    return checked("scale", x[:n], y[:n], x[n:], y[n:], classes=names, sha256="0" * 64)
+    return checked("scale", x[:n], y[:n], x[n:], y[n:], classes=names)

@@ -24,16 +24,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from unskew import machine
+from unskew.data import build
 from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt, kept_bytes
 from unskew.data.columns import Array
+from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
 from unskew.data.own import columns_of_arrays, cut_in_time
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place
 from unskew.data.preprocess import Preprocess
-from unskew.data.table import TEST, TRAIN, DataTable
+from unskew.data.table import TEST, TRAIN, DataTable, names_to
 from unskew.errors import DataError, did_you_mean
 from unskew.files import check_text
 from unskew.tasks.targets import CLASS, Targets
@@ -47,9 +50,6 @@ NAMES = ("classes", "domains", "clients", "features")
 
 MISSPELT = 0.82
 """Likeness from which on an unknown key is a misspelt one; recipient_train is not client_train."""
-
-FEW = 1000
-"""Domains or clients that any data may have without naming them; more must be plausible for the examples."""
 
 Arrays = dict[str, Array]
 
@@ -184,13 +184,15 @@ def table(
         both("y"),
         both("x"),
         owners=owners,
-        clients=() if owners is None else names or _numbers(name, "clients", owners),
+        clients=() if owners is None else names or names_to(int(owners.max()), n, f"{name}: client_train"),
         patients=both("patient"),
         patient_ids=patient_ids,
         part=None if len(parts) < 2 else np.repeat([TRAIN, TEST], lengths).astype(np.int8),
         common_test=len(parts) > 1 and "client_test" not in arrays,
         domains=domains,
-        domain_names=None if domains is None else domain_names or _numbers(name, "domains", domains),
+        domain_names=None
+        if domains is None
+        else domain_names or names_to(int(domains.max()), n, f"{name}: domain_train"),
         classes=named or classes,
         order=named or (),
         numbers=np.concatenate([np.arange(length) for length in lengths]) if n else np.empty(0, np.int64),
@@ -211,14 +213,6 @@ def _place(train: int) -> Place:
     return lambda row: f"row {row}" if row < train else f"row {row - train} of the test rows"
 
 
-def _numbers(name: str, what: str, values: Array) -> tuple[str, ...]:
-    """Numbers as names, as many as are plausible: a corrupt one would make a name for each below it."""
-    largest = int(values.max())
-    if largest >= max(FEW, 2 * len(values)):
-        raise DataError(f"{name}: {what} has the number {largest}, and {len(values)} examples have fewer; correct it")
-    return tuple(map(str, range(largest + 1)))
-
-
 def names_of(name: str, key: str, arrays: Mapping[str, Array]) -> tuple[str, ...] | None:
     """The names under a key of `NAMES`; None where there are none.
 
@@ -231,6 +225,38 @@ def names_of(name: str, key: str, arrays: Mapping[str, Array]) -> tuple[str, ...
     if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
         raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
     return tuple(composed(str(v)) for v in values)
+
+
+def checked(
+    name: str,
+    x_train: Tensor,
+    y_train: Tensor,
+    x_test: Tensor,
+    y_test: Tensor,
+    *,
+    classes: Sequence[str] | None = None,
+    targets: Targets = CLASS,
+    **more: Any,
+) -> Dataset:
+    """A data set of tensors, checked as arrays of the plain layout are: what a function of your own returns.
+
+    Args:
+        name: Short name, for tables and manifests.
+        x_train, x_test: Inputs as of `LAYOUT`.
+        y_train, y_test: Labels (N,), or targets of another form.
+        classes: Their names; without them the classes are 0 .. the largest label.
+        targets: The form of the targets.
+        more: Further keys of the layout, as `domain_train`, `client_train` and `patient_train`, and names, `domains`
+            and `clients`.
+
+    Raises:
+        DataError: As in `table`, and in `unskew.data.build.dataset`.
+    """
+    content = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, **more}
+    if odd := [key for key in content if key not in (*LAYOUT, *NAMES)]:
+        raise DataError(f"{name}: there is no {odd[0]!r}{did_you_mean(odd[0], (*LAYOUT, *NAMES))}")
+    given = {key: np.asarray(value) for key, value in content.items()}
+    return build.dataset(table(name, given, None if classes is None else tuple(classes), targets=targets), own=False)
 
 
 # ---------------------------------------------------------------- files

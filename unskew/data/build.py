@@ -12,17 +12,17 @@ from torch import Tensor
 
 from unskew.data import checks
 from unskew.data.columns import Array
-from unskew.data.dataset import Dataset, checked
-from unskew.data.images import NUMBERS, ByteImages, as_tensor
-from unskew.data.inputs import ROWS, Column, Inputs, prepared, standardised
+from unskew.data.dataset import Dataset
+from unskew.data.images import NUMBERS, ByteImages, as_tensor, extremes
+from unskew.data.inputs import AXES, ROWS, Column, Inputs, prepared, standardised
 from unskew.data.patients import part_of, set_aside
 from unskew.data.places import rows_at
 from unskew.data.preprocess import RawRows, fit
-from unskew.data.table import TEST, DataTable, label_name, names_of_numbers
+from unskew.data.table import TEST, DataTable, label_name, names_of_numbers, names_to
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
-from unskew.tasks.targets import LabelType, mislabelled
+from unskew.tasks.targets import IGNORED, LabelType, mislabelled
 
 TEST_FRACTION = 0.2
 """Share of each client's rows, or of each class, that becomes the global test part where the data have none."""
@@ -78,36 +78,40 @@ def dataset(
         rows = np.concatenate([train, test]) if theirs else train
         x, x_test, levels, inputs, raw = _inputs(table, constants, own, theirs)
         doubts = checks.warned(table) if own and not testing else ()
-    owners, patients, when = table.owners, table.people, None
+    owners, patients, when, kind = table.owners, table.people, None, table.kind
     if table.when is not None:
         when = np.unique(table.when, return_inverse=True)[1]
     later = table.clients if table.newcomers else ()
-    data = checked(
-        table.name,
-        x,
-        torch.from_numpy(y[rows]),
-        x_test,
-        torch.from_numpy(y[test]),
-        classes=names,
+    outputs = outputs_of(table, y, names)
+    by_number = (kind.classes or kind.tokens) and all(name == str(i) for i, name in enumerate(outputs))
+    data = Dataset(
+        name=table.name,
+        x_train=x,
+        y_train=torch.from_numpy(y[rows]),
+        x_test=x_test,
+        y_test=torch.from_numpy(y[test]),
+        classes=outputs if kind.classes else kind.groups,
         domains=_tensor(table.domains, rows),
-        domain_names=table.domain_names if table.domains is not None else None,
+        domain_names=table.domain_names if table.domains is not None and table.domain_names else (),
         sha256=sha256,
         levels=levels,
-        inputs=inputs,
         owners=_tensor(owners, rows),
-        client_names=table.clients if owners is not None else None,
-        own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.newcomers else None,
+        client_names=table.clients if owners is not None else (),
+        inputs=_described(inputs, x),
         never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
-        targets=table.kind,
+        own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.newcomers else None,
+        targets=kind,
+        outputs=outputs,
+        groups=None if kind.classes else torch.from_numpy(kind.counted(y[rows])),
         raw=raw,
+        doubts=doubts,
+        ordered=kind.classes and bool(table.declared or table.order),
         patients=_tensor(patients, rows),
         test_patients=_tensor(patients, test),
-        label_type=label_type,
-        rows=_tensor(table.numbers, rows),
+        label_type=label_type or ("integer" if by_number else "text"),
+        rows=None if table.files else _tensor(table.numbers, rows),
         when=_tensor(when, rows),
     )
-    data = replace(data, doubts=doubts, ordered=table.kind.classes and bool(table.declared or table.order))
-    data = replace(data, rows=None) if table.files else data
     return _all_for_testing(data) if testing and drawn else data
 
 
@@ -160,6 +164,39 @@ def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelTyp
         return y, None, None
     names = declared or tuple(order or map(str, known.tolist()))
     return _codes(table, list(map(str, y.tolist())), names), names, "integer"
+
+
+def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple[str, ...]:
+    """The names of what a network's outputs stand for: classes, labels, tokens, or the one number."""
+    kind = table.kind
+    if not (kind.classes or kind.tokens):
+        outputs = kind.outputs(1 if y.ndim == 1 else y.shape[1])
+        if named is not None and len(named) != len(outputs):
+            raise DataError(f"{table.name}: {len(named)} names for {len(outputs)} {kind.what}; give one for each")
+        return outputs if named is None else tuple(named)
+    x = table.inputs if kind.tokens and table.inputs is not None and table.inputs.dtype.kind in "iu" else None
+    tokens = y.reshape(len(y), -1).max(1) if x is None else np.maximum(x.max(1), y.reshape(len(y), -1).max(1))
+    outputs = tuple(named) if named is not None else names_to(int(tokens.max()), len(y), f"{table.name}: y")
+    if kind.tokens:
+        lowest = np.where(y == IGNORED, 0, y).min(1)
+        if len(bad := np.flatnonzero((lowest < 0) | (tokens >= len(outputs)))):
+            raise DataError(
+                f"{table.name}: {table.place(int(bad[0]))} has a token that is none of 0 to {len(outputs) - 1}; "
+                f"correct it (a target of {IGNORED} counts nowhere)"
+            )
+    return outputs
+
+
+def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:
+    """The way from raw inputs, with what is known once there are examples."""
+    if inputs.kind not in ("as given", "images"):
+        return inputs
+    shape = tuple(x.shape[1:])
+    inputs = replace(inputs, shape=shape, axes=AXES if len(shape) == len(AXES) else ())
+    if inputs.kind == "images":
+        return inputs
+    largest = max(map(abs, extremes(x))) if inputs.axes else None
+    return replace(inputs, dtype=str(x.dtype).removeprefix("torch."), largest=largest)
 
 
 def _codes(table: DataTable, words: Sequence[str], names: Sequence[str]) -> Array:
@@ -306,24 +343,17 @@ def inputs_of(
             "(N, C, H, W); give np.moveaxis(x, -1, 1)"
         )
     if train.dtype.kind == "f" and test.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which `checked` refuses by its index
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
         return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
     for x in (train, test):
-        if x.ndim in (3, 4) and x.dtype.kind in "iu" and not (x.min() >= 0 and x.max() <= 255):
-            raise DataError(
-                f"{name}: images must be whole numbers 0..255 or floats, got {x.dtype} from {x.min()} to {x.max()}; "
-                "divide them by the largest value they can have, the same at all sites"
-            )
-        if not _is_images(x):
+        if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
             raise DataError(
                 f"{name}: inputs must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), floating (N, D), "
                 f"(N, C, H, W) or (N, C, D, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape "
-                f"{x.shape}; of four channels drop the last, or give floats"
+                f"{x.shape} from {x.min()} to {x.max()}: divide by the largest value, or leave out a fourth channel"
             )
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
-    if train.shape[1:] != test.shape[1:]:
-        raise DataError(f"{name}: training images are {train.shape[1:]}, test images {test.shape[1:]} (H, W, C)")
     channels = range(train.shape[3])
     if constants is not None and len(constants) != len(channels):
         raise ConfigError(
@@ -373,11 +403,6 @@ def _shaped(x: Array) -> Array:
     if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
         x = x.astype(np.uint8)
     return np.moveaxis(x, 1, 3) if channels_first else x
-
-
-def _is_images(x: Array) -> bool:
-    """True for uint8 images, (N, H, W) or with one or three channels last."""
-    return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
 
 
 def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:

@@ -66,13 +66,11 @@ def is_clock(value: object) -> bool:
     return isinstance(value, str) and _CLOCK.fullmatch(value) is not None
 
 
-def kind_of_time(value: object) -> tuple[str, str]:
-    """A date, a span of time or a time of day in words, and numbers that can be made of it; else both empty."""
+def kind_of_time(value: object) -> str:
+    """What a date, a span of time or a time of day is, in words; else empty."""
     if isinstance(value, timedelta | np.timedelta64) or is_clock(value):
-        return "span of time", "such as hours"
-    if isinstance(value, time):
-        return "time of day", "such as hours since midnight"
-    return ("date", "such as days since a day that all agree on") if is_date(value) else ("", "")
+        return "span of time"
+    return "time of day" if isinstance(value, time) else "date" if is_date(value) else ""
 
 
 def value_of(word: str) -> float | None:
@@ -112,10 +110,8 @@ def numbers_as_words(words: Iterable[str], few: int = 10) -> str:
 
 def natural(word: str) -> tuple[float, str]:
     """Order of words: numbers by size before all others."""
-    try:
-        return float(word), word
-    except ValueError:
-        return float("inf"), word
+    number = value_of(word)
+    return (float("inf") if number is None else number), word
 
 
 # ---------------------------------------------------------------- columns
@@ -218,10 +214,10 @@ def no_value(name: str, values: Array, place: Place) -> str:
     """A sentence on a column of something else than numbers and words; else empty."""
     for i, value in enumerate(values.tolist() if values.dtype.kind == "O" else ()):
         if value is not None and not isinstance(value, str | int | float):
-            kind, numbers = kind_of_time(value)
+            what = with_article(kind_of_time(value) or type(value).__name__)
             return (
-                f"column {name!r} holds {with_article(kind or type(value).__name__)} in {place(i)}: make numbers of "
-                f"them{', ' + numbers if numbers else ''}, or leave the column out"
+                f"column {name!r} holds {what} in {place(i)}: make numbers of them, such as days since a day, or "
+                "leave the column out"
             )
     return ""
 
@@ -373,8 +369,7 @@ def truths(values: Iterable[Any], column: str, place: Any) -> npt.NDArray[np.boo
 
 
 _TRUTHS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
-_TRUTHS |= dict.fromkeys(("yes", "oui", "vrai", "ja", "wahr"), True)  # as Excel writes truths elsewhere
-_TRUTHS |= dict.fromkeys(("no", "non", "faux", "nein", "falsch"), False)
+_TRUTHS |= {"yes": True, "no": False}
 
 
 def type_name(data: object) -> str:

@@ -9,6 +9,7 @@ samples from any populations", 1937).  Of classes, rows at sites are then multiv
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +142,10 @@ def _of_classes(counts: Ints, times: int, rng: np.random.Generator) -> _Seen:
     return x2, x2 / n / (min(k, c) - 1), counts / rows[:, None], residuals, analytic, drawn()
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+Name = TypeVar("Name")
+
+
+def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     """P-values corrected for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979), by name.
 
     Of k values the smallest counts k times, the next k - 1 times, and so on, never less than the one before.  Calling
@@ -150,7 +154,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'c': 0.06, 'b': 0.06}
     """
-    corrected: dict[str, float] = {}
+    corrected: dict[Name, float] = {}
     largest = 0.0
     for i, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
         largest = max(largest, min(1.0, (len(p_values) - i) * p_values[name]))

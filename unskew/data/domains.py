@@ -12,7 +12,6 @@ Departures FedBN evens out the training parts only: its test parts have the size
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,8 @@ _Images = npt.NDArray[np.uint8]
 _Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One domain as read: uint8 images (N, H, W) or (N, H, W, 1 or 3) and their labels, for training and test."""
-
-    x_train: _Images
-    y_train: _Ints
-    x_test: _Images
-    y_test: _Ints
+Part = tuple[_Images, _Ints, _Images, _Ints]
+"""One domain: uint8 images (N, H, W) or (N, H, W, 1 or 3) and their labels, for training and then for testing."""
 
 
 def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[Any]]:
@@ -58,41 +51,31 @@ def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[An
     Raises:
         DataError: If a label is not 0 .. 9.
     """
-    for name, part in parts.items():
-        if part is not None:
-            _check(name, part)
-    read = [part for part in parts.values() if part is not None]
-    n, n_test = min(len(p.y_train) for p in read), min(len(p.y_test) for p in read)
+    read = {name: part for name, part in parts.items() if part is not None}
+    for name, part in read.items():
+        if odd := set(np.unique(np.concatenate([part[1], part[3]])).tolist()) - set(range(10)):
+            raise DataError(f"{name} has the label {min(odd)}, digits are 0 to 9")
+    n, n_test = (min(len(part[i]) for part in read.values()) for i in (1, 3))
     columns = [
         _printed(n, n_test, key / name) if part is None else _drawn(name, part, n, n_test, key / name)
         for name, part in parts.items()
     ]
-    x, y, x_test, y_test = (np.concatenate([c[k] for c in columns]) for k in range(4))
+    keys = ("x_train", "y_train", "x_test", "y_test")
     return {
-        "x_train": x,
-        "y_train": y,
-        "x_test": x_test,
-        "y_test": y_test,
+        **{key: np.concatenate([column[i] for column in columns]) for i, key in enumerate(keys)},
         "domain_train": np.repeat(np.arange(len(parts)), n),
         "domains": np.array(list(parts), dtype=np.str_),
     }
 
 
-def _check(name: str, part: Part) -> None:
-    for what, labels in (("y_train", part.y_train), ("y_test", part.y_test)):
-        wrong = np.flatnonzero((labels < 0) | (labels > 9))
-        if len(wrong):
-            raise DataError(f"{name}: {what}[{wrong[0]}] is {labels[wrong[0]]}, must be 0..9 (10 digits)")
+def _drawn(name: str, part: Part, n: int, n_test: int, key: Key) -> Part:
+    x, y, x_test, y_test = part
+    train = np.sort((key / "train").numpy().permutation(len(y))[:n])
+    test = np.sort((key / "test").numpy().permutation(len(y_test))[:n_test])
+    return coloured(_cut(name, x[train])), y[train], coloured(_cut(name, x_test[test])), y_test[test]
 
 
-def _drawn(name: str, part: Part, n: int, n_test: int, key: Key) -> tuple[_Images, _Ints, _Images, _Ints]:
-    train = np.sort((key / "train").numpy().permutation(len(part.y_train))[:n])
-    test = np.sort((key / "test").numpy().permutation(len(part.y_test))[:n_test])
-    x, x_test = (_cut(name, x) for x in (part.x_train[train], part.x_test[test]))
-    return coloured(x), part.y_train[train], coloured(x_test), part.y_test[test]
-
-
-def _printed(n: int, n_test: int, key: Key) -> tuple[_Images, _Ints, _Images, _Ints]:
+def _printed(n: int, n_test: int, key: Key) -> Part:
     y, y_test = np.arange(n, dtype=np.int64) % 10, np.arange(n_test, dtype=np.int64) % 10
     x = printed(np.concatenate([y, y_test]), key)
     return x[:n], y, x[n:], y_test

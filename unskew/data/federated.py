@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from unskew.data import preprocess, skew
-from unskew.data.assign import assign, check_manifest_fits
+from unskew.data.assign import assign
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.latest import latest
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
-from unskew.data.patients import drawn, most_frequent, number_of, proportional
+from unskew.data.patients import Ints, most_frequent, number_of, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
@@ -28,6 +28,9 @@ from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.files import user_path
 from unskew.keys import Key, numpy_each
 from unskew.words import counted, some
+
+TRAIN, VAL, TEST, NOWHERE = range(4)
+"""The part that an example is in; earlier ones of a patient who comes again are in none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ class ClientIndices(Sequence[ClientIndex]):
         """The indices of these clients."""
         return ClientIndices(*(Ragged.of([getattr(c, part) for c in clients]) for part in PARTS))
 
-    def take(self, chosen: npt.NDArray[np.int64]) -> "ClientIndices":
+    def take(self, chosen: Ints) -> "ClientIndices":
         """The clients of these numbers, in this order."""
         return ClientIndices(*(getattr(self, part).take(chosen) for part in PARTS))
 
@@ -108,16 +111,16 @@ class FederatedData:
         return len(self.clients)
 
     @cached_property
-    def label_counts(self) -> npt.NDArray[np.int64]:
+    def label_counts(self) -> Ints:
         """Training examples of each class at each client, (clients, classes)."""
         return self._counts(self.dataset.labels.numpy(), self.dataset.num_classes)
 
-    def counted(self, labels: Tensor) -> npt.NDArray[np.int64]:
+    def counted(self, labels: Tensor) -> Ints:
         """Training examples of each class at each client, (clients, classes), were these the labels of the data set."""
         return self._counts(labels.numpy(), self.dataset.num_classes)
 
     @property
-    def test_counts(self) -> npt.NDArray[np.int64]:
+    def test_counts(self) -> Ints:
         """Test examples of each class at each client, (clients, classes)."""
         test, data = self.clients.test, self.dataset
         return skew.counts_of(test.values.numpy(), test.sizes, data.labels.numpy(), data.num_classes)
@@ -128,7 +131,7 @@ class FederatedData:
         patients = self.dataset.patients
         return None if patients is None else [number_of(patients[rows]) for rows in self.clients.test]
 
-    def _counts(self, values: npt.NDArray[np.int64], kinds: int) -> npt.NDArray[np.int64]:
+    def _counts(self, values: Ints, kinds: int) -> Ints:
         train = self.clients.train
         return skew.counts_of(train.values.numpy(), train.sizes, values, kinds)
 
@@ -231,7 +234,7 @@ def _refitted(fed: FederatedData) -> FederatedData:
     if fed.dataset.raw is None and not texts:
         return fed
 
-    def rows(each: FederatedData | None) -> npt.NDArray[np.int64]:
+    def rows(each: FederatedData | None) -> Ints:
         parts = () if each is None else (each.clients.train.values, each.clients.val.values)
         return np.sort(np.concatenate([np.empty(0, np.int64), *(part.numpy() for part in parts)]))
 
@@ -240,7 +243,7 @@ def _refitted(fed: FederatedData) -> FederatedData:
     return replace(fed, dataset=dataset, unseen=later)
 
 
-def _without(fed: FederatedData, apart: npt.NDArray[np.int64]) -> FederatedData:
+def _without(fed: FederatedData, apart: Ints) -> FederatedData:
     """Set the clients of these numbers aside, behind those that are set aside already."""
     if len(apart) == fed.num_clients:
         raise DataError(f"unseen has all {fed.num_clients} clients, and none is left to train; name fewer")
@@ -256,14 +259,14 @@ def _without(fed: FederatedData, apart: npt.NDArray[np.int64]) -> FederatedData:
     )
 
 
-def _drawn(fed: FederatedData, share: float, key: Key) -> npt.NDArray[np.int64]:
+def _drawn(fed: FederatedData, share: float, key: Key) -> Ints:
     """A share of the clients, at least one, ascending."""
     count = max(1, math.floor(share * fed.num_clients + 0.5))
-    chosen: npt.NDArray[np.int64] = np.sort(key.numpy().choice(fed.num_clients, count, replace=False))
+    chosen: Ints = np.sort(key.numpy().choice(fed.num_clients, count, replace=False))
     return chosen
 
 
-def _named(fed: FederatedData, names: Sequence[str]) -> npt.NDArray[np.int64]:
+def _named(fed: FederatedData, names: Sequence[str]) -> Ints:
     """The numbers of the clients of these names, ascending."""
     known = {name: i for i, name in enumerate(fed.client_names or map(str, range(fed.num_clients)))}
     for name in names:
@@ -281,8 +284,12 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
             raise ConfigError(f"{name} must be in [0, 1), got {value}")
     if isinstance(split, FromManifest):
         fed = from_manifest(path_of(split.path), dataset)
-        parts = fed.clients
-        check_manifest_fits(split, parts.train.sizes + parts.val.sizes + parts.test.sizes)
+        sizes = fed.clients.train.sizes + fed.clients.val.sizes + fed.clients.test.sizes
+        if split.num_clients not in (None, len(sizes)) or sizes.min() < split.min_samples:
+            raise DataError(
+                f"{split.path} has {counted(len(sizes), 'client')} with {sizes.min()} examples or more; set "
+                "num_clients and min_samples accordingly, or leave them out"
+            )
         both = fed.clients if fed.unseen is None else [*fed.clients, *fed.unseen.clients]
         held = [[getattr(client, part).numpy() for client in both] for part in PARTS]
         if dataset.owners is not None:  # whose patients may be at several
@@ -301,22 +308,12 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
             + (", or count the targets in task.bins" if dataset.targets.name == "number" else "")
         )
     shares = _shares(dataset, split, key / "split")
-    own_test = None if dataset.own_test is None else dataset.own_test.numpy()
-    if own_test is not None:
-        _check_trainable(shares, own_test, dataset.client_names)
     # What papers divide is cut as they cut it, at random; a real client's few events are to be in every part.
-    labels = dataset.labels.numpy() if isinstance(split, Natural) else np.zeros(len(dataset.y_train), np.int64)
-    patients = None if dataset.patients is None else dataset.patients.numpy()
-    if dataset.when is not None:
-        clients = _cut_by_time(shares, test_fraction, val_fraction, dataset.when.numpy(), patients, own_test)
-    elif patients is not None:
-        clients = _cut_by_patient(shares, key / "client", test_fraction, val_fraction, labels, patients, own_test)
-    else:
-        clients = _cut(shares, key / "client", test_fraction, val_fraction, labels, own_test)
+    clients = cut(dataset, shares, key / "client", test_fraction, val_fraction, even=isinstance(split, Natural))
     return FederatedData(dataset, clients, record(split), key.seed, clients.sha256)
 
 
-def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[npt.NDArray[np.int64], ...]:
+def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[Ints, ...]:
     """The examples of each client, ascending; all examples of a patient at one."""
     labels = dataset.labels.numpy()
     domains, owners, patients = (
@@ -345,7 +342,7 @@ def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[npt.NDArray[np.in
     return tuple(np.split(order, sizes.cumsum())[: len(of_patients)])
 
 
-def _check_together(dataset: Dataset, parts: Sequence[npt.NDArray[np.int64]], where: str) -> None:
+def _check_together(dataset: Dataset, parts: Sequence[Ints], where: str) -> None:
     """Refuse a division that has examples of one patient in several parts."""
     if dataset.patients is None:
         return
@@ -362,124 +359,90 @@ def _check_together(dataset: Dataset, parts: Sequence[npt.NDArray[np.int64]], wh
         )
 
 
-def _check_trainable(
-    shares: Sequence[npt.NDArray[np.int64]], own_test: npt.NDArray[np.bool_], names: Sequence[str]
-) -> None:
-    """Refuse clients whose examples are all for testing."""
-    for client, indices in enumerate(shares):
-        if own_test[indices].all():
-            raise DataError(f"client {names[client]} has test examples and none to train on; leave it out")
+def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: float, even: bool = True) -> ClientIndices:
+    """Each client's examples in train, val and test.
 
+    What is cut are units: patients where they are known, else single examples.  A patient of several clients counts at
+    the one that has most of the examples.  Where times are known a part has the latest examples, and nobody trains on
+    earlier ones of a patient who is in it.
 
-def _cut(
-    parts: Sequence[npt.NDArray[np.int64]],
-    key: Key,
-    test_fraction: float,
-    val_fraction: float,
-    labels: npt.NDArray[np.int64],
-    own_test: npt.NDArray[np.bool_] | None = None,
-) -> ClientIndices:
-    """Each client's examples in train, val and test; shares are drawn evenly from each of its labels.
+    Args:
+        dataset: The examples; those that it has for testing (`Dataset.own_test`) are no others.
+        held: Those of each client, ascending.
+        key: Draws the parts; client i has the key `key / i / "parts"`.
+        test, val: Share of a client's units that test, and of the others the share that validates.
+        even: A part has each class, or group, in its share.
 
-    `own_test` says which are for testing, where the data do.
+    Raises:
+        DataError: If a client has examples and none to train on.
     """
-    draws = numpy_each(key / i / "parts" for i in range(len(parts)))
-    drawn = np.concatenate([draw.permutation(indices) for draw, indices in zip(draws, parts, strict=True)])
-    owner = np.repeat(np.arange(len(parts)), [len(indices) for indices in parts])
-    label = labels[drawn]
-    tested = proportional(owner, label, test_fraction) if own_test is None else own_test[drawn]
-    validated = np.zeros(len(drawn), bool)
-    validated[~tested] = proportional(owner[~tested], label[~tested], val_fraction)
-    above = int(drawn.max()) + 1
+    rows, owner = np.concatenate(held), np.repeat(np.arange(len(held)), [len(of) for of in held])
+    patients = None if dataset.patients is None else dataset.patients.numpy()
+    unit = np.arange(len(rows)) if patients is None else np.unique(patients[rows], return_inverse=True)[1]
+    part = np.full(len(rows), TRAIN)
+    shares = [(TEST, test), (VAL, val)]
+    if dataset.own_test is not None:
+        part[dataset.own_test.numpy()[rows]] = TEST
+        shares = shares[1:]
+    if dataset.when is not None:
+        bounds = np.cumsum([len(of) for of in held])[:-1]
+        for mine in np.split(np.arange(len(rows)), bounds):
+            for which, share in shares:
+                left = mine[part[mine] == TRAIN]
+                late, early = latest(dataset.when.numpy()[rows[left]], share, None if patients is None else unit[left])
+                part[left] = np.where(late, which, np.where(early, TRAIN, NOWHERE))
+    else:
+        label = dataset.labels.numpy()[rows] if even else np.zeros(len(rows), np.int64)
+        home = owner
+        if patients is not None:
+            home, label = most_frequent(unit, owner), most_frequent(unit, label)
+        of_unit = np.full(len(home), TRAIN)
+        of_unit[unit[part == TEST]] = TEST
+        at = np.split(np.argsort(home, kind="stable"), np.bincount(home, minlength=len(held)).cumsum()[:-1])
+        draws = numpy_each(key / i / "parts" for i in range(len(held)))
+        left = np.concatenate([draw.permutation(units) for draw, units in zip(draws, at, strict=True)])
+        left = left[of_unit[left] == TRAIN]
+        for which, share in shares:
+            chosen = proportional(home[left], label[left], share)
+            of_unit[left[chosen]] = which
+            left = left[~chosen]
+        part = of_unit[unit]
 
-    def part(chosen: npt.NDArray[np.bool_]) -> Ragged:
-        by_client = np.sort(owner[chosen] * above + drawn[chosen]) % above  # ascending within each client
-        return Ragged(torch.from_numpy(by_client), np.bincount(owner[chosen], minlength=len(parts)))
+    def of(which: int) -> Ragged:
+        chosen = part == which
+        return Ragged(torch.from_numpy(rows[chosen]), np.bincount(owner[chosen], minlength=len(held)))
 
-    return ClientIndices(part(~tested & ~validated), part(validated), part(tested))
-
-
-def _cut_by_patient(
-    parts: Sequence[npt.NDArray[np.int64]],
-    key: Key,
-    test_fraction: float,
-    val_fraction: float,
-    labels: npt.NDArray[np.int64],
-    patients: npt.NDArray[np.int64],
-    own_test: npt.NDArray[np.bool_] | None = None,
-) -> ClientIndices:
-    """Each client's examples in train, val and test, all of a patient in one; the rest is as in `_cut`.
-
-    A patient of several clients is drawn at the one that has most of the examples.
-    """
-    rows, bounds = np.concatenate(parts), np.cumsum([len(indices) for indices in parts])[:-1]
-    codes, of_row = np.unique(patients[rows], return_inverse=True)
-    owner = np.repeat(np.arange(len(parts)), [len(indices) for indices in parts])
-    tested = np.zeros(len(rows), bool) if own_test is None else own_test[rows]
-    home = most_frequent(of_row, owner)[of_row]
-    left = np.flatnonzero(~tested)
-    left = left[np.argsort(home[left], kind="stable")]
-    part = np.zeros(len(codes), np.int64)
-    shares = (0.0 if own_test is not None else test_fraction, val_fraction)
-    for i, mine in enumerate(np.split(left, np.searchsorted(home[left], np.arange(1, len(parts))))):
-        for number, chosen in enumerate(drawn(of_row[mine], shares, (key / i / "parts").numpy(), labels[rows[mine]])):
-            part[of_row[mine[chosen]]] = 2 - number
-    of_part = np.where(tested, 2, part[of_row])
-    clients = [
-        ClientIndex(*(torch.from_numpy(np.sort(indices[of == which])) for which in range(3)))
-        for indices, of in zip(parts, np.split(of_part, bounds), strict=True)
-    ]
-    return _trainable(clients, parts)
+    clients = ClientIndices(of(TRAIN), of(VAL), of(TEST))
+    if dataset.when is not None:
+        clients = apart(clients, patients)
+    silent = np.flatnonzero((clients.train.sizes == 0) & (np.array([len(one) for one in held]) > 0))
+    if len(silent):
+        name = dataset.client_names[silent[0]] if len(dataset.client_names) == len(held) else silent[0]
+        raise DataError(
+            f"client {name} has none to train on: all its examples test, or are of patients who are set aside with "
+            "other clients'; leave it out"
+        )
+    return clients
 
 
-def apart(clients: Sequence[ClientIndex], patients: npt.NDArray[np.int64] | None) -> list[ClientIndex]:
+def apart(clients: Sequence[ClientIndex], patients: Ints | None) -> ClientIndices:
     """The clients without training examples of patients who validate or test at any, nor validation ones of the latter.
 
     Only of patients who are at several clients there are such.
     """
+    clients = ClientIndices.of(list(clients)) if not isinstance(clients, ClientIndices) else clients
     if patients is None:
-        return list(clients)
-    tests, validates = (
-        np.unique(np.concatenate([patients[getattr(c, part).numpy()] for c in clients])) for part in ("test", "val")
+        return clients
+    tests, validates = (patients[getattr(clients, part).values.numpy()] for part in ("test", "val"))
+
+    def without(part: Ragged, others: Ints) -> Ragged:
+        stays = ~np.isin(patients[part.values.numpy()], others)
+        owner = np.repeat(np.arange(len(part)), part.sizes)[stays]
+        return Ragged(part.values[torch.from_numpy(stays)], np.bincount(owner, minlength=len(part)))
+
+    return ClientIndices(
+        without(clients.train, np.concatenate([tests, validates])), without(clients.val, tests), clients.test
     )
-
-    def without(part: Tensor, *others: npt.NDArray[np.int64]) -> Tensor:
-        return part[~torch.from_numpy(np.isin(patients[part.numpy()], np.concatenate(others)))]
-
-    return [ClientIndex(without(c.train, tests, validates), without(c.val, tests), c.test) for c in clients]
-
-
-def _trainable(clients: Sequence[ClientIndex], parts: Sequence[npt.NDArray[np.int64]]) -> ClientIndices:
-    """Refuse a client with examples all of whose patients were drawn at other clients, for validation or testing."""
-    for i, (client, indices) in enumerate(zip(clients, parts, strict=True)):
-        if len(indices) and not len(client.train):
-            raise DataError(f"client {i} has none to train on: all its patients are set aside with other clients'")
-    return ClientIndices.of(clients)
-
-
-def _cut_by_time(
-    parts: Sequence[npt.NDArray[np.int64]],
-    test_fraction: float,
-    val_fraction: float,
-    when: npt.NDArray[np.int64],
-    patients: npt.NDArray[np.int64] | None,
-    own_test: npt.NDArray[np.bool_] | None,
-) -> ClientIndices:
-    """Each client's examples in train, val and test: the latest test, and the latest of the others validate."""
-
-    def late_ones(indices: npt.NDArray[np.int64], share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        late, early = latest(when[indices], share, None if patients is None else patients[indices])
-        return indices[early], indices[late]
-
-    clients = []
-    for indices in parts:
-        if own_test is None:
-            left, test = late_ones(indices, test_fraction)
-        else:
-            left, test = indices[~own_test[indices]], indices[own_test[indices]]
-        train, val = late_ones(left, val_fraction)
-        clients.append(ClientIndex(*map(torch.from_numpy, (train, val, test))))
-    return _trainable(apart(clients, patients), parts)
 
 
 def pooled(fed: FederatedData) -> FederatedData:

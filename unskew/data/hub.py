@@ -16,13 +16,13 @@ hub.  `datasets` keeps its downloads in its own cache (HF_HOME) and finds them t
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from unskew.data.columns import cells
 from unskew.errors import DataError, did_you_mean
 
 INSTALL = "pip install 'unskew[hub]'"
@@ -47,14 +47,6 @@ class Reference:
     config: str | None = None
     revision: str | None = None
     size: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class HubData:
-    """Examples from the hub, by the keys of the layout of `unskew.data.sources`; texts are lists, not arrays."""
-
-    content: dict[str, Any]
-    texts: bool
 
 
 KNOWN: dict[str, Reference] = {
@@ -88,24 +80,21 @@ def parse(source: str) -> Reference:
     'img'
     """
     place, _, query = source.removeprefix("hub:").partition("?")
-    given: dict[str, str] = {}
-    for part in query.split("&") if query else ():
-        key, sign, value = part.partition("=")
+    pairs = [part.partition("=")[::2] for part in query.split("&") if query]
+    options: dict[str, Any] = dict(pairs)
+    for key, value in options.items():
         if key not in _OPTIONS:
             raise DataError(
                 f"{source}: unknown option {key!r}{did_you_mean(key, _OPTIONS)} (known: {', '.join(_OPTIONS)})"
             )
-        if not sign or not value:
-            raise DataError(f"{source}: option {key} has no value; write {key}=...")
-        if key in given:
-            raise DataError(f"{source}: option {key} is given twice")
-        given[key] = value
-    if "text" in given and {"image", "size"} & given.keys():
+        if not value or len(options) < len(pairs):
+            raise DataError(f"{source}: give each option once, with a value, as in {key}=...")
+    if "text" in options and {"image", "size"} & options.keys():
         raise DataError(f"{source}: a data set is read as texts or as images; leave text or image and size out")
-    size = given.pop("size", None)
-    if size is not None and not (size.isdecimal() and 1 <= int(size) <= 1024):
-        raise DataError(f"{source}: size must be a whole number of pixels in 1..1024, got {size!r}")
-    options: dict[str, Any] = {**given, **({} if size is None else {"size": int(size)})}
+    if "size" in options:
+        if not (options["size"].isdecimal() and 1 <= int(options["size"]) <= 1024):
+            raise DataError(f"{source}: size must be a whole number of pixels in 1..1024, got {options['size']!r}")
+        options["size"] = int(options["size"])
     if place in KNOWN:
         return replace(KNOWN[place], **options)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
@@ -116,36 +105,40 @@ def parse(source: str) -> Reference:
     return Reference(place, place, **options)
 
 
-def fetch(reference: Reference) -> HubData:
-    """Return both parts of a data set, from the hub or from the cache that `datasets` keeps.
+def fetch(reference: Reference) -> dict[str, Any]:
+    """Both parts of a data set in the plain layout, from the hub or from the cache that `datasets` keeps.
 
     Raises:
         DataError: If `datasets` is not installed, the hub cannot be reached, the repository, configuration, split or a
             column does not exist, or images do not fit together.
     """
     where = f"hub:{reference.repository}"
-    train = _part(reference, reference.train, where)
-    test = None if reference.test == NONE else _part(reference, reference.test, where)
-    if reference.text is not None and test is None:
+    parts = {"train": _part(reference, reference.train, where)}
+    if reference.test != NONE:
+        parts["test"] = _part(reference, reference.test, where)
+    elif reference.text is not None:
         raise DataError(f"{where}: texts need a test split; name one, test=...")
-    column = reference.text or reference.image
-    content: dict[str, Any] = {}
-    parts = (("train", train), *((("test", test),) if test is not None else ()))
-    names = _names([part for _, part in parts], reference.label, where, "label")
-    for key, part in parts:
+    column, content = reference.text or reference.image, dict[str, Any]()
+    for key, part in parts.items():
         values = _column(part, column, where, "text" if reference.text else "image")
-        content[f"x_{key}"] = (
-            _texts(values, f"{where}, {column}") if reference.text else images(values, reference.size, where, column)
-        )
-        content[f"y_{key}"] = _numbers(part, reference.label, names, where, "label")
-    if names is not None:
-        content["classes"] = np.array(names, np.str_)
+        texts = np.array([*values, None], object)[:-1] if reference.text else None
+        content[f"x_{key}"] = images(values, reference.size, where, column) if texts is None else texts
+        content[f"y_{key}"] = cells(list(_column(part, reference.label, where, "label")))
+    if (names := _names(parts["train"], reference.label)) is not None:
+        content["classes"] = names
     if reference.domain is not None:
-        domains = _names([train], reference.domain, where, "domain")
-        content["domain_train"] = _numbers(train, reference.domain, domains, where, "domain")
-        if domains is not None:
-            content["domains"] = np.array(domains, np.str_)
-    return HubData(content, reference.text is not None)
+        values, names = list(_column(parts["train"], reference.domain, where, "domain")), None
+        if values and all(isinstance(value, str) for value in values):
+            names, values = np.unique(values, return_inverse=True)
+        names = names if (own := _names(parts["train"], reference.domain)) is None else own
+        content |= {"domain_train": np.asarray(values), **({} if names is None else {"domains": names})}
+    return content
+
+
+def _names(part: Any, column: str) -> npt.NDArray[np.str_] | None:
+    """The names that the hub has for a column's numbers; None where it has none."""
+    names = getattr((getattr(part, "features", None) or {}).get(column), "names", None)
+    return None if names is None else np.array([str(name) for name in names], np.str_)
 
 
 def _part(reference: Reference, split: str, where: str) -> Any:
@@ -163,21 +156,16 @@ def _part(reference: Reference, split: str, where: str) -> Any:
 
 
 def _why(error: Exception) -> str:
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    kind = type(error).__name__
+    text, kind = " ".join(str(error).split()).rstrip("."), type(error).__name__
     if kind == "DatasetNotFoundError":
-        return f"there is no such data set on the hub, or it is not public ({text}); check OWNER/NAME"
-    if isinstance(error, ValueError):  # a configuration or split that is not there: the text lists those that are
-        return f"{text}; set config=, train= or test= accordingly"
-    if "script" in text and isinstance(error, RuntimeError):
-        return (
-            f"it can only be loaded by running code from the hub, which unskew does not do ({text}); use another copy"
-        )
-    if isinstance(error, OSError | TimeoutError) or "connect" in f"{kind} {text}".lower():
-        return (
-            f"the hub could not be reached and the cache has no copy ({kind}: {text}); check the network and try again"
-        )
-    return f"it could not be loaded ({kind}: {text})"
+        way = "there is no such public data set: check OWNER/NAME"
+    elif isinstance(error, ValueError):  # the text lists the configurations or splits that there are
+        way = "set config=, train= or test= accordingly"
+    elif isinstance(error, RuntimeError) and "script" in text:
+        way = "unskew runs no code from the hub: use another copy"
+    else:
+        way = "check the network and try again"
+    return f"{text or kind}; {way}"
 
 
 # ---------------------------------------------------------------- columns to arrays
@@ -187,42 +175,6 @@ def _column(part: Any, name: str, where: str, option: str) -> Any:
             f"{where} has no column {name!r}; it has {', '.join(part.column_names)}; say which with {option}=..."
         )
     return part[name]
-
-
-def _names(parts: Sequence[Any], name: str, where: str, option: str) -> tuple[str, ...] | None:
-    """The names of a column's values: the hub's own, or the texts of a text column in order; None for numbers."""
-    columns = [_column(part, name, where, option) for part in parts]
-    own = getattr(_features(parts[0]).get(name), "names", None)
-    if own is not None:
-        return tuple(str(n) for n in own)
-    values = {v for column in columns for v in column}
-    return tuple(sorted(values)) if values and all(isinstance(v, str) for v in values) else None
-
-
-def _features(part: Any) -> Mapping[str, Any]:
-    return getattr(part, "features", None) or {}
-
-
-def _numbers(part: Any, name: str, names: Sequence[str] | None, where: str, option: str) -> npt.NDArray[np.int64]:
-    values = list(_column(part, name, where, option))
-    if names is not None and values and all(isinstance(v, str) for v in values):
-        place = {n: i for i, n in enumerate(names)}
-        values = [place[v] for v in values]
-    for i, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise DataError(
-                f"{where}: {option} column {name!r} must hold whole numbers or names, got {value!r:.40} in row {i}; "
-                f"say which with {option}=..."
-            )
-    return np.array(values, dtype=np.int64)
-
-
-def _texts(values: Any, where: str) -> list[str]:
-    texts = list(values)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"{where} must hold texts, got {type(text).__name__} in row {i}")
-    return texts
 
 
 def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArray[np.uint8]:

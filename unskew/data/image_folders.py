@@ -16,7 +16,7 @@ import re
 import struct
 import warnings
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,8 +35,9 @@ from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Latest
 from unskew.data.own import cut_in_time
 from unskew.data.patients import PatientIds, unnamed_patients
+from unskew.data.places import Place
 from unskew.data.table import TEST, TRAIN, DataTable, numbered
-from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
+from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
@@ -47,27 +48,12 @@ PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")
 """Names of folders that are parts of data, and no site, class or patient."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-READ = (
-    f"an image that ends in {', '.join(IMAGES[:-1])} or {IMAGES[-1]}; of others, such as DICOM, save the pixels as "
-    "8-bit PNG, or give arrays"
-)
+READ = f"images ending in {', '.join(IMAGES)}; save others, such as DICOM, as 8-bit PNG"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
 
 _BROKEN = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, struct.error)
 """What Pillow raises on a broken file, whatever the format's reader meets first."""
-
-ORIENTATION = 0x0112
-TURNS = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-"""What makes an image upright, for each value of this EXIF tag; nothing for 1."""
 
 
 @dataclass(frozen=True)
@@ -147,32 +133,30 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    read = _in_folders if options.labels is None else _in_table
-    images, times, notes = read(root, options, targets)
-    files = [image.file for image in images]
-    grey, mixed = look_at(root, files, options.size, options.channels)
-    sites = [image.site for image in images]
+    several = (options.target,) if isinstance(options.target, str) else options.target or ()
+    by_row = options.labels is not None
+    images, times, place, notes = (_in_table if by_row else _in_folders)(root, options, several, targets)
+    files, sites = [image.file for image in images], [image.site for image in images]
+    grey = _grey(root, files, options.size, options.channels)
     owners, names = (None, ()) if set(sites) == {None} else numbered(sites)
     part = np.array([TEST if image.part == "test" else TRAIN for image in images], np.int8)
     patients = np.array([image.patient for image in images], object)
-    several = (options.target,) if isinstance(options.target, str) else options.target or ()
     labels = [image.label for image in images]
-    y = np.array(labels) if isinstance(labels[0], tuple | int | float) else np.array(labels, object)
     rows = DataTable(
         root.name,
-        y,
+        np.array(labels) if isinstance(labels[0], tuple | int | float) else np.array(labels, object),
         pixels(files, options.size, grey),
-        target=() if options.labels is None else several,
-        client=None if options.labels is None or options.alone else options.client,
-        patient=None if options.labels is None else options.patient,
+        target=several,
+        client=options.client if by_row and not options.alone else None,
+        patient=options.patient if by_row else None,
         owners=owners,
         clients=names,
         patients=patients if options.patient is not None and (not options.testing or part.any()) else None,
         patient_ids=options.patient_ids,
         part=part if part.any() else None,
-        place=lambda row: str(files[row].relative_to(root)) if options.labels is None else _place(root, options)(row),
-        files=options.labels is None,
-        notes=tuple(map(shown, (*notes, *mixed))),
+        place=place,
+        files=not by_row,
+        notes=notes,
         kind=targets,
         declared=options.classes,
         alone=options.alone,
@@ -193,57 +177,42 @@ def read_images(root: Path, options: ImageOptions, targets: Targets = CLASS) -> 
 
 
 # ---------------------------------------------------------------- a table of images
-def _place(root: Path, options: ImageOptions) -> Any:
-    assert options.labels is not None
-    path = root / options.labels
-    return tables.lines_of(tables.kind_of(options.labels) or "", path, tables.TableOptions(""))
+_Read = tuple[list[_Image], Array | None, Place, tuple[str, ...]]
+"""The images, their times if the latest are for testing, the place of a row, and notes."""
 
 
-def _in_table(root: Path, options: ImageOptions, targets: Targets) -> tuple[list[_Image], Array | None, list[str]]:
-    """The images that a table names, their times if that was asked for, and a sentence on those that it does not."""
+def _in_table(root: Path, options: ImageOptions, several: Sequence[str], targets: Targets) -> _Read:
+    """The images that a table names."""
     assert options.labels is not None
-    assert options.image is not None
     path, kind = root / options.labels, tables.kind_of(options.labels)
     if kind is None or not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
-        raise DataError(
-            f"task.data_options.labels: {options.labels} is no table (.csv, .tsv, .parquet, .pq) in {root.absolute()}"
-        )
+        raise DataError(f"task.data_options.labels: {options.labels} is no table ({tables.SHOWN}) in {root.absolute()}")
     frame = tables.words_of(kind, path, tables.TableOptions("", leave_out=("",)))
-    words = frame.columns
-    several = (options.target,) if isinstance(options.target, str) else options.target or ()
+    words = {name: values.tolist() for name, values in frame.columns.items()}
     client = None if options.alone else options.client
+    latest = isinstance(options.test, Latest)
     apart = options.test.column if isinstance(options.test, Latest) else options.test
     roles = {"image": options.image, "client": client, "patient": options.patient, "test": apart}
     for setting, name in (*(("target", name) for name in several), *roles.items()):
         if name is not None:
             check_column(list(words), name, f"task.data_options.{setting}")
-    found, _ = files_below(root)
-    files = _files(root, found, words[options.image].tolist(), frame.place, f"column {options.image!r} of {path.name}")
-    labels = list(zip(*(_target(words[name].tolist(), targets) for name in several), strict=True))
+    below, _ = files_below(root)
+    files = _files(root, below, words[str(options.image)], frame.place, f"column {options.image!r} of {path.name}")
+    labels = list(zip(*(_target(words[name], targets) for name in several), strict=True))
     empty = [None] * len(files)
-    sites, who = (empty if name is None else words[name].tolist() for name in (client, options.patient))
-    tested = apart is not None and not isinstance(options.test, Latest)
-    is_test = truths(words[str(apart)].tolist(), str(apart), frame.place) if tested else np.zeros(len(files), bool)
+    sites, who = (empty if name is None else words[name] for name in (client, options.patient))
+    is_test = np.zeros(len(files), bool)
+    if apart is not None and not latest:
+        is_test = truths(words[apart], apart, frame.place)
     images = [
-        _Image(
-            file,
-            label if len(label) > 1 else label[0],
-            "" if client and site is None else site,
-            one,
-            "test" * bool(test),
-        )
+        _Image(file, label if len(label) > 1 else label[0], "" if client and site is None else site, one, "test" * test)
         for file, label, site, one, test in zip(files, labels, sites, who, is_test.tolist(), strict=True)
     ]
-    notes = []
-    if left := sorted(str(file.relative_to(root)) for file in set(found) - set(files)):
-        notes.append(
-            f"{len(left):,} of {counted(len(found), 'image')} below {root} stand{'s' * (len(left) == 1)} in no row of "
-            f"{path.name}: {some(left)}"
-        )
+    notes = tables.unread(root, sorted(set(below) - set(files)), f"images that a row of {path.name} names")
     if options.patient is None:
         taken = {*several, *roles.values()}
-        notes += unnamed_patients({name: words[name].tolist() for name in words if name not in taken}, inputs=False)
-    return images, words[apart] if apart is not None and not tested else None, notes
+        notes += tuple(unnamed_patients({name: words[name] for name in words if name not in taken}, inputs=False))
+    return images, frame.columns[str(apart)] if latest else None, frame.place, notes
 
 
 def _target(words: Sequence[Any], targets: Targets) -> list[Any]:
@@ -256,72 +225,54 @@ def _target(words: Sequence[Any], targets: Targets) -> list[Any]:
     return [np.nan if number is None else number for number in numbers]
 
 
-def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Any, column: str) -> list[Path]:
-    """The file of each row's image."""
-    known = _by_name(root, images)
-    rows: dict[Path, int] = {}
-    for i, name in enumerate(names):
-        files = [] if name is None else known.get(composed(name.replace("\\", "/").removeprefix("./")), [])
-        if len(files) != 1 or files[0] in rows:
-            state = (
-                "names no image below the folder"
-                if not files
-                else f"may be any of {some([str(file.relative_to(root)) for file in files])}: write the path"
-                if len(files) > 1
-                else f"names the image of {place(rows[files[0]])}, too"
-            )
-            nearest = did_you_mean(str(name), list(known)[:1000]) if not files else ""
-            raise DataError(
-                f"{column}: {name!r} in {place(i)} {state}{nearest}; correct it, or leave the row out (what is read is "
-                f"{READ})"
-            )
-        rows[files[0]] = i
-    return list(rows)
-
-
-def _by_name(root: Path, images: Sequence[Path]) -> Mapping[str, list[Path]]:
-    """Images by all that they may be called: the path from the folder, the file's name, each with or without ending.
-
-    The longer name counts: `a/1.png` is that file, and `1.png` the one beside the table, whatever lies deeper.
-    """
+def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Place, column: str) -> list[Path]:
+    """The file of each row's image, by its path or by its name, with or without ending; the longer name counts."""
     known: list[dict[str, list[Path]]] = [{}, {}, {}, {}]
     for file in images:
         path = file.relative_to(root)
-        names = path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem
-        for of_kind, name in zip(known, names, strict=True):
-            of_kind.setdefault(composed(name), []).append(file)
-    return ChainMap(*known)
+        for by, name in zip(
+            known, (path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem), strict=True
+        ):
+            by.setdefault(composed(name), []).append(file)
+    files, rows = ChainMap(*known), dict[Path, int]()
+    for i, name in enumerate(names):
+        meant = [] if name is None else files.get(composed(name.replace("\\", "/").removeprefix("./")), [])
+        if len(meant) != 1 or meant[0] in rows:
+            state = f"names no image below the folder{did_you_mean(str(name), list(files)[:1000])}"
+            if meant:
+                state = f"may be any of {some([str(file.relative_to(root)) for file in meant])}: write the path"
+            if len(meant) == 1:
+                state = f"names the image of {place(rows[meant[0]])}, too"
+            raise DataError(
+                f"{column}: {name!r} in {place(i)} {state}; correct it, or leave the row out (read: {READ})"
+            )
+        rows[meant[0]] = i
+    return list(rows)
 
 
 # ---------------------------------------------------------------- folders of sites and classes
-def _in_folders(root: Path, options: ImageOptions, targets: Targets) -> tuple[list[_Image], None, list[str]]:
-    """The images in folders, and sentences on files that are not read, and on folders that may be patients'."""
+def _in_folders(root: Path, options: ImageOptions, several: Sequence[str], targets: Targets) -> _Read:
+    """The images in folders."""
     if options.testing:
         options = replace(options, alone=_has_no_sites(root, options))
+    layout = OWN_LAYOUT if options.alone else LAYOUT
     sites, left = ([root], []) if options.alone else entries(root, os.path.realpath(root))
     if not options.alone and (odd := [site.name for site in sites if site.name.casefold() in PARTS]):
-        raise DataError(f"{root} has the folders {some(odd)}, where those of sites are expected: {LAYOUT}")
+        raise DataError(f"{root} has the folders {some(odd)}, where those of sites are expected: {layout}")
     images: list[_Image] = []
     for site in sites:
         mine, others = _of_site(root, site, options)
         if others and not mine:
-            raise DataError(
-                f"{site}: none of its {counted(len(others), 'file')} is read ({some([f.name for f in others])}); "
-                f"expected is {OWN_LAYOUT if options.alone else LAYOUT}, and a file is {READ}"
-            )
+            raise DataError(f"{site}: none of its {counted(len(others), 'file')} is read; expected is {layout}, {READ}")
         images, left = [*images, *mine], [*left, *others]
     if not images or (not options.alone and len({image.site for image in images}) < 2):
-        raise DataError(
-            f"{root} has no images of {'a client' if options.alone else 'two sites or more'}; expected is "
-            f"{OWN_LAYOUT if options.alone else LAYOUT}"
-        )
+        whose = "a client" if options.alone else "two sites or more"
+        raise DataError(f"{root} has no images of {whose}; expected is {layout}")
     if len({bool(image.part) for image in images}) > 1:
         one = next(image.site for image in images if not image.part)
         raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
-    notes = _not_read(root, len(images), left)
-    if options.patient is None and not options.testing:
-        notes += _folders_of_patients(root, images)
-    return sorted(images, key=lambda image: image.part == "test"), None, notes
+    images.sort(key=lambda image: image.part == "test")
+    return images, None, lambda row: str(images[row].file.relative_to(root)), tables.unread(root, left, READ)
 
 
 def _has_no_sites(root: Path, options: ImageOptions) -> bool:
@@ -362,20 +313,6 @@ def _of_site(root: Path, site: Path, options: ImageOptions) -> tuple[list[_Image
                 where = None if options.alone else composed(site.name)
                 images.append(_Image(file, name, where, who, part.name.casefold() if divided else ""))
     return images, left
-
-
-def _folders_of_patients(root: Path, images: Sequence[_Image]) -> list[str]:
-    """A sentence if most images lie in folders below those of classes, several in most; none otherwise."""
-    deeper = [image for image in images if image.patient != str(image.file) and not image.part]
-    folders = {(image.site, image.label, image.patient) for image in deeper}
-    classes = {(image.site, image.label) for image in images}
-    if 2 * len(deeper) <= len(images) or len(deeper) < 2 * len(folders) or len(folders) < 2 * len(classes):
-        return []
-    return [
-        f"most images below {root} lie in folders below those of the classes, several in each, such as "
-        f'{deeper[0].file.parent.relative_to(root)}: if each is one patient\'s, data_options = {{ patient = "folder" }}'
-        " keeps it together, so that nobody is in training and in testing"
-    ]
 
 
 # ---------------------------------------------------------------- files
@@ -427,7 +364,7 @@ def images_below(root: Path) -> list[Path]:
         DataError: As in `files_below`.
     """
     images, others = files_below(root)
-    for sentence in _not_read(root, len(images), others):
+    for sentence in tables.unread(root, others, READ):
         warn(sentence)
     return images
 
@@ -437,50 +374,25 @@ def is_image(file: Path) -> bool:
     return file.suffix.lower() in IMAGES
 
 
-def _not_read(root: Path, images: int, left: Sequence[Path]) -> list[str]:
-    """A sentence on files that are not read, beside so many images; none if there are none."""
-    if not left:
-        return []
-    names = some([str(file.relative_to(root)) for file in left])
-    was = "was" if len(left) == 1 else "were"
-    return [
-        shown(
-            f"{len(left):,} of {counted(images + len(left), 'file')} below {root} {was} not read: {names}; what is "
-            f"read is {READ}"
-        )
-    ]
-
-
 # ---------------------------------------------------------------- images
-def look_at(
-    root: Path, files: Sequence[Path], size: int | None, channels: Literal[1, 3] | None
-) -> tuple[bool, list[str]]:
-    """True if all images become grey, and sentences on what may not be meant, from what files say before decoding.
+def _grey(root: Path, files: Sequence[Path], size: int | None, channels: Literal[1, 3] | None) -> bool:
+    """True if all images become grey, by what files say before they are decoded; else all get three channels.
 
     Raises:
-        DataError: If a file is no image, or memory has no room for all as they are kept.
+        DataError: If a file is no image, or memory has no room for one of them, or for all as they are kept.
     """
-    announced = {file: _announced(file) for file in files}
-    grey = all(one.grey for one in announced.values()) if channels is None else channels == 1
-    _require_room(root, announced, size, grey)
-    mixed = _mixed(root, announced) if channels is None else ""
-    return grey, [shown(mixed)] if mixed else []
-
-
-@dataclass(frozen=True)
-class _Announced:
-    """Size of a file's image in pixels, and whether it is grey, as the file says before it is decoded."""
-
-    width: int
-    height: int
-    grey: bool
-
-
-def _announced(file: Path) -> _Announced:
-    with _opened(file) as image:
-        check_depth(image, str(file))
-        width, height = image.size
-        return _Announced(width, height, image.mode in GREY)
+    area, grey = [], []
+    for file in files:
+        with _opened(file) as image:
+            check_depth(image, str(file))
+            area.append(image.size[0] * image.size[1])
+            grey.append(image.mode in GREY)
+    of_all = all(grey) if channels is None else channels == 1
+    largest = int(np.argmax(area))
+    machine.require_room(area[largest] * (1 if grey[largest] else 4), files[largest])  # Pillow pads RGB
+    kept = sum(area) if size is None else len(area) * size * size
+    machine.require_room(kept * (1 if of_all else 3), root)
+    return of_all
 
 
 @contextmanager
@@ -502,29 +414,6 @@ def _opened(file: Path) -> Iterator[Any]:
         raise DataError(f"{file} is not a readable image: {error}; what is read is {READ}") from None
 
 
-def _require_room(root: Path, announced: Mapping[Path, _Announced], size: int | None, grey: bool) -> None:
-    """Refuse images before any is decoded if one of them, or all as they are kept, would not fit into memory."""
-    file, largest = max(announced.items(), key=lambda one: one[1].width * one[1].height)
-    machine.require_room(largest.width * largest.height * (1 if largest.grey else 4), file)  # Pillow pads RGB
-    pixels = sum(one.width * one.height if size is None else size * size for one in announced.values())
-    machine.require_room(pixels * (1 if grey else 3), root)
-
-
-def _mixed(root: Path, announced: Mapping[Path, _Announced]) -> str:
-    """A sentence if some images are grey and some are not; "" otherwise."""
-    grey = [file for file, one in announced.items() if one.grey]
-    coloured = [file for file, one in announced.items() if not one.grey]
-    if not grey or not coloured:
-        return ""
-    few = min(coloured, grey, key=len)
-    names = some([str(file.relative_to(root)) for file in few])
-    return (
-        f"{len(few):,} of {counted(len(announced), 'image')} below {root} {'is' if len(few) == 1 else 'are'} "
-        f"{'grey' if few is grey else 'coloured'} and the others not: {names}; all get three channels; channels = 1 or "
-        "3 says what is meant"
-    )
-
-
 def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     """The images in files, as those that a model was trained on were read.
 
@@ -539,29 +428,16 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
         DataError: If a file is no image, some have colours and those for training were grey by themselves, or memory
             has no room.
     """
-    if not inputs.shape:
-        raise DataError("the model is of an older version and does not say how large its images were; give an array")
     channels, height, width = inputs.shape
     size = height if height == width else None
-    announced = {file: _announced(file) for file in files}
-    _require_room(files[0].parent, announced, size, channels == 1)
-    if channels == 1 and not inputs.made_grey:
-        coloured = [file for file, one in announced.items() if not one.grey and _has_colours(file)]
-        if coloured:
-            has, it = ("has", "it") if len(coloured) == 1 else ("have", "them")
-            raise DataError(
-                f"{len(coloured):,} of {counted(len(announced), 'image')} {has} colours, and the model was trained on "
-                f"grey images: {some(list(map(str, coloured)))}; save {it} in grey"
-            )
+    grey = _grey(files[0].parent, files, size, None)
+    if channels == 1 and not inputs.made_grey and not grey:
+        for file in files:
+            with _opened(file) as image:
+                levels = np.asarray(image.convert("RGB"))
+            if (levels != levels[..., :1]).any():  # of a grey scan that was saved with colours they are equal
+                raise DataError(f"{file} has colours, and the model was trained on grey images; save it in grey")
     return pixels(files, size, channels == 1)
-
-
-def _has_colours(file: Path) -> bool:
-    """True unless the three channels of an image are equal, as of a grey scan that was saved with colours."""
-    with _opened(file) as image:
-        image.load()
-        channels = np.asarray(image.convert("RGB"))
-    return bool((channels != channels[..., :1]).any())
 
 
 def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
@@ -591,7 +467,6 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
 def _upright(image: Any) -> Any:
     """The image turned and mirrored as the camera has noted in its EXIF tags; of a TIFF file Pillow has done it."""
     image.load()
-    turn = None
     with suppress(Exception):  # whatever is wrong with the tags, the pixels are there
-        turn = TURNS.get(image.getexif().get(ORIENTATION))
-    return image if turn is None else image.transpose(importlib.import_module("PIL.Image").Transpose[turn])
+        return importlib.import_module("PIL.ImageOps").exif_transpose(image)
+    return image

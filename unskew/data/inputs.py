@@ -1,7 +1,6 @@
 """Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -136,19 +135,18 @@ def _doubts(column: Column, values: Array) -> list[str]:
         middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
         if abs(middle - mean) > FAR_BEYOND * sd:
             sentences.append(
-                f"column {name!r} is {'about ' * (rows > 1)}{middle:g} here, and had the mean {mean:g} (standard "
-                f"deviation {sd:g}) in training: is it in the same unit?"
+                f"column {name!r} is about {middle:g} here, and had the mean {mean:g} (standard deviation {sd:g}) in "
+                "training: is it in the same unit?"
             )
     if column.kind == "category":
         known = set(column.values).difference(column.unlearnt)
-        unknown = Counter(one for one in _codes(values, column.values) if one is not None and one not in known)
+        unknown = [one for one in _codes(values, column.values) if one is not None and one not in known]
         if unknown:
-            each = [f"{one!r} in {n:,}" if len(unknown) > 1 else repr(one) for one, n in unknown.most_common()]
             sentences.append(
-                f"column {name!r} holds words here that training did not have, in {unknown.total():,} of "
-                f"{counted(rows, 'row')}, such as {some(each)}, and they "
-                f"{'count as one other word' if column.other else 'say nothing to the model'} "
-                f"(known: {some(column.values)})"
+                f"column {name!r} holds words that training did not have, in {len(unknown):,} of "
+                f"{counted(rows, 'row')}: {some(sorted(set(unknown)))}; they "
+                f"{'count as one other word' if column.other else 'say nothing to the model'} (known: "
+                f"{some(column.values)})"
             )
     knows_gaps = column.gaps and not column.gaps_unlearnt
     if (missing == rows >= NEVER) if knows_gaps else (2 * missing > rows >= SUDDEN):
@@ -176,11 +174,10 @@ class Inputs:
         clients: Names of the clients whose numbers some columns have.
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
         thousands, decimal, encoding: How the table's file is written (`unskew.data.tables.TableOptions`).
-        shape: Of one example as the network takes it; empty of texts and tables, and in files of older versions.
+        shape: Of one example as the network takes it; empty of texts and tables.
         axes: Names of the shape's dimensions, where these are images.
-        dtype: "float32" or "int64", of inputs that stay as given; empty of others, and in files of older versions.
-        largest: Largest absolute value of the training images, before they were standardised; None of others, and in
-            files of older versions.
+        dtype: "float32" or "int64", of inputs that stay as given; empty of others.
+        largest: Largest absolute value of the training images, before they were standardised; None of others.
         made_grey: True if images with colours were made grey, so that a new one is made so, too.
     """
 
@@ -271,33 +268,24 @@ class Inputs:
         return prepared
 
     def _as_given(self, x: Array) -> Tensor:
-        images = len(self.shape) == len(AXES)
-        if x.dtype.kind == "f" if self.dtype == "int64" else images and self.dtype == "float32" and x.dtype.kind != "f":
-            reach = "" if self.largest is None else f" (largest value {self.largest:g})"
+        images, floats = len(self.shape) == len(AXES), self.dtype != "int64"
+        if (x.dtype.kind == "f") != floats and (images or not floats):
             raise DataError(
-                f"inputs must be {self.dtype}, like those the model was trained on{reach}, got {x.dtype}; scale them "
-                "as those were"
+                f"inputs must be {self.dtype}, like those the model was trained on, got {x.dtype}; scale them as those "
+                "were"
             )
         batch = _channels_first(x, self.shape)
         if batch.shape[1:] != self.shape if images or x.dtype.kind == "f" else batch.ndim != len(self.shape) + 1:
             self._refuse_shape(x)
-        floats = self.dtype == "float32" or x.dtype.kind == "f"  # whole numbers in a row of a table are floats, too
-        if x.dtype.kind == "f" or not floats:
+        if x.dtype.kind == "f" or not floats:  # whole numbers in a row of a table are floats, too
             check_values("inputs", "x", batch)
         return torch.from_numpy(np.ascontiguousarray(batch, np.float32 if floats else np.int64))
 
     def _refuse_shape(self, x: Array) -> None:
-        """Refuse inputs of a shape that training did not have, if that is known."""
-        if not self.shape:
-            return
-        images = len(self.shape) == len(AXES)
-        channels, *size = self.shape
-        forms = [(*size, channels), self.shape] if images and channels > 1 else [size] if images else [self.shape]
-        wanted = " or ".join(f"({', '.join(map(str, ('N', *form)))})" for form in forms)
-        remedy = ", by Pillow's Image.resize where size was set" if images else ""
+        remedy = ", by Pillow's Image.resize where size was set" if len(self.shape) == len(AXES) else ""
         raise DataError(
-            f"inputs must be {'images ' * images}of shape {wanted}, like those the model was trained on, got {x.shape}"
-            f"{'; bring them to it as those were' * images}{remedy}"
+            f"inputs must be of shape (N, {', '.join(map(str, self.shape))}), like those the model was trained on, got "
+            f"{x.shape}; bring them to it as those were{remedy}"
         )
 
     def _images(self, x: Array) -> Tensor:
@@ -305,10 +293,8 @@ class Inputs:
         batch = x[..., None] if x.ndim == 3 else x
         if batch.ndim == 4 and batch.shape[1] == channels and batch.shape[3] not in (1, 3):  # as arrays are read
             batch = np.moveaxis(batch, 1, 3)
-        if batch.ndim != 4 or batch.shape[3] != channels or (channels, *batch.shape[1:3]) != self.shape:
+        if batch.ndim != 4 or (channels, *batch.shape[1:3]) != self.shape or batch.shape[3] != channels:
             self._refuse_shape(x)
-        if batch.ndim != 4 or batch.shape[3] != channels:
-            raise DataError(f"inputs must be images with {channels} channels, as in training, got {x.shape}")
         if batch.size and not (batch.min() >= 0 and batch.max() <= 255 and bool((batch == batch.round()).all())):
             raise DataError(
                 "inputs must be images with whole values from 0 to 255, like those the model was trained on"
@@ -364,18 +350,15 @@ def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> t
     """
     if mean is None and std is None:
         return None
-    if (
-        not mean
-        or not std
-        or len(mean) != len(std)
-        or not all(map(math.isfinite, mean))
-        or not all(0 < s < math.inf for s in std)
+    pairs = tuple(zip(mean or (), std or (), strict=False))
+    if not (len(pairs) == len(mean or ()) == len(std or ()) > 0) or not all(
+        math.isfinite(m) and 0 < s < math.inf for m, s in pairs
     ):
         raise ConfigError(
             "task.data_options: mean and std must have a finite number and one above 0 for each channel, of pixels in "
             f"[0, 1], as in mean = [0.5], std = [0.25], got {mean} and {std}"
         )
-    return tuple(zip(mean, std, strict=True))
+    return pairs
 
 
 def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:
@@ -389,21 +372,16 @@ def refused_row(x: Array) -> tuple[int, str] | None:
     """The first example with a value that is not a finite float32, or with a negative token id, and what it has."""
     for start in range(0, len(x), ROWS):
         rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
-        if x.dtype.kind in "iu":
-            bad = (rows < 0).any(1) if x.ndim == 2 else np.zeros(len(rows), bool)
-        else:
-            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
-                bad = ~np.isfinite(rows.astype(np.float32)).all(1)
+        whole = x.dtype.kind in "iu"
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+            bad = (rows < 0) & (x.ndim == 2) if whole else ~np.isfinite(rows.astype(np.float32))
         if bad.any():
-            i = int(bad.argmax())
-            if x.dtype.kind in "iu":
+            i = int(bad.any(1).argmax())
+            value = rows[i][bad[i]][0]
+            if whole:
                 return start + i, "has a negative token id"
-            if np.isfinite(rows[i]).all():
-                beyond = rows[i][np.abs(rows[i]).argmax()]
-                return (
-                    start + i,
-                    f"has the value {beyond:g}, and networks take float32: scale the data, or leave it out",
-                )
+            if np.isfinite(value):
+                return start + i, f"has the value {value:g}, and networks take float32: scale the data, or leave it out"
             return start + i, "has a NaN or infinite value; clean the data or leave the example out"
     return None
 

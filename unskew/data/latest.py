@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.columns import is_gap
-from unskew.data.places import place
+from unskew.data.places import Place, by_number
 from unskew.errors import ConfigError, DataError
-from unskew.words import composed, counted, some
+from unskew.words import composed, counted
 
 Bools = npt.NDArray[np.bool_]
 Times = npt.NDArray[Any]
@@ -131,35 +130,31 @@ def _number(after: str) -> float | None:
     return None
 
 
-def moments(values: Any, where: str) -> Times:
+def moments(values: Any, where: str, place: Place = by_number) -> Times:
     """Times of the rows: microseconds, in UTC where time zones are given, or numbers.
 
     Args:
         values: Dates, times, words for these in ISO form, or numbers.
         where: What holds them, such as "column 'admitted'".
+        place: The place of a row.
 
     Raises:
         DataError: If a row has none, or something else, or kinds are mixed.
     """
     listed = values.tolist() if hasattr(values, "numpy") else list(values)  # of datetime64 NumPy lists numbers
-    read = []
-    for i, value in enumerate(listed):
-        if is_gap(value):
-            raise DataError(f"{where} says of {place(i)} no date; fill it, or leave the row out")
-        moment = _moment(value)
-        if moment is None:
-            raise DataError(
-                f"{where} must hold dates in ISO form, {ISO}, or numbers, got {str(value)!r} in {place(i)}; correct "
-                "it, or leave the row out"
-            )
-        read.append(moment)
-    kinds = list(map(_kind, read))
+    read = list(map(_moment, listed))
+    if (bad := next((i for i, moment in enumerate(read) if moment is None), None)) is not None:
+        raise DataError(
+            f"{where} must hold dates in ISO form, {ISO}, or numbers, got {str(listed[bad])!r} in {place(bad)}; "
+            "correct it, or leave the row out"
+        )
+    kinds = [(type(moment), isinstance(moment, datetime) and moment.tzinfo is not None) for moment in read]
     if other := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
         raise DataError(
-            f"{where} holds {kinds[0]} in {place(0)}, {str(listed[0])!r}, and {kinds[other]} in {place(other)}, "
-            f"{str(listed[other])!r}; write all alike"
+            f"{where} holds {str(listed[0])!r} in {place(0)} and {str(listed[other])!r} in {place(other)}: give all as "
+            "dates, all with a time zone, or all as numbers"
         )
-    if not kinds or kinds[0] == "a number":
+    if not kinds or kinds[0][0] is float:
         return np.array(read, np.float64)
     plain = [moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment for moment in read]
     return np.array(plain, "datetime64[us]")
@@ -177,12 +172,6 @@ def _moment(value: Any) -> Any:
     if not isinstance(value, int | float | np.number) or isinstance(value, bool | np.timedelta64):
         return None
     return float(value) if np.isfinite(value) else None
-
-
-def _kind(moment: Any) -> str:
-    if not isinstance(moment, datetime):
-        return "a number"
-    return "a date" if moment.tzinfo is None else "a time with its zone"
 
 
 def written(moment: Any) -> str:
@@ -220,30 +209,13 @@ def _new(late: Bools, patients: npt.NDArray[np.int64] | None) -> Bools:
     return ~late if patients is None else ~late & ~np.isin(patients, patients[late])
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """Rows before and after a cut in time.
-
-    Attributes:
-        train, test: True for the rows of each, (N,); rows of patients who come again, and in a gap, are in neither.
-        doubts: Sentences on rows that are left out, and on clients without test rows.
-        refusal: A sentence on what makes the cut impossible: nothing to test on, or a client with nothing to train on;
-            empty without.
-    """
-
-    train: Bools
-    test: Bools
-    doubts: tuple[str, ...]
-    refusal: str
-
-
 def cut(
     rule: Latest,
     when: Times,
     fraction: float,
     clients: Sequence[str] | None = None,
     patients: npt.NDArray[np.int64] | None = None,
-) -> Cut:
+) -> tuple[Bools, Bools, list[str], str]:
     """Cut the rows of all clients.
 
     Args:
@@ -252,6 +224,10 @@ def cut(
         fraction: Share of each client's rows, where the rule has neither a date nor a share.
         clients: Client of each row; None if there are none.
         patients: Patient of each row, no two clients sharing one; None if they are not known.
+
+    Returns:
+        True for rows to train on, and for rows to test on, (N,); sentences on what is left out and on clients without
+        test rows; and a sentence on what makes the cut impossible, empty without.
 
     Raises:
         DataError: If a number is given for dates, or a date for numbers.
@@ -266,39 +242,22 @@ def cut(
         if rule.gap and test[of].any():
             early[of] = when[of] < when[of][test[of]].min() - _length(rule.gap, when)
     train = _new(test, patients) & early
-    untrained = [name for name, of in rows.items() if not train[of].any()]
-    untested = [name for name, of in rows.items() if not test[of].any()]
-    refusal, doubts = "", list[str]()
-    if untrained:
-        first = rows[untrained[0]]
-        why = f"{untrained[0]} begins with {written(when[first].min())}"
-        refusal = (
-            f"{some(untrained)} {_have(untrained)} nothing to train on before {_cut_at(rule)}: "
-            f"{'everybody there comes again later' if early[first].any() else why}; say a later date or a share, a "
-            "shorter gap, or leave these rows out"
-        )
-    elif untested:
-        ends = written(when[rows[untested[0]]].max())
-        sentence = (
-            f"{some(untested)} {_have(untested)} no row after {_cut_at(rule)}, so nothing is tested there: "
-            f"{untested[0]} ends with {ends}; say an earlier date, or a share of each client's rows in place of a date"
-        )
-        refusal, doubts = ("", [sentence]) if test.any() else (sentence, [])
+    refusal, notes = "", list[str]()
+    where = "the cut in time" if rule.after is None else str(rule.after)
+    for name, of in rows.items():
+        ends = f"its rows are from {written(when[of].min())} to {written(when[of].max())}"
+        if not train[of].any() and not refusal:
+            later = ", and everybody there comes again later" * bool(early[of].any())
+            refusal = f"{name} has nothing to train on before {where} ({ends}{later}): cut later, or leave it out"
+        elif not test[of].any():
+            notes.append(
+                f"{name} has no row after {where}, so nothing is tested there ({ends}): cut earlier, or by a share"
+            )
+    if not test.any() and not refusal:
+        refusal, notes = notes[0], []
     if patients is not None and (again := early & ~train).any():
-        who, left = len(np.unique(patients[again])), int(again.sum())
-        doubts.append(
-            f"{counted(who, 'patient')} {'has' if who == 1 else 'have'} rows before and after the cut in time: "
-            f"{counted(left, 'earlier row')} {'is' if left == 1 else 'are'} left out, so that nobody is in training "
-            "and in testing"
+        notes.append(
+            f"{counted(len(np.unique(patients[again])), 'patient')} with rows before and after the cut in time: "
+            f"{counted(int(again.sum()), 'earlier row')} left out, so that nobody is in training and in testing"
         )
-    return Cut(train, test, tuple(doubts), refusal)
-
-
-def _have(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
-
-
-def _cut_at(rule: Latest) -> str:
-    """The cut of a rule, in words."""
-    gap = f" and a gap of {rule.gap:g}" if rule.gap else ""
-    return f"{'the cut in time' if rule.after is None else rule.after}{gap}"
+    return train, test, notes, refusal

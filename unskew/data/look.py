@@ -367,63 +367,47 @@ def look(table: DataTable) -> Look:
     """Sum up a table: numbers that are shown as tables and figures, and sentences."""
     if table.part is not None and (table.part == LEFT_OUT).any():
         table = table.take(np.flatnonzero(table.part != LEFT_OUT))
-    n, test = len(table), np.zeros(len(table), bool) if table.part is None else table.part == TEST
+    test = np.zeros(len(table), bool) if table.part is None else table.part == TEST
     groups = [np.flatnonzero(table.at(i)) for i in range(len(table.clients))]
-    columns = {name: of for name, of in table.features.items() if not _odd(of)}
-    missing = {name: gaps_in(values) for name, values in columns.items()}
-    share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(n)
-    people = table.people
+    missing = {name: gaps_in(values) for name, values in table.features.items()}
+    share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(len(table))
+    people, when = table.people, table.when
 
-    def spans(group: npt.NDArray[np.int64]) -> dict[str, Any]:
-        when = table.when
-        if when is None:
-            return {}
-        parts = {"train_span": when[group[~test[group]]], "test_span": when[group[test[group]]]}
-        return {key: (written(of.min()), written(of.max())) if len(of) else None for key, of in parts.items()}
+    def known(group: npt.NDArray[np.int64]) -> dict[str, Any]:
+        seen: dict[str, Any] = {"patients": None if people is None else len(np.unique(people[group]))}
+        for key, rows in (("train_span", group[~test[group]]), ("test_span", group[test[group]])):
+            if when is not None and len(rows):
+                seen[key] = written(when[rows].min()), written(when[rows].max())
+        return seen
 
-    def sites_of(target: DataTarget | None) -> tuple[SiteLook, ...]:
+    def sites(classes: Sequence[Label], values: Array | None) -> tuple[SiteLook, ...]:
         return tuple(
             SiteLook(
                 name,
-                len(group) - int(test[group].sum()),
+                int((~test[group]).sum()),
                 int(test[group].sum()),
                 float(share[group].mean()) if len(group) else 0.0,
-                **_at_site(target, group),
-                patients=None if people is None else len(np.unique(people[group])),
-                **spans(group),
+                **_at_site(classes, values, group),
+                **known(group),
             )
             for name, group in zip(table.clients, groups, strict=True)
         )
 
-    several = len(table.targets) > 1
-    one = table.targets[0] if len(table.targets) == 1 else None
-    looked = (
-        *(_column(name, values, missing[name], groups, table) for name, values in columns.items()),
-        *(
-            ColumnLook(name, "dates", "make numbers of them, or leave the column out", 0.0)
-            for name in table.features
-            if name not in columns
-        ),
-    )
+    targets = {target: _measured(target) for target in table.targets}
+    one = next(iter(targets.values())) if len(targets) == 1 else _measured(None)
+    columns = tuple(_column(name, values, missing[name], groups, table) for name, values in table.features.items())
     return Look(
         table.name,
-        n,
+        len(table),
         None if table.part is None else int(test.sum()),
-        sites_of(one),
-        _classes(one)[0],
-        looked,
-        _disagreement(table, groups, looked),
+        sites(*one),
+        one[0],
+        columns,
+        _disagreement(table, groups, targets, columns),
         tuple(_notes(table)),
-        None if people is None else len(np.unique(people)),
-        tuple(TargetLook(_name_of(of), _classes(of)[0], sites_of(of)) for of in table.targets if several),
-        **spans(np.arange(n)),
+        targets=tuple(TargetLook(_name_of(t), of[0], sites(*of)) for t, of in targets.items() if len(targets) > 1),
+        **known(np.arange(len(table))),
     )
-
-
-def _odd(values: Array) -> bool:
-    """True for a column that holds something else than numbers and words, or words for dates alone."""
-    present = [v for v in values.tolist() if v is not None] if values.dtype.kind == "O" else []
-    return any(not isinstance(v, str) for v in present) or (bool(present) and all(map(is_date, present)))
 
 
 def _notes(table: DataTable) -> list[str]:
@@ -445,37 +429,32 @@ def _name_of(target: DataTarget) -> str:
     return target.called.removeprefix("target ").strip("'").removeprefix("the ")
 
 
-def _classes(target: DataTarget | None) -> tuple[tuple[Label, ...], npt.NDArray[np.int64] | None]:
-    """Names of the classes, and the class of each row; none where the target is a number.
+def _measured(target: DataTarget | None) -> tuple[tuple[Label, ...], Array | None]:
+    """Names of a target's classes, and the class of each row; of a number none, and the numbers, NaN for all else.
 
-    Rows without a value are of a last class, if the others are classes.
+    Rows without a value are of a last class.
     """
-    if target is None or not target.classes:
+    if target is None:
         return (), None
-    values = target.values.tolist()
-    present = [v is not None and v == v for v in values]
-    known = {label_name(v): v for v, there in zip(values, present, strict=True) if there}
-    words = target.values.dtype.kind in "OU" and any(isinstance(v, str) for v in known.values())
+    if not target.classes:
+        numbers = target.values.dtype.kind in "fiub"
+        values = target.values.astype(np.float64) if numbers else np.full(len(target.values), np.nan)
+        return (), np.where(np.isfinite(values), values, np.nan)
+    labels = [NO_VALUE if v is None or v != v else v for v in target.values.tolist()]
+    known = {label_name(v): v for v in labels if v != NO_VALUE}
+    words = any(isinstance(v, str) for v in known.values())
     order = sorted(known) if words else sorted(known, key=lambda name: known[name])
     number = {name: i for i, name in enumerate(order)}
-    codes = [number[label_name(v)] if there else len(order) for v, there in zip(values, present, strict=True)]
-    label: Callable[[Any], Label] = bool if all(isinstance(v, bool) for v in known.values()) else int
-    names = [name if words else label(known[name]) for name in order]
-    return (*names, *([] if all(present) else [NO_VALUE])), np.array(codes, np.int64)
+    codes = [number.get(label_name(v), len(order)) for v in labels]
+    label: Callable[[Any], Label] = str if words else bool if all(isinstance(v, bool) for v in known.values()) else int
+    names = [label(name if words else known[name]) for name in order]
+    return (*names, *([NO_VALUE] if NO_VALUE in labels else [])), np.array(codes, np.int64)
 
 
-def _numbers(target: DataTarget) -> npt.NDArray[np.float64]:
-    """A target that is no classes as finite numbers, NaN for all else."""
-    if target.values.dtype.kind not in "fiub":
-        return np.full(len(target.values), np.nan)
-    return np.where(np.isfinite(target.values), target.values, np.nan).astype(np.float64)
-
-
-def _at_site(target: DataTarget | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
-    known, codes = _classes(target)
-    if codes is not None:
-        return {"labels": tuple(np.bincount(codes[group], minlength=len(known)).tolist())}
-    values = np.empty(0) if target is None else _numbers(target)[group]
+def _at_site(known: Sequence[Label], values: Array | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
+    if known and values is not None:
+        return {"labels": tuple(np.bincount(values[group], minlength=len(known)).tolist())}
+    values = np.empty(0) if values is None else values[group]
     values = values[np.isfinite(values)]
     return {"mean": float(values.mean()), "sd": float(values.std())} if len(values) else {}
 
@@ -485,44 +464,40 @@ def _column(
 ) -> ColumnLook:
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
-    kind = "number" if values.dtype.kind == "f" else "words"
-    known: dict[str, Any] = {}
-    if not present.any():
-        return ColumnLook(name, "constant", "no value at all", 1.0, by_site)
+    gaps = float(missing.mean()), by_site
+    held = values[present]
+    if values.dtype.kind == "O" and (
+        not all(isinstance(v, str) for v in held) or (len(held) and all(map(is_date, held)))
+    ):
+        return ColumnLook(name, "dates", "make numbers of them, or leave the column out", *gaps)
     shown: tuple[str, ...] = ()
-    if kind == "number":
-        present &= np.abs(values) <= LARGEST
-        mean, sd = (float(values[present].mean()), float(values[present].std())) if present.any() else (0.0, 0.0)
+    if values.dtype.kind == "f":
+        kind, present = "number", present & (np.abs(values) <= LARGEST)
+        held = values[present] if present.any() else np.zeros(1)
+        mean, sd = float(held.mean()), float(held.std())
         summary = f"{mean:.4g} ± {sd:.4g}"
+        told: dict[str, Any] = {"lowest": float(held.min()), "highest": float(held.max()), "mean": mean, "sd": sd}
         compared = np.where(present, values, np.nan)
-        measured = (compared - mean) / sd if sd > 0 else np.zeros(len(values))
-        if present.any():
-            known = {
-                "lowest": float(values[present].min()),
-                "highest": float(values[present].max()),
-                "mean": mean,
-                "sd": sd,
-            }
+        measured = (compared - mean) / (sd or 1.0)
     else:
-        words, code, counts = np.unique(values[present].astype(str), return_inverse=True, return_counts=True)
+        kind = "words"
+        words, code, counts = np.unique(held.astype(str), return_inverse=True, return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        known = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
-        summary = ", ".join(f"{word} {count / present.sum():.0%}" for word, count in known["commonest"])
+        told = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
+        summary = ", ".join(f"{word} {count / len(held):.0%}" for word, count in told["commonest"])
         summary += f", {len(words) - 3} more" if len(words) > 3 else ""
         compared = np.full(len(values), -1)
         compared[present] = np.minimum(np.argsort(order)[code], MOST_WORDS)
         shown = (*map(str, words[order[:MOST_WORDS]]), "other words")
         measured = (compared == 0).astype(np.float64)
     if (compared[present] == compared[present][:1]).all():
-        return ColumnLook(name, "constant", summary, float(missing.mean()), by_site, **known)
-    held = [group[present[group]] for group in groups]
-    means = tuple(float(measured[group].mean()) if len(group) else None for group in held)
-    return ColumnLook(
-        name, kind, summary, float(missing.mean()), by_site, _difference(compared, table, shown), means, **known
-    )
+        return ColumnLook(name, "constant", summary if present.any() else "no value at all", *gaps, **told)
+    rows = [group[present[group]] for group in groups]
+    means = tuple(float(measured[group].mean()) if len(group) else None for group in rows)
+    return ColumnLook(name, kind, summary, *gaps, _difference(compared, table, shown), means, **told)
 
 
-def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) -> SiteDifference | None:
+def _difference(values: Array | None, table: DataTable, classes: Sequence[Label] = ()) -> SiteDifference | None:
     """Describe how sites differ in a column or a target; None where nothing can differ.
 
     A patient's rows may all be alike, so each counts as one: with the mean of its numbers, or its commonest class.
@@ -532,7 +507,7 @@ def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) 
         table: The rows.
         classes: Their names.
     """
-    if table.owners is None:
+    if table.owners is None or values is None:
         return None
     of_numbers = values.dtype.kind == "f"
     site = np.where(np.isnan(values) if of_numbers else values < 0, -1, table.owners)
@@ -555,52 +530,32 @@ def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) 
 def _disagreement(
     table: DataTable,
     groups: Sequence[npt.NDArray[np.int64]],
+    targets: Mapping[DataTarget, tuple[tuple[Label, ...], Array | None]],
     columns: Sequence[ColumnLook],
 ) -> tuple[Disagreement, ...]:
-    held = [group for group in groups if len(group)]
-    names = [name for name, group in zip(table.clients, groups, strict=False) if len(group)]
-    if len(held) < 2:
+    sizes = {name: len(group) for name, group in zip(table.clients, groups, strict=True) if len(group)}
+    if len(sizes) < 2:
         return ()
-    sizes = np.array([len(group) for group in held])
-    n, k = int(sizes.sum()), len(held)
-    effective = float(n**2 / (sizes**2).sum())
-    numbers = [
-        Disagreement(
-            "sizes",
-            effective,
-            float(k),
-            f"by number of rows, the {k} sites are equivalent to {effective:.1f} of equal size; the largest, "
-            f"{names[int(sizes.argmax())]}, has {sizes.max() / n:.0%} of the rows",
-        )
-    ]
-    of_targets: dict[str, tuple[str, SiteDifference]] = {}
-    for target in table.targets:
-        known, codes = _classes(target)
-        values = target.values if codes is None else codes
-        name = "labels" if len(table.targets) == 1 else f"labels of {_name_of(target)}"
-        if (one := _difference(_numbers(target) if codes is None else values, table, known)) is not None:
-            of_targets[name] = (f"{target.called} ", one)
-    for name, p in holm({name: one.p for name, (_, one) in of_targets.items()}).items():
-        what, one = of_targets[name]
-        numbers.append(Disagreement(name, one.share, one.chance, f"{what}{replace(one, p=p)}", p))
+    n, k, largest = sum(sizes.values()), len(sizes), max(sizes, key=lambda name: sizes[name])
+    effective = n**2 / sum(size**2 for size in sizes.values())
+    reading = (
+        f"by number of rows, the {k} sites are equivalent to {effective:.1f} of equal size; the largest, "
+        f"{largest}, has {sizes[largest] / n:.0%} of the rows"
+    )
+    numbers = [Disagreement("sizes", effective, float(k), reading)]
+    seen = {t: one for t, (known, of) in targets.items() if (one := _difference(of, table, known)) is not None}
+    for target, p in holm({target: one.p for target, one in seen.items()}).items():
+        one, name = seen[target], "labels" if len(targets) == 1 else f"labels of {_name_of(target)}"
+        numbers.append(Disagreement(name, one.share, one.chance, f"{target.called} {replace(one, p=p)}", p))
     between = {column.name: column.between for column in columns if column.between is not None}
     if between:
         adjusted = holm({name: of.p for name, of in between.items()})
         order = sorted(between, key=lambda name: (adjusted[name], -between[name].share))
-        m, differ = len(order), [(name, between[name]) for name in order if adjusted[name] < ALPHA]
-        most = "; ".join(f"{name} {of.levels}" for name, of in differ[:MOST_NAMED])
-        reading = f"{len(differ)} of {counted(m, 'column')} differ{'s' * (m == 1)} by more than chance: {most}"
+        m, differ = counted(len(order), "column"), [name for name in order if adjusted[name] < ALPHA]
+        most = "; ".join(f"{name} {between[name].levels}" for name in differ[:MOST_NAMED])
+        reading = f"{len(differ)} of {m} differ{'s' * (len(order) == 1)} by more than chance: {most}"
         if not differ:
-            reading = (
-                f"no column is shown to differ between sites ({counted(m, 'column')}, {shown_p(adjusted[order[0]])})"
-            )
-        numbers.append(
-            Disagreement(
-                "columns",
-                float(np.mean([of.share for of in between.values()])),
-                float(np.mean([of.chance for of in between.values()])),
-                reading,
-                adjusted[order[0]],
-            )
-        )
+            reading = f"no column is shown to differ between sites ({m}, {shown_p(adjusted[order[0]])})"
+        share, chance = (float(np.mean([getattr(of, what) for of in between.values()])) for what in ("share", "chance"))
+        numbers.append(Disagreement("columns", share, chance, reading, adjusted[order[0]]))
     return tuple(numbers)

@@ -29,8 +29,6 @@ class NaturalSet:
     Attributes:
         what, shape: One line, for `unskew list datasets`.
         origin: Where it comes from.
-        licence: Terms under which it may be used.
-        citation: What to cite.
         arrays: Brings the file's content into the plain layout (`unskew.data.arrays.LAYOUT`).
         preprocess: Done to its columns unless something else is asked for; None if the inputs are no columns.
         newcomers: Clients that have test rows only come after training, instead of being refused.
@@ -40,8 +38,6 @@ class NaturalSet:
     what: str
     shape: str
     origin: str
-    licence: str
-    citation: str
     arrays: Callable[[Read, Path], Arrays]
     preprocess: Preprocess | None = None
     newcomers: bool = False
@@ -72,14 +68,17 @@ def _words(names: Any) -> npt.NDArray[np.str_]:
     return np.array([str(name) for name in names], np.str_)
 
 
+def _by_part(test: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> Arrays:
+    """Columns of the plain layout, cut by which rows are for testing."""
+    rows = {"train": ~test, "test": test}
+    return {f"{key}_{part}": values[chosen] for key, values in columns.items() for part, chosen in rows.items()}
+
+
 def _heart(read: Read, path: Path) -> Arrays:
     file = read(path)
-    test = file["test"]
-    parts = {"train": ~test, "test": test}
+    centre = file["centre"].astype(np.int64)
     return {
-        **{f"x_{part}": file["x"][rows] for part, rows in parts.items()},
-        **{f"y_{part}": file["y"][rows].astype(np.int64) for part, rows in parts.items()},
-        **{f"client_{part}": file["centre"][rows].astype(np.int64) for part, rows in parts.items()},
+        **_by_part(file["test"], x=file["x"], y=file["y"].astype(np.int64), client=centre),
         "clients": _words(("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")),
         "classes": _words(("no disease", "disease")),
         "features": _words(file["feature"]),
@@ -102,11 +101,9 @@ def _tcga_brca(read: Read, path: Path) -> Arrays:
     """Time in days and whether the patient died then, by region, with FLamby's test patients."""
     file = read(path)
     y = np.stack([file["time"], file["event"].astype(np.float32)], axis=1)
-    rows = {"train": ~file["test"], "test": file["test"]}
+    region = file["region"].astype(np.int64)
     return {
-        **{f"x_{part}": file["x"][chosen].astype(np.float32) for part, chosen in rows.items()},
-        **{f"y_{part}": y[chosen] for part, chosen in rows.items()},
-        **{f"client_{part}": file["region"][chosen].astype(np.int64) for part, chosen in rows.items()},
+        **_by_part(file["test"], x=file["x"].astype(np.float32), y=y, client=region),
         "clients": _words(file["region_name"]),
         "features": _words(file["feature"]),
     }
@@ -202,9 +199,6 @@ NATURAL: dict[str, NaturalSet] = {
         "heart disease in 4 hospitals, 740 patients",
         "13 columns, 2 classes, 4 clients",
         "bundled; UCI Machine Learning Repository, rows and split of FLamby",
-        "CC BY 4.0",
-        "A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, Heart Disease, UCI Machine Learning Repository, 1988; "
-        "J. Ogier du Terrail et al., FLamby, NeurIPS 2022",
         _heart,
         Preprocess(scale="site"),
     ),
@@ -212,8 +206,6 @@ NATURAL: dict[str, NaturalSet] = {
         "what 36 people do, from the phone in the pocket",
         "43 columns, 6 classes, 36 clients",
         "wisdm.npz (WISDM v1.1, transformed)",
-        "none stated; the authors ask to cite the paper and to pass their readme on",
-        "J. R. Kwapisz, G. M. Weiss, S. A. Moore, Activity recognition using cell phone accelerometers, SensorKDD 2010",
         _wisdm,
         Preprocess(),
     ),
@@ -221,9 +213,6 @@ NATURAL: dict[str, NaturalSet] = {
         "mine or clutter in 29 fields of two kinds",
         "9 columns, 2 classes, 29 clients, 2 domains",
         "landmine.npz (Duke University)",
-        "none stated; in general use for research",
-        "Y. Xue, X. Liao, L. Carin, B. Krishnapuram, Multi-task learning for classification with Dirichlet process "
-        "priors, JMLR 8, 2007",
         _landmine,
         Preprocess(),
     ),
@@ -231,10 +220,6 @@ NATURAL: dict[str, NaturalSet] = {
         "survival with breast cancer in 6 regions, 1,088 patients",
         "39 columns, time and event, 6 clients",
         "tcga_brca.npz (The Cancer Genome Atlas; rows and split of FLamby)",
-        "open-access part of The Cancer Genome Atlas, no licence in the usual sense; the policy of NIH's Genomic Data "
-        "Commons asks to acknowledge the source and not to identify participants",
-        "J. Liu et al., An integrated TCGA pan-cancer clinical data resource to drive high-quality survival outcome "
-        "analytics, Cell 173, 2018; J. Ogier du Terrail et al., FLamby, NeurIPS 2022",
         _tcga_brca,
         Preprocess("none"),
         targets=SURVIVAL,
@@ -243,9 +228,6 @@ NATURAL: dict[str, NaturalSet] = {
         "symptom score from the voice of 42 patients",
         "18 columns, a number, 42 clients",
         "parkinsons.npz (UCI Machine Learning Repository, data set 189)",
-        "CC BY 4.0",
-        "A. Tsanas, M. A. Little, P. E. McSharry, L. O. Ramig, Accurate telemonitoring of Parkinson's disease "
-        "progression by noninvasive speech tests, IEEE Transactions on Biomedical Engineering 57(4), 2010",
         _parkinsons,
         Preprocess(),
         targets=NUMBER,
@@ -254,8 +236,6 @@ NATURAL: dict[str, NaturalSet] = {
         "what 150 roles of nine plays say, character by character",
         "80 tokens, 65 characters or fewer, 150 clients",
         "shakespeare.json.gz (tiny Shakespeare by role)",
-        "public domain",
-        "A. Karpathy, char-rnn, GitHub, 2015",
         _shakespeare,
         targets=TOKENS,
     ),
@@ -263,10 +243,8 @@ NATURAL: dict[str, NaturalSet] = {
         "MNIST by writer: 539 train, 297 others come later",
         "1x28x28, 10 classes, 836 clients, 2 domains",
         "mnist_writers.npz (QMNIST) beside mnist.npz",
-        "BSD (QMNIST's readme); MNIST CC BY-SA 3.0",
-        "C. Yadav, L. Bottou, Cold case: the lost MNIST digits, NeurIPS 2019",
         _mnist_writers,
         newcomers=True,
     ),
 }
-"""Data sets with their own clients, the one that needs no file first."""
+"""Data sets with their own clients, the bundled one first; docs/guides/data-sets.md has terms and citations."""

@@ -41,7 +41,6 @@ from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.latest import Latest, check_gap, cut, moments
 from unskew.data.patients import PatientIds
-from unskew.data.places import rows_at
 from unskew.data.preprocess import Preprocess
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, joined, name_of_client, numbered
 from unskew.errors import ConfigError, DataError
@@ -226,13 +225,12 @@ def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> D
     if len(times) != len(rows):
         raise DataError(f"{rule.where} has {len(times)} times for {len(rows)} examples")
     check_gap(rule, rows.alone or rows.owners is not None)
-    with rows_at(rows.place):
-        when = moments(times, rule.where)
+    when = moments(times, rule.where, rows.place)
     whose = None if rows.owners is None else [rows.clients[i] if i >= 0 else "no client" for i in rows.owners]
-    parts = cut(rule, when, fraction, whose, rows.people)
-    part = np.where(parts.test, TEST, np.where(parts.train, TRAIN, LEFT_OUT)).astype(np.int8)
-    refusals = (*rows.refusals, *filter(None, [parts.refusal]))
-    return replace(rows, part=part, when=when, notes=(*rows.notes, *parts.doubts), refusals=refusals)
+    train, test, notes, refusal = cut(rule, when, fraction, whose, rows.people)
+    part = np.where(test, TEST, np.where(train, TRAIN, LEFT_OUT)).astype(np.int8)
+    refusals = (*rows.refusals, *filter(None, [refusal]))
+    return replace(rows, part=part, when=when, notes=(*rows.notes, *notes), refusals=refusals)
 
 
 def _times(data: object, rows: DataTable, rule: Latest) -> Any:
@@ -267,8 +265,8 @@ def _check_roles(targets: Sequence[Any], client: Any, patient: Any, test: Any) -
 
 def _no_table(data: object) -> DataError:
     return DataError(
-        f"target, client, patient and test name columns of a table, and {type_name(data)} has none; leave them out; "
-        "for clients give {client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
+        f"target, client, patient and test name columns of a table, and {type_name(data)} has none; for clients give "
+        "{client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
     )
 
 
@@ -438,30 +436,14 @@ def _are_texts(values: Array) -> bool:
 
 
 def _check_index(x: Any, other: Any, name: str) -> None:
-    """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess then.
-
-    Rows that are numbered from 0 have no labels, unless the other's are these numbers in another order, or numbers in
-    equal steps: those are rather two slices of one table than rows that were numbered anew.
-    """
+    """Refuse what stands beside `x` under other labels of rows: that rows belong together by position is a guess."""
     mine: Any = getattr(x, "index", None)
     its: Any = getattr(other, "index", None)
-    if not (hasattr(mine, "equals") and hasattr(its, "equals")) or len(mine) != len(its) or list(mine) == list(its):
-        return
-    same = set(mine) == set(its)
-    numbered = any(np.array_equal(np.asarray(index), np.arange(len(index))) for index in (mine, its))
-    if numbered and not same and not all(map(_in_steps, (mine, its))):
-        return
-    way = f"{name}.loc[x.index], or both with" if same else "both with"
-    raise DataError(
-        f"the index of {name} has {'the' if same else 'other'} labels {'of' if same else 'than'} that of x"
-        f"{' in another order' * same}, and rows are paired by position; give {way} .reset_index(drop=True)"
-    )
-
-
-def _in_steps(index: Any) -> bool:
-    """True for the labels of a slice of a table whose rows are numbered: whole numbers, each as far from the next."""
-    labels = np.asarray(index)
-    return labels.dtype.kind in "iu" and len(np.unique(np.diff(labels))) <= 1
+    if hasattr(mine, "equals") and hasattr(its, "equals") and list(mine) != list(its):
+        raise DataError(
+            f"the index of {name} has other labels, or another order, than that of x, and rows are paired by position; "
+            "give both with .reset_index(drop=True)"
+        )
 
 
 def _of_torch(data: Any) -> DataTable:

@@ -159,19 +159,3 @@ def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, 
     aside[order] = proportional(holder[order], most_frequent(patients, labels)[order], share)
     chosen: Bools = aside[of_row]
     return chosen
-
-
-def drawn(patients: Ints, shares: Sequence[float], rng: np.random.Generator, labels: Ints | None = None) -> list[Bools]:
-    """True for the rows of a share of the patients, and of a share of those that are left, and so on; one stays.
-
-    Shares are drawn evenly from the patients of each label, where labels are given (`proportional`).
-    """
-    codes, of_row = np.unique(patients, return_inverse=True)
-    order = rng.permutation(len(codes))
-    label = np.zeros(len(codes), np.int64) if labels is None else most_frequent(patients, labels)
-    masks = []
-    for share in shares:
-        aside = proportional(np.zeros_like(order), label[order], share)
-        masks.append(np.isin(of_row, order[aside]))
-        order = order[~aside]
-    return masks

@@ -300,12 +300,12 @@ def _number(
     rule, (scale, instead) = rules.columns.get(name, ColumnRule()), rules.of(name)
     own = [ColumnMoments.of(values[rows]) for rows in by_client]
     together = agreed([ColumnMoments.of(values[rows[known[rows]]]) for rows in by_client])
-    mean = together.mean if rule.mean is None else rule.mean
-    sd = together.sd if rule.sd is None else rule.sd
+    mean = (together.mean if rule.mean is None else rule.mean,)
+    sd = (together.sd if rule.sd is None else rule.sd,)
     means = tuple(m.mean for m in own)
-    centre, spread = {"agreed": ((mean,), (sd,)), "site": (means, tuple(m.sd for m in own)), "none": ((), ())}[scale]
-    medians = tuple(_median(values[rows]) for rows in by_client) if instead == "site median" else ()
-    fill = {"agreed mean": (mean,), "site mean": means, "site median": medians, "refuse": ()}[instead]
+    medians = tuple(float(np.nanmedian(values[rows])) if m.n else 0.0 for rows, m in zip(by_client, own, strict=True))
+    centre, spread = {"agreed": (mean, sd), "site": (means, tuple(m.sd for m in own)), "none": ((), ())}[scale]
+    fill = {"agreed mean": mean, "site mean": means, "site median": medians, "refuse": ()}[instead]
     empty = [client for client, m in zip(clients, own, strict=True) if m.n == 0]
     if empty and instead.startswith("site") and scale != "site":
         raise DataError(
@@ -313,11 +313,6 @@ def _number(
             "choose missing = 'agreed mean' for it, or leave it out"
         )
     return Column(name, "number", fill, centre, spread, gaps)
-
-
-def _median(values: npt.NDArray[np.float64]) -> float:
-    present = values[~np.isnan(values)]
-    return float(np.median(present)) if len(present) else 0.0
 
 
 def no_category(name: str, words: Sequence[str], declared: bool) -> str:
@@ -420,22 +415,21 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
     """Refuse statistics that are not those of any rows: they come from elsewhere, and all sites would go by them."""
     rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0
     for name, of in by_name.items():
-        words = of.words or ()
+        words, empty = of.words or (), of.mean == of.m2 == 0
         fits = rows is None or not of.n or (of.n < rows if of.gaps else of.n == rows)
-        rules = {
-            "text of at most 1,000 characters, none of which terminals obey": not any(
-                obeyed(text) or len(text) > LONGEST for text in (name, *words)
-            ),
-            "n of 0, or of 2 or more rows, as the mean of one value is that value": 0 <= of.n <= MOST_ROWS
-            and of.n != 1,
-            "the same n as other columns, or fewer where it has gaps": fits,
-            "a mean that networks can hold": abs(of.mean) <= LARGEST and (of.n > 0 or of.mean == 0),
-            "m2 of 0 or more": 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2 and (of.n > 0 or of.m2 == 0),
-            f"words or numbers, and at most {MANY_WORDS} different words": not (of.n and words)
-            and len(words) == len(set(words)) <= MANY_WORDS,
-        }
-        if broken := [rule for rule, holds in rules.items() if not holds]:
-            raise DataError(f"{site}: column {name[:40]!r} must have {broken[0]}; run --sums there anew")
+        holds = (
+            not any(obeyed(text) or len(text) > LONGEST for text in (name, *words))
+            and 0 <= of.n <= MOST_ROWS
+            and of.n != 1  # the mean of one value is that value
+            and fits
+            and abs(of.mean) <= LARGEST
+            and 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2
+            and (of.n > 0 or empty)
+            and not (of.n and words)
+            and len(words) == len(set(words)) <= MANY_WORDS
+        )
+        if not holds:
+            raise DataError(f"{site}: the sums of column {name[:40]!r} are those of no rows; run --sums there anew")
 
 
 HOW_AGREED = (
@@ -475,15 +469,9 @@ def check_agreed_unseen(rules: Preprocess) -> None:
         ConfigError: Naming a column without such numbers, or the setting that needs some.
     """
     if not rules.columns and (rules.indicator or "agreed" in (rules.scale, rules.of("")[1].partition(" ")[0])):
-        raise ConfigError(
-            f'task.preprocess with scale = "{rules.scale}" must have agreed numbers, in task.preprocess.columns: '
-            f"{HOW_AGREED}"
-        )
-    columns = (
-        Column(name, "category" if of.kind == "category" or of.words else "number")
-        for name, of in rules.columns.items()
-    )
-    check_agreed(rules, Inputs("table", columns=tuple(columns)))
+        raise ConfigError(f"task.preprocess must have agreed numbers, in task.preprocess.columns: {HOW_AGREED}")
+    kinds = {name: "category" if of.kind == "category" or of.words else "number" for name, of in rules.columns.items()}
+    check_agreed(rules, Inputs("table", columns=tuple(Column(name, kind) for name, kind in kinds.items())))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- what is recorded

@@ -209,20 +209,7 @@ def load(
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options)
     if colon and kind in FILES:
-        chosen = options_of(source, options)
-        path = path_of(rest)
-        if kind in tables.ENDINGS:
-            return _placed(source, lambda: tables.read_table(kind, path, chosen, preprocess, targets))
-        if kind == "images":
-            return _placed(source, lambda: image_folders.read_images(path, chosen, targets))
-        return _placed(
-            source,
-            lambda: build.dataset(
-                arrays.read(kind, path, chosen, preprocess, targets),
-                Key(0) / kind / "test",
-                constants=constants_of(chosen.mean, chosen.std),
-            ),
-        )
+        return _placed(source, lambda: _of_files(source, options, preprocess, targets))
     if colon and kind == "run":
         own = schema.build(RunOptions, options, "task.data_options", owner=source)
         dataset = load_saved(path_of(Path(data_dir or ".") / rest), targets)
@@ -250,6 +237,16 @@ def load(
     if read is None:
         raise _missing(source, places(source, root))
     return _built(source, read[1], read[0], _NAMED[source].classes, targets)
+
+
+def _of_files(source: str, options: Mapping[str, Any], rules: Preprocess | None, targets: Targets) -> Dataset:
+    kind, chosen, path = source.partition(":")[0], options_of(source, options), path_of(source.partition(":")[2])
+    if kind in tables.ENDINGS:
+        return tables.read_table(kind, path, chosen, rules, targets)
+    if kind == "images":
+        return image_folders.read_images(path, chosen, targets)
+    rows = arrays.read(kind, path, chosen, rules, targets)
+    return build.dataset(rows, Key(0) / kind / "test", constants=constants_of(chosen.mean, chosen.std))
 
 
 def table(
@@ -371,27 +368,21 @@ def _digits() -> Arrays:
 
 def _found(name: str, root: Path) -> tuple[Path, Arrays] | None:
     """The first of a set's places that has a file, and the file's content."""
-    readers: tuple[Callable[[Path], Arrays], ...] = (
-        arrays.npz,
-        lambda file: arrays.folder(file.parent),
-        arrays.npz,
-        lambda file: arrays.batches(file.parent),
-    )
-    for file, read in zip(places(name, root), [_imdb] * 4 if name == "imdb" else readers, strict=True):
-        if file.is_file():
-            return file, read(file)
-    return None
+    file = next((file for file in places(name, root) if file.is_file()), None)
+    if file is None:
+        return None
+    if name == "imdb":
+        return file, _imdb(file)
+    read = {"x_train.npy": arrays.folder, "train_1.npz": arrays.batches}.get(file.name)
+    return file, arrays.npz(file) if read is None else read(file.parent)
 
 
 def _domains(source: Source, root: Path) -> Dataset:
-    needed = _files(source.name)
-    lacking = [name for name in needed if not any(file.is_file() for file in places(name, root))]
-    if lacking:
-        looked_for = ", ".join(str(file.absolute()) for name in lacking for file in places(name, root))
-        raise DataError(
-            f"{source.name} needs {', '.join(needed)}, of which {', '.join(lacking)} cannot be found; looked for "
-            f"{looked_for}; put x_train, y_train, x_test, y_test into {_wanted(lacking)}"
-        )
+    for name in _files(source.name):
+        if not any(file.is_file() for file in places(name, root)):
+            raise DataError(
+                f"{source.name} needs {', '.join(_files(source.name))}: {_missing(name, places(name, root))}"
+            )
     parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
     joined = _placed(root, lambda: join(parts, Key(0) / source.name))
     return replace(_built(source.name, joined, root, source.classes), rows=None)
@@ -417,7 +408,7 @@ def _domain(name: str, root: Path) -> Part:
     if x is None or x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
         raise DataError(f"{name} must be uint8 images (N, H, W) or (N, H, W, 3)")
     train, test = (np.flatnonzero(rows.part == part) for part in (TRAIN, TEST))
-    return Part(x[train], y[train], x[test], y[test])
+    return x[train], y[train], x[test], y[test]
 
 
 def places(name: str, root: Path) -> tuple[Path, ...]:
@@ -429,12 +420,11 @@ def places(name: str, root: Path) -> tuple[Path, ...]:
 
 
 def _hub(reference: hub.Reference, targets: Targets) -> Dataset:
-    fetched, name = hub.fetch(reference), reference.name
-    content, where = fetched.content, f"hub:{reference.repository}"
-    classes = _NAMED[name].classes if name in _NAMED else None
-    if classes is not None:
+    content, name = hub.fetch(reference), reference.name
+    known = _NAMED[name].classes if name in _NAMED else None
+    if known is not None:
         content.pop("classes", None)  # the same names as from a file
-    return _built(name, _of_texts(content) if fetched.texts else content, where, classes, targets)
+    return _built(name, content, f"hub:{reference.repository}", known, targets)
 
 
 def _wanted(names: Iterable[str]) -> str:
@@ -465,17 +455,8 @@ def _imdb(path: Path) -> Arrays:
                 raise ValueError(f"{key} must be a list of {'texts' if kind is str else 'integers'}")
     except UNREADABLE as error:
         raise corrupt(path, error) from error
-    return _of_texts(content)
-
-
-def _of_texts(content: Mapping[str, Any]) -> Arrays:
-    """Texts under x_train and x_test as objects, labels under y_train and y_test as whole numbers."""
     texts = {key: np.array([*content[key], None], object)[:-1] for key in ("x_train", "x_test")}
-    return {
-        **{key: np.asarray(values) for key, values in content.items() if key not in texts},
-        **texts,
-        **{key: np.asarray(content[key], np.int64) for key in ("y_train", "y_test")},
-    }
+    return {**texts, **{key: np.array(content[key], np.int64) for key in ("y_train", "y_test")}}
 
 
 def _placed(where: Path | str, make: Callable[[], _T]) -> _T:

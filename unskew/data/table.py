@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,7 @@ from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.text import words
 from unskew.errors import DataError
-from unskew.keys import Key
-from unskew.tasks.targets import CLASS, SURVIVAL, Targets, mislabelled
+from unskew.tasks.targets import CLASS, SURVIVAL, Targets
 from unskew.words import composed, some
 
 Ints = npt.NDArray[np.int64]
@@ -30,6 +28,9 @@ UNKNOWN = Targets("unknown", "it is not known what")
 MANY = 100
 """Largest label up to which all integers below are classes, so that a client that lacks some agrees with the others."""
 
+FEW = 1000
+"""Classes, domains or clients that any data may have without naming them; more must be plausible for the examples."""
+
 MOST_CLASSES = 20
 """Different values of a target up to which they may be classes however few rows each has."""
 
@@ -39,14 +40,8 @@ ROWS = 4096
 MOST_COMPARED = 100
 """Sites up to which each one's numbers are compared with those of the others."""
 
-MOST_COLUMNS = 64
-"""Numbers of a row without names up to which they are columns of a table, of few values perhaps."""
-
 MOST_CHANNELS = 64
 """Length of the shorter of two dimensions up to which it is that of channels."""
-
-FEW_VALUES = 5
-"""Entries of an input that differ from its last one, from which on two inputs are hardly equal by chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,24 +276,6 @@ class DataTable:
         few = truths or (known.dtype.kind in "iuf" and not (known % 1).any() and len(np.unique(known)) <= MOST_CLASSES)
         return DataTarget(called, values, self.kind is UNKNOWN and few)
 
-    # ------------------------------------------------------------ equal rows
-    @cached_property
-    def keys(self) -> tuple[Array, ...]:
-        """A number of each row for training and for testing, equal where inputs and targets are, and chance's share.
-
-        Empty where rows are not compared.
-        """
-        x, train, test = self.inputs, self.train, self.test
-        y = self.y.reshape(len(self), -1)
-        if not len(test) or (x is not None and x.dtype.kind == "O"):
-            return ()
-        labels = [(y[train, i], y[test, i]) for i in range(y.shape[1])]
-        if x is not None and not (x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] <= MOST_COLUMNS):
-            return _keys_of_inputs(x[train], x[test], labels)
-        columns = [*self.columns.values()] if x is None else [*x.T]
-        of_train, of_test = ([values[rows] for values in columns] for rows in (train, test))
-        return _keys(of_train, of_test, labels) if columns else ()
-
 
 @dataclass(frozen=True, eq=False)
 class DataTarget:
@@ -393,33 +370,31 @@ def _check_alike(one: str, first: DataTable, other: str, part: DataTable) -> Non
     Whole numbers beside others are refused where they are bytes or images: one site's pixels then reach from 0 to
     255 and another's, in all likelihood, from 0 to 1.
     """
-    x, x_other = first.inputs, part.inputs
+    x, y = first.inputs, part.inputs
+    kinds, others = kinds_of_labels(first.y), kinds_of_labels(part.y)
+    what = ""
     if not len(part):
         raise DataError(f"{other} has no examples; leave it out")
     if odd := sorted(first.columns.keys() ^ part.columns.keys()):
-        if not first.columns or not part.columns:
-            raise DataError(f"the columns of {one} and {other} must have names in both, or in neither; give both alike")
-        raise DataError(f"the tables of {one} and {other} differ in columns: {', '.join(odd)}")
-    if x is not None and x_other is not None:
-        if x.shape[1:] != x_other.shape[1:]:
-            raise DataError(f"examples of {other} have shape {x_other.shape[1:]}, those of {one} {x.shape[1:]}")
-        if (x.dtype.kind == "O") != (x_other.dtype.kind == "O"):
-            raise DataError(f"one of {one} and {other} has texts and the other numbers; give all the same")
-        if (x.dtype.kind == "f") != (x_other.dtype.kind == "f") and (
-            x.ndim > 2 or np.uint8 in (x.dtype, x_other.dtype)
-        ):
-            raise DataError(
-                f"examples of {one} are {_range(x)}, those of {other} {_range(x_other)}; bring all to one scale"
-            )
-    kinds, kinds_other = kinds_of_labels(first.y), kinds_of_labels(part.y)
-    if len(kinds) == len(kinds_other) == 1 and kinds != kinds_other:
-        (mine,), (its,) = kinds, kinds_other
-        raise DataError(
-            f"labels of {one} are {mine}, such as {first.y.flat[0]}, those of {other} {its}, such as "
-            f"{part.y.flat[0]}; write them alike"
-        )
+        what = f"columns: {', '.join(odd)}" if first.columns and part.columns else "whether columns have names"
+    elif x is not None and y is not None:
+        if x.shape[1:] != y.shape[1:]:
+            what = f"the shape of an example, {x.shape[1:]} and {y.shape[1:]}"
+        elif (x.dtype.kind == "O") != (y.dtype.kind == "O"):
+            what = "texts and numbers"
+        elif (x.dtype.kind == "f") != (y.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
+            what = f"the scale, {_range(x)} and {_range(y)}"
+    if len(kinds) == len(others) == 1 and kinds != others:
+        what = f"the kind of labels, such as {first.y.flat[0]!r} and {part.y.flat[0]!r}"
     if (first.patients is None) != (part.patients is None):
-        raise DataError(f"one of {one} and {other} names its patients and the other does not; name all or none")
+        what = "whether patients are named"
+    if what:
+        raise DataError(f"{one} and {other} differ in {what}; give all alike")
+
+
+def _range(x: Array) -> str:
+    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
+    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else what
 
 
 def _labelled_like(first: DataTable, part: DataTable, called: str) -> DataTable:
@@ -428,27 +403,20 @@ def _labelled_like(first: DataTable, part: DataTable, called: str) -> DataTable:
     Raises:
         DataError: If it has a class that the first has not, or a number that is none of its classes.
     """
-    names, named = first.classes or first.declared, kinds_of_labels(first.y) == {"words"}
-    if part.classes in (None, names) or part.y.dtype.kind not in "iu" or (names is None and not named):
+    known, own = first.classes or first.declared, part.classes
+    if own is None or own == known or part.y.dtype.kind not in "iu":
         return part
-    assert part.classes is not None
-    if odd := [name for name in part.classes if names is not None and name not in names]:
-        raise DataError(f"{called} has the class {odd[0]!r}, none of {some(names or ())}; give both the same classes")
-    if len(bad := np.flatnonzero((part.y < 0) | (part.y >= len(part.classes)))):
-        raise DataError(
-            f"the label of {part.place(int(bad[0]))} of {called} is {part.y[bad[0]]}, and its classes "
-            f"({some(part.classes)}) are numbered from 0"
-        )
-    own: list[object] = list(part.classes)
-    if names is not None and not named:
-        by_number = first.classes is None and not mislabelled(names, "integer")
-        own = [int(name) if by_number else names.index(name) for name in part.classes]
-    return replace(part, y=np.array(own, object if named else np.int64)[part.y], classes=first.classes)
-
-
-def _range(x: Array) -> str:
-    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
-    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else f"{what} ({x.dtype})"
+    if len(bad := np.flatnonzero((part.y < 0) | (part.y >= len(own)))):
+        what = f"the label of {part.place(int(bad[0]))} is {part.y[bad[0]]}"
+        raise DataError(f"{called}: {what}, and its classes ({some(own)}) are numbered from 0")
+    if odd := [name for name in own if known is not None and name not in known]:
+        raise DataError(f"{called} has the class {odd[0]!r}, none of {some(known or ())}; give both the same classes")
+    labels: list[object] = list(own)
+    if kinds_of_labels(first.y) != {"words"}:
+        numbers = first.classes is None and all(name.isdecimal() for name in own)
+        labels = [int(name) for name in own] if numbers else labels if known is None else [known.index(n) for n in own]
+    kind = object if labels == list(own) else np.int64
+    return replace(part, y=np.array(labels, kind)[part.y], classes=first.classes)
 
 
 def kinds_of_labels(labels: Array) -> set[str]:
@@ -473,6 +441,17 @@ def names_of_numbers(known: Ints, of_table: bool, alone: bool = False) -> bool:
     return bool(known[0] >= 0 and known[-1] >= max(MANY, 2 * len(known)))
 
 
+def names_to(largest: int, examples: int, where: str) -> tuple[str, ...]:
+    """Numbers from 0 as names, as many as are plausible: a corrupt one would make a name for each below it.
+
+    Raises:
+        DataError: If so many examples can hardly have so many.
+    """
+    if largest >= max(FEW, 2 * examples):
+        raise DataError(f"{where} has the number {largest}, and {examples} examples have fewer kinds; correct it")
+    return tuple(map(str, range(largest + 1)))
+
+
 def label_name(label: object) -> str:
     """A label as the name of its class."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else composed(str(label))
@@ -482,22 +461,14 @@ def _order(parts: Mapping[str, DataTable]) -> tuple[object, ...]:
     """The order of labels that tables declare; empty if none does, or it is that of rising numbers.
 
     Raises:
-        DataError: If two declare another order, or a table has a label that is not in it.
+        DataError: If two declare another order, or one none.
     """
-    orders = {name: part.order for name, part in parts.items() if part.order}
-    if not any(any(isinstance(label, str) for label in one) or list(one) != sorted(one) for one in orders.values()):  # type: ignore[type-var]
-        return ()
-    longest = max(orders, key=lambda name: len(orders[name]))
-    known = list(map(label_name, orders[longest]))
-    for name, part in parts.items():
-        own = [label_name(label) for label in part.order] or known
-        strange = {label_name(one) for one in part.y.tolist() if one is not None and one == one} - set(known)
-        if strange or own != [label for label in known if label in own]:
-            raise DataError(
-                f"labels are an ordered category of {', '.join(known)} in {longest}, and in {name} of "
-                f"{', '.join([*own, *sorted(strange)])}; give all the same categories in one order"
-            )
-    return tuple(orders[longest])
+    orders = {name: tuple(map(label_name, part.order)) for name, part in parts.items() if len(part)}
+    (one, order), *others = orders.items()
+    for other, its in others:
+        if its and order and its != order and any(not name.isdecimal() for name in (*its, *order)):
+            raise DataError(f"labels of {one} and {other} are not one ordered category; give all the same")
+    return next(iter(parts.values())).order
 
 
 # ---------------------------------------------------------------- what is measured
@@ -531,50 +502,7 @@ def measured(x: Array, images: bool = False) -> dict[str, Array]:
     }
 
 
-# ---------------------------------------------------------------- equal rows
-def _keys(train: Sequence[Array], test: Sequence[Array], more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
-    """Keys of rows, as `Table.keys`: chance makes n f_a f_b f_c rows equal in the three rarest values.
-
-    More columns are not multiplied, because real ones depend on each other.  Frequencies f are taken over different
-    rows, so that copies do not vouch for each other; those of values that occur once are estimated (I. J. Good, 1953).
-
-    Args:
-        train, test: The columns of both, in one order.
-        more: The targets of both.
-    """
-    n = len(train[0])
-    codes = [codes_of(np.concatenate(pair))[0] for pair in zip(train, test, strict=True)]
-    targets = [codes_of(np.concatenate(pair))[0] for pair in more]
-    drawn = (Key(0) / "copies").numpy().integers(1 << 63, size=len(codes) + len(targets), dtype=np.uint64)
-    keys = np.zeros(len(codes[0]), np.uint64)
-    for code, factor in zip([*codes, *targets], drawn * np.uint64(2) + np.uint64(1), strict=True):
-        keys += code.astype(np.uint64) * factor
-    first = np.unique(keys, return_index=True)[1]
-    rarest = np.ones((len(keys) - n, 3))
-    for code in codes:
-        times = np.bincount(code[first], minlength=int(code.max()) + 1)
-        once, twice = int((times == 1).sum()), int((times == 2).sum())
-        share = times / len(first) * np.where(times == 1, min(1.0, 2 * (twice + 1) / (once + 1)), 1.0)
-        rarest = np.sort(np.column_stack([rarest, share[code[n:]]]))[:, :3]
-    return keys[:n], keys[n:], n * rarest.prod(1)
-
-
-def _keys_of_inputs(train: Array, test: Array, more: Sequence[tuple[Array, Array]]) -> tuple[Array, ...]:
-    """Keys of images and long rows, which copying alone makes equal, unless nearly all of one is one value."""
-    n = len(train)
-    labels = np.column_stack([np.zeros(n + len(test), np.int64), *(codes_of(np.concatenate(p))[0] for p in more)])
-    both = []
-    for x, y in ((train, labels[:n]), (test, labels[n:])):
-        keys: list[bytes] = []
-        for i in range(0, len(x), ROWS):
-            rows = np.ascontiguousarray(x[i : i + ROWS]).reshape(len(x[i : i + ROWS]), -1)
-            differ = (rows != rows[:, -1:]).sum(1) >= FEW_VALUES
-            for row, label, varied in zip(rows, y[i : i + ROWS], differ, strict=True):
-                keys.append(blake2b(row.tobytes() + label.tobytes()).hexdigest().encode() if varied else b"")
-        both.append(np.array(keys))
-    return both[0][both[0] != b""], both[1], np.where(both[1] == b"", 1.0, 0.0)
-
-
+# ---------------------------------------------------------------- names
 def codes_of(values: Array) -> tuple[Ints, Ints]:
     """A number for each different value, and how often each occurs; gaps are one."""
     plain = np.array(["" if v is None else str(v) for v in values]) if values.dtype.kind == "O" else values

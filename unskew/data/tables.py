@@ -27,12 +27,13 @@ from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of
 from unskew.data.preprocess import ColumnSums, Preprocess, sums
 from unskew.data.table import DataTable
-from unskew.errors import ConfigError, DataError, did_you_mean, warn
+from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
+SHOWN = ", ".join(ending for known in ENDINGS.values() for ending in known)
 OF_SYSTEMS = (
     "thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information",
     "lost+found",
@@ -125,21 +126,12 @@ def kind_at(source: str) -> str | None:
 def unreadable(source: str) -> str:
     """A sentence on the path of a file or folder that holds no table which is read; empty for anything else."""
     path = path_of(source)
-    endings = ", ".join(ending for known in ENDINGS.values() for ending in known)
-    if kind_at(source) is not None or source.startswith(("npz:", "folder:")):
-        return ""
-    if path.is_dir():
-        way = "folder" if (path / "x_train.npy").is_file() else "images"
-        return (
-            f"the folder {path.absolute()} holds no table ({endings}); of arrays or images in it write {way}:{source}"
-        )
-    if path.suffix.lower() in (".npz", ".npy"):
-        return f"{source} is a file of arrays and no table ({endings}); write npz:{source}, or folder: and its folder"
-    if not path.is_file() and path.suffix.lower() not in OTHERS:
+    known = kind_at(source) is not None or source.startswith(("npz:", "folder:"))
+    if known or not (path.exists() or path.suffix.lower() in OTHERS):
         return ""
     return (
-        f"{source} is no table of a kind that is read ({endings}); save it as CSV UTF-8, as Excel calls it, or read it "
-        "in Python and give the DataFrame"
+        f"{source} is no table that is read ({SHOWN}): save it as CSV UTF-8, or give the DataFrame; write "
+        f"images:{source} for images, npz:{source} or folder:{source} for arrays"
     )
 
 
@@ -187,7 +179,7 @@ def table(
         declared=options.classes,
         alone=options.alone,
     )
-    return replace(rows, notes=(*filter(None, map(_unread, given)), *rows.notes))
+    return replace(rows, notes=(*(note for one in given for note in unread(one, _others(one), SHOWN)), *rows.notes))
 
 
 def _without(data: Any, columns: Collection[str]) -> Any:
@@ -220,35 +212,26 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     if rows.part is None:
         raise ConfigError(
             "test must be a column or a file, or say that the latest rows are: the disclosed statistics must not "
-            "include test rows; add a column to the file that says test or train, and name it in data_options.test of "
-            "the experiment, too"
+            "include test rows; name it in data_options.test of the experiment, too"
         )
     rows = rows.take(rows.train)
-    if len(rows) == 1:
-        raise DataError(f"{path} has one training row, and its mean is that row itself: add rows, or take no part")
-    if len(rows) < checks.FEW_ROWS:
-        warn(f"{path} has {len(rows)} training rows: sums of so few tell much about each")
     by_column = sums(rules.with_categories(rows.categories), rows.columns)
     for note in checks.spelt_alike(replace(rows, y=np.empty((len(rows), 0)))):
         warn(note)
-    if single := [name for name, of in by_column.items() if of.n == 1]:
+    if len(rows) == 1 or any(of.n == 1 for of in by_column.values()):
+        single = some([name for name, of in by_column.items() if of.n == 1] or list(by_column))
         raise DataError(
-            f"{path} has one value in its training rows of {some(single)}, and its mean is that value itself: "
-            "leave the column out at every site (--leave-out), fill its gaps, or empty it here"
+            f"{path} has one value in its training rows of {single}, and its mean is that value itself: leave the "
+            "column out at every site (--leave-out), or take no part"
         )
     few = [f"{name} ({of.n})" for name, of in by_column.items() if 0 < of.n < checks.FEW_ROWS]
-    few += [
-        f"{word!r} ({name})"
-        for name, of in by_column.items()
-        if of.words is not None
-        for word, n in Counter(map(str, rows.columns[name][~gaps_in(rows.columns[name])].tolist())).items()
-        if n < checks.FEW_ROWS
-    ]
-    if few and len(rows) >= checks.FEW_ROWS:
+    for name, of in by_column.items():
+        words = Counter(map(str, rows.columns[name][~gaps_in(rows.columns[name])].tolist())) if of.words else {}
+        few += [f"{word!r} ({name})" for word, n in words.items() if n < checks.FEW_ROWS]
+    if few:
         warn(
-            f"{path} has fewer than {checks.FEW_ROWS} rows with a value or a word in {some(few)}: sums of so few tell "
-            "much about each, and words are disclosed as they are; leave such columns out at every site (--leave-out), "
-            "or empty or group them here"
+            f"{path} has fewer than {checks.FEW_ROWS} training rows with a value or a word in {some(few)}: sums of so "
+            "few tell much about each, and words are disclosed as they are; leave such columns out at every site"
         )
     return by_column
 
@@ -289,7 +272,7 @@ def words_of(kind: str, path: Path, options: TableOptions) -> Frame:
 def _kind_of_file(path: Path) -> str:
     kind = kind_of(str(path))
     if kind is None or not path.is_file():
-        raise DataError(f"there is no table (.csv, .tsv, .parquet, .pq) {path.absolute()}, like that of training")
+        raise DataError(f"there is no table ({SHOWN}) {path.absolute()}, like that of training")
     return kind
 
 
@@ -343,34 +326,29 @@ def _files(kind: str, folder: Path) -> list[Path]:
     return sorted(f for f in folder.iterdir() if f.name[0] != "." and f.suffix.lower() in ENDINGS[kind])
 
 
-def _unread(folder: Path) -> str:
-    """A sentence on files of a folder that are not read; empty if there are none."""
-    if not folder.is_dir():
-        return ""
-    endings = [ending for known in ENDINGS.values() for ending in known]
-    left = sorted(
-        file.name
-        for file in folder.iterdir()
-        if file.is_file()
-        and file.name[0] != "."
-        and file.name.casefold() not in OF_SYSTEMS
-        and file.suffix.lower() not in endings
-    )
-    was = "was" if len(left) == 1 else "were"
-    return (
-        left
-        and f"{counted(len(left), 'file')} in {folder} {was} not read: {some(left)}; if a client's rows are in there, "
-        f"save them as a table ({', '.join(endings)})"
-    ) or ""
+def unread(folder: Path, left: Sequence[Path], what: str) -> tuple[str, ...]:
+    """A sentence on files of a folder that are not read; none if there are none."""
+    if not left:
+        return ()
+    names = some(sorted(str(file.relative_to(folder)) for file in left))
+    return (shown(f"{counted(len(left), 'file')} in {folder} not read: {names}; what is read: {what}"),)
+
+
+def _others(folder: Path) -> list[Path]:
+    """Files of a folder that are no tables, hidden ones and those of systems apart."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    return [
+        f
+        for f in files
+        if f.is_file() and f.name[0] != "." and f.name.casefold() not in OF_SYSTEMS and kind_of(f.name) is None
+    ]
 
 
 def _read(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> Frame:
     """One file, words that are numbers in the declared notation as numbers."""
-    notes: list[str] = []
     native = _text(kind, path, options, every_row=every_row)
-    if kind == "csv":
-        native = _typed(native, options, notes)
-    return replace(frame_of(native, str(path)), place=lines_of(kind, path, options, every_row), notes=tuple(notes))
+    native = _typed(native, options) if kind == "csv" else native
+    return replace(frame_of(native, str(path)), place=lines_of(kind, path, options, every_row))
 
 
 def _text(kind: str, path: Path, options: TableOptions, gaps: bool = True, every_row: bool = False) -> Any:
@@ -417,15 +395,14 @@ def _text(kind: str, path: Path, options: TableOptions, gaps: bool = True, every
 
 def _reason(error: Exception, options: TableOptions) -> str:
     """Say what is wrong with a file, in a sentence a user can act on."""
-    reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
+    reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:200] or type(error).__name__
     if "invalid utf-8" in reason or isinstance(error, UnicodeDecodeError):
         return f"it is not in {options.encoding}; set encoding, such as encoding = 'cp1252', which is usual in Windows"
-    if "more fields than defined" in reason:
-        return "a row has more values than the first line has columns; set separator, such as separator = ';'"
-    return reason[:200]
+    wide = "more fields than defined" in reason
+    return "a row has more values than there are columns; set separator, such as separator = ';'" if wide else reason
 
 
-def _typed(frame: Any, options: TableOptions, notes: list[str]) -> Any:
+def _typed(frame: Any, options: TableOptions) -> Any:
     """Words as numbers where all of a column are, in the declared notation, and as truths where all are these.
 
     Names and labels with zeros before other digits stay words, which 007 is and 7 is not.
@@ -435,8 +412,7 @@ def _typed(frame: Any, options: TableOptions, notes: list[str]) -> Any:
     """
     polars, decimal, thousands = _polars(), re.escape(options.decimal), re.escape(options.thousands)
     grouped = rf"^[+-]?\d{{1,3}}({thousands}\d{{3}})*({decimal}\d*)?$"
-    in_threes = rf"^[+-]?([1-9]\d{{0,2}}({decimal}\d{{3}})?|0)$"
-    none, typed, doubtful = gap_numbers(options.gaps), [], []
+    none, typed = gap_numbers(options.gaps), []
     for name in frame.columns:
         words = frame[name]
         known = words.drop_nulls()
@@ -461,20 +437,10 @@ def _typed(frame: Any, options: TableOptions, notes: list[str]) -> Any:
                 f"column {name!r} holds {odd[0]!r}, which has no groups of three digits between {options.thousands!r}: "
                 f"set decimal = {options.thousands!r}, or leave thousands out"
             )
-        if not options.thousands and known.str.contains(in_threes).all() and known.str.contains(decimal).any():
-            doubtful.append(f"{name} ({known.filter(known.str.contains(decimal))[0]})")
         whole = bare.cast(polars.Int64, strict=False)
         numbers = whole if whole.null_count() == words.null_count() else numbers
-        typed.append(
-            numbers.to_frame()
-            .select(polars.when(~polars.all().cast(polars.Float64).is_in(none)).then(polars.all()))
-            .to_series()
-        )
-    if doubtful:
-        notes.append(
-            f"all decimals have three digits in {some(doubtful)}: if these are thousands, set thousands = "
-            f"{options.decimal!r}"
-        )
+        is_gap = numbers.cast(polars.Float64).is_in(none)
+        typed.append(numbers.to_frame().select(polars.when(~is_gap).then(polars.all())).to_series())
     return frame.with_columns(typed)
 
 

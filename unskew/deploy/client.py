@@ -8,11 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
-from unskew.data.latest import latest
-from unskew.data.patients import drawn
+from unskew.data.federated import FederatedData, cut
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import gives_bytes
@@ -253,16 +250,7 @@ def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: i
     The validation part is the latest share of its examples where their times are known; else a share, of its patients
     where these are known, drawn evenly from those of each label.
     """
-    rng = (Key(seed) / "data" / "client" / config.client / "parts").numpy()
-    patients, labels = setup.dataset.patients, setup.dataset.labels.numpy()
-    each = np.arange(len(labels)) if patients is None else patients.numpy()
-    (chosen,) = drawn(each, [experiment.val_fraction], rng, labels)
-    stay = ~chosen
-    if setup.dataset.when is not None:
-        chosen, stay = latest(setup.dataset.when.numpy(), experiment.val_fraction, None if patients is None else each)
-    train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (stay, chosen))
-    nothing = torch.empty(0, dtype=torch.int64)
-    empty = ClientIndex(nothing, nothing, nothing)
-    mine = ClientIndex(train, val, nothing)
-    clients = ClientIndices.of([mine if c == config.client else empty for c in range(config.num_clients)])
+    rows, nothing = np.arange(len(setup.dataset.labels)), np.empty(0, np.int64)
+    held = [rows if client == config.client else nothing for client in range(config.num_clients)]
+    clients = cut(setup.dataset, held, Key(seed) / "data" / "client", 0, experiment.val_fraction)
     return FederatedData(setup.dataset, clients, {"name": run_setup.OWN_DATA}, seed, setup.dataset.sha256)

@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge
 
-from unskew.data.dataset import Dataset, checked
+from unskew.data import Dataset, checked
 
 
 def blobs(n: Annotated[int, Ge(20)] = 60, classes: Annotated[int, Ge(2)] = 3) -> Dataset:
