@@ -1,6 +1,5 @@
 """A whole run in worker processes: same bits, a worker that dies, and workers that cannot be forked."""
 
-import errno
 import os
 import signal
 from collections.abc import Callable
@@ -12,8 +11,7 @@ import pytest
 
 import unskew
 from unskew.errors import WorkerError
-from unskew.experiment.config import Experiment, to_toml
-from unskew.keys import Key
+from unskew.experiment.config import Experiment
 from unskew.local.workers import executor as workers_executor
 from unskew.local.workers.pool import Pool
 from unskew.run import checkpoint, loop
@@ -121,20 +119,6 @@ def test_a_request_to_terminate_that_reaches_the_workers_too_is_a_polite_stop(
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 
-def test_a_run_whose_workers_cannot_be_begun_says_how_to_go_on(
-    experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> int:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fork", refuse)
-        with pytest.raises(WorkerError) as caught:
-            loop.start(experiment, tmp_path / "run")
-    assert str(caught.value).endswith(f"'sequential'; continue with: unskew resume {tmp_path}/run")
-    assert untimed(loop.resume(tmp_path / "run")) == results
-
-
 def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
     experiment: Experiment, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,19 +126,3 @@ def test_a_run_whose_workers_cannot_be_forked_ends_with_the_same_bits(
     monkeypatch.setattr(workers_executor, "Pool", partial(Pool, fork=False))
     monkeypatch.setenv("PYTHONPATH", str(Path(unskew.__file__).parents[1]))
     assert untimed(loop.start(experiment, tmp_path / "run")) == results
-
-
-def test_cells_built_from_a_configuration_are_those_of_the_run(experiment: Experiment, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(to_toml(experiment))
-    setup = run_setup.prepare(experiment)
-    feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
-    mine, theirs = run_setup.Opener(experiment, setup, feds), run_setup.opener_of(str(tmp_path / "config.toml"))
-    for index in range(CELLS):
-        one, other = mine(index), theirs(index)
-        assert one.method == other.method
-        assert one.steps.keys() == other.steps.keys()
-        for client in range(4):
-            me, you = one.me(client, 1, Key(5)), other.me(client, 1, Key(5))
-            assert me.histogram.tolist() == you.histogram.tolist()
-            assert all(me.initial[n].equal(you.initial[n]) for n in me.initial)
-            assert one.trainer.device_data.train[client].equal(other.trainer.device_data.train[client])

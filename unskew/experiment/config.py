@@ -39,7 +39,6 @@ from unskew.data.augment import AUGMENTS
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, FILES, brings_clients
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
-from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
 from unskew.files import from_toml
 from unskew.local.executor import AUTO, EXECUTORS
@@ -500,11 +499,7 @@ def method(
     with schema.errors_at(f"{place}.name", where):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
-    of_local = (
-        {f.name: f"{place}.local.{f.name}" for f in dataclasses.fields(SgdConfig)} if "local" in parameters else {}
-    )
-    elsewhere = {**_did_you_mean(of_local), **_of_the_experiment()}
-    values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere)
+    values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere(place))
     method = schema.construct(target, values, place, where)
     if lacks := missing_parts(method):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
@@ -676,13 +671,13 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
             file = where or "FILE"
             raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew sweep {file}")
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where, _did_you_mean(_of_tables()))
+            raise schema.unknown(key, known, "", "an experiment", where, elsewhere())
     if "seed" in table:
         if "seeds" in table:
             raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.in_file(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
-    schema.build(SgdConfig, local, "local", where, elsewhere=_of_the_experiment())
+    schema.build(SgdConfig, local, "local", where, elsewhere=elsewhere("local"))
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
@@ -709,7 +704,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
     require_list_of_seeds(table.get("seeds"), where)
     skip = ("methods", "split", "until")
-    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=_of_the_experiment())
+    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=elsewhere("task"))
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
 
@@ -806,21 +801,19 @@ TABLES: dict[str, type] = {
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
 
 
-def _of_tables() -> dict[str, str]:
-    """The settings in the tables of an experiment, with their dotted paths."""
-    return {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
+def elsewhere(place: str = "") -> dict[str, str]:
+    """A sentence for each setting of the experiment and of its tables, for whoever writes one in another place.
 
-
-def _did_you_mean(places: Mapping[str, str]) -> dict[str, str]:
-    return {name: f"did you mean {place}?" for name, place in places.items()}
-
-
-def _of_the_experiment() -> dict[str, str]:
-    """A sentence for each top-level setting: if written below a table's header, TOML assigns it to that table."""
-    names = (*schema.parameters(Experiment), "bounds")
-    return {
-        name: f"{name} is a setting of the experiment: write it above the first [table] of the file" for name in names
+    Below a table's header TOML assigns a setting of the experiment to that table.
+    """
+    local = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig)}
+    tables = {
+        f.name: f"did you mean {table}.{f.name}?" for table, kind in TABLES.items() for f in dataclasses.fields(kind)
     }
+    above = "is a setting of the experiment: write it above the first [table] of the file"
+    names = (*schema.parameters(Experiment), "bounds")
+    of_experiment = {name: f"{name} {above}" for name in names} if place else {}
+    return {**tables, **(local if place.startswith("method") else {}), **of_experiment}
 
 
 def setting_named(word: str) -> str | None:
@@ -829,7 +822,8 @@ def setting_named(word: str) -> str | None:
     >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
     ('local.local_epochs', 'rounds', None)
     """
-    paths = {**_of_tables(), **{name: name for name in schema.parameters(Experiment)}}
+    paths = {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
+    paths |= {name: name for name in schema.parameters(Experiment)}
     return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
 
 
@@ -909,7 +903,7 @@ def parse_split(raw: Any, where: str = "") -> Split:
             f'{schema.in_file(where)}; add it (name = "iid"), or, where each client of a deployment has its own data, '
             "leave the split out: --clients of unskew deploy pack says how many they are"
         )
-    split: Split = SPLITS.build(raw, "split", where, elsewhere={**_of_splits(), **_of_the_experiment()})
+    split: Split = SPLITS.build(raw, "split", where, elsewhere=elsewhere("split"))
     return split
 
 
@@ -919,15 +913,6 @@ def _default_split(task: Any) -> str:
     data, options = table.get("data"), table.get("data_options")
     theirs = isinstance(data, str) and brings_clients(data, options if isinstance(options, Mapping) else {})
     return "natural" if theirs else "iid"
-
-
-def _of_splits() -> dict[str, str]:
-    """Sentences by setting of a split: which splits have it."""
-    owners: dict[str, list[str]] = {}
-    for name, kind in OUR_SPLITS.items():
-        for f in dataclasses.fields(kind):
-            owners.setdefault(f.name, []).append(f'"{name}"')
-    return {setting: f"split.name = {' or '.join(names)} has it" for setting, names in owners.items()}
 
 
 # ---------------------------------------------------------------- writing

@@ -1,7 +1,6 @@
 """The files that a run's folder begins with: the experiment, who has which examples, and the card of the run."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from unskew import wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
-from unskew.data.sources import FILES
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
 from unskew.record import columns, database
@@ -26,7 +24,7 @@ MOST_NUMBERS = 20_000_000
 
 
 def of_run(
-    folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
+    experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
 ) -> dict[str, str | Callable[[Path], object]]:
     """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
@@ -34,7 +32,7 @@ def of_run(
         "partition.json": partition(feds, experiment.client_rows),
         **_partition_columns(feds, experiment.client_rows),
         **_given_rows(feds),
-        "run.json": _run_card(folder, experiment, setup, feds, command),
+        "run.json": _run_card(experiment, setup, feds, command),
         database.FILE: database.new,
         **setup.inputs.files,
     }
@@ -83,7 +81,7 @@ def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path],
     return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": rows.numpy()})}
 
 
-def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
+def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
     cells = [
         {"method": m.label, "setting": split_label(feds[seed]), "seed": seed, "bound": m.bound}
         for seed in experiment.seeds
@@ -106,17 +104,9 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "cells": cells,
         "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
     }
-    if begins_here(experiment):
-        card["begun_in"] = os.path.relpath(Path.cwd(), folder.resolve())
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
-
-
-def begins_here(experiment: Experiment) -> bool:
-    """True if the path of the data begins at the working folder."""
-    kind, _, path = experiment.task.data.partition(":")
-    return kind in FILES and not Path(path).expanduser().is_absolute()
 
 
 def network_sha256(setup: Setup, start: bool) -> str:

@@ -6,11 +6,10 @@ those to come are such a run, whose rule was only written later.  It goes on in 
 """
 
 import hashlib
-import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -106,7 +105,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
     if is_deployed(folder):
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
-        was = unchanged.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
+        was = load(folder / "config.toml", allow_code=allow_code)
         unchanged.require_same_settings(folder)
         saved = checkpoint.latest(folder)
         if saved is None:
@@ -118,7 +117,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         setup = IN_PROCESS.prepare(experiment)
         unchanged.require_same_environment(folder, experiment, setup, force)
         feds = divide_all(experiment, setup, IN_PROCESS)
-        texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
+        texts = documents.of_run(experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(texts["partition.json"]))
         unchanged.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
         hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}
@@ -131,15 +130,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             texts["config.toml"] = to_toml(replace(experiment, task=replace(experiment.task, data_dir=None)))
         kept = ("models", checkpoint.FOLDER, own)
         copies = {name: _copy(folder / name) for name in kept if name and (folder / name).exists()}
-        _require_own_files([folder / name for name in copies])
         create(out, {**texts, **copies, database.FILE: record})
-
-
-def _require_own_files(paths: Iterable[Path]) -> None:
-    """Refuse links and devices in a folder from elsewhere: what is copied shall be the run's own."""
-    for path in itertools.chain.from_iterable((p, *p.rglob("*")) for p in paths):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise RunError(f"{path} is no file of a run, but a link or a device; restore it or start a new run")
 
 
 def _copy(source: Path) -> Callable[[Path], None]:
