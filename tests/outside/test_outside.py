@@ -20,7 +20,7 @@ from torch import Tensor
 from unskew import IID, FedPFT, SgdConfig, papers, simulate
 from unskew.data.split import SPLITS
 from unskew.errors import ConfigError
-from unskew.experiment import config, from_python
+from unskew.experiment import config
 from unskew.experiment.config import to_toml
 from unskew.keys import Key
 from unskew.record.logs import rows
@@ -141,7 +141,7 @@ def test_a_worker_that_was_not_forked_finds_the_pieces(tmp_path: Path) -> None:
 
 
 def test_a_piece_that_nobody_registered_may_be_a_value() -> None:
-    world = from_python.to_plain(config.World(channel=Unregistered(gamma=3.0)))
+    world = config.plain(config.World(channel=Unregistered(gamma=3.0)))
     assert world["channel"] == {"gamma": 3.0, "name": f"{__name__}:Unregistered"}
     experiment = config.parse({"rounds": 1, "method": {"name": "fedavg"}, "world": world}, allow_code=True)
     assert experiment.world.channel == Unregistered(3.0, f"{__name__}:Unregistered")

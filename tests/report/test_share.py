@@ -149,6 +149,7 @@ def test_a_link_in_a_run_is_not_followed_and_no_reason_names_a_path(run: Path, t
     rewrite(theirs, failures=[{**row, "reason": r} for r in ("late", "refused: restore /home/j/state")])
     copy = share(theirs, tmp_path / "copy")
     assert [f.reason for f in read(copy).failures] == ["late", "refused: left out, as it names a path"]
+    assert "begun_in" not in json.loads((copy / "run.json").read_text())
 
 
 def test_a_copy_replaces_nothing(run: Path, tmp_path: Path) -> None:

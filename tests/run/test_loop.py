@@ -324,8 +324,7 @@ def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experi
     small = ["split={name='iid', num_clients=700}", "test_fraction=0.5"]
     network = ["task.model=cnn_small", "task.model_options={norm='batch'}"]
     message = refused(DataError, tiny(*small, *network), tmp_path / "run")
-    assert message.startswith("fedavg: client ")
-    assert " has 1 training example, and a batch needs at least 2 where the network has BatchNorm; raise" in message
+    assert message.startswith("fedavg: a client has 1 training examples, a batch needs at least 2; raise")
     message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
     assert message.startswith("fedavg: batch_size must be >= 2")
     experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')
@@ -339,7 +338,7 @@ def test_a_folder_that_exists_is_refused_and_left_alone(tiny: Callable[..., Expe
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     message = refused(RunError, tiny(), tmp_path / "run")
-    assert message == f"{tmp_path}/run exists already; choose another --out"
+    assert message.startswith(f"{tmp_path}/run exists already; choose another --out")
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine.txt"]
     (tmp_path / "file").write_text("a file")
     assert "exists already" in refused(RunError, tiny(), tmp_path / "file")

@@ -339,10 +339,10 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         loop.resume(tmp_path)
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(RunError, match=r"run\.json holds no JSON object"):
+    with pytest.raises(RunError, match=r"run\.json: .*; the file is corrupt"):
         loop.resume(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"cannot read .*run\.json"):
+    with pytest.raises(RunError, match=r"run\.json: .*; the file is corrupt"):
         loop.resume(tmp_path)
 
 
@@ -443,6 +443,22 @@ def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alon
     loop.resume(tmp_path / "run", force=True, settings=settings)
     (row,) = rows(tmp_path / "run", "resumed")
     assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
+
+
+def test_data_are_found_where_the_run_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another folder, and when both were moved together."""
+    home = tmp_path / "home"
+    (home / "elsewhere").mkdir(parents=True)
+    np.savez(home / "d.npz", x_train=np.random.default_rng(0).random((60, 4), np.float32), y_train=np.arange(60) % 2)
+    split = {"name": "iid", "num_clients": 2}
+    task = {"data": "npz:d.npz", "model": "logistic"}
+    monkeypatch.chdir(home)
+    experiment = parse({"rounds": 2, "task": task, "split": split, "method": "fedavg"})
+    with pytest.raises(Interrupted):
+        loop.start(experiment, home / "run", Presses(1))
+    home.rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved" / "elsewhere")
+    assert loop.resume(tmp_path / "moved" / "run").summary["rows"]
 
 
 def test_code_of_ones_own_that_changed_is_refused_unless_forced(

@@ -508,32 +508,45 @@ def method(
     return NamedMethod(label or name, name, _spelled_out(fields, values), method)
 
 
+def checked_label(label: object, place: str, where: str = "") -> str:
+    """The label of a method in tables and figures: a short line that is not empty."""
+    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
+        got = schema.show(label) + schema.in_file(where)
+        raise ConfigError(f"{place} must be a line of at most {LONGEST_LABEL} characters, got {got}")
+    return label
+
+
 def missing_parts(method: object) -> list[str]:
     """Return the names of the functions that a method must have and this object lacks."""
     return [part for part in ("init", "round", "serve") if not callable(getattr(method, part, None))]
 
 
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings with their values, defaults included, as TOML writes them."""
+    """All settings with their values, defaults included, as TOML writes them; not a None that is the default."""
     return {
-        name: schema.NONE
-        if (value := values.get(name, default)) is None
-        else schema.with_name(plain(value), value, hint)
+        name: schema.with_name(plain(value), value, hint)
         for name, (hint, default) in parameters.items()
-        if values.get(name, default) is not None or default is not None
+        if (value := values.get(name, default)) is not None or default is not None
     }
 
 
+def settings_of(record: Any) -> dict[str, Any]:
+    """The fields of a record as a file writes them, without functions and classes, which no file holds."""
+    parameters = schema.parameters(type(record))
+    return _spelled_out(parameters, {name: getattr(record, name) for name in parameters})
+
+
 def plain(value: Any) -> Any:
-    """A value as JSON and TOML write it; a None that is the default is left out, any other None is "none"."""
+    """A value as JSON and TOML write it; numbers and arrays of NumPy and PyTorch become Python's, None the word."""
+    if value is None:
+        return schema.NONE
     if is_record(value):
-        fields = {f.name: (f.type, f.default) for f in dataclasses.fields(value)}
-        return _spelled_out(fields, {name: getattr(value, name) for name in fields})
+        return settings_of(value)
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
-    return value
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 # ---------------------------------------------------------------- reading
@@ -833,12 +846,7 @@ def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Nam
             f"{place} must be a name or a table with one, got {schema.show(entry)}{schema.in_file(where)}"
         )
     name, options = _with_wrappers(entry, place, where)
-    label = entry.get("label", name)
-    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
-        raise ConfigError(
-            f"{place}.label must be a line of at most {LONGEST_LABEL} characters, got {schema.show(label)}"
-            f"{schema.in_file(where)}"
-        )
+    label = checked_label(entry.get("label", name), f"{place}.label", where)
     with schema.errors_at(f"{place}.name", where):
         options = with_local(name, options, local)
     return method(name, options, label, place, where)

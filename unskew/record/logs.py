@@ -132,6 +132,7 @@ class RunCard(TypedDict):
     until: NotRequired[dict[str, Any]]
     remarks: NotRequired[list[str]]
     network_sha256: NotRequired[str]
+    begun_in: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 

@@ -27,7 +27,7 @@ LOGS = ("metrics", "transfers", "work", "network", "diverged")
 INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
-OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks"}
+OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in"}
 OF_SPLIT = {f.name for f in fields(DataSplit)} | {"columns", "seed", "stats"}
 OF_TASK = ("data_dir", "data_options")
 

@@ -1,6 +1,7 @@
 """The files that a run's folder begins with: the experiment, who has which examples, and the card of the run."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -24,7 +25,7 @@ MOST_NUMBERS = 20_000_000
 
 
 def of_run(
-    experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
+    folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
 ) -> dict[str, str | Callable[[Path], object]]:
     """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
@@ -32,7 +33,7 @@ def of_run(
         "partition.json": partition(feds, experiment.client_rows),
         **_partition_columns(feds, experiment.client_rows),
         **_given_rows(feds),
-        "run.json": _run_card(experiment, setup, feds, command),
+        "run.json": _run_card(folder, experiment, setup, feds, command),
         database.FILE: database.new,
         **setup.inputs.files,
     }
@@ -81,7 +82,7 @@ def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path],
     return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": rows.numpy()})}
 
 
-def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
+def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
     cells = [
         {"method": m.label, "setting": split_label(feds[seed]), "seed": seed, "bound": m.bound}
         for seed in experiment.seeds
@@ -93,6 +94,7 @@ def _run_card(experiment: Experiment, setup: Setup, feds: dict[int, FederatedDat
         "run": experiment.name,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or " ".join(sys.argv),
+        "begun_in": os.path.relpath(Path.cwd(), folder.resolve()),
         "unskew": __version__,
         "environment": run_setup.environment(experiment, setup),
         "config_sha256": fingerprint(experiment),

@@ -78,7 +78,7 @@ def start(
     trackers.check(experiment.track)
     setup = backend.prepare(experiment)
     feds = run_setup.divide_all(experiment, setup, backend)
-    create(folder, documents.of_run(experiment, setup, feds, command))
+    create(folder, documents.of_run(folder, experiment, setup, feds, command))
     with locked(folder):
         callback, stop = callback or NoCallback(), stop or threading.Event()
         return _Loop(LiveRun(experiment, setup, feds, folder, callback, stop, backend)).go()

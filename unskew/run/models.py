@@ -437,7 +437,8 @@ def predict(
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([user_path(file) for file in x], card.inputs)
     own = None if card.client is None else card.client_name or str(card.client)
-    if own is not None and client is not None and str(client) != own:
+    also = str(card.client) if own is not None and value_of(own) is None else own  # a number may be another's name
+    if own is not None and client is not None and str(client) not in (own, also):
         raise DataError(
             f"this is the own model of client {own!r}, and the rows are said to be of client {client!r}; load that "
             "one's, or leave client out"

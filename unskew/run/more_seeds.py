@@ -105,7 +105,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
     if is_deployed(folder):
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
-        was = load(folder / "config.toml", allow_code=allow_code)
+        was = unchanged.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
         unchanged.require_same_settings(folder)
         saved = checkpoint.latest(folder)
         if saved is None:
@@ -117,7 +117,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         setup = IN_PROCESS.prepare(experiment)
         unchanged.require_same_environment(folder, experiment, setup, force)
         feds = divide_all(experiment, setup, IN_PROCESS)
-        texts = documents.of_run(experiment, setup, feds, " ".join(sys.argv))
+        texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
         partition = json.loads(str(texts["partition.json"]))
         unchanged.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
         hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}

@@ -14,6 +14,7 @@ from unskew.experiment.config import Experiment
 from unskew.protocol import hook
 from unskew.run.setup import FROZEN, Setup, records
 from unskew.tasks.needs import needs_of
+from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import ends_in, takes_logits
 from unskew.words import some
 from unskew.wrappers.base import Wrapped
@@ -86,6 +87,14 @@ def _squashed_twice(run: NewRun) -> str:
     )
 
 
+def _draws(run: NewRun) -> str:
+    """The network draws while it is evaluated in worker processes, whose draws the loop does not see."""
+    if not run.setup.executor_kind.processes:
+        return ""
+    drawn = draws_in_evaluation(run.setup.task.module().float(), run.setup.dataset.x_train[:2])
+    return "; ".join(UNKEYED_METRICS.format(whose) for whose in drawn)
+
+
 def _head(run: NewRun) -> str:
     """Name the head that a run of the network found, for methods that name it or take what enters it."""
     task = run.experiment.task
@@ -105,7 +114,7 @@ def _needs_head(method: Any) -> bool:
     return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(method))
 
 
-OF_RUNS = (_head, _second_class, _weights, _squashed_twice)
+OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws)
 
 
 # ---------------------------------------------------------------- of a method

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import os
 import platform
 import sys
@@ -564,8 +565,9 @@ def pool(
     if start is None:
         return None
     model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
-    threads = experiment.runtime.threads  # of a run that was resumed they may be others than its file says
-    otherwise = [f"runtime.threads={threads}"] if threads else []
+    # A run that was resumed may find its data elsewhere, and have other threads.
+    threads = experiment.runtime.threads
+    otherwise = (f"task.data={json.dumps(experiment.task.data)}", *([f"runtime.threads={threads}"] if threads else []))
     recipe = Recipe("unskew.run.setup:opener_of", (str(config), *otherwise))
     processes: JobPool = start(
         PoolParts(Opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, recipe, note)

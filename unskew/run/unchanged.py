@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import schema
+from unskew.data.sources import FILES
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
 from unskew.record.database import FILE
@@ -71,6 +72,8 @@ def reopened(
     given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
     runtime = override({"runtime": given}, settings)["runtime"]
     experiment = replace(experiment, runtime=schema.build(Runtime, runtime, "runtime"))
+    if not backend.remote:
+        experiment = with_data_found(folder, experiment)
     saved = checkpoint.latest(folder)
     if saved is not None and saved.position.config_sha256 != config_sha256:
         raise RunError(f"{folder / FILE} belongs to another run; restore it or start a new run")
@@ -110,6 +113,18 @@ def require_same_settings(folder: Path) -> str:
     begun = card.get("config_sha256"), card.get("portable_sha256")
     _require(written_fingerprint(config) == begun[0] or written_fingerprint(config, portable=True) == begun[1], config)
     return str(begun[0])
+
+
+def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
+    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
+
+    That folder is found from the run's, with which it may have been moved.
+    """
+    kind, _, path = experiment.task.data.partition(":")
+    place = (folder / str(read_json(folder / "run.json").get("begun_in", "."))).resolve() / path
+    if kind not in FILES or Path(path).expanduser().exists() or not place.exists():
+        return experiment
+    return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place}"))
 
 
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
