@@ -821,7 +821,10 @@ def elsewhere(place: str = "") -> dict[str, str]:
     """
     local = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig)}
     tables = {
-        f.name: f"did you mean {table}.{f.name}?" for table, kind in TABLES.items() for f in dataclasses.fields(kind)
+        f.name: f"did you mean {table}.{f.name}?"
+        for table, kind in TABLES.items()
+        for f in dataclasses.fields(kind)
+        if table != place
     }
     above = "is a setting of the experiment: write it above the first [table] of the file"
     names = (*schema.parameters(Experiment), "bounds")
