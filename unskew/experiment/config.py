@@ -499,7 +499,9 @@ def method(
     with schema.errors_at(f"{place}.name", where):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
-    values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere(place))
+    values = schema.checked(
+        target, options, place, where, owner=name, elsewhere=elsewhere(place, "local" in parameters)
+    )
     method = schema.construct(target, values, place, where)
     if lacks := missing_parts(method):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
@@ -814,12 +816,13 @@ TABLES: dict[str, type] = {
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
 
 
-def elsewhere(place: str = "") -> dict[str, str]:
+def elsewhere(place: str = "", local: bool = False) -> dict[str, str]:
     """A sentence for each setting of the experiment and of its tables, for whoever writes one in another place.
 
-    Below a table's header TOML assigns a setting of the experiment to that table.
+    Below a table's header TOML assigns a setting of the experiment to that table.  `local` says that the place has a
+    table of that name in it.
     """
-    local = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig)}
+    below = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig) if local}
     tables = {
         f.name: f"did you mean {table}.{f.name}?"
         for table, kind in TABLES.items()
@@ -829,7 +832,7 @@ def elsewhere(place: str = "") -> dict[str, str]:
     above = "is a setting of the experiment: write it above the first [table] of the file"
     names = (*schema.parameters(Experiment), "bounds")
     of_experiment = {name: f"{name} {above}" for name in names} if place else {}
-    return {**tables, **(local if place.startswith("method") else {}), **of_experiment}
+    return {**tables, **below, **of_experiment}
 
 
 def setting_named(word: str) -> str | None:
