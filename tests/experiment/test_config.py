@@ -9,7 +9,7 @@ from typing import Any
 
 import annotated_types as at
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unskew import algorithms, schema
@@ -356,9 +356,16 @@ def test_a_personal_relative_of_fedavg_is_not_the_bound() -> None:
 
 
 @given(st.integers(1, 100), st.integers(1, 2000))
+@example(29, 100)  # the product is 28.999999999999996 in binary
 def test_a_fraction_in_hundredths_is_exact(percent: int, clients: int) -> None:
     cohort = Experiment(methods=(config.method("fedavg", {}),), rounds=1, fraction=percent / 100).cohort(clients)
     assert cohort == max(percent * clients // 100, 1)
+
+
+def test_accuracy_as_a_reason_to_stop_brings_validation_data() -> None:
+    assert parsed("stop.metric=0.9").val_fraction == 0.1
+    assert parsed("stop.metric=0.9", "val_fraction=0.3").val_fraction == 0.3
+    assert parsed().val_fraction == 0.0
 
 
 # ---------------------------------------------------------------- spelled out and back
