@@ -384,7 +384,7 @@ def described(
     metrics = {} if isinstance(evaluate, str) else _metrics(evaluate)
     seeds = settings.get("seeds")
     rule = isinstance(seeds, UntilDecided | Mapping)
-    until = config.until_of(from_python.to_plain(seeds)) if rule else None
+    until = config.until_of(config.plain(seeds)) if rule else None
     config.require_list_of_seeds(seeds)
     kinds: dict[str, type] = {"stop": Stop, "keep_models": KeepModels, "world": World, "runtime": Runtime}
     for name, wanted in kinds.items():
@@ -400,7 +400,7 @@ def described(
         methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
         split=Natural() if split is None else from_python.split_of(split),
         until=until,
-        **schema.checked(Experiment, from_python.to_plain(plain), "", skip=DESCRIBED),
+        **schema.checked(Experiment, config.plain(plain), "", skip=DESCRIBED),
     )
     if isinstance(model, nn.Module):
         check_tensors(model)
@@ -452,7 +452,7 @@ def _task(
             f"task must be the name of a kind of task, got the TaskKind {given.name!r} itself; put it into a module "
             'and name that, as in task="mine:KIND"'
         )
-    settings = {} if task is None else {"kind": task} if isinstance(task, str) else from_python.to_plain(task)
+    settings = {} if task is None else {"kind": task} if isinstance(task, str) else config.plain(task)
     if not isinstance(settings, dict):
         return settings
     # A TaskConfig has data, a model and no augmentation in any case: these need not be what its maker chose.
@@ -464,7 +464,7 @@ def _task(
             of_piece = _model_name(piece) if name == "model" else _address(piece)
             _set(settings, name, of_piece, f"task.{name}", defaults)
     if rules is not None:
-        _set(settings, "preprocess", from_python.to_plain(rules), "task.preprocess")
+        _set(settings, "preprocess", config.plain(rules), "task.preprocess")
     source = settings.setdefault("data", TaskConfig.data)
     if source == RUN_DATA and (others := [key for key in settings.get("data_options") or {} if key != "classes"]):
         raise ConfigError(
@@ -476,7 +476,7 @@ def _task(
         if isinstance(columns.get("target"), tuple):
             columns["target"] = list(columns["target"])
         if isinstance(columns.get("test"), Latest):
-            columns["test"] = from_python.to_plain(columns["test"])
+            columns["test"] = config.plain(columns["test"])
         if not isinstance(given := columns.get("test", ""), str | int | float) and "latest" not in given:
             raise ConfigError("test of a file is a column, another file, a share of the rows, or that they are latest")
         if table["test_fraction"] != Experiment.test_fraction:
@@ -488,7 +488,7 @@ def _task(
             _set(options, key, column, f"task.data_options.{key}")
     if isinstance(source, str) and _names_times(source, table["test"]):
         options = settings["data_options"] = dict(settings.get("data_options", {}))
-        _set(options, "test", from_python.to_plain(table["test"]), "task.data_options.test")
+        _set(options, "test", config.plain(table["test"]), "task.data_options.test")
     return settings
 
 

@@ -81,8 +81,8 @@ def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -
     now = Progress(
         "fedavg", 0, 7, 10, 1, 1, ACCURACY, 0.5, 1.25, False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4
     )
-    assert "own data  50.0 %" in describe(dataclasses.replace(now, own=True))
-    assert "accuracy  50.0 %  loss  1.250  (round 5)  " in describe(now)
+    assert "own data 50.0 %" in describe(dataclasses.replace(now, own=True))
+    assert "accuracy 50.0 %  loss 1.25  (round 5)  " in describe(now)
     assert "(round" not in describe(dataclasses.replace(now, evaluated=7))
     assert "(round" not in describe(dataclasses.replace(now, value=None, loss=None, evaluated=0))
 

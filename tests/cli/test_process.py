@@ -111,14 +111,14 @@ def test_a_number_keeps_its_sign_in_every_encoding(encoding: str, written: str) 
 # ---------------------------------------------------------------- being stopped
 def stop_at(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C as soon as progress says this."""
-    note = progress.Plain.note
+    note = progress.Lines.note
 
-    def heard(self: progress.Plain, line: str) -> None:
+    def heard(self: progress.Lines, line: str) -> None:
         note(self, line)
         if text in line:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(progress.Plain, "note", heard)
+    monkeypatch.setattr(progress.Lines, "note", heard)
 
 
 def test_ctrl_c_is_exit_code_130_and_the_run_goes_on_with_the_same_bits(unskew: Unskew) -> None:

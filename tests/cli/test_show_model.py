@@ -46,7 +46,7 @@ def test_the_model_of_an_earlier_round_is_asked_for_by_its_number(here: Path, un
     assert said.out.startswith(f"{file}: global model of fedavg, seed 0, round 1; network")
     assert us.load_model(file).unskew == us.load_model("r", "fedavg", round=1).unskew
     best = unskew("show", "r", "--model", "best.safetensors", "--method", "fedavg", "--round", "best")
-    assert best.err.startswith("RunError: r has no model of the best round of fedavg")
+    assert best.err.startswith("RunError: r has no such model of fedavg, seed 0 and round best")
     odd = unskew("show", "r", "--model", "x", "--round", "x").err
     assert odd == "ConfigError: --round must be a round's number or best, got 'x'\n"
 

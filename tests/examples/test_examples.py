@@ -20,7 +20,7 @@ from unskew.run import loop
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PROGRESS = re.compile(r"(simulation|\w+): .*, seeds |model: |methods: |split of seed |.* \(seed \d+\)  round \d+/")
+PROGRESS = re.compile(r"(simulation|\w+): .*, seeds |model: |methods: |clients: |.* \(seed \d+\)  round \d+/")
 
 
 def run(name: str, *args: str, at: Path) -> str:

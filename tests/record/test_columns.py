@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from unskew.history import load_run
 from unskew.keys import Key
 from unskew.record import columns, reader
 from unskew.record.logs import rows as recorded
-from unskew.run import documents, loop
+from unskew.run import loop
 
 EVERYTHING = "evaluate=['global','personal','personal_on_global','macro_f1']"
 
@@ -73,48 +72,11 @@ def test_clients_of_one_domain_each_have_it_in_a_column(tmp_path: Path) -> None:
     assert columns.partition_columns(tmp_path, 0).domains.tolist() == [0, 0, 1, 1]
 
 
-def test_many_examples_of_all_seeds_together_are_in_columns_of_few_clients_too(
-    both: tuple[Path, Path], tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A text of all of them would be longer than what is read; the limit is lowered to that of one seed."""
-    seeds = json.loads((both[0] / "partition.json").read_text())["seeds"]
-    stats = seeds["0"]["stats"]
-    monkeypatch.setattr(documents, "MOST_NUMBERS", seeds["0"]["n"] + 2 * 4 * len(stats["label_counts"][0]))
-    one = loop.start(tiny("rounds=1"), tmp_path / "one").folder
-    assert json.loads((one / "partition.json").read_text())["seeds"]["0"] == seeds["0"]
-    two = loop.start(tiny("rounds=1", "seeds=[0, 1]"), tmp_path / "two").folder
-    assert all("clients" not in of for of in json.loads((two / "partition.json").read_text())["seeds"].values())
-    assert reader.holdings(reader.read(two), 0) == reader.holdings(reader.read(one), 0)
-
-
 def test_a_division_in_columns_is_no_manifest_and_says_what_to_do(both: tuple[Path, Path], tmp_path: Path) -> None:
     card = json.loads((both[1] / "partition.json").read_text())["seeds"]["0"]
     (tmp_path / "m.json").write_text(json.dumps(card))
     with pytest.raises(DataError, match=r"are in partition-seed0\.safetensors; divide again with client_rows"):
         read_manifest(tmp_path / "m.json")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"train_sizes": np.array([1, 1])}, "how many of train each client has"),
-        ({"train_sizes": np.array([-1, 3])}, "train_sizes must have whole numbers from 0"),
-        ({"train_sizes": np.array([1.0, 2.0])}, "train_sizes must have whole numbers from 0"),
-        ({"label_counts": np.array([1, 2])}, "must be a table of counts"),
-        ({"label_counts": np.array([[1, -2]])}, "label_counts must have whole numbers from 0"),
-        ({"domains": np.array([0])}, "domains one for each"),
-        ({"label_counts": None}, "it has no column label_counts"),
-    ],
-)
-def test_divisions_that_no_run_writes_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    arrays = {"train": np.array([5, 1, 0]), "train_sizes": np.array([1, 2]), "label_counts": np.eye(2, dtype=np.int64)}
-    path = tmp_path / columns.partition_file(0)
-    columns.write(path, arrays)
-    assert list(columns.part_rows(tmp_path, 0, "train")) == [[5], [1, 0]]
-    columns.partition_columns(tmp_path, 0)
-    columns.write(path, {name: of for name, of in {**arrays, **changes}.items() if of is not None})
-    with pytest.raises(RunError, match=said):
-        (columns.partition_columns(tmp_path, 0), columns.part_rows(tmp_path, 0, "train"))
 
 
 @pytest.mark.parametrize("content", [b"", b"no columns", b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}\0"])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from unskew.record.logs import UntilCard
 from unskew.record.reader import Bound, Flow, Record, RecordedCell, Summary
 from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
@@ -186,7 +186,7 @@ def test_traffic_of_a_run_is_the_sum_over_its_rounds():
 def test_a_narrow_interval_that_ended_a_run_is_level(until: float, reading: str) -> None:
     """B is 0.00 [−2.44, +2.44] points apart."""
     values = accuracies(FedAvg=[[0.5]] * 6, B=[[0.5 + d] for d in (0.01, -0.01, 0.01, -0.01, 0.01, -0.01)])
-    rule: UntilCard = {"until": until, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
+    rule: dict[str, Any] = {"until": until, "most": 9, "least": 6, "first": 0, "metric": "last_round"}
     made = replace(record(values), until=rule)
     assert [d.verdict for d in paired(made)] == [reading]
     assert verdict.verdict(made).casefold().startswith(f"{reading}: no method is clearly better than fedavg")
@@ -195,7 +195,7 @@ def test_a_narrow_interval_that_ended_a_run_is_level(until: float, reading: str)
 def test_a_run_whose_seeds_were_added_by_another_number_shows_its_differences_by_that():
     """Over ten rounds B ends .1 above, and in the mean of the last fifth, two rounds, .05; `mean_last` asks for two."""
     values = accuracies(FedAvg=[[0.5] * 11] * 6, B=[[*[0.5] * 10, 0.6 + s / 100] for s in range(6)])
-    rule: UntilCard = {"until": 0.5, "most": 9, "least": 6, "first": 0, "metric": "last_fifth"}
+    rule: dict[str, Any] = {"until": 0.5, "most": 9, "least": 6, "first": 0, "metric": "last_fifth"}
     made = replace(record(values), until=rule)
     (by_rule,) = [t for t in results.differences(made) if "which decided the seeds" in t.caption]
     assert by_rule.data["difference"] == [pytest.approx(0.05 + 0.0125)]

@@ -14,7 +14,6 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.keys import Key
 from unskew.protocol import Me
-from unskew.report.audit_figure import document
 from unskew.run.audit import Audit, audit
 from unskew.server import privacy
 from unskew.tree import Params
@@ -153,11 +152,3 @@ def test_without_noise_nothing_is_claimed_and_clipping_is_exact() -> None:
 def test_a_method_without_privacy_is_refused() -> None:
     with pytest.raises(ConfigError, match="an audit needs"):
         audit(experiment(), experiment().methods[0])
-
-
-@pytest.mark.usefixtures("drawn")
-def test_the_figure_says_what_was_found() -> None:
-    text = document([Audit("private", 2.5, 1.25, None, 0.95, 1.0, 2.0)])
-    assert "Audit of differential privacy" in text
-    assert "private" in text
-    assert text.startswith("<svg")

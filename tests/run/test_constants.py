@@ -92,17 +92,6 @@ def test_a_constant_buffer_is_as_a_plain_attribute(method: str, executor: str, t
         assert torch.equal(model.mask, MASK)
 
 
-def test_a_saved_model_has_its_constants_and_loads_again(tmp_path: Path) -> None:
-    history = run("fedavg", masked(True), tmp_path / "r")
-    model = history.model("it")
-    us.save_model(model, tmp_path / "one.safetensors")
-    fresh = masked(True)
-    fresh.mask.zero_()
-    fresh.scale.zero_()
-    again = load_model(tmp_path / "one.safetensors", network=fresh)
-    assert torch.equal(again(X), model(X))
-
-
 # ---------------------------------------------------------------- the head
 class Swapped(nn.Module):
     """The classifier is registered first, and an unused layer last."""

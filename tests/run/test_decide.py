@@ -14,13 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-import unskew as us
-from unskew.data.differs import holm
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, UntilDecided, fingerprint
+from unskew.experiment.config import Experiment, fingerprint
 from unskew.record.logs import rows
-from unskew.report import read, results, stats, tables
+from unskew.report import read, results, tables
 from unskew.run import decide, loop
 from unskew.run.callbacks import NoCallback, Progress
 
@@ -167,77 +165,7 @@ def test_equal_methods_are_called_different_in_at_most_five_percent_of_runs(shap
     assert ever_decided(drawn(shape), sequential=True)[0] <= 0.05
 
 
-def test_student_s_interval_would_err_four_times_as_often() -> None:
-    """This is what is paid for."""
-    assert ever_decided(drawn("normal"), sequential=False)[0] > 0.2
-
-
-def test_differences_of_one_standard_deviation_are_found_in_15_seeds_and_of_two_in_8() -> None:
-    """The power that is left; without regard to skewness it would be 13 and 7.
-
-    A fixed number of seeds needs 10 for 80 % at one standard deviation.
-    """
-    x = drawn("normal")
-    for size, share, seeds in ((0.5, 0.35, 26.1), (1.0, 0.97, 14.9), (2.0, 1.0, 7.9)):
-        found, mean = ever_decided(x + size, sequential=True)
-        assert found == pytest.approx(share, abs=0.025)
-        assert mean == pytest.approx(seeds, abs=0.4)
-
-
-def test_without_regard_to_skewness_exponential_differences_err_in_nine_percent_of_runs() -> None:
-    assert 0.07 < ever_decided(drawn("exponential"), sequential=True, tail=0.0)[0] < 0.11
-
-
-@pytest.mark.parametrize(
-    ("falls_by", "at_once"), [(5.0, (0.05, 0.09)), (10.0, (0.16, 0.21)), (20.0, (0.23, 0.28)), (math.inf, (0.23, 0.28))]
-)
-def test_a_method_that_fails_in_a_fifth_of_its_runs_needs_14_seeds(
-    falls_by: float, at_once: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Said in the module: .8^6 = .26 of runs have seen no failure by the sixth seed, .8^14 = .044 by the fourteenth.
-
-    With an infinite fall the other seeds are about equal: differences of two values, 80 % near -.2 and 20 % near .8.
-    """
-    rng, size = np.random.default_rng(5), (RUNS, MOST)
-    fails = (rng.random(size) < 0.2) - 0.2
-    x = (
-        fails + 0.03 * rng.standard_normal(size)
-        if math.isinf(falls_by)
-        else rng.standard_normal(size) - falls_by * fails
-    )
-    assert at_once[0] < ever_decided(x, sequential=True)[0] < at_once[1]
-    monkeypatch.setattr(decide, "FIRST", 14)
-    assert ever_decided(x, sequential=True)[0] < 0.055
-
-
-def test_a_mean_that_hangs_on_one_seed_in_a_hundred_is_beyond_what_is_promised() -> None:
-    """Said in the module: log-normal differences around zero, of skewness 6."""
-    x = np.exp(np.random.default_rng(3).standard_normal((RUNS, MOST))) - math.exp(0.5)
-    assert 0.05 < ever_decided(x, sequential=True)[0] < 0.13
-
-
 # ---------------------------------------------------------------- Holm
-def test_holm_by_hand() -> None:
-    """.005, .011, .02, .04: 4 * .005 = .02; 3 * .011 = .033; 2 * .02 = .04; .04."""
-    corrected = holm({"b": 0.011, "a": 0.005, "d": 0.04, "c": 0.02})
-    assert corrected == pytest.approx({"a": 0.02, "b": 0.033, "c": 0.04, "d": 0.04})
-
-
-@given(st.dictionaries(st.sampled_from("abcdef"), st.floats(0.0, 1.0), max_size=6))
-def test_holm_raises_each_value_keeps_their_order_and_starts_from_bonferroni(p: dict[str, float]) -> None:
-    corrected = holm(p)
-    assert corrected.keys() == p.keys()
-    assert all(p[name] <= corrected[name] for name in p)
-    assert all(corrected[a] <= corrected[b] for a in p for b in p if p[a] < p[b])
-    smallest = min(p, key=lambda name: p[name], default=None)
-    assert smallest is None or corrected[smallest] == min(1.0, len(p) * p[smallest])
-
-
-def test_student_s_p_value_by_hand() -> None:
-    """Differences 1, 2, 3: t = 2 / (1 / sqrt(3)) = 3.4641, 2 degrees of freedom: p = 1 - t / sqrt(2 + t^2) = .0742."""
-    assert stats.p_value([1.0, 2.0, 3.0]) == pytest.approx(1.0 - 3.4641016 / math.sqrt(14.0))
-    assert stats.p_value([0.0, 0.0]) == 1.0
-    assert stats.p_value([1.0, 1.0]) is None
 
 
 # ---------------------------------------------------------------- runs
@@ -320,27 +248,6 @@ def test_a_killed_run_goes_on_to_the_same_seeds_and_bits(
     assert content(folder) == content(decided)
 
 
-def test_a_run_that_nothing_decides_ends_at_the_most(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    alike = TWO.replace("0.0001", "0.09")
-    rule = "seeds={ until = 0.0001, most = 3, least = 2, first = 4 }"
-    summary = loop.start(tiny("rounds=1", rule, methods=alike), tmp_path / "run").summary
-    assert summary["seeds"] == [4, 5, 6]
-
-
-def test_equal_methods_are_decided_by_width(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    same = '[[methods]]\nname = "fedavg"\n[[methods]]\nname = "fedprox"\nmu = 0.0\n'
-    rule = 'seeds={ until = 0.5, least = 2, metric = "last_fifth" }'
-    summary = loop.start(tiny("rounds=1", rule, methods=same), tmp_path / "run").summary
-    assert summary["seeds"] == [0, 1]
-
-
-def test_simulate_takes_the_rule_as_a_value_and_as_a_table() -> None:
-    methods = {"FedAvg": us.FedAvg(), "FedProx": us.FedProx(mu=0.0)}
-    for seeds in (UntilDecided(0.5, least=2), {"until": 0.5, "least": 2}):
-        history = us.simulate(methods, rounds=1, seeds=seeds, evaluate=("global",), progress=False)
-        assert history.summary["seeds"] == [0, 1]
-
-
 # ---------------------------------------------------------------- settings
 def test_the_rule_is_written_in_the_place_of_seeds_and_read_back(until: Experiment) -> None:
     table = config.resolved(until)
@@ -368,8 +275,3 @@ def test_a_bad_rule_is_refused_in_one_sentence(
     with pytest.raises(ConfigError, match=text) as caught:
         tiny(f"seeds={rule}", methods=methods)
     assert "\n" not in str(caught.value)
-
-
-def test_the_rule_has_no_name_of_its_own_in_a_file(tiny: Callable[..., Experiment]) -> None:
-    with pytest.raises(ConfigError, match="unknown key until"):
-        tiny("until={ until = 0.5 }", methods=TWO)

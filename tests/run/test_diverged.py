@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 from records import rewrite
-from typer.testing import CliRunner
 
 import unskew
-from unskew.cli.app import app
-from unskew.decide import sweep
-from unskew.decide.sweep import PointResult
 from unskew.errors import DivergedError, RunError
-from unskew.experiment.config import Experiment, load, to_toml
+from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
-from unskew.report import read, results, tables, write_report
+from unskew.report import read
 from unskew.run import loop
 from unskew.run.callbacks import NoCallback
 
@@ -102,81 +98,13 @@ def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     assert [note for note in notes if note.startswith("hot, seed 1: round 2: ")]
 
 
-def test_a_run_read_before_its_end_has_no_result_of_what_diverged(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "run")
-    (tmp_path / "run" / "summary.json").unlink()
-    so_far = unskew.load_run(tmp_path / "run", unfinished=True)
-    assert so_far.diverged == list(rows(folder, "diverged"))
-    assert so_far.value("hot") == unskew.load_run(folder).value("hot")
-    assert "This run has not finished" in str(so_far)
-    assert "(1 of 2 seeds)" in str(so_far)
-
-
-def test_tables_say_under_how_many_seeds_there_is_a_result(folder: Path) -> None:
-    record = read(folder)
-    assert tables.diverged(record) == (
-        "hot diverged under 1 of 2 seeds (seed 1 in round 2): its results are of the others alone.",
-        "hopeless diverged under 2 of 2 seeds (seed 0 in round 1, seed 1 in round 1): it has no results.",
-    )
-    table = results.headline(record, ["seeds", "round", "global"])
-    assert [row.cells[0] for row in table.entries] == ["2", "1 of 2", "0 of 2"]
-    assert table.entries[1].cells[2].endswith("(1 of 2 seeds)")
-    assert table.entries[2].cells == ("0 of 2", "–", "–")
-    assert table.data["seeds"] == [2, 1, 0]
-    assert tables.leader(record) != "hot"
-
-
-def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None:
-    page = write_report(folder, tmp_path / "r.html").read_text()
-    assert "hot diverged under 1 of 2 seeds" in page
-    assert "hot (1 of 2 seeds)" in page  # in the text of a picture: a line of one seed is no mean
-    history = unskew.load_run(folder)
-    assert history.methods == ("fedavg", "hot", "hopeless")
-    assert "hot diverged under 1 of 2 seeds (seed 1 in round 2)" in " ".join(str(history).split())
-    assert [t for t, _ in history.curve("hot")] == [0, 1, 2]
-    assert history.value("hot") == history.value("hot", seed=0)
-    with pytest.raises(KeyError, match="hopeless is not known, since it diverged: hopeless, seed 0: "):
-        history.value("hopeless")
-    with pytest.raises(KeyError, match="hot is not known, since it diverged"):
-        history.value("hot", seed=1)
-    assert history.client_values("hot", seed=0)
-    with pytest.raises(KeyError, match="hot is not known, since it diverged"):
-        history.client_values("hot", seed=1)
-
-
-def test_the_command_shows_the_results_and_ends_with_exit_code_1(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "run")
-    shown = CliRunner().invoke(app, ["resume", str(tmp_path / "run"), "--json"])
-    assert shown.exit_code == 1
-    assert [row["method"] for row in json.loads(shown.stdout)["diverged"]] == ["hopeless", "hot", "hopeless"]
-    assert "hot diverged under 1 of 2 seeds" in shown.stderr
-    other = shutil.copytree(folder, tmp_path / "other")
-    compared = CliRunner().invoke(app, ["show", str(tmp_path / "run"), str(other)])
-    assert compared.exit_code == 0
-    assert "other/hot diverged under 1 of 2 seeds" in " ".join(compared.stdout.split())
-
-
-def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = [PointResult("001-mu=1", "done", folder)]
-    monkeypatch.setattr(sweep, "run", lambda *_: results)
-    text = to_toml(load(folder / "config.toml")) + '\n[sweep]\ngrid = { "methods.1.mu" = [1] }\n'
-    (tmp_path / "s.toml").write_text(text)
-    shown = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--json"])
-    assert shown.exit_code == 1
-    (point,) = json.loads(shown.stdout)["points"]
-    assert [row["method"] for row in point["diverged"]] == ["hopeless", "hot", "hopeless"]
-    assert "diverged: 001-mu=1: hot, seed 1: round 2: global.loss became inf" in shown.stderr
-    told = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")])
-    assert any(line.split()[:2] == ["001-mu=1/hopeless", "–"] for line in told.stdout.splitlines())
-
-
 def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, tmp_path: Path) -> None:
     other = shutil.copytree(folder, tmp_path / "run")
     lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
     rewrite(other, failures=lost)
     assert [(row.method, row.seed) for row in read(other).failures] == [("hot", 0)]
+    series = {(method, seed) for method, seed, name in read(other).series if name == "global.accuracy"}
+    assert series == {("fedavg", 0), ("fedavg", 1), ("hot", 0)}
 
 
 def test_seeds_are_not_added_for_a_method_that_diverges_under_all(
@@ -203,28 +131,6 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
     assert so_far.summary["rows"] == []
     assert so_far.doubts[0] == "This run has no results: every method diverged under every seed."
     assert "fedavg diverged under 2 of 2 seeds" in " ".join(str(so_far).split())
-
-
-@pytest.mark.parametrize("out", [None, "run"])
-def test_simulate_keeps_the_other_seeds_of_its_only_method(
-    out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop._Loop, "one_round", hot)
-    history = unskew.simulate(
-        {"hot": unskew.FedAvg()}, data="digits", rounds=2, seeds=(0, 1), split=unskew.IID(num_clients=3),
-        progress=False, out=out and tmp_path / out,
-    )  # fmt: skip
-    assert [(row["method"], row["seed"]) for row in history.diverged] == [("hot", 1)]
-    assert "(1 of 2 seeds)" in str(history)
-
-
-def test_simulate_refuses_a_run_of_which_no_training_is_left_and_no_other() -> None:
-    data = {"data": "digits", "rounds": 1, "progress": False, "split": unskew.IID(num_clients=3)}
-    hopeless = {"hot": unskew.FedAvg(local=unskew.SgdConfig(lr=1e30))}
-    with pytest.raises(DivergedError, match=r"^hot, seed 0: "):
-        unskew.simulate(hopeless, **data)
-    history = unskew.simulate({"cold": unskew.FedAvg(), **hopeless}, **data)
-    assert [row["method"] for row in history.diverged] == ["hot"]
 
 
 @pytest.mark.network

@@ -14,7 +14,6 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.independent import Independent
 from unskew.data import checked
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
-from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -210,18 +209,6 @@ def test_parts_that_are_averaged_together_have_the_bits_of_parts_averaged_alone(
     assert evaluation._segments((correct, loss), np.array(sizes)).tolist() == alone
 
 
-def test_clients_that_share_model_and_data_are_averaged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred thousand clients of one model on one test set once took as many means."""
-    means: list[int] = []
-    score = evaluation._score
-    monkeypatch.setattr(evaluation, "_score", lambda task, columns: means.append(1) or score(task, columns))
-    scores = (torch.tensor([True, False]), torch.ones(2))
-    by_client = evaluation._on_all_rows(TASK, {("global", 0): scores}, "global", {0: np.arange(50)})
-    assert by_client.clients.tolist() == list(range(50))
-    assert [set(column.tolist()) for column in (*by_client.values.T, by_client.n)] == [{0.5}, {1.0}, {2}]
-    assert len(means) == 1
-
-
 # ---------------------------------------------------------------- who is evaluated
 def clients_of(folder: Path, method: str, round: int) -> set[int]:
     return {
@@ -277,9 +264,3 @@ def test_the_cohort_of_an_early_end_survives_a_crash(
         with pytest.raises(ZeroDivisionError):
             loop.start(experiment, tmp_path / "run")
     assert loop.resume(tmp_path / "run").summary["fingerprint"] == whole.summary["fingerprint"]
-
-
-@pytest.mark.parametrize("value", ["'some'", "2.5", "true"])
-def test_evaluated_clients_that_are_no_number_are_refused(value: str, tiny: Callable[..., Experiment]) -> None:
-    with pytest.raises(ConfigError, match=r"evaluate_clients must be an integer or 'cohort' or 'all', got "):
-        tiny(f"evaluate_clients={value}")

@@ -8,19 +8,15 @@ from typing import Any
 
 import numpy as np
 import pandas
-import polars
 import pytest
 import safetensors
 import safetensors.torch
-import torch
 
 import unskew as us
 from unskew.data.own import dataset
 from unskew.data.saved import save
 from unskew.data.sources import load
 from unskew.errors import DataError, RunError
-from unskew.experiment import config
-from unskew.run import setup
 from unskew.run.models import card_of
 
 N = 60
@@ -62,52 +58,6 @@ def test_predictions_have_the_type_of_the_target(form: str) -> None:
     assert likely == answers
 
 
-def test_arrays_and_polars_frames_have_labels_of_their_type_too() -> None:
-    x = AGE[:, None].astype(np.float32)
-    forms: tuple[tuple[Any, type], ...] = (
-        (OLD, bool),
-        (torch.tensor(OLD), bool),
-        (OLD.tolist(), bool),
-        (OLD.astype(np.uint8), int),
-        (OLD.astype(int).tolist(), int),
-    )
-    for y, kind in forms:
-        answers = us.predict(trained((x, y), split=us.IID(2)).model("fedavg"), x)
-        assert set(map(type, answers)) == {kind}
-        assert np.mean([a == bool(b) for a, b in zip(answers, y, strict=True)]) > 0.8
-    frame = polars.DataFrame({"age": AGE, "y": OLD})
-    assert set(map(type, us.predict(trained(frame, target="y", split=us.IID(2)).model("fedavg"), frame))) == {bool}
-
-
-def test_names_of_classes_are_answered_where_labels_are_their_numbers() -> None:
-    x, y = AGE[:, None].astype(np.float32), OLD.astype(np.int64)
-    data = dataset((x, y), classes=("young", "old"))
-    assert (data.label_type, data.outputs) == ("text", ("young", "old"))
-
-
-@pytest.mark.parametrize(
-    ("sites", "declared", "classes", "label_type"),
-    [
-        ((("007", "1"), ("1", "007")), None, ("007", "1"), "text"),
-        ((("True", "False"), ("False", "True")), ["False", "True", "unknown"], ("False", "True", "unknown"), "text"),
-        ((("0", "1"), ("1", "0")), ["0", "1", "9" * 20], ("0", "1", "9" * 20), "text"),
-    ],
-)
-def test_zeros_before_a_label_tell_something_and_declared_classes_may_be_others(
-    sites: Any, declared: list[str] | None, classes: tuple[str, ...], label_type: str, tmp_path: Path
-) -> None:
-    (tmp_path / "sites").mkdir()
-    for i, labels in enumerate(sites):
-        pandas.DataFrame({"x": np.arange(20.0), "y": [*labels] * 10}).to_csv(
-            tmp_path / "sites" / f"{i}.csv", index=False
-        )
-    options = {"target": "y", **({"classes": declared} if declared else {})}
-    task = {"data": f"csv:{tmp_path / 'sites'}", "model": "logistic", "data_options": options}
-    experiment = config.parse({"rounds": 1, "method": {"name": "fedavg"}, "task": task})
-    data = setup.prepare(experiment).dataset
-    assert (data.classes, data.label_type) == (classes, label_type)
-
-
 @pytest.mark.parametrize("whole", [True, False], ids=["a file", "a file for each site"])
 @pytest.mark.parametrize(
     ("no", "yes", "answers"),
@@ -147,23 +97,6 @@ def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
         load("run:odd.npz", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("key", "change", "said"),
-    [
-        ("rows", lambda rows: rows.astype(str), "rows must hold numbers, and is of type <U"),
-        ("rows", lambda rows: rows - 1, "rows must be 0 or more"),
-        ("y_train", lambda labels: labels.astype(str), "y_train must hold numbers"),
-    ],
-)
-def test_a_runs_own_data_that_are_damaged_are_refused(key: str, change: Any, said: str, tmp_path: Path) -> None:
-    save(dataset(TABLE.assign(y=np.where(OLD, 7, -3)), target="y", client="site"), tmp_path / "data.npz")
-    with np.load(tmp_path / "data.npz") as arrays:
-        content = {name: arrays[name] for name in arrays.files}
-    np.savez(tmp_path / "odd.npz", **{**content, key: change(content[key])})
-    with pytest.raises(DataError, match=said):
-        load("run:odd.npz", tmp_path)
-
-
 def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refused(tmp_path: Path) -> None:
     table = TABLE.assign(y=OLD.astype(int))
     history = trained(table, target="y", client="site", out=tmp_path / "r")
@@ -193,15 +126,3 @@ def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refu
     older = us.load_model(tmp_path / "old")
     assert set(us.predict(older, table)) == {"0", "1"}
     assert replace(card_of(older).task, label_type="integer") == card_of(history.model("fedavg")).task
-
-
-@pytest.mark.parametrize("in_file", [False, True], ids=["a DataFrame", "a file"])
-def test_a_target_in_a_list_of_one_is_that_target_and_one_named_twice_is_refused(in_file: bool, tmp_path: Path) -> None:
-    table = TABLE.assign(y=np.where(OLD, "007", "100"))
-    table.to_csv(tmp_path / "t.csv", index=False)
-    data: Any = tmp_path / "t.csv" if in_file else table
-    assert set(us.predict(trained(data, target=["y"], client="site").model("fedavg"), data)) == {"007", "100"}
-    with pytest.raises(DataError, match="column 'y' is named twice, as target and as target; name every column once"):
-        trained(data, target=["y", "y"], client="site", task="multi_label")
-    with pytest.raises(DataError, match=r"target must name the column of the labels|target names no column"):
-        trained(data, target=[], client="site")

@@ -2,18 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import unskew as us
-from unskew.record.reader import read
-from unskew.report import tables
-from unskew.run.metrics import Metric, reduce_clients, sample_std, summarise, with_spread
+from unskew.run.metrics import Metric, reduce_clients, summarise
 from unskew.tasks.measure import ACCURACY, Measure
 
 
@@ -48,29 +41,6 @@ def test_a_tenth_is_rounded_up(clients: int, worst: int) -> None:
     """Accuracies 0, 1, 2, ...: the mean of the lowest w is (w - 1) / 2."""
     found = by_name(reduce_clients("accuracy", [float(c) for c in range(clients)], [1.0] * clients, True))
     assert found["accuracy.worst_decile"] == (worst - 1) / 2
-
-
-def test_nobody_has_no_mean() -> None:
-    assert reduce_clients("personal.accuracy", [], [], True) == []
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1, 500)), min_size=1, max_size=40))
-def test_the_worst_tenth_is_never_better_than_the_mean(clients: list[tuple[float, float]]) -> None:
-    values, examples = zip(*clients, strict=True)
-    accuracy, loss = (
-        by_name(reduce_clients(name, values, examples, higher))
-        for name, higher in (("accuracy", True), ("loss", False))
-    )
-    assert accuracy["accuracy.worst_decile"] <= accuracy["accuracy.mean"] + 1e-12
-    assert loss["loss.worst_decile"] >= loss["loss.mean"] - 1e-12
-    low, high = min(values), max(values)
-    assert low - 1e-12 <= accuracy["accuracy.weighted"] <= high + 1e-12
-
-
-def test_a_spread_over_seeds_is_the_samples() -> None:
-    """1, 2, 3: squares of deviations 1 + 0 + 1 over n - 1 = 2."""
-    assert sample_std([1.0, 2.0, 3.0]) == 1.0
-    assert sample_std([4.0]) is None
 
 
 # ---------------------------------------------------------------- the table
@@ -168,42 +138,3 @@ def test_a_round_in_which_a_metric_is_not_defined_is_no_round_before_it() -> Non
     assert found["global.auroc.minus_fedavg"] == (pytest.approx([0.3]), 2)
     assert found["global.auroc.mean_last_2.minus_fedavg"] == (pytest.approx([0.1, 0.25]), 1)
     assert found["global.loss"] == ([1.0, 1.0, 1.0], 0)
-
-
-def test_a_value_of_an_earlier_round_is_nowhere_shown_as_the_last(tmp_path: Path) -> None:
-    """Of the model before training a metric is .25, of a trained one it is not defined."""
-
-    def early(outputs: Any, y: Any) -> float:
-        return 0.25 if (outputs.argmax(1) == y).mean() < 0.5 else float("nan")
-
-    rng = np.random.default_rng(0)
-    y = np.arange(200) % 4
-    x = (np.eye(4)[y] + 0.01 * rng.normal(size=(200, 4))).astype(np.float32)
-    history = us.simulate(
-        {"FedAvg": us.FedAvg(), "again": us.FedAvg()}, data=(x, y),
-        split=us.IID(2), rounds=6, evaluate=["global", early], out=tmp_path / "run", progress=False,
-    )  # fmt: skip
-    assert dict(history.curve("FedAvg", "global.early"))[0] == 0.25
-    with pytest.raises(KeyError):
-        history.value("FedAvg", "global.early")
-    record = read(tmp_path / "run")
-    assert tables.results(record, "FedAvg", (0,), "global.early") is None
-    assert tables.paired(record, "global.early", "FedAvg") == ()
-    assert "25.0" not in str(history)
-
-
-def test_single_clients_stay_out_of_the_table() -> None:
-    rows = [
-        row("m", 0, 1, "personal.accuracy.mean", 0.5),
-        *(row("m", 0, 1, "personal.accuracy", 0.5, client=c) for c in range(3)),
-    ]
-    metrics = {r["metric"] for r in summarise(rows, ["m"], [0], "s", 5, None, ACCURACY)}
-    assert "personal.accuracy" not in metrics
-    assert "personal.accuracy.mean.best" in metrics
-
-
-def test_a_result_of_a_table_may_have_no_deviation() -> None:
-    row = {"mean": 0.5, "seeds": [0.5]}
-    assert with_spread(row, ACCURACY, unit=True) == with_spread({**row, "std": None}, ACCURACY, unit=True) == "50.0 %"
-    assert with_spread({**row, "std": 0.1, "undefined": 1}, ACCURACY) == "50.0 ± 10.0 (1 of 2 seeds)"
-    assert with_spread(None, ACCURACY) == "–"

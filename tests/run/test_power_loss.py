@@ -164,35 +164,3 @@ def test_whatever_step_of_a_write_fails_the_older_one_or_the_new_one_is_there(
         failures += 1
     assert failures >= 4
     assert not list(folder.rglob("*.tmp"))
-
-
-@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("writing", [save, replace])
-def test_whatever_allocation_of_a_write_fails_the_older_one_or_the_new_one_is_there(
-    writing: Callable[[Path], None], every: int, folder: Path
-) -> None:
-    """CPython's own hook lets one allocation fail, each in turn; in a child, so that nothing else meets it."""
-    memory = pytest.importorskip("_testcapi", reason="this Python was built without its test module")
-    child = os.fork()
-    if not child:
-        failures = 0
-        try:
-            writing(folder)  # what is imported or kept for later is no part of it
-            for i in range(0, 100_000, every):
-                (folder / "summary.json").write_text("old")
-                memory.set_nomemory(i, i + 1)
-                try:
-                    writing(folder)
-                except Exception:  # a MemoryError, or whatever a library makes of it
-                    memory.remove_mem_hooks()
-                    failures, last = failures + 1, i
-                finally:
-                    memory.remove_mem_hooks()
-                if (folder / "summary.json").read_text() not in ("old", "new" * 1000) or whole(folder) not in (1, 2):
-                    os._exit(1)
-                if failures and i > last + 100:
-                    os._exit(0)  # it needs no more allocations than that
-        finally:
-            os._exit(2)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,7 +1,6 @@
 """Stopped, killed, starved of disk, tampered with: a run goes on to the same bits, or says why it does not."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -10,8 +9,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -23,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew import signals, version, wire
+from unskew import wire
 from unskew.errors import ConfigError, MemoryShortage, RunError
 from unskew.experiment.config import Experiment, load, parse, to_toml
 from unskew.local.executor import Columns, EvalJob
@@ -32,10 +29,9 @@ from unskew.local.trainer import LocalTrainer
 from unskew.record import database
 from unskew.record.logs import rows
 from unskew.record.reader import read
-from unskew.run import checkpoint, loop, models, more_seeds, unchanged
+from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import NoCallback, Progress
-from unskew.run.folder import locked
 from unskew.run.loop import Interrupted, RunResult
 from unskew.run.remarks import remarks
 
@@ -140,12 +136,6 @@ def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
 
-def test_ctrl_c_in_the_very_last_round_comes_too_late(
-    several: Experiment, straight: dict[str, Any], tmp_path: Path
-) -> None:
-    assert contents(loop.start(several, tmp_path / "run", Presses(CELLS * ROUNDS)).folder) == straight
-
-
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_request_to_terminate_is_a_polite_stop(
@@ -157,49 +147,12 @@ def test_a_request_to_terminate_is_a_polite_stop(
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
 
-def test_a_hangup_that_nohup_ignores_stays_ignored(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        loop.start(tiny("rounds=3"), tmp_path / "run", Presses(1, sign=signal.SIGHUP))
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert (tmp_path / "run/summary.json").exists()
-
-
-def test_a_later_request_to_terminate_ends_at_once(
-    several: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signals, "ECHO_S", 0.0)
-    with pytest.raises(Interrupted, match="stopped in the middle of a round"):
-        loop.start(several, tmp_path / "run", Presses(2, 2, sign=signal.SIGTERM))
-
-
 def test_a_second_ctrl_c_ends_at_once_and_can_be_resumed(
     several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(Interrupted, match="stopped in the middle of a round; continue with: unskew resume"):
         loop.start(several, tmp_path / "run", Presses(5, times=2))
     assert contents(loop.resume(tmp_path / "run").folder) == straight
-
-
-def test_a_run_stopped_at_every_round_ends_like_one_that_was_not(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    """The worst of users; also without `checkpoint_every`, as stopping saves by itself."""
-    experiment = tiny("seeds=[4, 2]", methods=SEVERAL[: SEVERAL.index('[[methods]]\nname = "scaffold"')])
-    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
-    with pytest.raises(Interrupted):
-        loop.start(experiment, tmp_path / "run", Presses(1))
-    stops = 1
-    while True:
-        try:
-            outcome = loop.resume(tmp_path / "run", Presses(1))
-        except Interrupted:
-            stops += 1
-        else:
-            break
-    assert stops == 4 * ROUNDS - 1
-    assert contents(outcome.folder) == whole
 
 
 def test_clients_that_share_a_model_share_it_after_a_resume(
@@ -230,38 +183,6 @@ def test_clients_that_share_a_model_share_it_after_a_resume(
     assert 1 < passes[-1] <= 1 + 4
 
 
-def test_a_reason_to_end_early_survives_a_stop(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    """About 22 kB a round: 60 kB are reached in round 3, whoever counted the first two rounds."""
-    experiment = tiny("rounds=6", "eval_every=2", "stop.megabytes=0.06")
-    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
-    assert whole["stopped"]["fedavg/0"].endswith("after round 3")
-    with pytest.raises(Interrupted):
-        loop.start(experiment, tmp_path / "run", Presses(2))
-    assert contents(loop.resume(tmp_path / "run").folder) == whole
-
-
-def test_a_resumed_run_shows_what_one_that_was_not_stopped_shows(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    """Between two evaluations the last one stands, whoever saw it."""
-
-    class Sees(NoCallback):
-        def __init__(self) -> None:
-            self.ticks = list[tuple[int, int, float | None, float | None, float]]()
-
-        def progress(self, progress: Progress) -> None:
-            self.ticks.append((progress.round, progress.evaluated, progress.value, progress.loss, progress.megabytes))
-
-    experiment = tiny("rounds=5", "eval_every=2")
-    whole, rest = Sees(), Sees()
-    loop.start(experiment, tmp_path / "whole", whole)
-    with pytest.raises(Interrupted):
-        loop.start(experiment, tmp_path / "run", Presses(2))
-    loop.resume(tmp_path / "run", rest)
-    assert rest.ticks == whole.ticks[2:]
-    assert [evaluated for _, evaluated, *_ in whole.ticks] == [0, 2, 2, 4, 5]
-
-
 def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     loop.start(tiny("rounds=1"), tmp_path / "run")
@@ -280,83 +201,7 @@ def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
 
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from unskew.local.trainer import LocalTrainer
-from unskew.experiment import config
-from unskew.run import cell, loop
-
-def counted(number, sign, fit, done):
-    def wrapped(self, *args):
-        done[0] += 1
-        if done[0] == number:
-            os.kill(os.getpid(), getattr(signal, sign))
-        return fit(self, *args)
-    return wrapped
-
-def child(folder, toml, number, sign):
-    LocalTrainer.fit = counted(number, sign, LocalTrainer.fit, [0])
-    cell.SAVE_AFTER_S = 0.05
-    try:
-        loop.start(config.load(Path(toml)), Path(folder))
-    except loop.Interrupted as error:
-        Path(folder).with_suffix(".said").write_text(str(error))
-        os._exit(7)
-    os._exit(0)
-
-children = []
-for case in json.loads(sys.argv[1]):  # PyTorch is imported once and has not started a thread yet
-    pid = os.fork()
-    if pid == 0:
-        child(*case)
-    children.append(pid)
-print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]))
-"""
-
-
-def test_a_killed_process_leaves_a_run_that_can_be_resumed(
-    several: Experiment, straight: dict[str, Any], tmp_path: Path
-) -> None:
-    """SIGKILL with a checkpoint after every round and with one after some time; SIGINT is a polite request."""
-    (tmp_path / "every.toml").write_text(to_toml(several))
-    (tmp_path / "timed.toml").write_text(to_toml(several).replace("checkpoint_every = 1", "checkpoint_every = 0"))
-    cases = {"every": (40, "SIGKILL"), "timed": (70, "SIGKILL"), "asked": (20, "SIGINT")}
-    toml = {name: tmp_path / f"{'timed' if name == 'timed' else 'every'}.toml" for name in cases}
-    told = [[str(tmp_path / name), str(toml[name]), number, sign] for name, (number, sign) in cases.items()]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(told)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=Path(__file__).parents[2],
-        check=True,
-    )
-    assert json.loads(done.stdout) == [-signal.SIGKILL, -signal.SIGKILL, 7]
-    assert (tmp_path / "asked.said").read_text().startswith("stopped by request after round ")
-    for name in cases:
-        assert not (tmp_path / name / "summary.json").exists()
-        found = contents(loop.resume(tmp_path / name).folder)
-        if name == "timed":  # the one setting that differs is no part of the fingerprint
-            found["config.toml"] = found["config.toml"].replace(b"checkpoint_every = 0", b"checkpoint_every = 1")
-        assert found == straight
-
-
 # ---------------------------------------------------------------- checkpoints
-def test_one_checkpoint_is_kept_and_never_more_than_two_exist(
-    several: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    remove = checkpoint.remove
-
-    def counted(path: Path) -> None:
-        seen.append(len(list(path.parent.iterdir())))
-        remove(path)
-
-    monkeypatch.setattr(checkpoint, "remove", counted)
-    loop.start(several, tmp_path / "run")
-    assert max(seen) == 2
-    assert len(list((tmp_path / "run" / "checkpoint").iterdir())) == 1
 
 
 @pytest.fixture
@@ -479,52 +324,25 @@ def test_a_run_is_not_resumed_twice_at_once(tiny: Callable[..., Experiment], tmp
     assert refused == 2 * [f"{tmp_path / 'run'} is in use by another process; wait for it or stop it"]
 
 
-def test_a_lock_ends_with_its_holder(stopped: Path, unstopped: dict[str, Any]) -> None:
-    with locked(stopped), pytest.raises(RunError, match="is in use by another process"):
-        loop.resume(stopped)
-    assert contents(loop.resume(stopped).folder) == unstopped
-
-
-def test_a_file_system_without_locks_is_not_taken_for_another_process(
-    stopped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def without(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", without)
-    with pytest.raises(
-        RunError, match=r"\.lock cannot be locked \(No locks available\); use a folder on a file system"
-    ):
-        loop.resume(stopped)
-
-
 def test_a_run_over_a_network_is_not_gone_on_with_in_one_process(stopped: Path, tmp_path: Path) -> None:
     card = json.loads((stopped / "run.json").read_text())
-    local, server = tmp_path / "out" / "deploy" / "server", tmp_path / "server"
-    for folder in (local, server):
-        folder.mkdir(parents=True)
-        (folder / "server.toml").touch()
-        run = shutil.copytree(stopped, folder / "run")
-        (run / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
-    for folder, command in (
-        (server / "run", f"unskew deploy server {server}, and"),
-        (local / "run", f"--local K --out {tmp_path / 'out'}, and"),
-        (tmp_path / "out", f"--local K --out {tmp_path / 'out'}, and"),
-    ):
-        with pytest.raises(RunError, match=f"only its server and clients can continue; .*{re.escape(command)}"):
+    (tmp_path / "out" / "deploy" / "server").mkdir(parents=True)
+    (stopped / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
+    for folder in (stopped, tmp_path / "out"):
+        with pytest.raises(RunError, match=r"only its server and clients can continue; .*unskew deploy server"):
             loop.resume(folder, force=True)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"there is no folder .*nothing; .* give the command that began it again"):
+    with pytest.raises(RunError, match=r"there is no folder .*nothing; give the command that began its run again"):
         loop.resume(tmp_path / "nothing")
     with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         loop.resume(tmp_path)
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(RunError, match=r"run\.json holds no JSON object"):
+    with pytest.raises(RunError, match=r"run\.json: .*; the file is corrupt"):
         loop.resume(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"cannot read .*run\.json"):
+    with pytest.raises(RunError, match=r"run\.json: .*; the file is corrupt"):
         loop.resume(tmp_path)
 
 
@@ -557,28 +375,11 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_othe
     np.savez(tmp_path / "other.npz", x_train=x + 1, y_train=y)
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("2.npz", "other.npz"))
-    with pytest.raises(RunError, match="data or split are not those the run began with"):
+    with pytest.raises(RunError, match=r"the data set of .*, or its split, was changed since the run began"):
         loop.resume(run)
     (run / "config.toml").write_text(text)
     assert loop.resume(run).summary["fingerprint"] == whole
     assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
-
-
-def test_another_build_of_the_same_version_goes_on_and_is_noted(
-    stopped: Path, unstopped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = version.build()
-    monkeypatch.setattr(version, "build", lambda: "0123456789ab")
-    assert contents(loop.resume(stopped).folder)["fingerprint"] == unstopped["fingerprint"]
-    (row,) = rows(stopped, "resumed")
-    assert row["changed"] == [f"build {build} -> 0123456789ab"]
-
-
-def test_half_precision_is_another_experiment(stopped: Path) -> None:
-    config_file = stopped / "config.toml"
-    config_file.write_text(config_file.read_text().replace('precision = "float32"', 'precision = "bfloat16"'))
-    with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
-        loop.resume(stopped)
 
 
 def test_a_personal_part_that_the_network_does_not_have_is_remarked_on(tiny: Callable[..., Experiment]) -> None:
@@ -589,37 +390,11 @@ def test_a_personal_part_that_the_network_does_not_have_is_remarked_on(tiny: Cal
         experiment = replace(experiment, task=replace(experiment.task, **task))
         return list(remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
 
-    (fedbn,) = said('name = "fedbn"')
-    assert fedbn == (
-        "fedbn: personal = ['norm'] selects no tensor of the network (it has no normalisation layer), so nothing stays "
-        "with a client: it trains as if that were left out"
-    )
-    (wrapped,) = said('name = "fedbn"\nwith = ["clip_norm"]')
-    assert "personal = ['norm'] selects no tensor" in wrapped
-    (some,) = said('name = "hcct"\npersonal = ["head", "buffers"]')
-    assert "personal = ['buffers'] selects no tensor of the network, so what else it names stays with a client" in some
+    for wrapper in ("", '\nwith = ["clip_norm"]'):
+        (fedbn,) = said(f'name = "fedbn"{wrapper}')
+        assert "personal = ['norm'] selects no tensor of the network (it has no normalisation layer)" in fedbn
     assert said('name = "fedper"') == said('name = "fedavg"') == []
     assert said('name = "fedbn"', model="cnn_small", model_options={"norm": "batch"}) == []
-
-
-def test_a_method_whose_clients_remember_is_told_what_changes_on_the_server(tiny: Callable[..., Experiment]) -> None:
-    def said(method: str, *wrappers: str) -> list[str]:
-        text = f'[[methods]]\nname = "{method}"\nwith = {json.dumps(wrappers)}\n'
-        experiment = tiny(methods=text)
-        return list(remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
-
-    assert said("scaffold", "clip_norm", "quantise") == said("fedavg", "norm_bound") == []
-    for inner in ((), ("clip_norm",)):
-        (remark,) = said("scaffold", *inner, "norm_bound")
-        assert "its clients remember what they sent, and NormBound changes that on the server" in remark
-
-
-def test_what_changes_no_number_may_be_changed(stopped: Path, unstopped: dict[str, Any]) -> None:
-    config_file = stopped / "config.toml"
-    config_file.write_text(config_file.read_text().replace("checkpoint_every = 1", "checkpoint_every = 2"))
-    assert load(config_file).runtime.checkpoint_every == 2
-    found = contents(loop.resume(stopped).folder)
-    assert found["fingerprint"] == unstopped["fingerprint"]
 
 
 def test_other_surroundings_are_refused_unless_forced(
@@ -670,70 +445,19 @@ def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alon
     assert row["changed"] == ["executor sequential -> workers", "runtime.workers=1"]
 
 
-@pytest.mark.parametrize(
-    ("options", "known"), [({}, "ray"), ({"num_gpus": 0.5}, "ray (num_gpus=0.5)"), ({"mixed": True}, "ray (mixed=1)")]
-)
-def test_ray_has_the_bits_of_one_process_only_on_processors_of_one_kind(
-    options: dict[str, Any], known: str, stopped: Path
-) -> None:
-    begun = load(stopped / "config.toml")
-    setup = replace(run_setup.prepare(begun), executor="ray")  # no Ray is started
-    experiment = replace(begun, runtime=replace(begun.runtime, executor="ray", executor_options=options))
-    assert run_setup.environment(experiment, setup)["executor"] == known
-    if options:
-        with pytest.raises(RunError, match=r"another environment \(executor sequential -> ray \((num_gpus|mixed)="):
-            unchanged.require_same_environment(stopped, experiment, setup, force=False)
-    assert unchanged.require_same_environment(stopped, experiment, setup, bool(options)) == [
-        f"executor sequential -> {known}"
-    ]
-
-
-def test_each_change_of_where_a_run_goes_on_is_recorded_and_a_finished_one_keeps_its_settings(
-    several: Experiment, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
+def test_data_are_found_where_the_run_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another folder, and when both were moved together."""
+    home = tmp_path / "home"
+    (home / "elsewhere").mkdir(parents=True)
+    np.savez(home / "d.npz", x_train=np.random.default_rng(0).random((60, 4), np.float32), y_train=np.arange(60) % 2)
+    split = {"name": "iid", "num_clients": 2}
+    task = {"data": "npz:d.npz", "model": "logistic"}
+    monkeypatch.chdir(home)
+    experiment = parse({"rounds": 2, "task": task, "split": split, "method": "fedavg"})
     with pytest.raises(Interrupted):
-        loop.start(several, folder, Presses(1))
-    for settings in (["runtime.workers=1"], ["runtime.workers=1"], [], ["runtime.workers=2"]):
-        with pytest.raises(Interrupted):
-            loop.resume(folder, Presses(1), settings=settings)
-    changes = [row["changed"] for row in rows(folder, "resumed")]
-    assert changes == [["runtime.workers=1"], [], ["runtime.workers=2"]]
-    loop.resume(folder)
-    assert any(remark.endswith("and run from there on as it began") for remark in read(folder).remarks)
-    with pytest.raises(ConfigError, match=r"other settings of runtime alone.*got rounds=9"):
-        loop.resume(folder, settings=["rounds=9"])
-
-
-def test_data_are_found_where_the_run_was_begun(
-    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = "".join(f"{i % 7},{i % 5},{i % 2},{'ab'[i % 4 // 2]}\n" for i in range(80))
-    (tmp_path / "d.csv").write_text(f"u,v,y,site\n{rows}")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    text = """
-rounds = 2
-task = { data = "csv:d.csv", model = "logistic", data_options = { target = "y", client = "site" } }
-split = { name = "natural" }
-runtime = { executor = "sequential", threads = 1, checkpoint_every = 1 }
-[[methods]]
-name = "fedavg"
-"""
-    (tmp_path / "e.toml").write_text(text)
-    with pytest.raises(Interrupted):
-        loop.start(load(tmp_path / "e.toml"), tmp_path / "run", Presses(1))
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    shutil.copytree(tmp_path / "run", tmp_path / "again")
-    assert loop.resume(tmp_path / "run").summary["rows"]
-    (tmp_path / "moved").mkdir()
-    (tmp_path / "again").rename(tmp_path / "moved" / "run")
-    (tmp_path / "d.csv").rename(tmp_path / "moved" / "other.csv")
-    with pytest.raises(
-        RunError, match=rf"d\.csv, are neither in this folder nor in {tmp_path / 'moved'}, where .* correct"
-    ):
-        loop.resume(tmp_path / "moved" / "run")
-    (tmp_path / "moved" / "other.csv").rename(tmp_path / "moved" / "d.csv")
+        loop.start(experiment, home / "run", Presses(1))
+    home.rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved" / "elsewhere")
     assert loop.resume(tmp_path / "moved" / "run").summary["rows"]
 
 
@@ -754,14 +478,6 @@ def test_code_of_ones_own_that_changed_is_refused_unless_forced(
     with pytest.raises(RunError, match=r"code of my_own_method"):
         more_seeds.add(tmp_path / "run", tmp_path / "more", 0.5, 7, allow_code=True)
     assert loop.resume(tmp_path / "run", force=True, allow_code=True).summary["rows"]
-
-
-def test_a_finished_run_whose_settings_changed_is_refused(stopped: Path) -> None:
-    loop.resume(stopped)
-    config = stopped / "config.toml"
-    config.write_text(config.read_text().replace("rounds = 4", "rounds = 5"))
-    with pytest.raises(RunError, match=r"config\.toml was changed since the run began"):
-        loop.resume(stopped)
 
 
 CHANGES = {
@@ -790,14 +506,6 @@ def test_a_record_that_was_cut_is_refused(harm: Callable[[Path], None], stopped:
         loop.resume(stopped)
 
 
-def test_no_byte_of_a_row_can_be_changed(stopped: Path) -> None:
-    """Not by an editor of files either, past SQLite: a digit in the text of a metric's name."""
-    path = stopped / database.FILE
-    path.write_bytes(path.read_bytes().replace(b"global.accuracy", b"global.accurazy", 1))
-    with pytest.raises(RunError, match="the rows of metrics are not those that were written"):
-        loop.resume(stopped)
-
-
 @pytest.mark.parametrize("name", [".lock", "run.sqlite"])
 def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tmp_path: Path, name: str) -> None:
     """What it points at has the very content of the file it stands for, which would be changed."""
@@ -823,19 +531,13 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(target)
     before = sorted(p.name for p in stopped.iterdir())
-    with pytest.raises(RunError, match=rf"{name} is a symbolic link, which no run writes"):
+    with pytest.raises(RunError, match=rf"{name} is a symbolic link or a device, which no run writes"):
         loop.resume(stopped)
     assert {p.name: p.read_text() for p in target.iterdir()} == {
         "seed0.task.json": "mine",
         "fedavg-seed0.clients.safetensors": "mine",
     }
     assert sorted(p.name for p in stopped.iterdir()) == before
-
-
-def test_a_run_that_is_reached_by_a_link_goes_on(stopped: Path, unstopped: dict[str, Any]) -> None:
-    latest = stopped.with_name("latest")
-    latest.symlink_to(stopped)
-    assert contents(loop.resume(latest).folder) == unstopped
 
 
 def test_a_changed_partition_is_refused(stopped: Path) -> None:
@@ -914,7 +616,7 @@ def test_other_data_are_refused(key: str, stopped: Path) -> None:
     partition = json.loads((stopped / "partition.json").read_text())
     partition["seeds"]["0"][key] = "0" * 64
     (stopped / "partition.json").write_text(json.dumps(partition))
-    with pytest.raises(RunError, match="data or split are not those the run began with"):
+    with pytest.raises(RunError, match=r"the data set of .*, or its split, was changed since the run began"):
         loop.resume(stopped)
 
 
@@ -944,30 +646,6 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Exp
         f"cannot make the run folder {tmp_path / 'run'}: File too large; choose another --out, or fix this"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("limit", [60_000, 90_000])
-def test_a_record_that_finds_no_room_can_be_continued(
-    limit: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
-) -> None:
-    """The partition needs 10 kB, SCAFFOLD's memory 20 kB, the empty record 40 kB."""
-    with full(limit):
-        message = refused(lambda: loop.start(several, tmp_path / "run"))
-    assert f"cannot write {tmp_path / 'run'}/" in message
-    assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
-    assert "run.sqlite" in message or "checkpoint" in message
-    assert not leftovers(tmp_path / "run")
-    assert contents(loop.resume(tmp_path / "run").folder) == straight
-
-
-def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    """300 x 64 + 300 + 3,010 float32 = 90 kB of state; the record stays below 80 kB."""
-    experiment = tiny("rounds=2", "task.model_options.hidden=[300]", "runtime.checkpoint_every=1")
-    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
-    with full(80_000):
-        message = refused(lambda: loop.start(experiment, tmp_path / "run"))
-    assert message.startswith(f"cannot write {tmp_path / 'run' / 'checkpoint' / '1'}: File too large; ")
-    assert contents(loop.resume(tmp_path / "run").folder) == whole
 
 
 @pytest.mark.parametrize(
@@ -1002,27 +680,4 @@ def test_a_disk_that_fills_at_any_file_is_survived(
     assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
     assert not leftovers(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
-    assert contents(loop.resume(tmp_path / "run").folder) == whole
-
-
-@pytest.mark.parametrize("name", ["summary.json", "fedavg-seed0.safetensors", "state.safetensors"])
-def test_a_second_ctrl_c_while_a_file_is_written_leaves_no_half_of_it(
-    name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = tiny("rounds=2", "runtime.checkpoint_every=1")
-    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
-    fsync = os.fsync
-
-    def impatient(fd: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{fd}")
-        if "/run/" in path and path.removesuffix(".tmp").endswith(name):
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-        fsync(fd)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", impatient)
-        with pytest.raises(Interrupted):
-            loop.start(experiment, tmp_path / "run")
-    assert not leftovers(tmp_path / "run")
     assert contents(loop.resume(tmp_path / "run").folder) == whole

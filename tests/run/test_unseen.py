@@ -7,26 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-import unskew as us
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data import checked
 from unskew.data.federated import FederatedData, federate, from_manifest, to_manifest
 from unskew.data.split import Natural
 from unskew.deploy import server
-from unskew.errors import ConfigError, DataError, ProtocolError, RunError
+from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.history import load_run
 from unskew.keys import Key
-from unskew.protocol import Me, Step
-from unskew.record import reader
 from unskew.record.logs import rows
-from unskew.report import results, stats, write_report
-from unskew.report.verdict import what
+from unskew.report import stats
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.unseen import adaptation, newcomers_of, served_to
@@ -72,6 +67,19 @@ def test_a_share_is_rounded_halves_up_and_at_least_one(share: float, count: int)
     assert (fed.num_clients, fed.unseen.num_clients) == (6 - count, count)
 
 
+@pytest.mark.parametrize(
+    ("unseen", "says"),
+    [
+        (("hospitl",), "there is no client 'hospitl'"),
+        (tuple("abcdef"), "none is left"),
+        (0.99, "none is left"),
+    ],
+)
+def test_impossible_unseen_clients_are_refused(unseen: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        federate(six(), Natural(), Key(0), 0.5, unseen=unseen)
+
+
 def test_the_share_is_drawn_under_the_seed_and_other_clients_keep_their_examples() -> None:
     whole = federate(six(), Natural(), Key(3), 0.5)
     drawn = {seed: federate(six(), Natural(), Key(seed), 0.5, unseen=0.5).client_names for seed in range(8)}
@@ -88,19 +96,6 @@ def test_clients_that_the_data_mark_never_train_whatever_the_setting_says() -> N
     assert fed.unseen is not None
     assert set(fed.unseen.client_names or ()) == {"c", "e"}
     assert (federate(six(("c",)), Natural(), Key(0), 0.5).unseen or fed).client_names == ("c",)
-
-
-@pytest.mark.parametrize(
-    ("unseen", "says"),
-    [
-        (("hospitl",), "there is no client 'hospitl'"),
-        (tuple("abcdef"), "none is left"),
-        (0.99, "none is left"),
-    ],
-)
-def test_impossible_unseen_clients_are_refused(unseen: Any, says: str) -> None:
-    with pytest.raises(DataError, match=says):
-        federate(six(), Natural(), Key(0), 0.5, unseen=unseen)
 
 
 def test_a_manifest_brings_its_unseen_clients_back(tmp_path: Path) -> None:
@@ -162,28 +157,6 @@ def test_only_clients_that_trained_are_in_cohorts_ledger_and_label_counts(ran: P
     assert len(partition["unseen"]["clients"]) == 3
 
 
-def test_the_report_has_the_newcomers_with_both_intervals(ran: Path, tmp_path: Path, undrawn: None) -> None:
-    record = reader.read(ran)
-    gap = results.gap(record, "fedavg", "unseen")
-    assert gap is not None
-    assert gap.clients is not None
-    table = results.newcomers(record)
-    assert table is not None
-    assert table.entries[0].name == "fedavg"
-    assert table.entries[0].cells[5] == record.headline.interval(*gap.clients)
-    assert "Unseen clients" in write_report(record, tmp_path / "page.html").read_text()
-    assert "3 clients and 3 unseen by" in what(record)
-    assert "unseen_adapted" in results.frame(record)
-
-
-def test_a_report_without_newcomers_says_nothing_of_them(
-    tiny: Callable[..., Experiment], tmp_path: Path, undrawn: None
-) -> None:
-    loop.start(tiny("rounds=1"), tmp_path / "run")
-    assert "Unseen clients" not in write_report(tmp_path / "run").read_text()
-    assert not any("unseen" in row["name"] for row in rows(tmp_path / "run", "metrics"))
-
-
 def test_welch_over_two_seeds_averages_the_differences() -> None:
     """Seeds with differences .25 and .15: mean .2.  Variances over n: .005/2 + .02/2 and .02/2 + .005/2, .0125 each.
 
@@ -200,10 +173,6 @@ def test_more_seeds_of_the_same_clients_are_not_more_clients() -> None:
     pair = ((0.9, 0.85, 0.8, 0.88), (0.8, 0.7))
     assert stats.welch(10 * [pair], drawn_anew=False) == pytest.approx(stats.welch([pair]))
     assert stats.welch([pair, ((0.8, 0.9), (0.5,))], drawn_anew=False) is None
-
-
-def test_there_is_no_interval_over_a_single_newcomer() -> None:
-    assert stats.welch([((0.8, 0.9), (0.5,))]) is None
 
 
 # ---------------------------------------------------------------- what a newcomer is served
@@ -292,56 +261,8 @@ def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Call
     assert (request.config.lr, request.config.batch_size) == (method.local.lr, method.local.batch_size)
 
 
-def test_a_method_may_adapt_by_a_rule_of_its_own() -> None:
-    class Own:
-        def adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]:
-            yield from ()
-            return {"epochs": torch.tensor(epochs)}
-
-    gen = adaptation(Own(), 3)(None, {}, None)  # type: ignore[arg-type]
-    with pytest.raises(StopIteration) as stop:
-        next(gen)
-    assert stop.value.value["epochs"] == 3
-
-
-def test_a_run_that_is_stopped_and_resumed_reports_the_same_newcomers(
-    tiny: Callable[..., Experiment], ran: Path, tmp_path: Path
-) -> None:
-    from unskew.run.callbacks import NoCallback, Progress
-
-    class Stopping(NoCallback):
-        def progress(self, progress: Progress) -> None:
-            if progress.round == 1:
-                raise KeyboardInterrupt
-
-    experiment = tiny("rounds=2", "unseen=0.5", "seeds=[0,1]", "split.num_clients=6", methods=METHODS)
-    with pytest.raises(loop.Interrupted):
-        loop.start(experiment, tmp_path / "run", Stopping())
-    outcome = loop.resume(tmp_path / "run")
-    assert outcome.summary["fingerprint"] == json.loads((ran / "summary.json").read_text())["fingerprint"]
-
-
 def test_a_deployment_refuses_unseen_clients(tmp_path: Path, tiny: Callable[..., Experiment]) -> None:
     (tmp_path / "experiment.toml").write_text(config.to_toml(tiny("unseen=0.5")))
     (tmp_path / "server.toml").write_text("min_clients = 1\n")
     with pytest.raises(ConfigError, match="do not register it"):
         server.serve(None, tmp_path)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_client_that_came_later_is_told_what_to_take_for_its_model(named: bool) -> None:
-    rng = np.random.default_rng(0)
-    sites = {site: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for site in "abc"}
-    data = sites if named else tuple(np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
-    split = {} if named else {"split": us.IID(3)}
-    history = us.simulate(
-        {"FedAvg": us.FedAvg(), "FedPer": us.FedPer()}, data=data, rounds=1, model="mlp", progress=False,
-        unseen=us.Unseen(clients=("c",) if named else 0.34), **split,
-    )  # fmt: skip
-    who = "c" if named else 2
-    for method in ("FedAvg", "FedPer"):
-        came = f"client {who!r} took no part in {method}, seed 0: it came when training had ended"
-        with pytest.raises(RunError, match=rf"{came} .*; take the global model, or a member's"):
-            history.model(method, client=who)
-    with pytest.raises(RunError, match="there is no client"):
-        history.model("FedAvg", client="nobody" if named else 3)

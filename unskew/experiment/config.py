@@ -39,7 +39,6 @@ from unskew.data.augment import AUGMENTS
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, FILES, brings_clients
 from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
-from unskew.data.split import TABLE as OUR_SPLITS
 from unskew.errors import ConfigError
 from unskew.files import from_toml
 from unskew.local.executor import AUTO, EXECUTORS
@@ -500,11 +499,9 @@ def method(
     with schema.errors_at(f"{place}.name", where):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
-    of_local = (
-        {f.name: f"{place}.local.{f.name}" for f in dataclasses.fields(SgdConfig)} if "local" in parameters else {}
+    values = schema.checked(
+        target, options, place, where, owner=name, elsewhere=elsewhere(place, "local" in parameters)
     )
-    elsewhere = {**_did_you_mean(of_local), **_of_the_experiment()}
-    values = schema.checked(target, options, place, where, owner=name, elsewhere=elsewhere)
     method = schema.construct(target, values, place, where)
     if lacks := missing_parts(method):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
@@ -513,32 +510,45 @@ def method(
     return NamedMethod(label or name, name, _spelled_out(fields, values), method)
 
 
+def checked_label(label: object, place: str, where: str = "") -> str:
+    """The label of a method in tables and figures: a short line that is not empty."""
+    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
+        got = schema.show(label) + schema.in_file(where)
+        raise ConfigError(f"{place} must be a line of at most {LONGEST_LABEL} characters, got {got}")
+    return label
+
+
 def missing_parts(method: object) -> list[str]:
     """Return the names of the functions that a method must have and this object lacks."""
     return [part for part in ("init", "round", "serve") if not callable(getattr(method, part, None))]
 
 
 def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings with their values, defaults included, as TOML writes them."""
+    """All settings with their values, defaults included, as TOML writes them; not a None that is the default."""
     return {
-        name: schema.NONE
-        if (value := values.get(name, default)) is None
-        else schema.with_name(plain(value), value, hint)
+        name: schema.with_name(plain(value), value, hint)
         for name, (hint, default) in parameters.items()
-        if values.get(name, default) is not None or default is not None
+        if (value := values.get(name, default)) is not None or default is not None
     }
 
 
+def settings_of(record: Any) -> dict[str, Any]:
+    """The fields of a record as a file writes them, without functions and classes, which no file holds."""
+    parameters = schema.parameters(type(record))
+    return _spelled_out(parameters, {name: getattr(record, name) for name in parameters})
+
+
 def plain(value: Any) -> Any:
-    """A value as JSON and TOML write it; a None that is the default is left out, any other None is "none"."""
+    """A value as JSON and TOML write it; numbers and arrays of NumPy and PyTorch become Python's, None the word."""
+    if value is None:
+        return schema.NONE
     if is_record(value):
-        fields = {f.name: (f.type, f.default) for f in dataclasses.fields(value)}
-        return _spelled_out(fields, {name: getattr(value, name) for name in fields})
+        return settings_of(value)
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
-    return value
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 # ---------------------------------------------------------------- reading
@@ -676,13 +686,13 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
             file = where or "FILE"
             raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew sweep {file}")
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where, _did_you_mean(_of_tables()))
+            raise schema.unknown(key, known, "", "an experiment", where, elsewhere())
     if "seed" in table:
         if "seeds" in table:
             raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.in_file(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
-    schema.build(SgdConfig, local, "local", where, elsewhere=_of_the_experiment())
+    schema.build(SgdConfig, local, "local", where, elsewhere=elsewhere("local"))
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
@@ -709,7 +719,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
     require_list_of_seeds(table.get("seeds"), where)
     skip = ("methods", "split", "until")
-    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=_of_the_experiment())
+    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=elsewhere("task"))
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
 
@@ -806,21 +816,23 @@ TABLES: dict[str, type] = {
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
 
 
-def _of_tables() -> dict[str, str]:
-    """The settings in the tables of an experiment, with their dotted paths."""
-    return {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
+def elsewhere(place: str = "", local: bool = False) -> dict[str, str]:
+    """A sentence for each setting of the experiment and of its tables, for whoever writes one in another place.
 
-
-def _did_you_mean(places: Mapping[str, str]) -> dict[str, str]:
-    return {name: f"did you mean {place}?" for name, place in places.items()}
-
-
-def _of_the_experiment() -> dict[str, str]:
-    """A sentence for each top-level setting: if written below a table's header, TOML assigns it to that table."""
-    names = (*schema.parameters(Experiment), "bounds")
-    return {
-        name: f"{name} is a setting of the experiment: write it above the first [table] of the file" for name in names
+    Below a table's header TOML assigns a setting of the experiment to that table.  `local` says that the place has a
+    table of that name in it.
+    """
+    below = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig) if local}
+    tables = {
+        f.name: f"did you mean {table}.{f.name}?"
+        for table, kind in TABLES.items()
+        for f in dataclasses.fields(kind)
+        if table != place
     }
+    above = "is a setting of the experiment: write it above the first [table] of the file"
+    names = (*schema.parameters(Experiment), "bounds")
+    of_experiment = {name: f"{name} {above}" for name in names} if place else {}
+    return {**tables, **below, **of_experiment}
 
 
 def setting_named(word: str) -> str | None:
@@ -829,7 +841,8 @@ def setting_named(word: str) -> str | None:
     >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
     ('local.local_epochs', 'rounds', None)
     """
-    paths = {**_of_tables(), **{name: name for name in schema.parameters(Experiment)}}
+    paths = {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
+    paths |= {name: name for name in schema.parameters(Experiment)}
     return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
 
 
@@ -839,12 +852,7 @@ def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> Nam
             f"{place} must be a name or a table with one, got {schema.show(entry)}{schema.in_file(where)}"
         )
     name, options = _with_wrappers(entry, place, where)
-    label = entry.get("label", name)
-    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
-        raise ConfigError(
-            f"{place}.label must be a line of at most {LONGEST_LABEL} characters, got {schema.show(label)}"
-            f"{schema.in_file(where)}"
-        )
+    label = checked_label(entry.get("label", name), f"{place}.label", where)
     with schema.errors_at(f"{place}.name", where):
         options = with_local(name, options, local)
     return method(name, options, label, place, where)
@@ -909,7 +917,7 @@ def parse_split(raw: Any, where: str = "") -> Split:
             f'{schema.in_file(where)}; add it (name = "iid"), or, where each client of a deployment has its own data, '
             "leave the split out: --clients of unskew deploy pack says how many they are"
         )
-    split: Split = SPLITS.build(raw, "split", where, elsewhere={**_of_splits(), **_of_the_experiment()})
+    split: Split = SPLITS.build(raw, "split", where, elsewhere=elsewhere("split"))
     return split
 
 
@@ -919,15 +927,6 @@ def _default_split(task: Any) -> str:
     data, options = table.get("data"), table.get("data_options")
     theirs = isinstance(data, str) and brings_clients(data, options if isinstance(options, Mapping) else {})
     return "natural" if theirs else "iid"
-
-
-def _of_splits() -> dict[str, str]:
-    """Sentences by setting of a split: which splits have it."""
-    owners: dict[str, list[str]] = {}
-    for name, kind in OUR_SPLITS.items():
-        for f in dataclasses.fields(kind):
-            owners.setdefault(f.name, []).append(f'"{name}"')
-    return {setting: f"split.name = {' or '.join(names)} has it" for setting, names in owners.items()}
 
 
 # ---------------------------------------------------------------- writing

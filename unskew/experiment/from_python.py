@@ -31,7 +31,7 @@ def split_of(split: object) -> Split:
     if not SPLITS.fits(type(split)):
         kinds = ", ".join(kind.__name__ for kind in TABLE.values())
         raise ConfigError(f"split must be one of {kinds}, as in Dirichlet(alpha=0.1, num_clients=20), got {split!r}")
-    checked: Split = schema.build(type(split), _settings(split), "split")
+    checked: Split = schema.build(type(split), config.settings_of(split), "split")
     return checked
 
 
@@ -57,7 +57,9 @@ def methods_of(methods: object, local: SgdConfig | None = None) -> list[NamedMet
     if local is not None and not isinstance(local, SgdConfig):
         raise ConfigError(f"local must be SgdConfig(...), as in SgdConfig(lr=0.05), got {local!r:.80}")
     if isinstance(methods, Mapping):
-        return [method_of(m, _label(label), local) for label, m in methods.items()]
+        return [
+            method_of(m, config.checked_label(str(label), "a method's label"), local) for label, m in methods.items()
+        ]
     several = methods if isinstance(methods, list | tuple) else [methods]
     return [method_of(m, local=local) for m in several]
 
@@ -69,15 +71,6 @@ def _trained_by(local: SgdConfig, method: Any) -> Any:
     fields = dataclasses.fields(method) if is_record(method) else ()
     by_default = any(f.name == "local" and f.default == method.local for f in fields)
     return dataclasses.replace(method, local=local) if by_default else method
-
-
-def _label(label: object) -> str:
-    text = str(label)
-    if not text.strip() or not text.isprintable() or len(text) > config.LONGEST_LABEL:
-        raise ConfigError(
-            f"a method's label must be a line of at most {config.LONGEST_LABEL} characters, got {schema.show(text)}"
-        )
-    return text
 
 
 def method_of(value: object, label: str | None = None, local: SgdConfig | None = None) -> NamedMethod:
@@ -92,7 +85,7 @@ def method_of(value: object, label: str | None = None, local: SgdConfig | None =
         ConfigError: If it is no method, or one of its settings is impossible.
     """
     if isinstance(value, str):
-        options = {} if local is None else config.with_local(value, {}, to_plain(local))
+        options = {} if local is None else config.with_local(value, {}, config.plain(local))
         return config.method(value, options, label, label or "method")
     if local is not None:
         value = _trained_by(local, value)
@@ -119,7 +112,7 @@ def method_of(value: object, label: str | None = None, local: SgdConfig | None =
         inner = inner.of
     label = label or f"{type(inner).__name__}{words}"
     _check(value, label)
-    return NamedMethod(label, f"{IN_PYTHON}{kind.__qualname__}", _as_in_a_file(_settings(value)), value)
+    return NamedMethod(label, f"{IN_PYTHON}{kind.__qualname__}", _as_in_a_file(config.settings_of(value)), value)
 
 
 def _wrappers(value: Any) -> dict[str, Any]:
@@ -140,7 +133,7 @@ def _settings_given(name: str, options: Mapping[str, Any]) -> int:
         return int(a != b)
 
     known = schema.parameters(algorithms.resolve(name))
-    defaults = {key: to_plain(default) for key, (_, default) in known.items()}
+    defaults = {key: config.plain(default) for key, (_, default) in known.items()}
     return sum(differing(option, defaults[key]) for key, option in options.items())
 
 
@@ -154,7 +147,9 @@ def _check(value: Any, place: str) -> None:
             )
     held = {f.name: h for f in dataclasses.fields(value) if is_record(h := getattr(value, f.name))}
     theirs = {name for name, (hint, _) in schema.parameters(type(value)).items() if not _has_schema(hint)}
-    options = {name: option for name, option in _settings(value).items() if name not in held and name not in theirs}
+    options = {
+        name: option for name, option in config.settings_of(value).items() if name not in held and name not in theirs
+    }
     schema.checked(type(value), options, place, skip={*held, *theirs})
     for name, record in held.items():
         _check(record, f"{place}.{name}")
@@ -188,7 +183,7 @@ def _made_with(name: str, method: Any) -> dict[str, Any] | None:
             return None
         hints = {key: hint for key, (hint, _) in schema.parameters(target).items() if key in settings}
         same = _same(target(**{key: settings[key] for key in hints}), method)
-        plain = {key: schema.with_name(to_plain(settings[key]), settings[key], hint) for key, hint in hints.items()}
+        plain = {key: schema.with_name(config.plain(settings[key]), settings[key], hint) for key, hint in hints.items()}
         for key, hint in hints.items():
             if (registry := schema.registry_of(hint)) is not None:
                 registry.resolve(plain[key]["name"])  # a class made inside a function has no name that a file could use
@@ -210,30 +205,6 @@ def _all_settings(value: Any) -> dict[str, Any]:
             if is_record(record) and not isinstance(record, SgdConfig):
                 inner = {**_all_settings(record), **inner}
     return {**inner, **own}
-
-
-def _settings(value: Any) -> dict[str, Any]:
-    """The fields of a record as a file writes them, without functions and classes, which no file holds."""
-    settings: dict[str, Any] = {}
-    for name, (hint, default) in schema.parameters(type(value)).items():
-        held = getattr(value, name)
-        if held is None and default is None:
-            continue
-        settings[name] = schema.with_name(to_plain(held), held, hint)
-    return settings
-
-
-def to_plain(value: Any) -> Any:
-    """The value as JSON holds it; numbers and arrays of NumPy and PyTorch become Python's."""
-    if value is None:
-        return schema.NONE
-    if is_record(value):
-        return _settings(value)
-    if isinstance(value, Mapping):
-        return {str(k): to_plain(v) for k, v in value.items() if v is not None}
-    if isinstance(value, tuple | list):
-        return [to_plain(v) for v in value]
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def local_of(methods: Sequence[NamedMethod]) -> dict[str, Any]:

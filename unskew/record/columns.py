@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from unskew.errors import RunError
 from unskew.files import read_bytes, write_atomically
 from unskew.record.logs import refusal, unreadable
 
@@ -41,25 +40,21 @@ def _small(column: Array) -> Array:
     return column.astype(next(fits, column.dtype)) if column.dtype.kind == "i" else column
 
 
-def read(path: Path, *names: str, optional: Sequence[str] = ()) -> dict[str, Array]:
-    """Columns of whole numbers by name; those that are `optional` may be missing.
+def read(path: Path, *names: str) -> list[Array]:
+    """Columns of whole numbers; one that the file lacks is empty.
 
     Raises:
-        RunError: If the file is missing or is none of columns, or a column is missing or has other values.
+        RunError: If the file is missing, or is none of columns of whole numbers from 0.
     """
     try:
         columns = safetensors.numpy.load(read_bytes(path))
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing; restore it or run again") from None
     except OSError as error:
         raise unreadable(path, error) from None
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise refusal(path, f"it has no columns: {str(error).partition(chr(10))[0]}") from None
-    if lacks := [name for name in names if name not in columns]:
-        raise refusal(path, f"it has no column {lacks[0]}")
-    wanted = {name: columns[name] for name in (*names, *optional) if name in columns}
-    if wrong := [name for name, of in wanted.items() if of.dtype.kind != "i" or (of < 0).any()]:
-        raise refusal(path, f"column {wrong[0]} must have whole numbers from 0")
+    wanted = [columns.get(name, np.empty(0, np.int64)) for name in names]
+    if any(column.dtype.kind != "i" or (column < 0).any() for column in wanted):
+        raise refusal(path, "its columns must have whole numbers from 0")
     return wanted
 
 
@@ -76,21 +71,8 @@ class PartitionColumns:
 
 
 def partition_columns(folder: Path, seed: int) -> PartitionColumns:
-    """The statistics of one seed's clients, from the columns beside partition.json.
-
-    Raises:
-        RunError: If the file is not as a run writes it.
-    """
-    path = folder / partition_file(seed)
-    columns = read(path, "label_counts", optional=("test_counts", "domains"))
-    counts = columns["label_counts"]
-    tested = columns.get("test_counts", np.empty((0, 0), np.int64))
-    domains = columns.get("domains", np.empty(0, np.int64))
-    if counts.ndim != 2 or len(domains) not in (0, len(counts)):
-        raise refusal(path, "label_counts must be a table of counts, and domains one for each of its rows")
-    if tested.ndim != 2 or len(tested) not in (0, len(counts)):
-        raise refusal(path, "test_counts must be a table with a row for each client")
-    return PartitionColumns(counts, tested, domains)
+    """The statistics of one seed's clients, from the columns beside partition.json.  Raises as `read`."""
+    return PartitionColumns(*read(folder / partition_file(seed), "label_counts", "test_counts", "domains"))
 
 
 def part_rows(folder: Path, seed: int, part: str) -> Iterator[list[int]]:
@@ -100,22 +82,16 @@ def part_rows(folder: Path, seed: int, part: str) -> Iterator[list[int]]:
         RunError: If the file is not as a run writes it.
     """
     path = folder / partition_file(seed)
-    rows, sizes = read(path, part, f"{part}_sizes").values()
-    if rows.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(rows):
+    rows, sizes = read(path, part, f"{part}_sizes")
+    if sizes.sum() != len(rows):
         raise refusal(path, f"{part}_sizes must say how many of {part} each client has")
     ends = sizes.cumsum(dtype=np.int64).tolist()
     return (rows[a:b].tolist() for a, b in itertools.pairwise([0, *ends]))
 
 
 def given_rows(folder: Path) -> npt.NDArray[np.int64]:
-    """Row of each example of the data set in the data as they were given, from the columns beside partition.json.
-
-    Raises:
-        RunError: If the file is missing or not as a run writes it.
-    """
-    rows = read(folder / ROWS_FILE, "rows")["rows"]
-    if rows.ndim != 1:
-        raise refusal(folder / ROWS_FILE, "rows must be a list of numbers from 0")
+    """Row of each example of the data set in the data as they were given.  Raises as `read`."""
+    (rows,) = read(folder / ROWS_FILE, "rows")
     return rows.astype(np.int64)
 
 

@@ -116,16 +116,6 @@ class MeasureCard(TypedDict):
     positive: NotRequired[str]
 
 
-class UntilCard(TypedDict):
-    """The rule of a run that adds seeds until its comparisons are decided."""
-
-    until: float
-    most: Count
-    least: Count
-    first: Count
-    metric: str
-
-
 class RunCard(TypedDict):
     """run.json: methods, machine, versions and data of the run."""
 
@@ -139,86 +129,17 @@ class RunCard(TypedDict):
     parameters: NotRequired[Count]
     baseline: NotRequired[str]
     measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
-    until: NotRequired[UntilCard]
+    until: NotRequired[dict[str, Any]]
     remarks: NotRequired[list[str]]
     network_sha256: NotRequired[str]
     begun_in: NotRequired[str]
     cells: Annotated[list[RunCell], MinLen(1)]
 
 
-class SplitStats(TypedDict):
-    """Statistics of the clients' training examples, and the classes of their test examples, in partition.json."""
+class Divisions(TypedDict):
+    """partition.json: the examples of each client, by seed, as `unskew.data.federated.to_manifest` writes them."""
 
-    sizes: NotRequired[list[Count]]
-    num_clients: NotRequired[Count]
-    labels: NotRequired[list[Count]]
-    label_counts: NotRequired[list[list[Count]]]
-    test_counts: NotRequired[list[list[Count]]]
-    test_patients: NotRequired[list[Count]]
-    iid_distance: float
-    js: float
-    effective_classes: float
-    domains: NotRequired[list[Count]]
-
-
-class UnseenCard(TypedDict):
-    """The clients that come after training, in partition.json."""
-
-    sizes: list[Count]
-    client_names: NotRequired[list[str] | None]
-
-
-class SplitCard(TypedDict):
-    """One seed's division of the data, in partition.json."""
-
-    dataset: str
-    dataset_sha256: str
-    n: Count
-    split: dict[str, Any]
-    sha256: str
-    test_sha256: NotRequired[str]
-    classes: NotRequired[list[str] | None]
-    counted: NotRequired[str]
-    client_names: NotRequired[list[str] | None]
-    columns: NotRequired[str]
-    in_time: NotRequired[bool]
-    unseen: NotRequired[UnseenCard]
-    stats: SplitStats
-
-
-class SplitCards(TypedDict):
-    """partition.json: the examples of each client, by seed."""
-
-    seeds: dict[int, SplitCard]
-
-
-class Parts(TypedDict):
-    """Indices of a client's examples in the data set."""
-
-    train: list[Count]
-    val: list[Count]
-    test: list[Count]
-
-
-class LaterParts(TypedDict):
-    """The clients that come after training, with their examples."""
-
-    clients: list[Parts]
-    client_names: NotRequired[list[str] | None]
-
-
-class PartsCard(TypedDict):
-    """The part of a seed's division that says which client has which examples in which part."""
-
-    clients: NotRequired[list[Parts]]
-    client_names: NotRequired[list[str] | None]
-    unseen: NotRequired[LaterParts]
-
-
-class PartsCards(TypedDict):
-    """partition.json, read only for the parts of the clients' examples."""
-
-    seeds: dict[int, PartsCard]
+    seeds: dict[int, dict[str, Any]]
 
 
 class ResultRow(TypedDict):
@@ -248,7 +169,6 @@ class SummaryCard(TypedDict):
     seeds: NotRequired[list[Count]]
     diverged: NotRequired[list[DivergedRow]]
     stopped: NotRequired[dict[str, Any] | None]
-    executor_notes: NotRequired[dict[str, Any] | None]
 
 
 class _Versioned(TypedDict):

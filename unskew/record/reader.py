@@ -8,14 +8,13 @@ import functools
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
-from typing_extensions import TypedDict
 
 from unskew import schema
 from unskew.errors import RunError
@@ -219,7 +218,7 @@ class Record:
     few: Mapping[tuple[str, int, str], tuple[int, int]] = field(default_factory=dict)
     tested: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
     tested_rows: Mapping[tuple[str, int], columns.RowResults] = field(default_factory=dict)
-    until: logs.UntilCard | None = None
+    until: Mapping[str, Any] | None = None
     remarks: tuple[str, ...] = ()
     for_own: frozenset[str] | None = None
     comparable: bool = True
@@ -283,39 +282,15 @@ class Record:
 
 
 def configured(record: Record) -> dict[str, Any]:
-    """The content of config.toml; empty if the run has none.  Its tables are tables, as in every experiment.
+    """The content of config.toml; empty if the run has none.
 
     Raises:
-        RunError: If the file is not TOML, or has something else in the place of a table.
+        RunError: If the file is not TOML.
     """
-    path = record.folder / "config.toml"
     try:
-        config = from_toml(record.config)
-    except (ValueError, RecursionError) as e:
-        raise RunError(f"{path} is not TOML: {e}; restore it or run again") from None
-    try:
-        adapter(_Tables).validate_python(config, strict=True)
-    except pydantic.ValidationError as error:
-        what = logs.sentence(error).replace("a JSON object", "a table")
-        raise RunError(f"{path}: {what}; the file is corrupt, restore it or run again") from None
-    return config
-
-
-class _World(TypedDict):
-    channel: NotRequired[dict[str, Any]]
-
-
-class _Task(TypedDict):
-    data_options: NotRequired[dict[str, Any]]
-
-
-class _Tables(TypedDict):
-    """The tables of config.toml that reports read."""
-
-    task: NotRequired[_Task]
-    methods: NotRequired[list[dict[str, Any]]]
-    world: NotRequired[_World]
-    unseen: NotRequired[dict[str, Any]]
+        return from_toml(record.config)
+    except (ValueError, RecursionError) as error:
+        raise refusal(record.folder / "config.toml", f"it is not TOML: {error}") from None
 
 
 def method_tables(record: Record) -> dict[str, dict[str, Any]]:
@@ -352,7 +327,7 @@ def read(folder: Path, results_alone: bool = False) -> Record:
         without = {(row["method"], row["seed"]) for row in diverged}
         series, few, client_values, tested = _metrics(connection, headline)
         flows, models, passes = ({}, {}, {}) if results_alone else _sums(connection)
-        info, warned, ignored = _info(connection, folder)
+        info, warned, ignored = _info(connection)
         failures = tuple(
             LostReplyRow(**row) for row in select(connection, "failures") if (row["method"], row["seed"]) not in without
         )
@@ -361,7 +336,7 @@ def read(folder: Path, results_alone: bool = False) -> Record:
     series, client_values, tested = (_kept(of, without) for of in (series, client_values, tested))
     few, flows, models = _kept(few, without), _kept(flows, without), _kept(models, without)
     predicted, left_out = _predicted(folder / "plan.json")
-    partitions = _partitions(folder / "partition.json") if (folder / "partition.json").is_file() else {}
+    partitions = _partitions(folder) if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
         begun = set(summary.seeds or ()) if summary else {seed for _, seed, _ in series}
         begun = begun or {until["first"]}
@@ -450,9 +425,13 @@ def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, held))
 
 
-def _parts(folder: Path, seed: int | None, part: Part) -> tuple[logs.PartsCard, list[list[int]]]:
+def _divisions(folder: Path) -> dict[int, dict[str, Any]]:
+    return document(folder / "partition.json", logs.Divisions)["seeds"]
+
+
+def _parts(folder: Path, seed: int | None, part: Part) -> tuple[dict[str, Any], list[list[int]]]:
     """One seed's division, by default the smallest's, and the indices of a part of each client that trained."""
-    seeds = document(folder / "partition.json", logs.PartsCards)["seeds"]
+    seeds = _divisions(folder)
     if not seeds:
         raise RunError(f"{folder} does not say which rows each client has: clients kept them to themselves")
     seed = min(seeds) if seed is None else seed
@@ -522,7 +501,7 @@ def remarks_and_warnings(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]
     card = document(folder / "run.json", logs.RunCard)
     cells = _cells(card, folder / "run.json")
     with opened(folder) as connection:
-        _, warned, _ = _info(connection, folder)
+        _, warned, _ = _info(connection)
     return tuple(dict.fromkeys(c.method for c in cells)), tuple(map(plain, card.get("remarks", ()))), warned
 
 
@@ -532,10 +511,9 @@ def client_names(folder: Path) -> dict[int, tuple[tuple[str, ...], tuple[str, ..
     Raises:
         RunError: If partition.json is missing or corrupt.
     """
-    seeds = document(folder / "partition.json", logs.SplitCards)["seeds"]
     return {
-        seed: (tuple(of.get("client_names") or ()), tuple(of.get("unseen", {}).get("client_names") or ()))
-        for seed, of in seeds.items()
+        seed: (tuple(card.get("client_names") or ()), tuple(card.get("unseen", {}).get("client_names") or ()))
+        for seed, card in _divisions(folder).items()
     }
 
 
@@ -558,8 +536,6 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
     if (later := card.get("unseen")) is not None:
         names += later.get("client_names") or range(len(held), len(held) + len(later["clients"]))
         held += [client[part] for client in later["clients"]]
-    if len(names) != len(held) or any(max(of, default=0) >= len(rows) or min(of, default=0) < 0 for of in held):
-        raise refusal(folder / "partition.json", "its clients or examples are not those that it names")
     return {name: np.sort(rows[np.array(of, np.int64)]) for name, of in zip(names, held, strict=True)}
 
 
@@ -640,15 +616,8 @@ def _sums(
     return flows, models, passes
 
 
-class _Common(TypedDict):
-    """Fields that info of every type of unskew's may have."""
-
-    warnings: NotRequired[list[str]]
-    ignored: NotRequired[list[dict[str, Any]]]
-
-
 def _info(
-    connection: sqlite3.Connection, folder: Path
+    connection: sqlite3.Connection,
 ) -> tuple[dict[str, frozenset[str]], tuple[Warned, ...], dict[str, int]]:
     """Types of info by method, what methods warned of, and how many replies they refused."""
     types: dict[str, frozenset[str]] = {}
@@ -657,10 +626,6 @@ def _info(
     for row in select(connection, "info"):
         method, info = row["method"], row["info"]
         types[method] = types.get(method, frozenset()) | {row["type"]}
-        try:
-            adapter(_Common if row["type"] in TYPES else dict[str, Any]).validate_python(info, strict=True)
-        except pydantic.ValidationError as error:
-            raise refusal(folder / FILE, f"{row['type']} of {method}: {schema.sentence(error, 'info')}") from None
         for text in warnings_of(info):
             before = warned.get((method, text)) or Warned(method, text, row["seed"], row["round"], 0)
             warned[method, text] = replace(before, times=before.times + 1)
@@ -675,7 +640,7 @@ def same_test_rows(folder: Path) -> bool:
     Raises:
         RunError: If partition.json is missing or corrupt.
     """
-    return _same_test_rows(_partitions(folder / "partition.json"))
+    return _same_test_rows(_partitions(folder))
 
 
 def _same_test_rows(partitions: Mapping[int, DataSplit]) -> bool:
@@ -683,52 +648,27 @@ def _same_test_rows(partitions: Mapping[int, DataSplit]) -> bool:
     return len(partitions) > 1 and len(rows) == 1 and "" not in rows
 
 
-def _partitions(path: Path) -> dict[int, DataSplit]:
+def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
-    for seed, card in document(path, logs.SplitCards)["seeds"].items():
-        stats = card["stats"]
+    for seed, card in sorted(_divisions(folder).items()):
+        told = {**card, **card.get("stats", {}), "unseen": card.get("unseen", {}).get("sizes", ())}
         if "columns" in card:
-            arrays = columns.partition_columns(path.parent, seed)
-            label_counts, domains = arrays.label_counts.tolist(), arrays.domains.tolist()
-            sizes, tested = arrays.label_counts.sum(1).tolist(), arrays.test_counts.tolist()
-        elif "sizes" in stats and "label_counts" in stats:
-            sizes, label_counts, domains = stats["sizes"], stats["label_counts"], stats.get("domains", [])
-            tested = stats.get("test_counts", [])
-        else:
-            raise refusal(path, f"seeds.{seed}.stats must have sizes and label_counts, or seeds.{seed} columns")
-        clients, labels = len(sizes), {len(counts) for counts in label_counts}
-        if len(label_counts) != clients or len(labels) > 1:
-            raise refusal(path, f"label_counts must be a table with a row for each of {clients} clients")
-        names, classes = card.get("client_names") or [], card.get("classes") or []
-        people = stats.get("test_patients", [])
-        for what, of in (
-            ("domains", domains), ("client_names", names), ("test_counts", tested), ("test_patients", people),
-        ):  # fmt: skip
-            if len(of) not in (0, clients):
-                raise refusal(path, f"{what} must have one for each of {clients} clients, got {len(of)}")
-        partitions[seed] = DataSplit(
-            dataset=card["dataset"],
-            dataset_sha256=card["dataset_sha256"],
-            n=card["n"],
-            split=card["split"],
-            sha256=card["sha256"],
-            sizes=tuple(sizes),
-            label_counts=tuple(map(tuple, label_counts)),
-            iid_distance=stats["iid_distance"],
-            js=stats["js"],
-            effective_classes=stats["effective_classes"],
-            domains=tuple(domains),
-            client_names=tuple(names),
-            classes=tuple(classes) if labels == {len(classes)} else (),
-            unseen=tuple(card["unseen"]["sizes"]) if "unseen" in card else (),
-            test_counts=tuple(map(tuple, tested)),
-            test_patients=tuple(people),
-            # A folder that does not say has the same test rows at least where all parts are the same.
-            test_sha256=card.get("test_sha256", card["sha256"]),
-            in_time=card.get("in_time", False),
-            counted=card.get("counted", "classes"),
-        )
-    return dict(sorted(partitions.items()))
+            arrays = columns.partition_columns(folder, seed)
+            told |= {name: values.tolist() for name, values in vars(arrays).items()}
+            told["sizes"] = arrays.label_counts.sum(1).tolist()
+        known = {f.name: told[f.name] for f in fields(DataSplit) if told.get(f.name) is not None}
+        # A folder that does not say has the same test rows at least where all parts are the same.
+        known.setdefault("test_sha256", told.get("sha256", ""))
+        try:
+            split: DataSplit = adapter(DataSplit).validate_python(known)
+        except pydantic.ValidationError as error:
+            raise refusal(folder / "partition.json", f"seeds.{seed}: {logs.sentence(error)}") from None
+        if len(split.sizes) != len(split.label_counts):
+            raise refusal(folder / "partition.json", f"seeds.{seed} has other clients in sizes than in label_counts")
+        if {len(split.classes)} != {*map(len, split.label_counts)}:
+            split = replace(split, classes=())
+        partitions[seed] = split
+    return partitions
 
 
 def _summary(path: Path) -> Summary:

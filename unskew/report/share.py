@@ -6,6 +6,7 @@ It is made of what is known to be needed, so that nothing new in a run's folder 
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -16,7 +17,7 @@ from unskew.errors import RunError
 from unskew.files import readable
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, database, logs
-from unskew.record.reader import Record, configured, read
+from unskew.record.reader import DataSplit, Record, configured, read
 from unskew.report.page import write_report
 from unskew.run.folder import create, read_json, require_done, taken
 
@@ -27,7 +28,7 @@ INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
 OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in"}
-OF_SPLIT = logs.SplitCard.__annotations__.keys() | {"seed"}
+OF_SPLIT = {f.name for f in fields(DataSplit)} | {"columns", "seed", "stats"}
 OF_TASK = ("data_dir", "data_options")
 
 

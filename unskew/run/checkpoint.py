@@ -46,7 +46,6 @@ class Position:
         cell_seconds: Wall-clock time of this cell, s.
         cell_bytes: Bytes this cell has sent.
         config_sha256: SHA-256 of the resolved experiment.
-        notes: Exceptions to the executor's usual way, with reasons, by label and seed.
         same: Groups of paths in state and memory at which there is one tensor, as `same_tensors` has them.
         number: Number of the checkpoint, which is its folder's name.
         files: SHA-256 of each file in that folder.
@@ -62,7 +61,6 @@ class Position:
     cell_seconds: float = 0.0
     cell_bytes: int = 0
     config_sha256: str = ""
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     same: tuple[tuple[str, ...], ...] = ()
     number: int = 0
     files: Mapping[str, str] = field(default_factory=dict)

@@ -6,12 +6,10 @@ everything else is reported all the same.  Nothing is downloaded, and nothing is
 
 import importlib
 import importlib.metadata
-import multiprocessing
 import os
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,38 +107,35 @@ def _judged(what: str, fine: bool, state: str, remedy: str, core: bool = False) 
     return Finding(what, "ok" if fine else "problem", state, "" if fine else remedy, core)
 
 
-# ---------------------------------------------------------------- software
-def _software() -> Iterator[Finding]:
+def _version(package: str) -> str | None:
     try:
-        needs = SpecifierSet(importlib.metadata.metadata("unskew")["Requires-Python"] or "")
-        requirements = [Requirement(r) for r in importlib.metadata.requires("unskew") or []]
-        yield Finding("unskew", "ok", __version__)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        needs, requirements = SpecifierSet(), []
-        state = f"{__version__}, run from its source without being installed: versions cannot be compared"
-        yield Finding("unskew", "problem", state, "pip install -e . in the source folder")
+        return None
+
+
+def _software() -> Iterator[Finding]:
+    yield Finding("unskew", "ok", __version__)
+    installed = _version("unskew") is not None
+    needs = SpecifierSet((importlib.metadata.metadata("unskew")["Requires-Python"] if installed else "") or "")
     version = platform.python_version()
-    fits = needs.contains(version, prereleases=True)
-    state = f"{version} ({sys.executable})" + f", {needs} is needed" * (not fits)
-    yield _judged("python", fits, state, f"make an environment with a Python {needs}", core=True)
+    state = f"{version} ({sys.executable}), {needs or 'any'} is needed"
+    yield _judged("python", needs.contains(version, prereleases=True), state, f"use a Python {needs}", core=True)
     here = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield _judged("platform", sys.platform in ("linux", "darwin"), here, "on Windows, use WSL 2", core=True)
-    wanted = {r.name: r.specifier for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
-    for package, versions in (wanted or dict.fromkeys(LOADED, SpecifierSet())).items():
-        yield _package(package, versions)
+    every = [Requirement(r) for r in (importlib.metadata.requires("unskew") if installed else LOADED) or ()]
+    for r in (r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})):
+        yield _package(r.name, r.specifier)
 
 
 def _package(name: str, wanted: SpecifierSet) -> Finding:
-    install = f"pip install '{name}{wanted}'"
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "problem", "not installed", install, core=True)
-    if not wanted.contains(version, prereleases=True):
-        return Finding(name, "problem", f"{version}, {wanted} is needed", install, core=True)
+    version = _version(name)
+    if version is None or not wanted.contains(version, prereleases=True):
+        state = "not installed" if version is None else f"{version}, {wanted} is needed"
+        return Finding(name, "problem", state, f"pip install '{name}{wanted}'", core=True)
     why = _not_loaded(name) if name in LOADED else ""
-    state = f"{version}, but it cannot be loaded: {why}" if why else f"{version} {f'({wanted})' if wanted else ''}"
-    return _judged(name, not why, state.rstrip(), install.replace("install", "install --force-reinstall"), core=True)
+    state = f"{version}, but it cannot be loaded: {why}" if why else version
+    return _judged(name, not why, state, f"pip install --force-reinstall '{name}{wanted}'", core=True)
 
 
 def _not_loaded(package: str) -> str:
@@ -154,78 +149,51 @@ def _not_loaded(package: str) -> str:
 
 def _extra(name: str) -> Finding:
     purpose, packages = EXTRAS[name]
-    versions: dict[str, str | None] = dict.fromkeys(packages)
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    has = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
-    lacks = ", ".join(package for package, version in versions.items() if not version)
-    if not lacks:
-        return Finding(f"extra [{name}]", "ok", f"{has}: {purpose}")
-    state = f"has {has}, lacks {lacks}" if has else f"lacks {lacks}"
-    return Finding(f"extra [{name}]", "missing", f"{state}: {purpose}", f"pip install 'unskew[{name}]'")
+    versions = {package: _version(package) for package in packages}
+    has = [f"{package} {version}" for package, version in versions.items() if version]
+    if lacks := [package for package, version in versions.items() if not version]:
+        state = f"lacks {', '.join(lacks)}: {purpose}"
+        return Finding(f"extra [{name}]", "missing", state, f"pip install 'unskew[{name}]'")
+    return Finding(f"extra [{name}]", "ok", f"{', '.join(has)}: {purpose}")
 
 
-# ---------------------------------------------------------------- hardware
 def _hardware() -> Iterator[Finding]:
     yield Finding("cores", "ok", f"{machine.cores()} of {os.cpu_count() or 1} are for this process")
     total, left = machine.total(), machine.available()
-    if total is None or left is None:
-        yield Finding("memory", "missing", "this system does not tell how much there is", "watch it yourself")
-    else:
+    if total is not None and left is not None:
         state = f"{human_bytes(left)} to be had of {human_bytes(total)}"
         yield _judged("memory", left >= LITTLE_MEMORY, state, "end other programs; unskew plan says what a run needs")
     if not _not_loaded("torch"):
         import torch
 
-        setting = os.environ.get("OMP_NUM_THREADS")
-        state = f"{torch.get_num_threads()} in PyTorch, OMP_NUM_THREADS is {setting or 'not set'}"
-        number = setting is None or setting.isdecimal()
-        yield _judged("threads", number, state, "set OMP_NUM_THREADS to a number or unset it")
         gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         devices = ", ".join(f"{gpu.name} ({human_bytes(gpu.total_memory)})" for gpu in gpus)
         none = f"PyTorch {torch.__version__} finds no device; runs use the CPU"
         yield Finding("cuda", "ok" if gpus else "missing", devices or none)
-    if "fork" in multiprocessing.get_all_start_methods():
-        yield Finding("fork", "ok", "workers are forked and share the data")
-    else:
-        yield Finding("fork", "missing", "workers are started afresh: same results, a slower start, more memory")
 
 
-# ---------------------------------------------------------------- data, disk
 def _data(data_dir: Path | None) -> Iterator[Finding]:
-    folder = str(data_dir) if data_dir is not None else os.environ.get("UNSKEW_DATA")
-    if not folder:
+    root = data_dir or Path(os.environ.get("UNSKEW_DATA") or "")
+    if root == Path():
         remedy = "set UNSKEW_DATA or --data-dir to a folder with data sets; unskew list datasets names them"
         yield Finding("data folder", "missing", "none is given; digits is bundled", remedy)
         return
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        yield Finding("data folder", "problem", f"{root.absolute()} is not there", "set UNSKEW_DATA to one that is")
-        return
-    if any(map(_not_loaded, LOADED)):
-        yield Finding("data folder", "ok", f"{root.absolute()}; without PyTorch and NumPy it is not looked into")
+    root = root.expanduser().absolute()
+    if not root.is_dir() or any(map(_not_loaded, LOADED)):
+        yield _judged("data folder", root.is_dir(), f"{root}", "there is no such folder; set UNSKEW_DATA to one")
         return
     from unskew.data.domains import DOMAINS
     from unskew.data.sources import SOURCES, places
 
     named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", *DOMAINS)]
-    have = {name: file for name in named for file in places(name, root)[::-1] if file.is_file()}
+    have = [name for name in named if any(file.is_file() for file in places(name, root))]
     lacks = [name for name in named if name not in have]
-    yield Finding("data folder", "ok", f"{root.absolute()}; not there: {', '.join(lacks) or 'nothing'}")
-    for name, file in have.items():
-        yield Finding(f"data set {name}", "ok", str(file.absolute()))
+    yield Finding("data folder", "ok", f"{root} has {', '.join(have) or 'none'}; not there: {', '.join(lacks)}")
 
 
 def _disk(runs: Path) -> Iterator[Finding]:
     place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
-    try:
-        with tempfile.TemporaryDirectory(prefix=".unskew-", dir=place):
-            state = f"{runs.absolute()} can be written"
-    except OSError as error:
-        state = f"{runs.absolute()} cannot be written: {error.strerror or error}"
+    state = f"{runs.absolute()} can{'' if place.is_dir() and os.access(place, os.W_OK) else 'not'} be written"
     writable = state.endswith("can be written")
     yield _judged("run folders", writable, state, "work in a folder of your own, or give --out", core=True)
     if writable:

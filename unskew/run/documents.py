@@ -10,7 +10,6 @@ from pathlib import Path
 
 from unskew import wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
-from unskew.data.sources import FILES
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
 from unskew.record import columns, database
@@ -95,6 +94,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "run": experiment.name,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or " ".join(sys.argv),
+        "begun_in": os.path.relpath(Path.cwd(), folder.resolve()),
         "unskew": __version__,
         "environment": run_setup.environment(experiment, setup),
         "config_sha256": fingerprint(experiment),
@@ -106,17 +106,9 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "cells": cells,
         "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
     }
-    if begins_here(experiment):
-        card["begun_in"] = os.path.relpath(Path.cwd(), folder.resolve())
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)
     return json.dumps(card, indent=1)
-
-
-def begins_here(experiment: Experiment) -> bool:
-    """True if the path of the data begins at the working folder."""
-    kind, _, path = experiment.task.data.partition(":")
-    return kind in FILES and not Path(path).expanduser().is_absolute()
 
 
 def network_sha256(setup: Setup, start: bool) -> str:

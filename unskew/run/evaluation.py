@@ -19,7 +19,6 @@ import torch
 
 from unskew.data.federated import FederatedData
 from unskew.data.ragged import Ragged
-from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local.executor import Columns, EvalJob, joined
 from unskew.protocol import ClientId
@@ -176,8 +175,10 @@ def _scores_from_clients(
     After the last round every client is asked, even if no score is needed, because it then stores its model.
     """
     model = remote.method.serve(state, None) if "global" in wanted else None
-    tested = {} if model is None else _tested(remote, {("global", 0): EvalJob(model, "test")})
-    on_global = None if model is None else _score(eval_set.task, tested["global", 0])
+    on_global = None
+    if model is not None:
+        (columns,) = remote.executor.evaluate([EvalJob(model, "test")])
+        on_global = _score(eval_set.task, columns)
     parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
     by_part = remote.evaluate_on_clients(state, t, parts, last, None if last else clients) if parts or last else {}
     wanted_of = {part: {c: by_client[c] for c in clients if c in by_client} for part, by_client in by_part.items()}
@@ -216,7 +217,7 @@ def _scores(
     if "personal_on_global" in wanted:
         for first in sharing:
             jobs["personal_on_global", first] = EvalJob(own[first], "test")
-    by_job = _tested(sim, jobs)
+    by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
 
     task = eval_set.task
     on_global = None if model is None else _score(task, by_job["global", 0])
@@ -224,24 +225,6 @@ def _scores(
     if "personal_on_global" in wanted:
         scores["personal_on_global"] = _on_all_rows(task, by_job, "personal_on_global", sharing)
     return on_global, scores
-
-
-def _tested(sim: Driver[Any], jobs: Mapping[tuple[str, ClientId], EvalJob]) -> dict[tuple[str, ClientId], Columns]:
-    """The columns of each model, by part and the first of the clients that it is of.
-
-    Raises:
-        ProtocolError: If one is no model of the task's; names whose it is.
-    """
-    try:
-        return dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
-    except ProtocolError as error:
-        for (part, client), job in jobs.items():
-            try:
-                sim.executor.evaluate([job])
-            except ProtocolError as wrong:
-                whose = "serve(state, None)" if part == "global" else f"serve or personalise for client {client}"
-                raise ProtocolError(f"{wrong} (the model from {whose})") from error
-        raise
 
 
 def _sharing(own: OwnModels) -> dict[ClientId, npt.NDArray[np.int64]]:

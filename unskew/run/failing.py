@@ -18,27 +18,21 @@ from unskew.experiment.config import own_modules
 from unskew.references import IN_PYTHON
 from unskew.run import recording
 from unskew.run.cell import Cell, LiveRun
-from unskew.run.remarks import FROM_ONE, large_target
-from unskew.words import listed, with_names
+from unskew.words import with_names
 
 UNKEPT = "nothing is kept of a run without out=FOLDER"
 
 
 def going_on(run: LiveRun, then: str = "continue with: {}") -> str:
     """The end of a message: the call that goes on with a run, in Python if it was called there, or why nobody can."""
-    experiment, inputs = run.experiment, run.setup.inputs
+    inputs, own = run.setup.inputs, bool(own_modules(run.experiment))
     if not inputs.kept:
         return UNKEPT
-    if made_here := [method.label for method in experiment.methods if method.name.startswith(IN_PYTHON)]:
-        return f"it cannot be resumed, since no file describes the code in {listed(made_here)}; run it again"
-    own = bool(own_modules(experiment))
-    if not inputs.from_python:
-        return then.format(f"unskew resume{' --allow-code' * own} {run.folder}")
-    task = experiment.task
-    given = {"model": task.model, "loss": task.loss or "", "transform": task.augment}
-    again = "".join(f", {name}=..." for name, value in given.items() if value.startswith(IN_PYTHON))
-    again += ", metrics=[...]" * any(name.startswith(IN_PYTHON) for name in experiment.metrics)
-    return then.format(f"unskew.resume({str(run.folder)!r}{again}{', allow_code=True' * own})")
+    if any(method.name.startswith(IN_PYTHON) for method in run.experiment.methods):
+        return "it cannot be resumed, since no file describes its methods; run it again"
+    if inputs.from_python:
+        return then.format(f"unskew.resume({str(run.folder)!r}{', allow_code=True' * own})")
+    return then.format(f"unskew resume{' --allow-code' * own} {run.folder}")
 
 
 @contextmanager
@@ -58,8 +52,7 @@ def named(cell: Cell, keep: Callable[[Cell], None]) -> Iterator[None]:
         if cell.at > cell.round and (isinstance(error, WorkerError) or short is not None):
             keep(cell)
         if isinstance(error, DivergedError):
-            large = large_target(run.experiment.task, run.setup, FROM_ONE)
-            raise DivergedError(what + f"; it may be that {large}" * bool(large)) from error
+            raise DivergedError(what) from error
         if isinstance(error, QuorumError | ProtocolError | WireError):
             outage = run.experiment.world.outage
             lossy = isinstance(error, QuorumError) and bool(outage.unreachable or outage.late)

@@ -16,7 +16,6 @@ The folder is its owner's alone: client memory is in it.
 
 import hashlib
 import itertools
-import json
 import os
 import shutil
 import sqlite3
@@ -26,10 +25,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from unskew.errors import RunError
-from unskew.files import read_bytes, readable, rename_folder, temporary_folder, write_atomically
+from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.record import database
-from unskew.record.logs import LARGE, LARGEST, deployed, read_text, unreadable, why_diverged
+from unskew.record.logs import deployed, document, read_text, why_diverged
 
 DOCUMENTS = ("run.json", "partition.json")
 FOLDERS = ("models", "checkpoint", "tensorboard")
@@ -63,7 +62,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         folder = folder.resolve()
     try:
         if taken(folder):
-            raise RunError(f"{folder} exists already{_instead(folder, files)}")
+            raise RunError(f"{folder} exists already; choose another --out, or go on with a run by unskew resume")
         with temporary_folder(folder) as temporary:
             for part in ("checkpoint", "models"):
                 (temporary / part).mkdir()
@@ -80,45 +79,23 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         ) from None
 
 
-def _instead(folder: Path, files: Mapping[str, object]) -> str:
-    """Say what can be done about a folder that exists."""
-    try:
-        same = read_json(folder / "run.json")["config_sha256"] == json.loads(str(files["run.json"]))["config_sha256"]
-    except (RunError, KeyError, ValueError):
-        return "; choose another --out"
-    if same:
-        return f"; continue it with unskew resume {folder}, or choose another --out"
-    return " and is a run with other settings; choose another --out, and set both side by side with unskew show"
-
-
 def taken(folder: Path) -> bool:
     """True if a run cannot have this folder, because there is something."""
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a run's folder from elsewhere that has links to other folders in it, before anything is written to them.
-
-    Nor may its configuration be a link, as that of a user may: it is read like one.
+    """Refuse a run's folder from elsewhere with links or devices in it, before anything is read, written or copied.
 
     Raises:
-        RunError: Naming the first link.
+        RunError: Naming the first.
     """
-    for name in FOLDERS:
-        # What is below counts, too: trackers have a folder for each method.  `os.walk` follows no links.
-        below = (Path(at) / part for at, parts, _ in os.walk(folder / name) for part in parts)
-        for path in itertools.chain((folder / name,), below):
-            if path.is_symlink():
-                raise RunError(
-                    f"{path} is a symbolic link, which no run writes, and the run would write where it leads; put the "
-                    "folder itself there, or start a new run"
-                )
-    try:
-        readable(folder / "config.toml").close()
-    except FileNotFoundError:
-        pass  # its reader says so
-    except OSError as error:
-        raise unreadable(folder / "config.toml", error) from None
+    for path in itertools.chain(folder.iterdir(), *((folder / name).rglob("*") for name in FOLDERS)):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise RunError(
+                f"{path} is a symbolic link or a device, which no run writes; put the file itself there, or start a "
+                "new run"
+            )
 
 
 def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
@@ -150,28 +127,18 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         RunError: If another process writes to it, or the file system has no locks.
     """
-    with _lock_of(folder) as f:
-        if f is None:
-            raise RunError(f"{folder} is in use by another process; wait for it or stop it")
+    with explained(folder / ".lock", folder):
+        f = lockable(folder / ".lock")
+    with f:
+        try:
+            lock(f)
+        except BlockingIOError:
+            raise RunError(f"{folder} is in use by another process; wait for it or stop it") from None
         _LOCKS.add(f)
         try:
             yield
         finally:
             _LOCKS.discard(f)
-
-
-@contextmanager
-def _lock_of(folder: Path) -> Iterator[IO[bytes] | None]:
-    """The lock of a folder, taken; None if another process has it."""
-    with explained(folder / ".lock", folder):
-        f = lockable(folder / ".lock")
-    with f:
-        free = True
-        try:
-            lock(f)
-        except BlockingIOError:
-            free = False
-        yield f if free else None
 
 
 def document_hashes(folder: Path) -> dict[str, str]:
@@ -216,21 +183,13 @@ def refuse_deployed(folder: Path) -> None:
     """Refuse to go on in one process with a run over a network, whose clients have their data and memory.
 
     Raises:
-        RunError: Naming the command with which it goes on; or if the folder is no run's.
+        RunError: If it is one, or no run's folder.
     """
-    server = folder.absolute().parent
-    if (folder / "deploy" / "server").is_dir() and not (folder / "run.json").exists():
-        local: Path | None = folder
-    elif is_deployed(folder):
-        local = server.parent.parent if server.parent.name == "deploy" else None
-    else:
-        return
-    packed = server if (server / "server.toml").exists() else "FOLDER"
-    command = f"unskew deploy EXPERIMENT --local K --out {local}" if local else f"unskew deploy server {packed}"
-    raise RunError(
-        f"{folder} is a run over a network, which only its server and clients can continue; give the command "
-        f"that began it again, {command}, and it goes on where it stood"
-    )
+    if (folder / "deploy" / "server").is_dir() or is_deployed(folder):
+        raise RunError(
+            f"{folder} is a run over a network, which only its server and clients can continue; give the command that "
+            "began it again (unskew deploy EXPERIMENT --local K --out FOLDER, or unskew deploy server FOLDER)"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -239,17 +198,9 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         RunError: If it is missing, or not a JSON object.
     """
-    try:
-        value = json.loads(read_bytes(path, LARGEST.get(path.name, LARGE)))
-    except FileNotFoundError:
-        raise RunError(f"{path.parent} is not a run folder: it has no {path.name}") from None
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"cannot read {path}: {error}") from None
-    if not isinstance(value, dict):
-        raise RunError(f"{path} holds no JSON object; it was changed by another program")
-    return value
+    if not os.path.lexists(path):
+        raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
+    return document(path, dict[str, Any])
 
 
 def remove(path: Path) -> None:

@@ -292,11 +292,8 @@ class _Loop:
 
     def end(self, cell: Cell) -> None:
         """Save the models, note the final state's hash, and move to the start of the next cell."""
-        run, notes = self.run, list(getattr(cell.sim.executor, "notes", ()))
-        if notes:
-            name = f"{cell.method.label}/{cell.seed}"
-            run.position = replace(run.position, notes={**run.position.notes, name: notes})
-            run.callback.note(f"{cell.method.label}, seed {cell.seed}: {'; '.join(notes)}")
+        if notes := getattr(cell.sim.executor, "notes", ()):
+            self.run.callback.note(f"{cell.method.label}, seed {cell.seed}: {'; '.join(notes)}")
         memory = {c: checkpoint.without_secrets(m) for c, m in cell.sim.memory.at(cell.round).items()}
         done = checkpoint.digest(checkpoint.encode_state(cell.state, memory))
         self.observers.kept.save(cell)

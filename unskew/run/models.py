@@ -15,9 +15,8 @@ import hashlib
 import itertools
 import json
 import math
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -437,7 +436,16 @@ def predict(
         x = image_folders.images_below(user_path(x)) if user_path(x).is_dir() else [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
         x = image_folders.read_files([user_path(file) for file in x], card.inputs)
-    inputs, training = card.inputs.prepare(x, _whose(card, client)), model.training
+    own = None if card.client is None else card.client_name or str(card.client)
+    also = str(card.client) if own is not None and value_of(own) is None else own  # a number may be another's name
+    if own is not None and client is not None and str(client) not in (own, also):
+        raise DataError(
+            f"this is the own model of client {own!r}, and the rows are said to be of client {client!r}; load that "
+            "one's, or leave client out"
+        )
+    whose = card.client_name if own is not None and client is not None else client
+    known = whose in (None, *card.inputs.clients)
+    inputs, training = card.inputs.prepare(x, whose if known else str(whose)), model.training
     kind, loss = tasks.kind_of(card.task.kind), card.task.loss
     kind = kind.linked(loss)
     kind = kind if card.task.target_scale is None else kind.scaled(card.task.target_scale)
@@ -457,7 +465,7 @@ def predict(
     model.eval()
     try:
         with torch.no_grad():
-            outputs = (_finite(_outputs(model, batch.to(device))) for batch in torch.split(inputs, batch_size))
+            outputs = (_outputs(model, batch.to(device)) for batch in torch.split(inputs, batch_size))
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
                 return [dict(zip(card.labels, row, strict=True)) for row in rows]
@@ -469,29 +477,19 @@ def predict(
         model.train(training)
 
 
-def _outputs(model: nn.Module, batch: Tensor) -> Any:
-    """Outputs of a network for prepared inputs.
-
-    Raises:
-        DataError: If they are token ids that it cannot take, as one for which it has no vector.
-    """
+def _outputs(model: nn.Module, batch: Tensor) -> Tensor:
+    """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
-        return model(batch.clone())  # it may work in place, and the rows are the caller's
-    except (ConfigError, IndexError, RuntimeError) as error:
+        outputs: Tensor = model(batch.clone())  # it may work in place, and the rows are the caller's
+    except (IndexError, RuntimeError) as error:
         if batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
             raise
+        what = " ".join(str(error).split())
         raise DataError(
-            f"the model cannot take these token ids, {batch.shape[1]} in a row and up to {int(batch.max())}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())}; give ids as it was trained on"
+            f"the model cannot take token ids up to {int(batch.max())}: {what}; give ids as in training"
         ) from error
-
-
-def _finite(outputs: Tensor) -> Tensor:
-    """Refuse outputs that are no numbers: the largest of them is still a class."""
     if not bool(torch.isfinite(outputs).all()):
-        raise RunError(
-            "the model's outputs are not finite: its weights are damaged, or its training diverged; take another file"
-        )
+        raise RunError("the model's outputs are not finite: its weights are damaged, or its training diverged")
     return outputs
 
 
@@ -512,26 +510,6 @@ def notation(inputs: Inputs) -> tables.TableOptions:
     return tables.TableOptions(
         "", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal, encoding=inputs.encoding
     )
-
-
-def _names(card: ModelCard) -> tuple[str, ...]:
-    """The words by which the client of a model may be called; none of a global model."""
-    if card.client is None:
-        return ()
-    name = card.client_name or str(card.client)
-    return (name, str(card.client)) if value_of(name) is None else (name,)
-
-
-def _whose(card: ModelCard, client: ClientId | str | None) -> ClientId | str | None:
-    """Name of the client whose rows are given; a client's own model takes its own alone."""
-    if client is None or card.client is None:
-        return client if client in (None, *card.task.inputs.clients) else str(client)
-    if str(client) not in _names(card):
-        raise DataError(
-            f"this is the own model of client {card.client_name or str(card.client)!r}, and the rows are said to be of "
-            f"client {client!r}: load a model with load_model(..., client={client!r}), or leave client out"
-        )
-    return card.client_name
 
 
 def save_model(model: nn.Module, path: Path | str) -> None:
@@ -604,94 +582,81 @@ def find(
     Raises:
         RunError: If there is no such model.
     """
-    if round is not None:
-        return _read_file(_path_of_round(user_path(folder), method, client, seed, round))[0]
-    return _find(user_path(folder), method, client, seed)[0]
-
-
-def _find(
-    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None
-) -> tuple[ModelCard, SharedModel]:
-    """A model's card, and where its tensors are that are not the global model's."""
-    known = cells(folder)
-    labels = list(dict.fromkeys(label for label, _ in known))
-    if method is None and len(labels) > 1:
-        raise RunError(f"{folder} has models of several methods; name one of {', '.join(labels)}")
-    label = labels[0] if method is None else _label(method, labels)
-    if label not in labels:
-        raise RunError(
-            f"{folder} has no model of {label!r}{did_you_mean(label, labels)} (methods: {', '.join(labels)})"
-        )
-    seeds = [s for of, s in known if of == label]
-    if seed is not None and seed not in seeds:
-        raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    path = folder / "models" / stem(label, min(seeds) if seed is None else seed)
-    cell: CellCard = _read_card(_with(path, ".json"), CellCard)
-    task: TaskCard = _read_card(folder / "models" / _of_task(cell.seed), TaskCard)
-    number = _client(cell, client)
-    name = None if number is None or cell.client_names is None else cell.client_names[number]
-    if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
-        task = dataclasses.replace(task, inputs=task.inputs.of(name))
-    own = SharedModel((), {}) if number is None else _own_of(cell, number)
-    return ModelCard(cell.method, cell.seed, number, name, task), own
-
-
-def _label(method: str, labels: Sequence[str]) -> str:
-    """The label that is meant: labels are lower case, and methods are called as in their papers, `us.FedAvg`."""
-    alike = [label for label in labels if _plain(label) == _plain(method)]
-    return alike[0] if len(alike) == 1 and method not in labels else method
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return _read_folder(user_path(folder), method, client, seed, round, tensors=False)[0]
 
 
 def _read_folder(
-    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None, round: Round | None = None
+    folder: Path,
+    method: str | None,
+    client: ClientId | str | None,
+    seed: int | None,
+    round: Round | None = None,
+    tensors: bool = True,
 ) -> tuple[ModelCard, Params]:
+    """A model's card and, if asked, its tensors."""
+    cell: CellCard = _read_card(_with(_cell_of(folder, method, seed), ".json"), CellCard)
+    path, where = folder / "models" / stem(cell.method, cell.seed), f"of {cell.method}, seed {cell.seed}"
     if round is not None:
-        return _read_file(_path_of_round(folder, method, client, seed, round))
-    card, model = _find(folder, method, client, seed)
-    path = folder / "models" / stem(card.method, card.seed)
-    shared = {layer: layer for layer in card.task.layers if layer not in model.own}
+        kept = of_rounds(folder, cell.method, cell.seed)
+        wanted = cell.best_round if round == "best" else round
+        if client is not None or wanted not in kept:
+            raise RunError(
+                f"{folder} has no such model {where} and round {round}: it has the global ones of rounds "
+                f"{some(list(map(str, kept))) if kept else 'none'}; keep_models of an experiment says which are kept"
+            )
+        return _read_file(kept[wanted])
+    task: TaskCard = _read_card(folder / "models" / _of_task(cell.seed), TaskCard)
+    number = _client(cell, client, where)
+    name = None if number is None or cell.client_names is None else cell.client_names[number]
+    if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
+        task = dataclasses.replace(task, inputs=task.inputs.of(name))
+    model = SharedModel((), {})
+    if number is not None:
+        users = (m for m in cell.models if m.clients == "all" or number in m.clients)
+        if (model := next(users, model)).clients == ():
+            raise RunError(f"there is no model of client {number} {where}; {KEPT}")
+    card = ModelCard(cell.method, cell.seed, number, name, task)
+    if not tensors:
+        return card, {}
+    shared = {layer: layer for layer in task.layers if layer not in model.own}
     return card, {
         **_read_tensors(_with(path, ".safetensors"), shared),
         **_read_tensors(_with(path, ".clients.safetensors"), model.own),
     }
 
 
-def _path_of_round(
-    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None, round: Round
-) -> Path:
-    if client is not None:
-        raise RunError("of rounds before the last only global models are kept; leave client or round out")
-    card = find(folder, method, None, seed)
-    kept = of_rounds(folder, card.method, card.seed)
-    cell: CellCard = _read_card(_with(folder / "models" / stem(card.method, card.seed), ".json"), CellCard)
-    wanted = cell.best_round if round == "best" else round
-    if wanted not in kept:
-        which = "of the best round" if round == "best" else f"of round {round}"
-        have = f"those of rounds {some(list(map(str, kept)))}" if kept else "none of any round but the last"
+def _cell_of(folder: Path, method: str | None, seed: int | None) -> Path:
+    """The beginning of the names of the files of a method and seed."""
+    known = cells(folder)
+    labels = list(dict.fromkeys(label for label, _ in known))
+    if method is None and len(labels) > 1:
+        raise RunError(f"{folder} has models of several methods; name one of {', '.join(labels)}")
+    label = labels[0] if method is None else method
+    alike = [
+        known for known in labels if known.lower() == label.lower()
+    ]  # methods are called as in papers, `us.FedAvg`
+    label = alike[0] if len(alike) == 1 else label
+    seeds = [s for one, s in known if one == label]
+    if not seeds or seed not in (None, *seeds):
+        if seeds:
+            raise RunError(f"{folder} has no model of {label} with seed {seed} (seeds: {', '.join(map(str, seeds))})")
         raise RunError(
-            f"{folder} has no model {which} of {card.method}, seed {card.seed}: it has {have}; keep_models of an "
-            "experiment says which are kept"
+            f"{folder} has no model of {label!r}{did_you_mean(label, labels)} (methods: {', '.join(labels)})"
         )
-    return kept[wanted]
+    return folder / "models" / stem(label, min(seeds) if seed is None else seed)
 
 
-def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
+KEPT = "clients that keep theirs to themselves have it in their own folders: give one of these, as in client-0"
+
+
+def _client(cell: CellCard, client: ClientId | str | None, where: str) -> ClientId | None:
     """Number of the client whose model is wanted; None for the global model."""
-    where = f"of {cell.method}, seed {cell.seed}"
     if client is None:
-        if cell.global_model:
-            return None
         several = (range(cell.num_clients) if m.clients == "all" else m.clients for m in cell.models)
         users = list(itertools.islice(itertools.chain.from_iterable(several), 2))
-        if len(users) == 1:  # a deployed client's folder
-            return users[0]
-        if not cell.models:
-            raise RunError(f"there is no global model {where}, and {KEPT}")
-        raise RunError(f"there is no global model {where}: say whose, as in client=0")
+        if not cell.global_model and len(users) != 1:
+            raise RunError(f"there is no global model {where}: say whose, as in client=0; {KEPT}")
+        return None if cell.global_model else users[0]  # a deployed client's folder has one alone
     names, written = tuple(map(composed, cell.client_names or ())), composed(str(client))
     if written in names:
         return names.index(written)
@@ -699,24 +664,9 @@ def _client(cell: CellCard, client: ClientId | str | None) -> ClientId | None:
     called = any(value_of(name) is not None for name in names)
     if not called and written.isdecimal() and int(written) < cell.num_clients:
         return int(written)
-    if written in map(composed, cell.newcomers):
-        raise RunError(
-            f"client {client!r} took no part in {cell.method}, seed {cell.seed}: it came when training had ended "
-            "(unseen), and no model of its own is kept; take the global model, or a member's"
-        )
     known = f"clients: {some(names)}" if names else f"clients are 0 to {cell.num_clients - 1}"
-    raise RunError(f"there is no client {client!r} {where}{did_you_mean(written, names)}; {known}")
-
-
-KEPT = "clients keep theirs to themselves, in their own folders: give one of these, as in client-0, and no client"
-
-
-def _own_of(cell: CellCard, client: ClientId) -> SharedModel:
-    for model in cell.models:
-        if model.clients == "all" or client in model.clients:
-            return model
-    why = "it has none" if cell.models else KEPT
-    raise RunError(f"there is no model of client {client} of {cell.method}, seed {cell.seed}: {why}")
+    late = "; it came when training had ended, and took no part" * (written in map(composed, cell.newcomers))
+    raise RunError(f"there is no client {client!r} {where}{did_you_mean(written, names)}{late}; {known}")
 
 
 def _read_card(path: Path, of: type) -> Any:

@@ -6,11 +6,10 @@ those to come are such a run, whose rule was only written later.  It goes on in 
 """
 
 import hashlib
-import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -131,15 +130,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
             texts["config.toml"] = to_toml(replace(experiment, task=replace(experiment.task, data_dir=None)))
         kept = ("models", checkpoint.FOLDER, own)
         copies = {name: _copy(folder / name) for name in kept if name and (folder / name).exists()}
-        _require_own_files([folder / name for name in copies])
         create(out, {**texts, **copies, database.FILE: record})
-
-
-def _require_own_files(paths: Iterable[Path]) -> None:
-    """Refuse links and devices in a folder from elsewhere: what is copied shall be the run's own."""
-    for path in itertools.chain.from_iterable((p, *p.rglob("*")) for p in paths):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise RunError(f"{path} is no file of a run, but a link or a device; restore it or start a new run")
 
 
 def _copy(source: Path) -> Callable[[Path], None]:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from unskew.run.cell import Cell, LiveRun
 from unskew.run.evaluation import OwnModels, own_models
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric
-from unskew.run.remarks import worse_than_the_mean
 from unskew.runtime.in_process import Simulator
 from unskew.words import counted
 
@@ -164,9 +163,6 @@ class _Predictions(Observer):
         if kind.report is not None:
             outputs, y = (column.cpu().numpy() for column in predicted[-2:])
             report = kind.report(outputs.astype(np.float64), y)
-            if report is not None and report.warnings and kind.name == "regression":
-                remedy = worse_than_the_mean(experiment.task, setup)
-                report = replace(report, warnings=tuple(f"{text}{remedy}" for text in report.warnings))
             if report is not None:
                 yield report
 

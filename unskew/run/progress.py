@@ -34,14 +34,12 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     widgets = console.is_jupyter and importable("ipywidgets")
     if quiet:
         yield NoCallback()
-    elif widgets or (stream.isatty() and not console.is_jupyter):
-        live = Live(console)
-        try:
-            yield live
-        finally:  # however the run ends: a bar that goes on turning hides the cursor and the error
-            live.close()
-    else:
-        yield Plain(stream)
+        return
+    lines = Lines(console, widgets or (stream.isatty() and not console.is_jupyter))
+    try:
+        yield lines
+    finally:  # however the run ends: a bar that goes on turning hides the cursor and the error
+        lines.close()
 
 
 def importable(name: str) -> bool:
@@ -56,6 +54,7 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
     """A few lines on the run about to start and on how much the clients' data differ."""
     fed = next(iter(feds.values()))
     cohort = experiment.cohort(fed.num_clients)
+    measured = skew.summary(fed.label_counts)
     labels = ", ".join(m.label for m in experiment.methods)
     seeds = ", ".join(map(str, experiment.seeds))
     if experiment.until is not None:
@@ -67,43 +66,18 @@ def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData
         f"model: {experiment.task.model}, {setup.parameters:,} parameters{frozen}, "
         f"on {setup.device} ({setup.executor})",
         f"methods: {labels}",
-        f"split of seed {next(iter(feds))}: {how_skewed(skew.summary(fed.label_counts), fed.dataset.targets.classes)}",
+        f"clients: {measured.smallest} to {measured.largest} examples, IID distance {measured.iid_distance:.2f}",
     ]
 
 
-def how_skewed(measured: skew.Skew, classes: bool) -> str:
-    """The measures of a split in one line; of targets that are no classes the sizes alone."""
-    sizes = f"sizes {measured.smallest} / {measured.median:g} / {measured.largest} (min / median / max)"
-    if not classes:
-        return sizes
-    distances = f"IID distance {measured.iid_distance:.2f}, Jensen-Shannon {measured.js:.2f} bit"
-    return f"{sizes}, {distances}, {measured.effective_classes:.1f} effective classes"
-
-
 def describe(progress: Progress) -> str:
-    """One round in one line."""
+    """The last evaluation, with its round where that is not the last, and how fast the run is."""
     label = "own data" if progress.own else progress.headline.label
-    value = "" if progress.value is None else f"  {label} {progress.headline.with_unit(progress.value):>7}"
-    loss = "" if progress.loss is None else f"  loss {_number(progress.loss):>6}"
-    return (
-        f"{progress.method} (seed {progress.seed})  round {progress.round}/{progress.rounds}{value}{loss}"
-        f"  {_when(progress)}{progress.clients_per_second:6.0f} clients/s  {progress.megabytes:8.2f} MB  "
-        f"{duration(progress.left_s)} left"
-    )
-
-
-def _number(loss: float) -> str:
-    """Three decimals, or an exponent where a run diverges.
-
-    >>> _number(2.30259), _number(3e33)
-    ('2.303', '3.0e+33')
-    """
-    return f"{loss:.3f}" if abs(loss) < 1e4 else f"{loss:.1e}"
-
-
-def _when(progress: Progress) -> str:
-    """The last evaluated round, if it is not the one just finished."""
-    return "" if progress.evaluated == progress.round or progress.value is None else f"(round {progress.evaluated})  "
+    value = "" if progress.value is None else f"{label} {progress.headline.with_unit(progress.value)}  "
+    loss = "" if progress.loss is None else f"loss {progress.loss:.4g}  "
+    at = "" if progress.evaluated == progress.round or progress.value is None else f"(round {progress.evaluated})  "
+    speed = f"{progress.clients_per_second:.0f} clients/s  {progress.megabytes:.2f} MB"
+    return f"{value}{loss}{at}{speed}  {duration(progress.left_s)} left"
 
 
 def duration(seconds: float) -> str:
@@ -142,34 +116,11 @@ class _WhileWritable:
         return getattr(self._stream, name)
 
 
-class Plain:
-    """Lines: one when a method begins or ends, and one every few seconds between."""
+class Lines:
+    """Lines when a run or a method begins or ends; between them a bar over all rounds, or a line every few seconds."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._shown_at = stream, 0.0
-
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Print the headline of the run."""
-        for line in headline(experiment, setup, feds):
-            self.note(line)
-
-    def progress(self, progress: Progress) -> None:
-        """Print how far the run is, not too often."""
-        now = time.monotonic()
-        if progress.round == progress.rounds or now - self._shown_at >= PLAIN_EVERY_S:
-            self._shown_at = now
-            self.note(describe(progress))
-
-    def note(self, text: str) -> None:
-        """Print a line."""
-        print(text, file=self._stream, flush=True)
-
-
-class Live:
-    """A bar over all rounds of all methods, and a line for each method that is done."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, bar: bool) -> None:
+        self._console, self._bar, self._shown_at = console, bar, 0.0
         self._progress = ProgressBar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -187,29 +138,29 @@ class Live:
         self.close()
         for line in headline(experiment, setup, feds):
             self.note(line)
-        total = len(experiment.methods) * len(experiment.seeds) * experiment.rounds
-        self._task = self._progress.add_task("starting", total=total, numbers="")
-        self._progress.start()
+        if self._bar:
+            total = len(experiment.methods) * len(experiment.seeds) * experiment.rounds
+            self._task = self._progress.add_task("starting", total=total, numbers="")
+            self._progress.start()
 
     def progress(self, progress: Progress) -> None:
-        """Move the bar."""
-        done = (progress.cell - 1) * progress.rounds + progress.round
-        label = "own" if progress.own else progress.headline.label[:3]
-        value = "" if progress.value is None else f"{label} {progress.headline.with_unit(progress.value)}  "
-        loss = "" if progress.loss is None else f"loss {_number(progress.loss)}  "
-        numbers = (
-            f"{value}{loss}{_when(progress)}{progress.clients_per_second:.0f} clients/s  "
-            f"{progress.megabytes:.1f} MB  {duration(progress.left_s)} left"
-        )
-        self._progress.update(
-            self._task, completed=done, description=f"{progress.method}/{progress.seed}", numbers=numbers
-        )
-        if progress.round == progress.rounds:
-            self.note(describe(progress))
+        """Show how far the run is: by the bar, or by lines, not too often."""
+        now, due = time.monotonic(), progress.round == progress.rounds
+        if self._bar:
+            done = (progress.cell - 1) * progress.rounds + progress.round
+            name = f"{progress.method}/{progress.seed}"
+            self._progress.update(self._task, completed=done, description=name, numbers=describe(progress))
+        elif now - self._shown_at >= PLAIN_EVERY_S:
+            self._shown_at, due = now, True
+        if due:
+            self.note(
+                f"{progress.method} (seed {progress.seed})  round {progress.round}/{progress.rounds}  "
+                f"{describe(progress)}"
+            )
 
     def note(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(text, highlight=False, markup=False)
+        """Print a line, above the bar if there is one."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away."""

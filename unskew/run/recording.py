@@ -146,7 +146,6 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
         "rows": table,
         **({"diverged": run.diverged} if run.diverged else {}),
         "stopped": position.stopped or None,
-        "executor_notes": position.notes or None,
     }
     if experiment.until is not None:
         summary["seeds"] = list(experiment.seeds[: len(position.done) // len(experiment.methods)])

@@ -3,7 +3,6 @@
 A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What cannot be meant is refused elsewhere.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,19 +10,15 @@ from typing import Any
 import numpy as np
 
 from unskew import models
-from unskew.data.checks import LARGE
-from unskew.experiment.config import Experiment, TaskConfig
+from unskew.experiment.config import Experiment
 from unskew.protocol import hook
-from unskew.run.setup import FROZEN, Setup, records, scales_targets
-from unskew.tasks.measure import Measure
+from unskew.run.setup import FROZEN, Setup, records
 from unskew.tasks.needs import needs_of
 from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import ends_in, takes_logits
 from unskew.words import some
 from unskew.wrappers.base import Wrapped
 
-FROM_ONE = 10.0
-"""Root mean square of a target from which on it may be why training diverged, or learned less than the mean."""
 IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
 """Names of two classes of which nobody doubts that the second is looked for."""
 UNKEYED_METRICS = (
@@ -67,12 +62,8 @@ def _second_class(run: NewRun) -> str:
 
 
 def _weights(run: NewRun) -> str:
-    return weighted_accuracy(run.experiment.task, run.setup.task.headline)
-
-
-def weighted_accuracy(config: TaskConfig, headline: Measure) -> str:
-    """Say that class weights give away what models are compared by; empty if they do not."""
-    if config.class_weights is None or headline.name != "accuracy":
+    """Class weights give away what models are compared by."""
+    if run.experiment.task.class_weights is None or run.setup.task.headline.name != "accuracy":
         return ""
     return (
         "class weights give accuracy away for the sake of rare classes, and models are compared by accuracy: "
@@ -103,41 +94,6 @@ def _draws(run: NewRun) -> str:
     return "; ".join(UNKEYED_METRICS.format(whose) for whose in drawn)
 
 
-def _large(run: NewRun) -> str:
-    large = large_target(run.experiment.task, run.setup)
-    return large and f"{large}, where training makes steps for one of about 1: it may diverge, or hardly move"
-
-
-def large_target(config: TaskConfig, setup: Setup, least: float = LARGE) -> str:
-    """The size of a target of numbers, by its scale if it has one, that is above `least`, and what to do; empty if not.
-
-    The advised mean has the digits of the spread: a mean that is a few spreads off is no better than a large target.
-    """
-    kind, y = setup.task.kind, setup.dataset.y_train.double()
-    if kind.name != "regression" or config.loss in kind.links or scales_targets(config, setup) or len(y) == 0:
-        return ""
-    scale = None if isinstance(config.target_scale, bool) else config.target_scale
-    middle, spread = scale or (0.0, 1.0)
-    size = float(((y - middle) / spread).square().mean().sqrt())
-    if not least < size < math.inf:
-        return ""
-    sd = f"{float(y.std(correction=0)) or spread * size:.0e}"
-    mean = round(float(y.mean()), -int(sd.partition("e")[2])) + 0.0  # no -0
-    by = "" if scale is None else f", by task.target_scale = [{middle:.15g}, {spread:.15g}]"
-    return (
-        f"the target has a root mean square of {size:,.0f}{by} (say about where it lies and how far it spreads, and it "
-        f"is standardised for the loss alone: task.target_scale = [{mean:.15g}, {float(sd):.15g}])"
-    )
-
-
-def worse_than_the_mean(config: TaskConfig, setup: Setup) -> str:
-    """Name what may help a regression that is further off than the mean and has not been done; may be empty."""
-    if large := large_target(config, setup, FROM_ONE):
-        return f"; {large}"
-    dataset = setup.dataset
-    return "; scale the columns (preprocess)" if dataset.inputs.kind == "table" and dataset.raw is None else ""
-
-
 def _head(run: NewRun) -> str:
     """Name the head that a run of the network found, for methods that name it or take what enters it."""
     task = run.experiment.task
@@ -157,7 +113,7 @@ def _needs_head(method: Any) -> bool:
     return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(method))
 
 
-OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws, _large)
+OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws)
 
 
 # ---------------------------------------------------------------- of a method

@@ -42,7 +42,6 @@ from unskew.tasks.measure import Measure
 from unskew.tasks.needs import needs_of
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, is_record
-from unskew.words import counted
 from unskew.wrappers.malicious import with_attack
 
 THREADS_FROM = 5_000_000
@@ -158,27 +157,19 @@ def _check_ids(task: Task, dataset: Dataset) -> None:
     """Refuse a token id for which the network has no vector: one rare example may have it, amid a run.
 
     Raises:
-        ConfigError: Naming the id and, of a training example, its row and client.
+        ConfigError: Naming the id.
     """
-    for of_train, x, y in ((True, dataset.x_train, dataset.y_train), (False, dataset.x_test, dataset.y_test)):
-        if not isinstance(x, torch.Tensor) or x.dtype != torch.int64 or not x.numel():
-            continue
-        largest = x.flatten(1).amax(1)
-        i = int(largest.argmax())
-        try:
-            check_network(task, x[[i, i]], y[[i, i]])
-        except ConfigError as error:
-            cause = error.__cause__ or error
-            name, which = type(task.module()).__name__, int(largest[i])
-            place = (
-                f" of row {i if dataset.rows is None else int(dataset.rows[i])}" if of_train else " of a test example"
-            )
-            if of_train and dataset.owners is not None and dataset.client_names:
-                place += f" of client {dataset.client_names[int(dataset.owners[i])]}"
-            raise ConfigError(
-                f"{name} cannot take token id {which}{place}: {type(cause).__name__}: {' '.join(str(cause).split())}; "
-                f"give it vectors for {which + 1} ids, or correct that one"
-            ) from cause
+    for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)):
+        if isinstance(x, torch.Tensor) and x.dtype == torch.int64 and x.numel():
+            i = int(x.flatten(1).amax(1).argmax())
+            try:
+                check_network(task, x[[i, i]], y[[i, i]])
+            except ConfigError as error:
+                most = int(x[i].max())
+                name = type(task.module()).__name__
+                raise ConfigError(
+                    f"{name} cannot take token id {most}; give it vectors for {most + 1} ids, or correct that one"
+                ) from error
 
 
 def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:
@@ -373,18 +364,11 @@ def target_scale(config: TaskConfig, setup: Setup, fed: FederatedData) -> tuple[
     """
     if not isinstance(config.target_scale, bool):
         return config.target_scale
-    rows = fed.clients.train.values
-    kind = setup.task.kind
-    if kind.scale is None or not scales_targets(config, setup) or fed.split["name"] == OWN_DATA or not len(rows):
+    rows, kind = fed.clients.train.values, setup.task.kind
+    own_loss = setup.inputs.loss is not None or config.loss not in (None, *kind.losses)  # sees targets as they are
+    if kind.scale is None or own_loss or not config.target_scale or fed.split["name"] == OWN_DATA or not len(rows):
         return None
     return kind.scale(fed.dataset.y_train[rows], config.loss or next(iter(kind.losses)))
-
-
-def scales_targets(config: TaskConfig, setup: Setup) -> bool:
-    """True if targets are scaled by the rows that train: a loss of one's own sees them as they are."""
-    kind = setup.task.kind
-    own_loss = setup.inputs.loss is not None or config.loss not in (None, *kind.losses)
-    return config.target_scale is True and kind.scale is not None and not own_loss
 
 
 def clients(
@@ -621,8 +605,6 @@ def _check_inputs(method: NamedMethod, setup: Setup) -> None:
 
 def _check_steps(local: SgdConfig, setup: Setup, train: FederatedData) -> None:
     """Refuse steps that the smallest client cannot make."""
-    if setup.task.batch_norm:
-        _check_batches(train)
     num_steps(
         int(train.label_counts.sum(1).min()),
         batch_size=local.batch_size,
@@ -630,24 +612,6 @@ def _check_steps(local: SgdConfig, setup: Setup, train: FederatedData) -> None:
         steps=local.steps,
         min_batch=2 if setup.task.batch_norm else 1,
     )
-
-
-def _check_batches(train: FederatedData) -> None:
-    """Refuse a client with a single training example: BatchNorm has no deviation of one.
-
-    Raises:
-        DataError: Naming the client.
-    """
-    rows = train.label_counts.sum(1)
-    client = int(rows.argmin())
-    if rows[client] < 2:
-        name = "" if train.client_names is None else f" ({train.client_names[client]})"
-        drawn = train.dataset.owners is None
-        raise DataError(
-            f"client {client}{name} has {counted(int(rows[client]), 'training example')}, and a batch needs at least 2 "
-            f"where the network has BatchNorm; {'raise split.min_samples' if drawn else 'leave the client out'}, or "
-            "use a model without BatchNorm, such as with GroupNorm"
-        )
 
 
 def check_prior(method: NamedMethod, setup: Setup) -> None:

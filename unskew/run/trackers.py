@@ -15,8 +15,9 @@ After a resume the rest of an interrupted cell is, in MLflow and Weights & Biase
 import importlib
 import json
 import os
+import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ class Tracker(Protocol):
         ...
 
 
-# ---------------------------------------------------------------- from the run's log to the trackers
+# ---------------------------------------------------------------- from the run's record to the trackers
 def check(names: Sequence[str]) -> None:
     """Check that these trackers are installed.
 
@@ -62,23 +63,7 @@ def check(names: Sequence[str]) -> None:
     for name in names:
         requires = getattr(TRACKERS.resolve(name), "requires", None)
         if requires is not None and not importable(requires):
-            raise ConfigError(
-                f"track: {name} is not installed; pip install {requires} (all trackers: "
-                "pip install 'unskew[track]'), or leave it out"
-            )
-
-
-def opened(name: str, experiment: Experiment, folder: Path) -> Tracker:
-    """The tracker of this name with its settings.
-
-    Raises:
-        ConfigError: If a setting is not one of its own.
-    """
-    target = TRACKERS.resolve(name)
-    place, skip = f"track_options.{name}", ("experiment", "folder")
-    options = schema.checked(target, experiment.track_options.get(name, {}), place, skip=skip, owner=name)
-    tracker: Tracker = target(experiment, folder, **options)
-    return tracker
+            raise ConfigError(f"track: {name} is not installed; pip install {requires}, or leave it out")
 
 
 @contextmanager
@@ -86,13 +71,12 @@ def tracking(run: LiveRun) -> Iterator[list[Observer]]:
     """Yield an observer for the experiment's trackers, if it has any; they are closed at the end.
 
     Raises:
-        ConfigError: As in `check`.
+        ConfigError: As in `check`, or if a setting is not one of a tracker's own.
         RunError: If one cannot be opened: the user wants to know now, not after the last round.
     """
     if not run.experiment.track:
         yield []
         return
-    check(run.experiment.track)
     tracked = _Tracked(run)
     try:
         tracked.open(run)
@@ -108,16 +92,20 @@ class _Tracked(Observer):
     """Passes on the numbers that were recorded since its last look."""
 
     def __init__(self, run: LiveRun) -> None:
-        self._folder, self._note = run.folder, run.callback.note
-        self._record = run.record
+        self._folder, self._note, self._record = run.folder, run.callback.note, run.record
         self._seen = run.record.count("metrics")  # a resumed run has already passed them on
         self._trackers: dict[str, Tracker] = {}
 
     def open(self, run: LiveRun) -> None:
         """Open the trackers."""
-        for name in run.experiment.track:
+        experiment = run.experiment
+        check(experiment.track)
+        for name in experiment.track:
+            target, given = TRACKERS.resolve(name), experiment.track_options.get(name, {})
+            skip = ("experiment", "folder")
+            options = schema.checked(target, given, f"track_options.{name}", skip=skip, owner=name)
             try:
-                self._trackers[name] = opened(name, run.experiment, run.folder)
+                self._trackers[name] = target(experiment, run.folder, **options)
             except Exception as error:  # a stranger's code, which raises what it likes
                 raise RunError(
                     f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
@@ -134,23 +122,22 @@ class _Tracked(Observer):
         self._pass_on(rows(self._folder, "metrics", NEW, self._seen))
         summary = self._folder / "summary.json"
         table = document(summary, SummaryCard)["rows"] if summary.exists() else None
-        for name in list(self._trackers):
-            self._try(name, lambda tracker: tracker.close(table))
+        self._call("close", table)
 
     def _pass_on(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        fresh: dict[tuple[str, int, int], dict[str, float]] = {}
+        rounds: dict[tuple[str, int, int], dict[str, float]] = {}
         for row in rows:
-            fresh.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
-        for (method, seed, round), values in fresh.items():
-            for name in list(self._trackers):
-                self._try(name, lambda tracker: tracker.scalars(method, seed, round, values))  # noqa: B023
+            rounds.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
+        for place, values in rounds.items():
+            self._call("scalars", *place, values)
 
-    def _try(self, name: str, call: Callable[[Tracker], None]) -> None:
-        try:
-            call(self._trackers[name])
-        except Exception as error:  # a stranger's code; hours of training must not end with it
-            del self._trackers[name]
-            self._note(f"the tracker {name} failed and is left out from here: {_why(error)}")
+    def _call(self, method: str, *arguments: Any) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                getattr(tracker, method)(*arguments)
+            except Exception as error:  # a stranger's code; hours of training must not end with it
+                del self._trackers[name]
+                self._note(f"the tracker {name} failed and is left out from here: {_why(error)}")
 
 
 def _why(error: Exception) -> str:
@@ -168,7 +155,8 @@ class TensorBoard:
         self._root, self._cell = folder / "tensorboard", ("", -1)
         self._open: Any = None
         self._whole = self._writer(log_dir=str(self._root))
-        self._whole.add_text("config", _fenced(config.to_toml(experiment)))
+        # Markdown shows indented text unchanged.
+        self._whole.add_text("config", textwrap.indent(config.to_toml(experiment), "    "))
         self._whole.flush()
 
     def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
@@ -305,11 +293,6 @@ def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
         place = f"{path}.{key}" if path else key
         flat.update(_flat(held, place) if isinstance(held, Mapping) else {place: held})
     return flat
-
-
-def _fenced(text: str) -> str:
-    """Text as TensorBoard's Markdown shows it unchanged: indented by four."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _markdown(table: Table) -> str:

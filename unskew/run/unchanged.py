@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import schema
+from unskew.data.sources import FILES
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
 from unskew.record.database import FILE
@@ -15,7 +16,6 @@ from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback
 from unskew.run.cell import LiveRun
-from unskew.run.documents import begins_here
 from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed, refuse_links
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 
@@ -35,23 +35,19 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[
 
     Raises:
         ConfigError: If a setting is of something else than its `runtime`.
-        RunError: Naming what it lacks, a link to another folder in it, or the command that goes on with a run over a
-            network.
+        RunError: Naming what it lacks, a link to another folder in it, or that it is a run over a network.
     """
     if not folder.exists():
-        raise RunError(
-            f"there is no folder {folder}; a run has none until its data are read: give the command that began it again"
-        )
+        raise RunError(f"there is no folder {folder}; give the command that began its run again")
     if not backend.remote and not (folder / "summary.json").exists():
         refuse_deployed(folder)
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
-    for setting in settings:
-        if not setting.strip().startswith("runtime."):
-            raise ConfigError(
-                f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got "
-                f"{setting}; begin a new run for that, and set both side by side with unskew show"
-            )
+    if others := [setting for setting in settings if not setting.strip().startswith("runtime.")]:
+        raise ConfigError(
+            f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got {others[0]}; "
+            "begin a new run for that"
+        )
 
 
 def reopened(
@@ -73,7 +69,9 @@ def reopened(
     """
     experiment = load(folder / "config.toml", allow_code=allow_code)
     config_sha256 = require_same_settings(folder)
-    experiment = _run_otherwise(experiment, settings)
+    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
+    runtime = override({"runtime": given}, settings)["runtime"]
+    experiment = replace(experiment, runtime=schema.build(Runtime, runtime, "runtime"))
     if not backend.remote:
         experiment = with_data_found(folder, experiment)
     saved = checkpoint.latest(folder)
@@ -85,13 +83,18 @@ def reopened(
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     require_same_data(folder, json.loads(documents.partition(feds, experiment.client_rows)))
     for name, sha256 in document_hashes(folder).items():
-        if saved is not None and saved.position.documents.get(name) != sha256:
-            raise RunError(f"{folder / name} was changed since the run began; restore it or start a new run")
+        _require(saved is None or saved.position.documents.get(name) == sha256, folder / name)
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
     other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
     run = LiveRun(experiment, setup, feds, folder, callback, stop, backend, saved)
     _record_resumed(run, [*changed, *other])
     return run
+
+
+def _require(same: bool, what: object) -> None:
+    """Refuse to go on with something else than the run began with."""
+    if not same:
+        raise RunError(f"{what} was changed since the run began; restore it or start a new run")
 
 
 def require_same_settings(folder: Path) -> str:
@@ -107,46 +110,21 @@ def require_same_settings(folder: Path) -> str:
         RunError: If they differ.
     """
     card, config = read_json(folder / "run.json"), folder / "config.toml"
-    if written_fingerprint(config) != card.get("config_sha256") and (
-        written_fingerprint(config, portable=True) != card.get("portable_sha256")
-    ):
-        raise RunError(
-            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
-            "--set runtime.workers=N runs the rest with other workers)"
-        )
-    return str(card.get("config_sha256"))
-
-
-def _run_otherwise(experiment: Experiment, settings: Sequence[str]) -> Experiment:
-    """The experiment with other settings of its `runtime`, on which at most rounding depends.
-
-    Raises:
-        ConfigError: If a setting is impossible.
-    """
-    given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
-    table = override({"runtime": given}, settings)["runtime"]
-    return replace(experiment, runtime=schema.build(Runtime, table, "runtime"))
+    begun = card.get("config_sha256"), card.get("portable_sha256")
+    _require(written_fingerprint(config) == begun[0] or written_fingerprint(config, portable=True) == begun[1], config)
+    return str(begun[0])
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
     """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
 
     That folder is found from the run's, with which it may have been moved.
-
-    Raises:
-        RunError: If they are in neither.
     """
     kind, _, path = experiment.task.data.partition(":")
-    card = read_json(folder / "run.json")
-    if "begun_in" not in card or not begins_here(experiment) or Path(path).exists():
+    place = (folder / str(read_json(folder / "run.json").get("begun_in", "."))).resolve() / path
+    if kind not in FILES or Path(path).expanduser().exists() or not place.exists():
         return experiment
-    place = (folder / str(card["begun_in"])).resolve()
-    if (place / path).exists():
-        return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place / path}"))
-    raise RunError(
-        f"the data of {folder}, {path}, are neither in this folder nor in {place}, where the run was begun: resume it "
-        f"in the folder that they are in now, or correct task.data in {folder / 'config.toml'}"
-    )
+    return replace(experiment, task=replace(experiment.task, data=f"{kind}:{place}"))
 
 
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
@@ -183,11 +161,8 @@ def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> 
         RunError: If it starts from other weights.
     """
     now = documents.network_sha256(setup, documents.is_value(experiment))
-    if read_json(folder / "run.json").get("network_sha256") != now:
-        raise RunError(
-            f"{folder} was begun with another network, or other weights (frozen ones, or those to start from), than "
-            f"{experiment.task.model} has now; restore them, or give model= the one that it was given"
-        )
+    same = read_json(folder / "run.json").get("network_sha256") == now
+    _require(same, f"the network {experiment.task.model} of {folder}, or its weights (frozen, or to start from),")
 
 
 def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
@@ -196,8 +171,8 @@ def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
     Raises:
         RunError: If they differ.
     """
-    if _hashes(read_json(folder / "partition.json")) != _hashes(partition):
-        raise RunError(f"{folder}: data or split are not those the run began with; restore the data set")
+    same = _hashes(read_json(folder / "partition.json")) == _hashes(partition)
+    _require(same, f"the data set of {folder}, or its split,")
 
 
 def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
