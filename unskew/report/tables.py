@@ -13,14 +13,15 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from unskew.algorithms import TABLE
 from unskew.data.differs import holm
 from unskew.errors import RunError
+from unskew.info import Info
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import Bound
-from unskew.record.reader import Record, configured
+from unskew.record.reader import Record, configured, info_of
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
@@ -123,6 +124,22 @@ def last_k(record: Record) -> int | None:
 def last_words(record: Record) -> str:
     """The evaluations that the steadier number is a mean of, in words: `last fifth` or `last 10`."""
     return f"last {last_k(record) or 'fifth'}"
+
+
+T = TypeVar("T", bound=Info)
+
+
+def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, T]]:
+    """What a method reported of a type, by seed and round, under the seeds that count.
+
+    Raises:
+        RunError: If a row is not as the type is.
+    """
+    counted, by_seed = counted_seeds(record, method), dict[int, dict[int, T]]()
+    for seed, at, info in info_of(record, method, kind):
+        if seed in counted:
+            by_seed.setdefault(seed, {})[at] = info
+    return by_seed
 
 
 Pick = Callable[[Mapping[int, float], Collection[int]], float | None]

@@ -27,9 +27,10 @@ from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
+from unskew.info import ClientGroups
 from unskew.record.logs import rows
-from unskew.report import charts, read, stats
-from unskew.report.section import Chart
+from unskew.report import charts, read
+from unskew.report.section import Chart, Table
 from unskew.report.sections import groups
 from unskew.report.worth import alone
 
@@ -119,28 +120,21 @@ def _grouping(folder: Path, method: str = "hcct") -> groups.GroupHistory:
 # ---------------------------------------------------------------- numbers
 def test_a_group_keeps_its_number_by_the_members_it_keeps() -> None:
     """Round 2: {0, 1} is 0, {2, 3} is 1.  {0, 1, 2} has 2/3 in common with the first and 1/4 with the second."""
-    tracks = groups.Tracks()
-    assert tracks.number(((0,), (1,), (2,), (3,))) == (groups.ALONE,) * 4
-    assert tracks.number(((0, 1), (2, 3))) == (0, 1)
-    assert tracks.number(((0, 1, 2), (3,))) == (0, groups.ALONE)
-    assert tracks.number(((0,), (1,), (2, 3))) == (groups.ALONE, groups.ALONE, 1), "the second is back"
-
-
-def test_a_group_without_a_member_in_common_is_a_new_one() -> None:
-    tracks = groups.Tracks()
-    tracks.number(((0, 1),))
-    assert tracks.number(((2, 3),)) == (1,)
+    rounds = [((0,), (1,), (2,), (3,)), ((0, 1), (2, 3)), ((0, 1, 2), (3,)), ((0,), (1,), (2, 3))]
+    alone = groups.ALONE
+    assert groups.numbers(rounds) == [(alone,) * 4, (0, 1), (0, alone), (alone, alone, 1)], "the second is back"
+    assert groups.numbers([((0, 1),), ((2, 3),)]) == [(0,), (1,)], "no member in common"
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_no_two_groups_of_a_round_share_a_number_and_unchanged_groups_keep_theirs(rounds: list[list[int]]) -> None:
-    tracks = groups.Tracks()
-    for labels in rounds:
-        formed = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
-        found = tracks.number(formed)
-        numbered = [n for n in found if n != groups.ALONE]
-        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in formed)
-        assert tracks.number(formed) == found
+    formed = [tuple(g for g in (tuple(c for c in range(6) if r[c] == k) for k in range(4)) if g) for r in rounds]
+    twice = [of for of in formed for _ in range(2)]
+    given = groups.numbers(twice)
+    assert given[::2] == given[1::2]
+    for of, numbers in zip(twice, given, strict=True):
+        numbered = [n for n in numbers if n != groups.ALONE]
+        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in of)
 
 
 # ---------------------------------------------------------------- over a run
@@ -270,7 +264,7 @@ def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) ->
 def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -> None:
     found = _grouping(make_run(tmp_path / "run", seeds=(3, 5)))
     assert found.seed == 3
-    assert found.several == stats.Spread((1.0, 1.0))
+    assert found.last == {3: ((0, 1, 2), (3,)), 5: ((0, 1, 2), (3,))}
     assert found.rand is not None
     assert found.rand.seeds == 2
 
@@ -305,7 +299,35 @@ def test_info_that_cannot_be_are_named_with_their_line(
     assert re.search(message, str(refused.value))
 
 
-# ---------------------------------------------------------------- a run that was run, and a browser
+# ---------------------------------------------------------------- who is with whom
+def _members(folder: Path) -> list[Table]:
+    record = read(folder)
+    section = groups.section(record, record.reports(ClientGroups), charts.colours(record.methods))
+    assert section is not None
+    return [table for table in section.tables if table.head[0][0] == "client"]
+
+
+def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
+    hcct, flsc = _members(make_run(tmp_path / "made"))
+    assert hcct.caption == "hcct, seed 0, round 3"
+    assert [title for title, _ in hcct.head] == ["client", "group", "utility", "utility", "accuracy", "gain over alone"]
+    assert [(row.name, *row.cells) for row in hcct.entries] == [
+        ("0", "1", "0.90", "0.50", "90.0", "+10.00"),
+        ("1", "1", "0.80", "0.75", "80.0", "0.00"),
+        ("2", "1", "0.70", "0.80", "70.0", "−10.00"),
+        ("3", "alone", "0.40", "0.90", "60.0", "0.00"),
+    ]
+    assert [title for title, _ in flsc.head] == ["client", "group", "accuracy", "gain over alone"]
+    assert flsc.entries[1].cells == ("1, 2", "80.0", "0.00")  # groups may overlap
+
+
+def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:
+    rows: list[Info] = [{"groups": [[0, 1], [2]]}]
+    (table,) = _members(make_run(tmp_path / "run", {"hcct": rows}, methods=("independent", "hcct")))
+    assert [row.cells[0] for row in table.entries] == ["1", "1", "alone", "–"]
+
+
+# ---------------------------------------------------------------- a run that was run
 def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
     simulate(
         {"alone": Independent(), "HCCT": hcct.HCCT(alpha=40.0), "IFCA": IFCA(clusters=2)},
