@@ -17,11 +17,11 @@ from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
 from unskew.report.tables import (
     Difference,
-    amount,
     counted_seeds,
     curve,
     paired,
     paired_tails,
+    quantity,
     reference,
     standing,
 )
@@ -104,12 +104,6 @@ def test_a_paired_difference_has_students_interval():
     assert d.verdict == "undecided"
 
 
-def test_a_common_shift_of_the_seeds_does_not_hide_a_difference():
-    """Over seeds the accuracies spread by 20 points, their differences by .1: only the pairing can see 2 points."""
-    (d,) = paired(record(accuracies(FedAvg=[[0.5], [0.7], [0.9]], B=[[0.52], [0.721], [0.919]])))
-    assert d.verdict == "higher"
-
-
 def test_what_cannot_have_an_interval_has_none():
     assert interval([0.1]) is None
     assert interval([0.1, math.nan]) is None
@@ -148,8 +142,8 @@ def test_the_reference_is_plain_fedavg_or_the_only_one(names: list[str], expecte
 
 
 @given(st.floats(1e-6, 1e9))
-def test_an_amount_keeps_two_figures_or_more(value: float):
-    assert float(amount(value).replace(",", "")) == pytest.approx(value, rel=0.051, abs=6e-7)
+def test_a_quantity_keeps_three_figures(value: float):
+    assert float(quantity(value).replace(",", "")) == pytest.approx(value, rel=0.006)
 
 
 def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
@@ -164,10 +158,6 @@ def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
     frame = results.frame(made)
     assert (frame["global"], frame["seeds"]) == ([pytest.approx(0.7)], [2])
     assert frame["global_std"] == [pytest.approx(0.141421, abs=1e-6)]
-
-
-def test_one_seed_has_no_spread():
-    assert results.frame(record(accuracies(FedAvg=[[0.1, 0.9]])))["global_std"] == [None]
 
 
 def test_traffic_of_a_run_is_the_sum_over_its_rounds():
@@ -190,18 +180,6 @@ def test_a_narrow_interval_that_ended_a_run_is_level(until: float, reading: str)
     made = replace(record(values), until=rule)
     assert [d.verdict for d in paired(made)] == [reading]
     assert verdict.verdict(made).casefold().startswith(f"{reading}: no method is clearly better than fedavg")
-
-
-def test_a_run_whose_seeds_were_added_by_another_number_shows_its_differences_by_that():
-    """Over ten rounds B ends .1 above, and in the mean of the last fifth, two rounds, .05; `mean_last` asks for two."""
-    values = accuracies(FedAvg=[[0.5] * 11] * 6, B=[[*[0.5] * 10, 0.6 + s / 100] for s in range(6)])
-    rule: UntilCard = {"until": 0.5, "most": 9, "least": 6, "first": 0, "metric": "last_fifth"}
-    made = replace(record(values), until=rule)
-    (by_rule,) = [t for t in results.differences(made) if "which decided the seeds" in t.caption]
-    assert by_rule.data["difference"] == [pytest.approx(0.05 + 0.0125)]
-    assert "a confidence sequence" in by_rule.note
-    by_last: UntilCard = {**rule, "metric": "last_round"}
-    assert not any("decided the seeds" in t.caption for t in results.differences(replace(made, until=by_last)))
 
 
 def test_differences_are_taken_of_the_last_fifth_too_and_a_note_says_where_they_disagree():

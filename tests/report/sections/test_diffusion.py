@@ -162,14 +162,6 @@ def test_degrees_of_learning_follow_the_models_as_worked_out_by_hand() -> None:
     assert between(pooled) == pytest.approx(np.array([[FAR, FAR], [0, NEAR], [0, 0]]))
 
 
-def test_the_pooled_target_is_the_class_shares_of_all_clients() -> None:
-    """30 examples of class 0 and 20 of class 1: u = (.6, .4); model 0 ends at (.5, .5), sqrt(2) / 10 from it."""
-    pooled = diffusion.learned(_round(ROUND_1), np.array(COUNTS))
-    words, between = diffusion.ruler({"target": "pooled"}, np.array(COUNTS))
-    assert between(pooled)[1, 0] == pytest.approx(math.sqrt(2) / 10)
-    assert words == "L2 distance from pooled class shares"
-
-
 def test_a_chain_without_examples_has_no_distance_until_it_meets_one() -> None:
     counts = np.array([[0, 0], [5, 5]])
     pooled = diffusion.learned(_round(info([0], [(1e-6, [move(0, 0, 1, 0.1)])], [10]), 2), counts)
@@ -311,13 +303,6 @@ def test_each_seed_has_its_own_target_and_the_spread_is_of_those_that_reached_it
         "FedAvg 2 of 2 1.50 ± 0.71 1.50 ± 0.71 6.00 ± 2.83 0.00600 ± 0.00283",
         "FedDif 1 of 2 2 4 11 0.0110",
     ]
-
-
-def test_without_fedavg_the_target_is_the_lowest_of_the_peaks(tmp_path: Path) -> None:
-    """Peaks .6 and .45, so the target is .45: A has it in round 2, B in round 1."""
-    curves = {"A": [0.1, 0.4, 0.6], "B": [0.1, 0.45, 0.3]}
-    rows = _spent(make_run(tmp_path / "run", accuracy=curves))
-    assert _rounds(rows) == {"A": (2,), "B": (1,)}
 
 
 def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
 from unskew.info import ClientGroups
-from unskew.record.logs import rows
 from unskew.report import charts, read
 from unskew.report.section import Chart, Table
 from unskew.report.sections import groups
@@ -164,13 +163,6 @@ def _row(folder: Path, method: str) -> str:
     return " ".join((section.tables[0].entries[0].name, *section.tables[0].entries[0].cells))
 
 
-def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    kept = [r for r in rows(folder, "metrics") if r["method"] != "independent" or r["round"] < 3]
-    rewrite(folder, metrics=kept)
-    assert _grouping(folder).gains == {}
-
-
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
     """alpha = 5: 1 - 5/10, 5/20, 5/25, 5/50; "size" makes it 0."""
     assert groups.utility_alone({"alpha": 5.0}, SIZES) == pytest.approx((0.5, 0.75, 0.8, 0.9))
@@ -211,18 +203,6 @@ def test_the_merges_are_a_row_each_with_their_benefit_and_those_that_were_not_ma
     ]  # fmt: skip
 
 
-def test_clients_with_names_are_called_by_them(tmp_path: Path, rows: Rows) -> None:
-    folder = make_run(tmp_path / "run")
-    division = json.loads((folder / "partition.json").read_text())
-    cities = ["Bergen", "Lyon", "Porto", "Graz"]
-    division["seeds"]["0"] |= {"client_names": cities}
-    (folder / "partition.json").write_text(json.dumps(division))
-    g = _grouping(folder)
-    for chart in (groups.rounds_chart(g), groups.similarity_chart(g)):
-        assert chart is not None
-        assert set(cities) <= {v for r in rows(chart) for v in r.values() if isinstance(v, str)}, chart.title
-
-
 def test_the_matrix_has_a_groups_clients_together_and_their_mean_cosine(folder: Path, rows: Rows) -> None:
     """Inside {0, 1, 2}: (.8 + .4 + .6)/3 = .6; across, with client 3: (-.2 + 0 + .1)/3 = -.033."""
     chart = groups.similarity_chart(_grouping(folder))
@@ -237,16 +217,6 @@ def test_a_client_without_a_direction_is_blank(tmp_path: Path, rows: Rows) -> No
     chart = groups.similarity_chart(_grouping(make_run(tmp_path / "run", info={"hcct": info})))
     assert chart is not None
     assert sum(r["value"] is None for r in rows(chart)) == 7
-
-
-def test_of_many_clients_the_sizes_of_groups_are_drawn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n = groups.MOST_CLIENTS + 2
-    monkeypatch.setitem(OWN, "hcct", [0.5] * n)
-    info = {"hcct": [{"groups": [list(range(60)), list(range(60, n))]}] * 2}
-    folder = make_run(tmp_path / "run", info, ("hcct",), sizes=[20] * n, split={"name": "iid"}, domains=())
-    section = groups.section(read(folder), ["hcct"], charts.colours(["hcct"]))
-    assert section is not None
-    assert [c.title for c in section.charts] == ["Who trained with whom under hcct"]
 
 
 def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) -> None:

@@ -172,29 +172,6 @@ def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest(rows: Rows
     assert "a from 2.5 to 2.5; d from 5.5 to 5.5" in drawn[0].described
 
 
-def test_a_plan_says_what_a_run_will_spend() -> None:
-    made = config.parse(
-        {
-            "rounds": 2,
-            "task": {"data": "digits"},
-            "split": {"name": "dirichlet", "num_clients": 4},
-            "methods": [
-                {"name": "fedavg", "with": [{"name": "central_dp", "noise_multiplier": 5.0}]},
-                {"name": "fedavg", "with": [{"name": "local_dp", "noise_multiplier": 50.0}]},
-            ],
-        }
-    )
-    spent = cohort_epsilon(5.0, 4, 4, 2, 1e-5)
-    notes = [note for note in plan(made).notes if "epsilon" in note]
-    assert notes[0] == f"fedavg+central_dp: epsilon {spent:.4g} at delta 1e-05 for one client's data after 2 rounds"
-    assert notes[1].endswith("for one client's data after 2 requests")
-
-
-def test_a_guarantee_without_delta_is_none() -> None:
-    with pytest.raises(ValueError, match="delta"):
-        Privacy(1.0, "nothing", "nothing")
-
-
 def test_what_clients_have_spent_is_listed_the_largest_first_and_the_rest_is_summed_up() -> None:
     """22 clients, client c spent c / 10: 2.1 first; of the 20 listed .2 is the least, and .1 the most of the others."""
     info = ExampleBudget(
