@@ -1,18 +1,19 @@
 """The arithmetic of a report, on records made by hand."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
+from by_hand import Series
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from unskew.record.logs import UntilCard
-from unskew.record.reader import Bound, Flow, Record, RecordedCell, Summary
+from unskew.record.reader import Flow, Record
 from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
 from unskew.report.tables import (
@@ -26,34 +27,10 @@ from unskew.report.tables import (
     standing,
 )
 
-Series = Mapping[tuple[str, int, str], Mapping[int, float]]
 
-
-def record(
-    series: Series,
-    bounds: Mapping[str, Bound] | None = None,
-    finished: bool = True,
-    flows: Mapping[tuple[str, int, str, str], Flow] | None = None,
-) -> Record:
-    """A record with a cell for each method and seed that `series` names."""
-    where = dict.fromkeys((m, s) for m, s, _ in series)
-    return Record(
-        folder=Path("runs/x"),
-        name="x",
-        created="",
-        command="",
-        version="",
-        environment={},
-        config_sha256="",
-        config="",
-        cells=tuple(RecordedCell(m, "iid", s, (bounds or {}).get(m)) for m, s in where),
-        series=series,
-        clients={},
-        flows=flows or {},  # type: ignore[arg-type]
-        partitions={},
-        failures=(),
-        summary=Summary("f", 1.0, {("FedAvg", "global.accuracy.mean_last_2"): 0.0}, None) if finished else None,
-    )
+def record(series: Series, finished: bool = True, **more: Any) -> Record:
+    """A run that averages its last two evaluations, too."""
+    return by_hand.record(series, finished=finished, config="mean_last = 2", **more)
 
 
 def accuracies(**by_method: list[list[float]]) -> dict[tuple[str, int, str], dict[int, float]]:
@@ -187,7 +164,7 @@ def test_differences_are_taken_of_the_last_fifth_too_and_a_note_says_where_they_
     flat, gains = [0.5] * 11, (0.1, 0.11, 0.12)
     tails = (0.0, 0.01, -0.01)
     seeds = [[*[0.5] * 9, 0.5 + 2 * t - g, 0.5 + g] for g, t in zip(gains, tails, strict=True)]
-    made = replace(record(accuracies(FedAvg=[flat] * 3, A=seeds)), summary=Summary("f", 1.0, {}, None))
+    made = replace(record(accuracies(FedAvg=[flat] * 3, A=seeds)), config="")
     (last,), (tail,) = paired(made), paired_tails(made)
     assert last.values == pytest.approx(gains)
     assert tail.values == pytest.approx(tails)
@@ -200,7 +177,7 @@ def test_the_mean_of_one_evaluation_is_left_out(rounds: int, last: float | None)
     """A fifth of six is two, rounded up: .5 and 1.; a fifth of five is the last round, which is the headline."""
     flat = [[0.5] * (rounds + 1)] * 2
     made = record(accuracies(FedAvg=flat, A=[[*one[:-1], 1.0] for one in flat]))
-    made = replace(made, summary=Summary("f", 1.0, {}, None))
+    made = replace(made, config="")
     assert results.frame(made).get("tail", [None, None])[1] == last
     assert len(paired_tails(made)) == (last is not None)
 

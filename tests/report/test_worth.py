@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
 import torch
@@ -21,7 +22,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record.columns import RowResults
 from unskew.record.logs import DivergedRow
-from unskew.record.reader import DataSplit, Record, RecordedCell, Summary, read
+from unskew.record.reader import DataSplit, Record, Summary, read
 from unskew.report import results, verdict, worth
 from unskew.report.contributions import Contribution, contributions
 from unskew.report.gain import Chance, chance_in_mean, gain, over_all_rows
@@ -43,29 +44,13 @@ def record(
 ) -> Record:
     """A finished run whose clients have these results, by method and seed; "alone" trains every client by itself."""
     seeds = next(iter(results.values()))
-    cells = tuple(RecordedCell(m, "", s, "lower" if m == "alone" else None) for m in results for s in seeds)
     split = DataSplit("d", "", 9, {"name": "natural"}, "", n, ((1,),) * len(n), 0.0, 0.0, 1.0, client_names=names)
     clients = {(m, s): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
-    return Record(
-        folder=Path(),
-        name="r",
-        created="",
-        command="",
-        version="",
-        environment={},
-        config_sha256="",
-        config="",
-        cells=cells,
-        series={(m, s, headline.own): {1: 0.0} for m, s in clients},
-        clients=clients,
-        flows={},
-        partitions=dict.fromkeys(seeds, split),
-        failures=(),
-        summary=None,
-        baseline="",
-        headline=headline,
+    return by_hand.record(
+        {(m, s, headline.own): {1: 0.0} for m, s in clients}, {"alone": "lower"}, False, clients=clients,
+        partitions=dict.fromkeys(seeds, split), baseline="", headline=headline, name="r", folder=Path(),
         tested={at: dict(enumerate(map(float, n))) for at in clients},
-    )
+    )  # fmt: skip
 
 
 def kept(

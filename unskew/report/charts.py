@@ -89,14 +89,18 @@ def _slim(svg: str) -> str:
     return re.sub(places, lambda of: re.sub(r"\d*\.\d{2,}", lambda n: f"{float(n[0]):.1f}", of[0]), svg)
 
 
+def _fitted(chart: alt.TopLevelMixin, width: int, **more: Any) -> str:
+    """The chart on white, as wide as that if it is drawn as wide as a page has room."""
+    spec = chart.to_dict() | more
+    spec |= {"width": width} if "fits" in spec.get("usermeta", {}) else {}
+    return json.dumps({**spec, "config": {**spec.get("config", {}), "background": PAGE}}, sort_keys=True)
+
+
 def still(
     chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg", dark: bool = False, width: int = WIDTH
 ) -> bytes:
     """A picture of a chart as a file; no network and no browser is needed."""
-    spec = chart.to_dict()
-    if "fits" in spec.get("usermeta", {}):
-        spec["width"] = width
-    text = json.dumps({**spec, "config": {**spec.get("config", {}), "background": PAGE}}, sort_keys=True)
+    text = _fitted(chart, width)
     for light, other in zip(_LIGHT, _DARK, strict=True) if dark else ():
         text = text.replace(light, other)
     return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
@@ -104,11 +108,9 @@ def still(
 
 def document(chart: alt.TopLevelMixin, title: str, caption: str = "", width: int = WIDTH) -> str:
     """A chart as an SVG file of its own, with its title and caption, on white."""
-    spec = chart.to_dict()
-    words = {"text": title, "subtitle": textwrap.wrap(caption, 75), "anchor": "start", "subtitleColor": INK}
-    spec |= {"width": width} if "fits" in spec.get("usermeta", {}) else {}
-    config = {**spec.get("config", {}), "background": PAGE}
-    return _svg(json.dumps({**spec, "title": {**words, "color": INK}, "config": config}, sort_keys=True))
+    lines = textwrap.wrap(caption, 75)
+    words = {"text": title, "subtitle": lines, "anchor": "start", "subtitleColor": INK, "color": INK}
+    return _svg(_fitted(chart, width, title=words))
 
 
 def file(chart: Chart) -> bytes:

@@ -309,19 +309,16 @@ def _of_clients(
     return table(caption, ["client", *names.values()], rows, note.strip(), data=data)
 
 
-@dataclass(frozen=True)
-class ClientResult:
-    """A method's result at a client, and by seed its number of test rows, 0 if not known."""
+def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]:
+    """Each method's results of its clients, in the run's order; empty if the run has none of single clients.
 
-    method: str
-    client: worth.Client
-    tested: Mapping[int, int]
-    spread: Spread
-
-
-def client_results(record: Record) -> list[ClientResult]:
-    """Each method's results of its clients, in the run's order; empty if the run has none of single clients."""
+    Returns:
+        The client, its number of test rows by seed, 0 if not known, its results over seeds, and the row of the frame.
+    """
     same, out = worth.lasting(record), []
+    gained = worth.rows(record) if record.comparable else []
+    gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
+    name = record.headline.name
     for method in record.methods:
         by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
         seeds = counted_seeds(record, method)
@@ -330,11 +327,20 @@ def client_results(record: Record) -> list[ClientResult]:
             for c in record.clients.get((method, seed), {}):
                 by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
         planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1
-        for numbers in by_client.values():
-            tested = {seed: round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()}
+        for at, numbers in by_client.items():
+            tested = [round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()]
             values = tuple(record.clients[method, seed][c] for seed, c in numbers.items())
-            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested.values()))
-            out.append(ClientResult(method, client, tested, Spread(values, planned - len(values))))
+            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
+            spread = Spread(values, planned - len(values))
+            mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
+            row = {
+                "run": record.run_of.get(method, record.name), "method": method, "bound": record.cell(method).bound,
+                "client": at[0], "seed": at[1], "test_rows": mean if all(tested) else None, "seeds": len(values),
+                name: spread.mean, f"{name}_std": spread.std,
+                "same_test_rows": record.same_test_rows if len(values) > 1 else None,
+            }  # fmt: skip
+            ends = zip(("gain", "gain_low_95", "gain_high_95"), gains.get((method, *at), (None,) * 3), strict=True)
+            out.append((client, tested, spread, row | dict(ends)))
     return out
 
 
@@ -348,10 +354,10 @@ def by_client(record: Record) -> Table:
     if not every:
         raise RunError(f'{record.folder} has no results of single clients; run it with "personal" in evaluate')
     clients: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
-    for r in every:
-        tested = tables.span(Spread(tuple(map(float, r.tested.values())))) if all(r.tested.values()) else "–"
-        row = clients.setdefault((r.client.label, r.client.seed), (r.client, {"rows": tested}))[1]
-        row[r.method] = with_spread(r.spread, m)
+    for client, tested, spread, row in every:
+        rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
+        cells = clients.setdefault((client.label, client.seed), (client, {"rows": rows}))[1]
+        cells[row["method"]] = with_spread(spread, m)
     names = {"rows": "test rows"}
     names |= {"patients": "patients | tested"} if any(c.patients for c, _ in clients.values()) else {}
     rarest = f"{'events' if m.of_events else 'rarest class'} | test rows"
@@ -369,26 +375,7 @@ def by_client(record: Record) -> Table:
     }
     caption = f"{beginning(m.label)} of each client’s own model on its own test data{', ' * bool(m.way)}{m.way}"
     note = " ".join(sentence for sentence, holds in sentences.items() if holds)
-    return _of_clients(caption, list(clients.values()), names, _client_frame(record, every), note)
-
-
-def _client_frame(record: Record, every: Sequence[ClientResult]) -> Frame:
-    gained = worth.rows(record) if record.comparable else []
-    gains = {(g["method"], g["client"], g["seed"]): g for g in gained if g["client"] is not None}
-    rows = []
-    for r in every:
-        tested, gain = list(r.tested.values()), gains.get((r.method, r.client.label, r.client.seed))
-        number = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
-        ends = (gain["gain"], gain["low"], gain["high"]) if gain else (None, None, None)
-        rows.append({
-            "run": record.run_of.get(r.method, record.name), "method": r.method, "bound": record.cell(r.method).bound,
-            "client": r.client.label, "seed": r.client.seed, "test_rows": number if all(tested) else None,
-            "seeds": len(r.spread.values), record.headline.name: r.spread.mean,
-            f"{record.headline.name}_std": r.spread.std,
-            "same_test_rows": record.same_test_rows if len(r.spread.values) > 1 else None,
-            **dict(zip(("gain", "gain_low_95", "gain_high_95"), ends, strict=True)),
-        })  # fmt: skip
-    return columns_of(rows)
+    return _of_clients(caption, list(clients.values()), names, columns_of([row for *_, row in every]), note)
 
 
 # ---------------------------------------------------------------- clients that came after training

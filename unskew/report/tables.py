@@ -112,13 +112,8 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
 
 def last_k(record: Record) -> int | None:
     """The number of evaluations that the run's `mean_last` asks for; None for the last fifth of them."""
-    metrics = {metric for _, metric in record.summary.means} if record.summary else set()
-    ks = [
-        m[1]
-        for metric in metrics
-        if (m := re.fullmatch(rf"{re.escape(record.headline.shared)}\.mean_last_(\d+)", metric))
-    ]
-    return int(ks[0]) if len(ks) == 1 else None
+    last: int | None = settings(record).get("mean_last")
+    return last
 
 
 def last_words(record: Record) -> str:

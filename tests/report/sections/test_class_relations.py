@@ -4,12 +4,12 @@ Clients hold 30 + 0, 0 + 10 and 30 + 10 examples of the classes: shares .75 and 
 SL is the identity and CR [[.5, .5], [.5, .5]], so that ||SL - CR|| = sqrt(4 * .25) = 1.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
 from records import rewrite
@@ -52,7 +52,6 @@ def make_run(
     seeds: Sequence[int] = (0, 1), counts: Sequence[Sequence[int]] = ((30, 0), (0, 10), (30, 10)),
 ) -> Path:  # fmt: skip
     """A run's folder; `methods` give the facts of a seed and round."""
-    folder.mkdir(parents=True)
     methods = {"fedavg+dw": lambda s, t: info(t)} if methods is None else methods
     metrics, kept = [], []
     for seed in seeds:
@@ -63,19 +62,7 @@ def make_run(
                 reported = told(seed, t)
                 kind = "unskew.class-relations" if "privacy" in reported else "dict"
                 kept.append({**at, "type": kind, "info": reported})
-    run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
-        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
-        "cells": [{"method": m, "setting": "by hand", "seed": s, "bound": None} for s in seeds for m in methods],
-    }  # fmt: skip
-    one = {
-        "dataset": "made", "dataset_sha256": "d" * 64, "n": 80, "split": {"name": "by hand"}, "sha256": "a" * 64,
-        "stats": {"sizes": [sum(c) for c in counts], "label_counts": [list(c) for c in counts], "iid_distance": 0.7,
-                  "js": 0.3, "effective_classes": 1.0},
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "config.toml").write_text("")
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    by_hand.write(folder, list(methods), seeds, counts)
     rewrite(folder, metrics=metrics, info=kept)
     return folder
 

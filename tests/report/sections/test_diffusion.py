@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
 from records import rewrite
@@ -86,7 +87,6 @@ def make_run(
 
     With `kept` false it has no info, as a run of methods that have none.
     """
-    folder.mkdir(parents=True)
     metrics, ledger, work, kept_info = [], [], [], []
     for seed in seeds:
         for method, curve in accuracy.items():
@@ -113,19 +113,6 @@ def make_run(
                     metrics.append({**at, "name": f"bytes.{d}", "value": 1000.0 * n, "weight": 1.0})
                 if method != "FedAvg":
                     kept_info.append({**at, "type": "unskew.diffusion", "info": told})
-    run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
-        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
-        "cells": [{"method": m, "setting": "by hand", "seed": s, "bound": None} for s in seeds for m in accuracy],
-    }  # fmt: skip
-    stats = {
-        "sizes": [sum(c) for c in counts], "label_counts": [list(c) for c in counts], "iid_distance": FAR, "js": 0.3,
-        "effective_classes": 1.0,
-    }  # fmt: skip
-    one = {
-        "dataset": "made", "dataset_sha256": "d" * 64, "n": 50, "split": {"name": "by hand"}, "sha256": "a" * 64,
-        "stats": stats,
-    }  # fmt: skip
     methods = "".join(
         f'[[methods]]\nname = "{m.lower()}"\nlabel = "{m}"\n{options if m != "FedAvg" else ""}\n' for m in accuracy
     )
@@ -134,9 +121,7 @@ def make_run(
         for m, c in accuracy.items()
     ]  # fmt: skip
     summary = {"run": "made by hand", "fingerprint": "f" * 64, "seconds": 1.0, "rows": rows, "stopped": None}
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "config.toml").write_text(f"{channel}\n{methods}")
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    by_hand.write(folder, list(accuracy), seeds, counts, f"{channel}\n{methods}")
     (folder / "summary.json").write_text(json.dumps(summary))
     rewrite(folder, metrics=metrics, transfers=ledger, work=work, info=kept_info if kept else ())
     return folder

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
 import torch
@@ -88,7 +89,6 @@ def make_run(
     command: str = "unskew run feddistr", settings: str = "", data: str = "digits", sha256: str = "",
 ) -> Path:  # fmt: skip
     """A run's folder; `methods` give the facts of a seed and round, and beside them there is FedAvg."""
-    folder.mkdir(parents=True)
     methods = {"feddistr": first_round()} if methods is None else methods
     metrics, kept, ledger = [], [], []
     for seed in seeds:
@@ -103,22 +103,12 @@ def make_run(
                 if t and m in methods:
                     reported = methods[m](seed, t)
                     kept.append({**at, "type": kind(reported), "info": reported})
-    run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": command,
-        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
-        "cells": [{"method": m, "setting": "by hand", "seed": s, "bound": None}
-                  for s in seeds for m in (*methods, "fedavg")],
-    }  # fmt: skip
-    one = {
-        "dataset": "digits", "dataset_sha256": sha256, "n": 80, "split": {"name": "by hand"}, "sha256": "a" * 64,
-        "stats": {"sizes": [40, 40, 40], "label_counts": [[40, 0], [0, 40], [20, 20]], "iid_distance": 0.7, "js": 0.3,
-                  "effective_classes": 1.0},
-        "clients": [{"train": list(range(400 * c, 400 * c + 400)), "val": [], "test": []} for c in range(3)],
-    }  # fmt: skip
     table = "".join(f'[[methods]]\nlabel = "{m}"\n{settings}\n' for m in methods)
-    (folder / "config.toml").write_text(f'task = {{ data = "{data}" }}\n{table}')
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    rows = [{"train": list(range(400 * c, 400 * c + 400)), "val": [], "test": []} for c in range(3)]
+    by_hand.write(
+        folder, (*methods, "fedavg"), seeds, [[40, 0], [0, 40], [20, 20]], f'task = {{ data = "{data}" }}\n{table}',
+        split={"dataset": "digits", "dataset_sha256": sha256, "clients": rows}, command=command,
+    )  # fmt: skip
     rewrite(folder, metrics=metrics, info=kept, transfers=ledger)
     return folder
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import by_hand
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +69,6 @@ def make_run(
     seeds: Sequence[int] = (0,),
 ) -> Path:
     """A run's folder; without `info` those of the module's head."""
-    folder.mkdir(parents=True)
     info = {"hcct": HCCT, "flsc": FLSC} if info is None else info
     metrics, kept = [], []
     for seed in seeds:
@@ -83,24 +83,11 @@ def make_run(
                 if m in info and t <= len(info[m]):
                     kind = "unskew.judged-groups" if "groups" in info[m][t - 1] else "dict"
                     kept.append({**at, "type": kind, "info": info[m][t - 1]})
-    run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
-        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
-        "cells": [
-            {"method": m, "setting": "by hand", "seed": s, "bound": "lower" if m == "independent" else None}
-            for s in seeds for m in methods
-        ],
-    }  # fmt: skip
-    one = {
-        "dataset": "made", "dataset_sha256": "d" * 64, "n": sum(sizes), "split": split, "sha256": "a" * 64,
-        "stats": {"sizes": list(sizes), "label_counts": [[n, 0] for n in sizes], "iid_distance": 0.7, "js": 0.3,
-                  "effective_classes": 1.0, **({"domains": list(domains)} if len(domains) == len(sizes) else {})},
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "config.toml").write_text(
-        "".join(f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
-    )
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    tables = (f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
+    by_hand.write(
+        folder, methods, seeds, [[n, 0] for n in sizes], "".join(tables), {"independent": "lower"}, {"split": split},
+        {"domains": list(domains)} if len(domains) == len(sizes) else {},
+    )  # fmt: skip
     rewrite(folder, metrics=metrics, info=kept)
     return folder
 
