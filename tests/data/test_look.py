@@ -329,10 +329,10 @@ def test_the_command_takes_several_targets(tmp_path: Path) -> None:
     page = tmp_path / "data.html"
     ways = [[*named, "--leave-out", "mood"], ["data", str(tmp_path / "e.toml")]]
     for way in ways:
-        printed = CliRunner().invoke(app, [*way, "--out", str(page)], catch_exceptions=False).stdout
-        assert "Target days at each site" in printed
-        assert "Target fever at each site" in printed
-        assert "Rows and classes of fever by site" in page.read_text("utf-8")
+        CliRunner().invoke(app, [*way, "--out", str(page)], catch_exceptions=False)
+        text = page.read_text("utf-8")
+        for words in ("Target days at each site", "Target fever at each site", "Rows and classes of fever by site"):
+            assert words in text
     first, second = (
         json.loads(CliRunner().invoke(app, [*way, "--json"], catch_exceptions=False).stdout) for way in ways
     )
@@ -499,16 +499,21 @@ def test_settings_of_a_file_may_be_data_options(tmp_path: Path) -> None:
     assert us.describe(tmp_path / "h.csv", test=tmp_path / "t.csv", separator=";").test_rows == 20
 
 
-def test_in_a_terminal_the_gaps_of_sites_are_a_table_of_their_own_and_long_values_are_cut() -> None:
-    look = seen(table(dose=[None if i % 10 == 0 or i >= 150 else float(i % 7) for i in range(N)],
-                      note=["long " * 20 + "ab"[i % 2] for i in range(N)]))  # fmt: skip
-    columns = data_page.columns_table(look, 30, 25)
-    assert columns.head[-1][0] == "between sites"
-    assert max(len(entry.cells[1]) for entry in columns.entries) <= 25
-    gaps = data_page.gaps_table(look, 30)
-    assert gaps is not None
-    assert [(entry.name, entry.cells) for entry in gaps.entries] == [("dose", ("10", "100"))]
-    assert data_page.gaps_table(seen(table()), 30) is None
+def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:
+    """30 sites of 1 to 30 rows: the five largest have 30 + ... + 26 = 140 of 465 rows, the 25 others 325."""
+    site = np.repeat([f"s{i}" for i in range(1, 31)], np.arange(1, 31))
+    rng = np.random.default_rng(0)
+    frame = polars.DataFrame({"site": site, "age": rng.normal(size=465), "sick": rng.choice(["yes", "no"], 465)})
+    look = us.describe(frame, target="sick", client="site")
+    notes = [f"note {i} " + "of many words " * 30 + f"remedy {i}" for i in range(9)]
+    lines = data_page.screen(look, notes, 80, page=False).splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if line.startswith((" s", " 25 smaller"))]
+    assert [row[:2] for row in rows[1:6]] == [[f"s{i}", str(i)] for i in (30, 29, 28, 27, 26)]
+    assert rows[6][:3] == ["25", "smaller", "325"]
+    assert "remedy 4" in "\n".join(lines)
+    assert lines[-1].startswith("4 more notes")
 
 
 def test_the_command_names_its_options_and_knows_what_an_experiment_does(tmp_path: Path) -> None:

@@ -202,11 +202,15 @@ def screen(look: Look, notes: Sequence[str], width: int, page: bool) -> str:
     for note in notes[:MOST_NOTES]:
         lines += cut(f"- {note}", width, 2)
     more = len(notes) - MOST_NOTES
-    where = "on the page" if page else "in --json, and on the page of --out data.html"
-    lines += [f"{f'{more} more notes, and' if more > 0 else 'What'} each column holds: {where}"]
+    where = "on the page" if page else "--json, or --out data.html"
+    lines += [f"{f'{more} more notes, and all' if more > 0 else 'All'} sites and columns: {where}"]
     return "\n".join(filter(None, lines))
 
 
 def cut(text: str, width: int, lines: int) -> list[str]:
-    """The text in so many lines."""
+    """The text in so many lines: of a longer one the beginning and the end, where a note says what to do."""
+    room = width * lines - 12 * lines
+    if len(text) > room:
+        first, last = text[: room * 6 // 10].rpartition(" ")[0], text[-room * 4 // 10 :].partition(" ")[2]
+        text = f"{first} … {last}"
     return textwrap.wrap(text, width, max_lines=lines, placeholder=" …", break_on_hyphens=False)

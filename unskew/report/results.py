@@ -315,7 +315,7 @@ def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Sp
     Returns:
         The client, its number of test rows by seed, 0 if not known, its results over seeds, and the row of the frame.
     """
-    same, out = worth.lasting(record), []
+    same, out = worth.lasting(record), list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]()
     gained = worth.rows(record) if record.comparable else []
     gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
     name = record.headline.name

@@ -54,7 +54,8 @@ def one_round(record: Record, method: str) -> OneRound | None:
     mixed = {s: of[min(of)] for s, of in tables.reported(record, method, Mixtures).items()}
     if not sent and not mixed:
         return None
-    weakest = max((info.privacy for info in (*sent.values(), *mixed.values())), key=lambda p: p.bound)
+    guarantees = [*(info.privacy for info in sent.values()), *(info.privacy for info in mixed.values())]
+    weakest = max(guarantees, key=lambda p: p.bound)
     nearest = [(v, c) for info in sent.values() for c, v in info.closest.items() if v is not None]
     seed = next(iter(sent or mixed))
     return OneRound(method, seed, sent.get(seed), weakest, min(nearest, default=None))
