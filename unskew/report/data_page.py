@@ -211,6 +211,6 @@ def cut(text: str, width: int, lines: int) -> list[str]:
     """The text in so many lines: of a longer one the beginning and the end, where a note says what to do."""
     room = width * lines - 12 * lines
     if len(text) > room:
-        first, last = text[: room * 6 // 10].rpartition(" ")[0], text[-room * 4 // 10 :].partition(" ")[2]
+        first, last = text[: room * 4 // 10].rpartition(" ")[0], text[-room * 6 // 10 :].partition(" ")[2]
         text = f"{first} … {last}"
     return textwrap.wrap(text, width, max_lines=lines, placeholder=" …", break_on_hyphens=False)
