@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from unskew.record.reader import Record
     from unskew.report.section import Chart
-    from unskew.report.stats import Curve
     from unskew.report.worth import GainRow
 
 
@@ -213,22 +212,17 @@ class History:
         Raises:
             KeyError: If that method has no such metric, or the run no such seed.
         """
-        curve = self._curve(method, metric or self.headline.shared, seed)
-        return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
-
-    def _curve(self, method: str, name: str, seed: int | None = None) -> "Curve":
         from unskew.report.stats import curve_by_round
 
-        by_seed: dict[int, dict[int, float]] = {}
+        name, by_seed = metric or self.headline.shared, dict[int, dict[int, float]]()
         for row in self._of_seed(seed):
             lost = (method, row["seed"]) in self._lost()
             if (row["method"], row["name"]) == (method, name) and "client" not in row and not lost:
                 by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
-        curve = curve_by_round(list(by_seed.values()))
-        if curve is None:
+        if (curve := curve_by_round(list(by_seed.values()))) is None:
             known = (row["name"] for row in self.rows if row["method"] == method and "client" not in row)
             raise self._unknown(method, name, known)
-        return curve
+        return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
     def value(self, method: str, metric: str | None = None, seed: int | None = None) -> float:
         """Mean over seeds of a result, by default the global model's headline; see the table of results for names.
@@ -270,23 +264,19 @@ class History:
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
-        if method not in self.methods:
+        if method and method not in self.methods:
             return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods) or 'no numbers yet'}")
         if lost := [why_diverged(row) for row in self.diverged if row["method"] == method]:
             return KeyError(f"{metric} of {method} is not known, since it diverged: {'; '.join(lost)}")
-        return self._lacking(metric, f"no {metric} of {method}", known)
-
-    def _lacking(self, metric: str, what: str, known: Iterable[str]) -> KeyError:
-        """An error that says that a metric was asked for and is not defined, or names the metrics nearest to it."""
-        names = list(dict.fromkeys(known))
+        names, what = list(dict.fromkeys(known)), f"no {metric} of {method}" if method else f"no method has {metric}"
         part, _, name = metric.partition(".")
         asked = [card["name"] for card in self.summary.get("asked") or ()]
         if name.removesuffix(".mean") in asked and any(known.startswith(f"{part}.") for known in names):
             return KeyError(f"{what}: it was measured, and was not a number (NaN)")
         near = difflib.get_close_matches(metric, names, n=3)
-        of_results = [name for name in names if not name.startswith(("bytes.", "seconds"))]
-        named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(of_results))}"
-        return KeyError(what + (f"; {named}" if names else ""))
+        of_results = sorted(name for name in names if not name.startswith(("bytes.", "seconds")))
+        named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(of_results)}"
+        return KeyError(f"{what}; {named}" if names else what)
 
     @cached_property
     def record(self) -> "Record":
@@ -348,16 +338,11 @@ class History:
         """
         from unskew.report import worth
 
-        record = self.record
-        if worth.alone(record) is None:
+        if not (rows := worth.rows(self.record)):
+            lacks = "no method trains every client alone" if worth.alone(self.record) is None else "no client has both"
             raise RunError(
-                "a gain is over local training, and no method of this run trains every client alone; run it with "
-                'Independent() ("independent") among the methods, or with bounds=True'
-            )
-        if not (rows := worth.rows(record)):
-            raise RunError(
-                f"no client has a result of its own beside that of {worth.alone(record)}; run it with other methods, "
-                'and with "personal" in evaluate'
+                f"a gain is a client's result minus that alone, and {lacks}; run it with bounds=True, another method, "
+                'and "personal" in evaluate'
             )
         return rows
 
@@ -412,7 +397,7 @@ class Plots:
         chart = pictures.curve(record, by, metric, metric or "")
         if chart is None:
             what = metric or h.headline.shared
-            raise h._lacking(what, f"no method has {what}", {row["name"] for row in h.rows if "client" not in row})
+            raise h._unknown("", what, {row["name"] for row in h.rows if "client" not in row})
         return _drawing(chart, "")
 
     def differences(self) -> "alt.LayerChart":

@@ -339,7 +339,7 @@ def test_an_answer_is_had_without_reading_what_was_sent(history: us.History, tmp
 
 
 def test_a_run_without_local_training_says_what_gains_need(kept: us.History) -> None:
-    with pytest.raises(RunError, match=r"no method of this run trains every client alone; .*bounds=True"):
+    with pytest.raises(RunError, match=r"no method trains every client alone; .*bounds=True"):
         kept.gains()
 
 

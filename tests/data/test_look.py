@@ -224,3 +224,20 @@ def test_whole_numbers_without_a_value_are_one_class_more() -> None:
     assert (
         "the target has no value in 50 rows, the first row 0 (the label is missing): leave such rows out" in look.notes
     )
+
+
+def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:
+    """30 sites of 1 to 30 rows: the five largest have 30 + ... + 26 = 140 of 465 rows, the 25 others 325."""
+    site = np.repeat([f"s{i}" for i in range(1, 31)], np.arange(1, 31))
+    rng = np.random.default_rng(0)
+    frame = polars.DataFrame({"site": site, "age": rng.normal(size=465), "sick": rng.choice(["yes", "no"], 465)})
+    look = us.describe(frame, target="sick", client="site")
+    notes = [f"note {i} " + "of many words " * 30 + f"remedy {i}" for i in range(9)]
+    lines = data_page.screen(look, notes, 80, page=False).splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if line.startswith((" s", " 25 smaller"))]
+    assert [row[:2] for row in rows[1:6]] == [[f"s{i}", str(i)] for i in (30, 29, 28, 27, 26)]
+    assert rows[6][:3] == ["25", "smaller", "325"]
+    assert "remedy 4" in "\n".join(lines)
+    assert lines[-1].startswith("4 more notes")

@@ -58,15 +58,13 @@ def test_every_metric_is_measured_globally_and_for_the_clients(run: us.History) 
     assert len(values(run)) == (2 + 3) * len(names(run))  # training alone has no global model
 
 
-def test_tables_of_further_metrics_have_them_in_text_and_on_the_page(run: us.History) -> None:
+def test_they_stand_in_text_and_on_the_page(run: us.History) -> None:
     assert run.path is not None
-    tables = results.further(read(run.path))
-    text = "\n".join(render.text(one, 80) for one in tables)
+    text = render.text(results.headline(read(run.path)), 80)
     assert all(value in text for value in shown(run))
     assert max(map(len, text.splitlines()), default=0) <= 80
     page = unescape(re.sub(r"<[^>]+>", "", (run.path / "report.html").read_text())).replace("\N{NO-BREAK SPACE}", " ")
     assert [value for value in shown(run) if value not in page] == []
-    assert ("Further metrics, global test set" in page) == bool(names(run))
     finding = [card["label"] for card in run.summary["asked"] if card["positive"]]
     assert all(f"{label}" in page for label in finding)
 
@@ -75,7 +73,7 @@ def test_tables_for_papers_and_spreadsheets_have_them(run: us.History) -> None:
     assert run.path is not None
     record = read(run.path)
     for format in (render.markdown, render.latex):
-        text = "".join(map(format, results.further(record))).replace(r"$\pm$", "±")
+        text = format(results.headline(record)).replace(r"$\pm$", "±")
         assert all(value in text for value in shown(run))
     frame = results.frame(record)
     at = {method: i for i, method in enumerate(frame["method"])}
@@ -85,7 +83,7 @@ def test_tables_for_papers_and_spreadsheets_have_them(run: us.History) -> None:
         assert frame[f"{column}_std"][at[method]] == pytest.approx(std)
 
 
-def test_own_models_on_the_global_test_set_have_a_table(tmp_path: Path) -> None:
+def test_own_models_on_the_global_test_set_have_a_column(tmp_path: Path) -> None:
     run = us.simulate(
         {"FedAvg": us.FedAvg(), "Ditto": us.Ditto()}, data="digits", split=us.IID(3), rounds=1,
         evaluate=["global", "personal_on_global"], out=tmp_path / "run", progress=False,
@@ -95,6 +93,5 @@ def test_own_models_on_the_global_test_set_have_a_table(tmp_path: Path) -> None:
         for row in run.rows
         if (row["method"], row["name"], row["round"]) == ("Ditto", "personal_on_global.accuracy.mean", 1)
     )
-    (table,) = results.further(read(tmp_path / "run"))
-    assert table.caption == "Further metrics, own models on the global test set"
+    (table,) = [results.headline(read(tmp_path / "run"), ["own_on_global_accuracy"])]
     assert table.entries[1].cells == (f"{100 * value:.1f}",)

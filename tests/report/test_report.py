@@ -210,12 +210,6 @@ def page(run: Path) -> Path:
     return write_report(run)
 
 
-def test_the_report_lies_in_the_run_folder_and_is_well_formed(run: Path, page: Path) -> None:
-    assert page == run / "report.html"
-    assert [p.name for p in run.iterdir() if "report" in p.name] == ["report.html"]
-    assert {"nav", "main", "header", "details", "summary"} <= set(parsed(page).tags)
-
-
 def as_rmse(folder: Path) -> None:
     """Turn a run's accuracies into root mean squared errors."""
     named = [{**row, "name": row["name"].replace(".accuracy", ".rmse")} for row in rows(folder, "metrics")]
@@ -229,36 +223,9 @@ def as_rmse(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps(run | {"measures": [card]}))
 
 
-def test_remarks_are_sentences_that_leave_names_of_methods_as_they_are(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [Trained("fedbn", 0.8, 0.2)])
-    card = json.loads((folder / "run.json").read_text())
-    remarks = ["fedbn: nothing stays with a client", "the folder b holds no file: is something missing there?"]
-    (folder / "run.json").write_text(json.dumps({**card, "remarks": remarks}))
-    text = said(write_report(folder))
-    assert "fedbn: nothing stays with a client. " in text
-    assert "The folder b holds no file: is something missing there? " in text
-
-
-def test_labels_that_are_one_but_for_case_are_noted_unless_they_are_named(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", labels=3)
-    file = folder / "partition.json"
-    partition = json.loads(file.read_text())
-    for fed in partition["seeds"].values():
-        fed["classes"] = ["no", "Yes", "yes"]
-    file.write_text(json.dumps(partition))
-    assert "Labels 'Yes', 'yes' differ in case, accents or spaces alone" in said(write_report(folder))
-    (folder / "config.toml").write_text('[task.data_options]\nclasses = ["no", "Yes", "yes"]\n')
-    assert "differ in case" not in said(write_report(folder))
-
-
 def _begun(row: dict[str, object]) -> bool:
     order = ["FedAvg", "FedProx(mu=0.1)"]
     return row["method"] in order and (row["method"] == "FedAvg" or row["seed"] != 2 or int(str(row["round"])) <= 6)
-
-
-def test_a_comparison_of_one_run_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"at least two run folders, got 1"):
-        write_comparison([run], tmp_path / "out.html", ["run"])
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(
@@ -327,7 +294,7 @@ def test_a_deployed_run_is_not_said_to_be_repeated_by_running_its_configuration(
     (folder / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
     text = said(write_report(folder))
     assert "Run the command" not in text
-    assert "unskew deploy pack config.toml --host HOST. Or simulate it" in text
+    assert "unskew deploy pack config.toml --host HOST. The" in text
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {}}))
     assert "unskew deploy pack config.toml --host HOST --clients N --own-data" in said(write_report(folder))
 
@@ -379,14 +346,6 @@ def test_one_seed_allows_no_interval_and_says_so(tmp_path: Path) -> None:
     text = said(write_report(folder))
     assert "no interval possible" in text
     assert "nan" not in text.lower()
-
-
-def test_a_large_run_stays_small_and_draws_some_of_its_clients(tmp_path: Path) -> None:
-    methods = tuple(Trained(f"Method {i}", 0.7 + 0.01 * i, 0.02) for i in range(3))
-    folder = make_run(
-        tmp_path / "run", methods, seeds=(0,), rounds=250, clients=120, labels=100, eval_every=1, taking_part=1
-    )
-    assert "the first 100 of 120" in said(write_report(folder))
 
 
 # ---------------------------------------------------------------- several runs
@@ -456,12 +415,12 @@ def settings(model: str, lr: float, label: str) -> str:
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        ("", 'model = "logistic"', "in network: model logistic against model mlp"),
+        ("", 'model = "logistic"', "in model: logistic against mlp"),
         ("data_options = { alpha = 0.1 }", "data_options = { alpha = 0.5 }",
-         "in settings of the data: data_options alpha 0.5 against data_options alpha 0.1"),
-        ('loss = "cross_entropy"', 'loss = "multi_margin"', "in task: loss multi_margin against loss cross_entropy"),
+         "in data_options.alpha: 0.5 against 0.1"),
+        ('loss = "cross_entropy"', 'loss = "multi_margin"', "in loss: multi_margin against cross_entropy"),
         ("[world.outage]\nunreachable = 0.3\nlate = 0.1", "[world.outage]\nunreachable = 0.3\nlate = 0.2",
-         "in world: outage late 0.2 against outage late 0.1."),
+         "in world.outage.late: 0.2 against 0.1."),
         ("", "", ""),
     ],
 )  # fmt: skip
@@ -486,23 +445,6 @@ def test_runs_that_differ_in_more_than_their_methods_are_not_comparable(
     assert bool(results.differences(merged)) == (not reason)
 
 
-def test_own_models_of_other_clients_are_not_compared_and_other_rounds_are_said(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / m.name, [m], name=m.name) for m in METHODS[:2]]
-    plain = settings("mlp", 0.1, "FedAvg")
-    (folders[0] / "config.toml").write_text(plain)
-    other = settings("mlp", 0.01, "FedProx(mu=0.1)")
-
-    def notes() -> str:
-        records = [read(folder) for folder in folders]
-        return " ".join(verdict.notes(merge(records, ["a", "b"]), records, ["a", "b"]))
-
-    (folders[1] / "config.toml").write_text(f'evaluate_clients = "cohort"\n{other}')
-    assert "in clients evaluated: cohort against all" in notes()
-    (folders[1] / "config.toml").write_text(f"eval_every = 5\n{other}")
-    assert "evaluated in other rounds (“a”: every round; “b”: every 5 rounds)" in notes()
-    assert "Not only the methods differ: lr is 0.01 for b/FedProx(mu=0.1) and 0.1 for a/FedAvg." in notes()
-
-
 def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "b", METHODS[:2], seeds=(0, 1), rounds=10, dataset="usps")
     partition = json.loads((other / "partition.json").read_text())
@@ -513,8 +455,7 @@ def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Pa
     assert "in data: usps (757370730000) against digits (646967697473)" in text
     assert "in rounds: 10 against 20" in text
     assert "in seeds: 0, 1 against 0, 1, 2" in text
-    assert "“b” differs from “a” in the split of seed 1: hash eeeeeeeeeeee against " in text
-    assert "aaaaaaaaaaaa (name shards, per_client 2 against name dirichlet, " in text
+    assert "“b” differs from “a” in the split of seed 1: eeeeeeeeeeee (name shards, per_client 2) against " in text
     (other / "partition.json").write_text('{"schema": 1, "seeds": {}}')
     text = " ".join(incomparable([read(run), read(other)], ["a", "b"]))
     assert "does not say which data its clients trained on: nothing shows that they are the same." in text

@@ -2,24 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own
-from unskew.cli.text import escape, with_options
-from unskew.errors import ConfigError, warn
-
-if TYPE_CHECKING:
-    from unskew.data.look import Look
-
-MOST_PRINTED = 30
-LONGEST_PRINTED = 60
+from unskew.cli.tables import width
+from unskew.cli.text import with_options
+from unskew.errors import ConfigError, shown, warn
 
 
 def data(
@@ -97,17 +91,18 @@ def data(
     from unskew.data.look import describe
 
     seen = describe(name, data_dir=data_dir, **settings)
-    if out is not None:
-        from unskew.report.data_page import write_look
+    from unskew.report.data_page import screen, write_look
 
+    if out is not None:
         write_look(seen, out)
     if as_json:
         print(json.dumps(dataclasses.asdict(seen)))
         return
     # In an experiment the settings stand in its file.
-    _print(seen, str if source.endswith(".toml") else partial(with_options, command=data))
+    notes = [note if source.endswith(".toml") else with_options(note, command=data) for note in seen.notes]
+    print(shown(screen(seen, notes, width(), out is not None)))
     if out is not None:
-        Console(stderr=True).print(f"page: {out}", markup=False, highlight=False, soft_wrap=True)
+        print(f"page: {out}", file=sys.stderr)
 
 
 def _latest(column: str | None, after: str | None, test: str | None) -> dict[str, Any]:
@@ -185,25 +180,3 @@ def _agreed(sources: list[str]) -> dict[str, Any]:
     for sentence in of_sums(sites):
         warn(sentence)
     return {"task": {"preprocess": {"columns": columns}}}
-
-
-def _print(look: "Look", written: Callable[[str], str]) -> None:
-    from unskew.report import data_page, render
-
-    console = Console()
-    console.print(f"[bold]{escape(look.name)}[/]: {escape(look.lead)}", highlight=False)
-    tables = [data_page.sites_table(look)] if look.sites else []
-    tables += data_page.times_tables(look)
-    tables += data_page.target_tables(look)
-    tables += [data_page.disagreement_table(look)] if look.disagreement else []
-    tables += [data_page.columns_table(look, MOST_PRINTED, LONGEST_PRINTED)] if look.columns else []
-    gaps = data_page.gaps_table(look, MOST_PRINTED)
-    tables += [] if gaps is None else [gaps]
-    for table in tables:
-        left = len(table.entries) - MOST_PRINTED
-        more = f"and {left:,} more" if left > 0 else table.note
-        some = dataclasses.replace(table, entries=table.entries[:MOST_PRINTED], note=more)
-        print("\n" + render.text(some, console.width), end="")
-    print()
-    for sentence in look.notes:
-        console.print(f"- {written(sentence)}", markup=False, highlight=False)

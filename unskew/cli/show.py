@@ -113,10 +113,7 @@ def _show_results(runs: list[Path], form: str, out: Path | None, columns: str | 
             print_more_seeds(runs[0], record)
         return
     else:
-        tables = [
-            results.headline(record, chosen),
-            *([] if chosen or form.startswith("csv") else results.further(record)),
-        ]
+        tables = [results.headline(record, chosen)]
     for note in verdict.serious(record):
         print(shown(note), file=sys.stderr)
     print(shown("\n".join(render(table, form) for table in tables)), end="")

@@ -35,7 +35,7 @@ from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
-from unskew.papers.result import Result, Row, over_seeds
+from unskew.papers.result import Result, Row, over_seeds, plot
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
@@ -43,6 +43,7 @@ from unskew.papers.toolkit import (
     curves_of,
     final,
     merged,
+    percent,
     published,
     share,
 )
@@ -50,6 +51,7 @@ from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import Curve, curve
+from unskew.report.tables import difference
 from unskew.run.models import file_name, load_model
 from unskew.tree import Params
 
@@ -208,7 +210,9 @@ def compatibility(request: ReproductionRequest) -> Result:
                 gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
             draft.claims.append(above(f"+dw helps {base} on {where}", ours, theirs, published=gain))
         if gains:
-            draft.figures.append((f"{name}.svg", drawing.file(report.help_chart(gains))))
+            bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items()]
+            forest = drawing.forest(bars, "accuracy with the term minus without it, points")
+            draft.figures.append((f"{name}.svg", drawing.document(forest, f"What the term adds, {name}").encode()))
         draft.curves = draft.curves or curves_of(runs.history)
     clients = draft["experiment"]["split"]["num_clients"]
     return draft.result(sizes="; ".join(sizes), first=draft["compare_on"][0], clients=clients)
@@ -247,7 +251,7 @@ def mu(request: ReproductionRequest) -> Result:
     strengths, sizes = draft["strengths"], []
     labels = {m: f"feddw mu={m:g}" for m in strengths}
     term = {"methods": {label: {"name": "feddw", "mu": m} for m, label in labels.items()}}
-    lines: dict[str, Mapping[float, Sequence[float]]] = {}
+    lines: dict[str, Curve] = {}
     for name, setting in itertools.product(draft["compare_on"], draft["compare_in"]):
         ground, where = draft.ground(name), f"{name}, {setting}"
         sizes.append(f"{name}: {draft.size(name)} images, {ground['rounds']} rounds")
@@ -256,8 +260,8 @@ def mu(request: ReproductionRequest) -> Result:
         methods, layers = ["fedavg", *labels.values()], (ground, draft["settings"][setting], term)
         runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods)
         last = {label: ends(runs, label) for label in methods}
-        line = {m: last[label] for m, label in labels.items() if last[label]}
-        lines |= {where: line} if line else {}
+        line = {i: v for i, label in enumerate(labels.values()) if (v := last[label])}
+        lines |= {where: percent(line, list(line.values()))} if line else {}
         gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
         for label in labels.values():
             published = gain if label == published_for else None
@@ -267,7 +271,8 @@ def mu(request: ReproductionRequest) -> Result:
             if label != chosen:
                 draft.claims.append(above(f"{chosen} ends above {label} ({where})", last[chosen], last[label]))
     if lines:
-        draft.figures.append(("mu.svg", drawing.file(report.mu_chart(lines))))
+        axis = f"weight of the term: {', '.join(f'{m:g}' for m in strengths)}"
+        draft.figures.append(("mu.svg", plot("mu", request.scale, lines, (axis, "global test accuracy, %"))))
     return draft.result(sizes="; ".join(dict.fromkeys(sizes)), **_work(ground))
 
 
@@ -355,11 +360,8 @@ def consistency_figures(
     planes, charts = {}, {}
     for title, (folder, method) in panels.items():
         infos = {at: info for s, at, info in reader.info_of(reader.read(folder), method, ClassRelations) if s == seed}
-        rounds = sorted(infos)
-        drawn = dict.fromkeys((rounds[0], rounds[(len(rounds) - 1) // 2], rounds[-1]))
         name = "relations-" + re.sub(r"\W+", "-", title.lower())
-        relations = [r for at in drawn if (r := report.relations(at, infos[at])) is not None]
-        charts[name] = report.relations_chart(f"{title}, seed {seed}", relations)
+        charts[name] = report.relations_chart(f"{title}, seed {seed}", report.first_middle_last(infos))
         features, weight = _features(task, data, folder / "models" / f"{method}-seed{seed}.safetensors")
         planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
     charts["features"] = report.features_chart(planes)

@@ -89,14 +89,18 @@ def _slim(svg: str) -> str:
     return re.sub(places, lambda of: re.sub(r"\d*\.\d{2,}", lambda n: f"{float(n[0]):.1f}", of[0]), svg)
 
 
+def _fitted(chart: alt.TopLevelMixin, width: int, **more: Any) -> str:
+    """The chart on white, as wide as that if it is drawn as wide as a page has room."""
+    spec = chart.to_dict() | more
+    spec |= {"width": width} if "fits" in spec.get("usermeta", {}) else {}
+    return json.dumps({**spec, "config": {**spec.get("config", {}), "background": PAGE}}, sort_keys=True)
+
+
 def still(
     chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg", dark: bool = False, width: int = WIDTH
 ) -> bytes:
     """A picture of a chart as a file; no network and no browser is needed."""
-    spec = chart.to_dict()
-    if "fits" in spec.get("usermeta", {}):
-        spec["width"] = width
-    text = json.dumps({**spec, "config": {**spec.get("config", {}), "background": PAGE}}, sort_keys=True)
+    text = _fitted(chart, width)
     for light, other in zip(_LIGHT, _DARK, strict=True) if dark else ():
         text = text.replace(light, other)
     return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
@@ -104,11 +108,9 @@ def still(
 
 def document(chart: alt.TopLevelMixin, title: str, caption: str = "", width: int = WIDTH) -> str:
     """A chart as an SVG file of its own, with its title and caption, on white."""
-    spec = chart.to_dict()
-    words = {"text": title, "subtitle": textwrap.wrap(caption, 75), "anchor": "start", "subtitleColor": INK}
-    spec |= {"width": width} if "fits" in spec.get("usermeta", {}) else {}
-    config = {**spec.get("config", {}), "background": PAGE}
-    return _svg(json.dumps({**spec, "title": {**words, "color": INK}, "config": config}, sort_keys=True))
+    lines = textwrap.wrap(caption, 75)
+    words = {"text": title, "subtitle": lines, "anchor": "start", "subtitleColor": INK, "color": INK}
+    return _svg(_fitted(chart, width, title=words))
 
 
 def file(chart: Chart) -> bytes:
@@ -124,42 +126,8 @@ def _svg(spec: str) -> str:
 def library() -> Markup:
     """Vega and what draws a page's charts with it; it stands once on a page."""
     twin = json.dumps(dict(zip(_LIGHT, _DARK, strict=True)))
-    return Markup(f"<script>{_vega()}</script><script>{_DRAW.replace('TWIN', twin)}</script>")
-
-
-# Where a part is folded, its charts are pictures until it is opened; a printed page has those of them.
-_DRAW = """
-(() => {
-  const dark = matchMedia("(prefers-color-scheme: dark)"), twin = TWIN, boxes = [...document.querySelectorAll(".plot")];
-  const draw = async box => {
-    let text = box.lastElementChild.textContent;
-    if (dark.matches) text = text.replace(/#[0-9a-f]{6}/g, c => twin[c] || c);
-    const spec = JSON.parse(text), fits = spec.usermeta && spec.usermeta.fits, label = box.getAttribute("aria-label");
-    const facets = spec.usermeta && spec.usermeta.facets;
-    if (fits) spec.width = box.clientWidth;
-    if (facets) {
-      spec.columns = Math.max(1, Math.min(facets, Math.floor(box.clientWidth / 160)));
-      spec.spec.width = box.clientWidth / spec.columns - 60;
-    }
-    box.at = box.clientWidth;
-    const view = document.createElement("div");
-    await vegaEmbed(view, spec, {actions: false, renderer: "svg"});
-    box.firstElementChild.replaceChildren(view);
-    if (label) view.firstElementChild.setAttribute("aria-label", label);
-  };
-  const seen = new IntersectionObserver(all => all.forEach(e => {
-    if (e.isIntersecting && e.target.clientWidth !== e.target.at) draw(e.target);
-  }), {rootMargin: "300px"});
-  boxes.forEach(box => {
-    const still = box.querySelector("svg, img");
-    box.setAttribute("role", "img");
-    box.setAttribute("aria-label", still.getAttribute("aria-label") || still.alt || "");
-    seen.observe(box);
-    new ResizeObserver(() => { if (box.at && box.clientWidth && box.clientWidth !== box.at) draw(box); }).observe(box);
-  });
-  dark.addEventListener("change", () => boxes.forEach(box => box.at && draw(box)));
-})();
-"""
+    draw = (Path(__file__).parent / "templates" / "draw.js").read_text(encoding="utf-8").replace("TWIN", twin)
+    return Markup(f"<script>{_vega()}</script><script>{draw}</script>")
 
 
 @functools.cache
@@ -279,62 +247,53 @@ def spans(values: Iterable[float], factor: float) -> bool:
 
 
 # ---------------------------------------------------------------- charts of any run
-def curves(
-    data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, ticks: Sequence[str] = (), far: bool = False
-) -> alt.LayerChart:
-    """Lines with bands from the lowest to the highest seed; a method without x is level.
+def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, far: bool = False) -> alt.LayerChart:
+    """Lines with bands from the lowest to the highest seed.
 
     Args:
         data: method, x, mean, low, high.
         of: The methods' colours.
         x, y: Titles of the axes.
         log: Make the vertical axis logarithmic where values span much; the horizontal one is where ends lie far apart.
-        ticks: What 0, 1, 2, ... are called on the horizontal axis.
         far: Make the horizontal axis logarithmic in any case.
     """
     every = _each(data)
-    level, points = [r for r in every if r["x"] is None], [r for r in every if r["x"] is not None]
     shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
-    far = far or spans((max((r["x"] for r in points if r["method"] == m), default=0.0) for m in shown), 20)
-    points = [r for r in points if not (far and r["x"] <= 0)]
-    tall = log and spans((r["mean"] for r in every), 50)
-    few, dotted = len(shown) <= MOST_LABELLED, len(points) <= 25 * len(shown)
+    far = far or spans((max(r["x"] for r in every if r["method"] == m) for m in shown), 20)
+    points = [r for r in every if not (far and r["x"] <= 0)]
+    tall, few = log and spans((r["mean"] for r in every), 50), len(shown) <= MOST_LABELLED
     up = over(y, (r[k] for r in every for k in ("mean", "low", "high")), tall)
-    steps = sorted({r["x"] for r in points})
-    few_steps = {"values": steps} if len(steps) <= 12 else {"tickMinStep": 1}
-    whole: dict[str, Any] = {"format": "d", **few_steps} if x.endswith(("round", "trial")) else {}
-    named = (
-        {"values": list(range(len(ticks))), "labelExpr": f"{json.dumps(list(ticks))}[datum.value]"} if ticks else whole
-    )
-    flat: dict[str, Any] = {
-        "title": x,
-        "scale": alt.Scale(nice=False, zero=False),
-        "axis": alt.Axis(grid=False, **named),
-    }
-    across = alt.X("x:Q", **(over(x, (r["x"] for r in points), True) if far else flat))
+    mean, band = alt.Y("mean:Q", **up), alt.Y("low:Q", **up)
     pick = alt.selection_point(fields=["method"], on="click")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
     # Bounds are dotted, and who has the colour of an earlier method dashed.
     dashes = [[4, 3] if c == BOUND else [1, 0] if i < len(COLOURS) else [8, 3] for i, c in enumerate(shown.values())]
-    legend = None if few else alt.Legend(title=None)
+    scale, legend = alt.Scale(domain=list(shown), range=dashes), None if few else alt.Legend(title=None)
     look: dict[str, Any] = {
-        "strokeDash": alt.StrokeDash("method:N", scale=alt.Scale(domain=list(shown), range=dashes), legend=legend),
+        "strokeDash": alt.StrokeDash("method:N", scale=scale, legend=legend),
         "opacity": alt.condition(pick, alt.value(1.0), alt.value(0.15)),
     }
-    mean, tip = alt.Y("mean:Q", **up), _tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q")
-    base = alt.Chart(rows(points)).encode(x=across, color=by_name(shown))
-    layers: list[Any] = [base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", **up), y2="high:Q")] if few else []
-    layers.append(base.mark_line(strokeWidth=2).encode(y=mean, color=by_name(shown, legend=not few), **look))
-    mark = base.mark_point(filled=True, size=28).encode(y=mean, tooltip=tip, opacity=alt.value(float(dotted)))
-    layers.append(mark.add_params(pick, zoom))
-    if level:
-        lines = alt.Chart(rows(level)).mark_rule(strokeWidth=2)
-        layers.append(lines.encode(y=mean, color=by_name(shown), tooltip=_tip("method:N", "mean:Q"), **look))
-    right = 0
-    if few and shown:
-        layers.append(_end_names(every, up["scale"].domain, tall, shown))
-        right = 12 + 7 * min(max(map(len, shown)), 22)
+    base = alt.Chart(rows(points)).encode(x=_across(x, points, far), color=by_name(shown))
+    dotted = alt.value(float(len(points) <= 25 * len(shown)))
+    mark = base.mark_point(filled=True, size=28).encode(
+        y=mean, tooltip=_tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q"), opacity=dotted
+    )
+    line = base.mark_line(strokeWidth=2).encode(y=mean, color=by_name(shown, legend=not few), **look)
+    layers: list[Any] = [base.mark_area(opacity=0.15).encode(y=band, y2="high:Q")] if few else []
+    layers += [line, mark.add_params(pick, zoom)]
+    layers += [_end_names(every, up["scale"].domain, tall, shown)] if few and shown else []
+    right = 12 + 7 * min(max(map(len, shown)), 22) if few and shown else 0
     return themed(alt.layer(*layers).properties(height=HEIGHT), 5 + right)
+
+
+def _across(title: str, points: Sequence[Mapping[str, Any]], far: bool) -> alt.X:
+    """The horizontal axis of curves: rounds and trials are whole numbers, each with a tick if they are few."""
+    if far:
+        return alt.X("x:Q", **over(title, (r["x"] for r in points), True))
+    steps = sorted({r["x"] for r in points})
+    few: dict[str, Any] = {"values": steps} if len(steps) <= 12 else {"tickMinStep": 1}
+    whole = {"format": "d", **few} if title.endswith(("round", "trial")) else {}
+    return alt.X("x:Q", title=title, scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(grid=False, **whole))
 
 
 def of_curves(lines: Mapping[str, Curve], scale: float = 1.0) -> list[dict[str, Any]]:
@@ -458,25 +417,57 @@ def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
     return themed(alt.layer(half, ticks.encode(tooltip=tip), median).properties(height=alt.Step(28)))
 
 
+def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most: int, **look: Any) -> alt.LayerChart:
+    """A square for each row, in columns and rows in the order given, of at most so many pixels."""
+    names: dict[str, Any] = {"labelOverlap": True, "ticks": False, "labelLimit": 110}
+    left, below = alt.Axis(**names), alt.Axis(**names, labelAngle=0 if kind == "O" else -90)
+    titles = [alt.Tooltip("column:N", title=x), alt.Tooltip("row:N", title=y)]
+    base = alt.Chart(rows(every)).encode(
+        x=alt.X(f"column:{kind}", title=x, sort=None, axis=below), y=alt.Y("row:N", title=y, sort=None, axis=left)
+    )
+    down = len({r["row"] for r in every})
+    drawn = base.transform_calculate(strength="abs(datum.value)").mark_rect()
+    drawn = drawn.encode(**{**look, "tooltip": [*titles, *look["tooltip"]]})
+    return themed(alt.layer(drawn).properties(height=max(5, min(most, 400 // max(down, 1))) * down))
+
+
 def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> alt.LayerChart:
-    """Shades of a value, in columns and rows in the order given; what is below zero has another colour.
+    """Shades of a value; what is below zero has another colour.
 
     Args:
-        data: column, row, value in [-1, 1], and where known n, the number behind it.
+        data: column, row, value in [-1, 1].
         x, y, value: Titles.
         colour: That of 1.
     """
-    every = _each(data)
-    base = alt.Chart(rows(every)).transform_calculate(strength="abs(datum.value)").encode(
-        x=alt.X("column:N", sort=None, title=x, axis=alt.Axis(labelOverlap=True, ticks=False, labelLimit=110)),
-        y=alt.Y("row:N", sort=None, title=y, axis=alt.Axis(labelOverlap=True, ticks=False, labelLimit=110)),
-        opacity=alt.Opacity("strength:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])),
+    scale = alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])
+    return _squares(
+        _each(data), x, y, "N", 22, opacity=alt.Opacity("strength:Q", legend=None, scale=scale),
         color=alt.condition("datum.value < 0", alt.value(COLOURS[1]), alt.value(colour)),
-        tooltip=[alt.Tooltip("column:N", title=x), alt.Tooltip("row:N", title=y),
-                 alt.Tooltip("value:Q", title=value, format=".3~g"), *_tip(*["n:Q"] * any("n" in r for r in every))],
+        tooltip=[alt.Tooltip("value:Q", title=value, format=".3~g")],
     )  # fmt: skip
-    down = len({r["row"] for r in every})
-    return themed(alt.layer(base.mark_rect()).properties(height=max(6, min(22, 360 // max(down, 1))) * down))
+
+
+def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
+    """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
+
+    Args:
+        data: row, column, and group: its number, or "alone".
+        x, y: Titles.
+    """
+    every = _each(data)
+    numbers = sorted({r["group"] for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0))
+    of = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in numbers}
+    return _squares(every, x, y, "O", 16, color=by_name(of, "group", legend=True), tooltip=[alt.Tooltip("group:N")])
+
+
+def group_sizes(data: Rows) -> alt.LayerChart:
+    """The number of clients in each group, by round; `data` as `groups` takes it."""
+    axis = alt.Axis(labelOverlap=True, labelAngle=0)
+    bars = alt.Chart(rows(data)).mark_bar().encode(
+        x=alt.X("column:O", title="round", axis=axis), y=alt.Y("count():Q", title="clients"),
+        color=alt.Color("group:N", legend=None), tooltip=["group:N", "count():Q"],
+    )  # fmt: skip
+    return themed(alt.layer(bars).properties(height=HEIGHT))
 
 
 def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = "") -> Any:
@@ -489,36 +480,6 @@ def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, 
     drawn: Any = chart.properties(width=2 * WIDTH // columns - 60 if columns > 1 else WIDTH, height=height)
     drawn = drawn.facet(facet=alt.Facet("panel:N", sort=list(panels), header=header), columns=columns)
     return themed(drawn.resolve_scale(**{free: "independent"}) if free else drawn, facets=columns)
-
-
-def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
-    """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
-
-    Args:
-        data: row, column, and group: its number, or "alone".
-        x, y: Titles.
-    """
-    every = _each(data)
-    numbers = sorted({str(r["group"]) for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0, g))
-    of = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in numbers}
-    base = alt.Chart(rows([{**r, "group": str(r["group"])} for r in every])).encode(
-        x=alt.X("column:O", sort=None, title=x, axis=alt.Axis(labelOverlap=True, labelAngle=0)),
-        y=alt.Y("row:N", sort=None, title=y, axis=alt.Axis(labelOverlap=True, ticks=False)),
-        color=by_name(of, "group", legend=True),
-        tooltip=[alt.Tooltip("row:N", title=y), alt.Tooltip("column:O", title=x), alt.Tooltip("group:N")],
-    )
-    down = len({r["row"] for r in every})
-    return themed(alt.layer(base.mark_rect()).properties(height=max(4, min(16, 420 // max(down, 1))) * down))
-
-
-def group_sizes(data: Rows) -> alt.LayerChart:
-    """The number of clients in each group, by round; `data` as `groups` takes it."""
-    bars = alt.Chart(rows(data)).mark_bar().encode(
-        x=alt.X("column:O", title="round", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
-        y=alt.Y("count():Q", title="clients"), color=alt.Color("group:N", legend=None),
-        tooltip=["group:N", "count():Q"],
-    )  # fmt: skip
-    return themed(alt.layer(bars).properties(height=HEIGHT))
 
 
 def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:

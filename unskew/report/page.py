@@ -170,84 +170,45 @@ def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] 
 def _sections(
     record: Record, records: Sequence[Record], names: Sequence[str], swatches: results.Swatches
 ) -> list[Section]:
-    """The folded parts of a page."""
-    sections = [
-        _all_numbers(record, swatches),
-        _differences(record, swatches),
-        _gains(record, swatches),
-        _clients(record),
-        _curves(record),
-        _unseen(record, swatches),
-        *([] if records else [*_own_sections(record), _data(record)]),
-        _sent(record, swatches),
-        _notes((*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record, records, names))),
-        *_settings(records or [record], names or [record.name]),
-    ]
-    return [section for section in sections if section is not None]
-
-
-# ---------------------------------------------------------------- folded parts
-def _all_numbers(record: Record, swatches: results.Swatches) -> Section:
-    return Section(
-        "All results", "", (), (results.headline(record, swatches=swatches), *results.further(record, swatches)),
-        "every metric, last round",
-    )  # fmt: skip
-
-
-def _differences(record: Record, swatches: results.Swatches) -> Section | None:
-    base = tables.reference(record)
-    parts = results.differences(record, base, swatches) if base is not None else []
-    if not parts:
-        return None
-    return Section(f"Differences to {base}", "", (), tuple(parts), "seed by seed, corrected by Holm")
-
-
-def _gains(record: Record, swatches: results.Swatches) -> Section | None:
-    parts = results.gains(record, swatches)
-    if not parts:
-        return None
-    named = (w for w in worth.worths(record) if w.bound is None and worth.named(w.clients))
-    drawn = [pictures.clients(w, record.headline) for w in named]
-    return Section("Gains over training alone", "", tuple(drawn[:6]), tuple(parts), "by method and by client")
-
-
-def _clients(record: Record) -> Section | None:
-    chart = pictures.spread(record)
-    if chart is None:
-        return None
-    return Section("Clients", "", (chart,), (results.by_client(record),), "each client’s own result")
-
-
-def _curves(record: Record) -> Section | None:
-    m = record.headline
-    several = (
+    """The folded parts of a page; one without pictures, tables and words is left out."""
+    m, base, worths = record.headline, tables.reference(record), worth.worths(record) if record.comparable else ()
+    named = [w for w in worths if w.bound is None and worth.named(w.clients)]
+    curves = (
         pictures.curve(record, "traffic"), pictures.curve(record, "time"),
         pictures.curve(record, "round", m.own, f"own {m.axis}"),
         pictures.curve(record, "round", "global.loss", "global test loss"),
         pictures.curve(record, "round", "train.loss", "training loss"),
     )  # fmt: skip
-    drawn = tuple(chart for chart in several if chart is not None)
-    return Section("Curves", "", drawn, (), "by traffic and time; losses") if drawn else None
-
-
-def _unseen(record: Record, swatches: results.Swatches) -> Section | None:
-    unseen = results.newcomers(record, swatches)
-    return None if unseen is None else Section("Unseen clients", "", (), (unseen,), "who came after training")
-
-
-def _sent(record: Record, swatches: results.Swatches) -> Section | None:
-    parts = (results.traffic(record, swatches), results.lost(record), results.forecast(record))
-    some = tuple(part for part in parts if part is not None)
-    return Section("Traffic and losses", "", (), some, "messages, lost replies, forecast") if some else None
-
-
-def _notes(lines: Sequence[str]) -> Section | None:
-    if not lines:
-        return None
+    clients = pictures.spread(record)
+    lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record, records, names))
     rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
-    return Section("Notes", "", (), (table("", ["", "note"], rows, words=[1]),), counted(len(lines), "note"))
+    parts = [
+        ("All results", (), (results.headline(record, swatches=swatches),), "every metric, last round"),
+        (f"Differences to {base}", (), results.differences(record, base, swatches) if base is not None else (),
+         "seed by seed, corrected by Holm"),
+        ("Gains over training alone", [pictures.clients(w, m) for w in named[:6]], results.gains(record, swatches),
+         "by method and by client"),
+        ("Clients", (clients,), (results.by_client(record),) if clients else (), "each client’s own result"),
+        ("Curves", curves, (), "by traffic and time; losses"),
+        ("Unseen clients", (), (results.newcomers(record, swatches),), "who came after training"),
+        ("Traffic and losses", (), (results.traffic(record, swatches), results.lost(record), results.forecast(record)),
+         "messages, lost replies, forecast"),
+        ("Notes", (), (table("", ["", "note"], rows, words=[1]) if rows else None,), counted(len(rows), "note")),
+    ]  # fmt: skip
+    sections: list[Section | None] = [
+        Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
+        for title, drawn, some, about in parts
+    ]
+    own = [] if records else [*_own_sections(record), _data(record)]
+    sections[6:6] = own
+    settings = [
+        _settings(r, f" of {name}" if records else "")
+        for r, name in zip(records or [record], names or [""], strict=True)
+    ]
+    return [s for s in (*sections, *settings) if s is not None and (s.charts or s.tables or s.lead)]
 
 
+# ---------------------------------------------------------------- folded parts
 def _own_sections(record: Record) -> list[Section | None]:
     """Sections on costs and on what methods report of their rounds."""
     marks = pictures.colours(record)
@@ -282,8 +243,8 @@ def _data(record: Record) -> Section:
             "Clients trained on data of their own." if record.finished else "The run has not written its division yet."
         )
         return Section("Data", why, about="clients’ examples")
-    classed = any(
-        len(counts) > 1 for p in record.partitions.values() for counts in p.label_counts if p.counted == "classes"
+    classed = first.counted == "classes" and any(
+        len(of) > 1 for p in record.partitions.values() for of in p.label_counts
     )
     head = ["seed", "clients", "examples", "training", "own tests", "smallest client", "largest client"]
     head += ["IID distance", "Jensen-Shannon", "effective classes"] * classed + ["hash of the split"]
@@ -311,35 +272,18 @@ def _data(record: Record) -> Section:
     return Section("Data", lead, () if chart is None else (chart,), (division,), "who has what")
 
 
-def _settings(records: Sequence[Record], names: Sequence[str]) -> list[Section]:
-    """Settings of each run, its machine, and the command that runs it again."""
-    sections = []
-    for name, record in zip(names, records, strict=True):
-        named = f" of {name}" if len(records) > 1 else ""
-        of = {
-            "unskew": record.version, "started": record.created, "command": "" if record.deployed else record.command,
-            "fingerprint": record.summary.fingerprint if record.summary else "none yet",
-            "seconds": f"{record.summary.seconds:.1f}" if record.summary else "",
-            "configuration, SHA-256": record.config_sha256, **record.environment,
-        }  # fmt: skip
-        rows = [TableRow(key, (value,)) for key, value in of.items() if value]
-        where = table("Where and how it ran", ["", "value"], rows, words=[1])
-        sections.append(
-            Section(f"Run it again{named}", _again(record), (), (where,), "settings, environment", record.config)
-        )
-    return sections
-
-
-def _again(record: Record) -> str:
-    same = "The fingerprint hashes final state and metrics, no clocks."
-    if not record.deployed:
-        return f"Run the command, or save the configuration below and give it to unskew run. {same}"
-    if record.partitions:
-        return (
-            "Save the configuration below as config.toml and start another federation: unskew deploy pack config.toml "
-            "--host HOST. Or simulate it where the data lie: unskew run config.toml."
-        )
-    return (
-        "The clients kept their data, so only the same participants can run it again: unskew deploy pack config.toml "
-        "--host HOST --clients N --own-data."
-    )
+def _settings(record: Record, named: str) -> Section:
+    """Settings of a run, its machine, and the command that runs it again."""
+    of = {
+        "unskew": record.version, "started": record.created, "command": "" if record.deployed else record.command,
+        "fingerprint": record.summary.fingerprint if record.summary else "none yet",
+        "seconds": f"{record.summary.seconds:.1f}" if record.summary else "",
+        "configuration, SHA-256": record.config_sha256, **record.environment,
+    }  # fmt: skip
+    where = table("Where and how it ran", ["", "value"], [TableRow(k, (v,)) for k, v in of.items() if v], words=[1])
+    again = "Run the command, or save the configuration below and give it to unskew run."
+    if record.deployed:
+        own = "" if record.partitions else " --clients N --own-data"
+        again = f"Save the configuration below; then unskew deploy pack config.toml --host HOST{own}."
+    again += " The fingerprint hashes final state and metrics, no clocks."
+    return Section(f"Run it again{named}", again, (), (where,), "settings, environment", record.config)

@@ -29,7 +29,11 @@ def groups(record: Record, method: str | None = None) -> Chart | None:
 
 def spread(record: Record) -> Chart | None:
     """Results of single clients, by method; None where the run has none."""
-    m, values = record.headline, {k: tables.client_accuracies(record, k) for k in record.methods}
+    m = record.headline
+    values = {
+        k: [v for s in tables.counted_seeds(record, k) for v in record.clients.get((k, s), {}).values()]
+        for k in record.methods
+    }
     parts = [(k, m.scale * v) for k, of in values.items() for v in of]
     if not parts:
         return None

@@ -22,13 +22,14 @@ from unskew.report.gain import Gain
 from unskew.report.section import Frame, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
-from unskew.report.tables import BOUNDS, Difference, amount, bracket, count, counted_seeds, last_words, with_spread
-from unskew.run.metrics import last_value, mean_of_last
+from unskew.report.tables import BOUNDS, Difference, bracket, counted_seeds, last_words, quantity, with_spread
+from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
 from unskew.units import MB
 from unskew.words import beginning, counted, of_seeds
 
 Value = Spread | Difference | Gain
+Ends = tuple[float, float] | None
 POINTS = "points, "
 Swatches = Mapping[str, Markup]
 """A method's mark in figures."""
@@ -48,88 +49,72 @@ class TableColumn:
 # ---------------------------------------------------------------- the table of results
 def columns(record: Record) -> dict[str, TableColumn]:
     """Every column that the run can have, by the names that `headline` takes."""
-    m, methods = record.headline, record.methods
+    m, methods, last = record.headline, record.methods, last_words(record)
     seeds = {method: counted_seeds(record, method) for method in methods}
-    base, alone = tables.reference(record), worth.alone(record)
+    base, tail = tables.reference(record), tables.steadier(record)
 
-    def of_each(value: Callable[[str], Value | None]) -> dict[str, Value]:
+    def each(value: Callable[[str], Value | None]) -> dict[str, Value]:
         return {method: v for method in methods if (v := value(method)) is not None}
 
-    def last(
+    def end(
         title: str, unit: str, metric: str, pick: tables.Pick = last_value, of: Measure = m, lead: bool = False
     ) -> TableColumn:
-        values = of_each(lambda method: tables.results(record, method, seeds[method], metric, pick))
+        values = each(lambda method: tables.results(record, method, seeds[method], metric, pick))
         unit = ", ".join(filter(None, (unit, of.unit))) + tables.fewer_clients(record, metric)
         leader = tables.leader(record, metric) if lead else None
         return TableColumn(title, unit, values, partial(with_spread, measure=of), leader)
 
-    def total(title: str, unit: str, names: Sequence[str], scale: float) -> TableColumn:
+    def total(title: str, unit: str, scale: float, *names: str) -> TableColumn:
         def value(method: str) -> Spread | None:
-            by_seed = [[record.series.get((method, s, name), {}) for name in names] for s in seeds[method]]
-            if not by_seed or not all(any(rows) for rows in by_seed):
-                return None
-            return Spread(tuple(math.fsum(v for row in rows for v in row.values()) / scale for rows in by_seed))
+            spent = [[record.series.get((method, s, name), {}) for name in names] for s in seeds[method]]
+            sums = tuple(math.fsum(v for row in rows for v in row.values()) / scale for rows in spent)
+            return Spread(sums) if spent and all(any(rows) for rows in spent) else None
 
-        return TableColumn(title, unit, of_each(value), lambda spread: amount(spread.mean))
+        return TableColumn(title, unit, each(value), lambda spread: quantity(spread.mean))
 
     def apart(title: str, metric: str, pick: tables.Pick = last_value) -> TableColumn:
-        values = {d.method: d for d in tables.paired(record, metric, base, pick)}
+        values = {d.method: d for d in tables.paired(record, metric, base, pick)} if base is not None else {}
         return TableColumn(title, f"{POINTS * m.percent}95 %", values, bracket)
 
-    def mean_of_clients(part: str, unit: str) -> TableColumn:
-        return last("unseen clients", unit, f"{part}.{m.name}.mean")
-
-    tail = tables.steadier(record)
     planned = {method: sum(c.method == method for c in record.cells) for method in methods}
-    all_columns = {
+    reached = {k: Spread(tuple(float(tables.reached(record, k, s)) for s in of)) for k, of in seeds.items() if of}
+    gains = {w.method: w.whole for w in worth.worths(record)} if record.clients and record.comparable else {}
+    of_clients = each(lambda k: tables.results(record, k, seeds[k], m.across))
+    names = {d: "device to device" if d == "d2d" else d for d in DIRECTIONS}
+    further = {
+        f"{part}_{other.name}": end(f"{title} {other.label}", where, name.format(other.name), of=other)
+        for other in (m, *record.asked)
+        for part, title, where, name in (
+            ("global", "global", "", "global.{}"), ("personal", "own", "", "personal.{}.mean"),
+            ("own_on_global", "own", "on the global test set", "personal_on_global.{}.mean"),
+        )
+        if other is not m or part == "own_on_global"
+    }  # fmt: skip
+    return {
         "seeds": TableColumn(
             "seeds", "", {k: Spread((float(len(s)),), planned[k] - len(s)) for k, s in seeds.items()},
             lambda s: f"{s.mean:.0f}" + f" of {s.mean + s.undefined:.0f}" * bool(s.undefined),
         ),
-        "round": TableColumn(
-            "last round", "",
-            {k: Spread(tuple(float(tables.reached(record, k, s)) for s in of)) for k, of in seeds.items() if of},
-            tables.span,
-        ),
-        "global": last(f"global {m.label}", "", m.shared, lead=True),
-        "tail": last(f"mean of {last_words(record)}", "", m.shared, tail),
-        "best": last("best on test", "optimistic", m.shared, lambda v, _: m.best(v.values()) if v else None),
-    }  # fmt: skip
-    if base is not None:
-        all_columns["difference"] = apart(f"minus {base}", m.shared)
-        all_columns["difference_tail"] = apart(f"mean of {last_words(record)} minus {base}", m.shared, tail)
-        if _decided_by_tail(record):
-            all_columns["difference_by_rule"] = apart(f"mean of last fifth minus {base}", m.shared, mean_of_last)
-    all_columns["personal"] = last(f"own {m.label}", "", m.own, lead=True)
-    if base is not None:
-        all_columns["personal_difference"] = apart(f"own, minus {base}", m.own)
-    if alone is not None and record.clients and record.comparable:
-        gains = {w.method: w for w in worth.worths(record)}
-        all_columns["gain"] = TableColumn(
-            "gain over alone", f"{POINTS * m.percent}95 %", {k: w.whole for k, w in gains.items()},
-            partial(worth.bracket, m=m),
-        )  # fmt: skip
-    all_columns |= {
-        "worst_decile": last(f"own {m.label}", "worst tenth of clients", m.worst, lead=True),
+        "round": TableColumn("last round", "", reached, tables.span),
+        "global": end(f"global {m.label}", "", m.shared, lead=True),
+        "tail": end(f"mean of {last}", "", m.shared, tail),
+        "best": end("best on test", "optimistic", m.shared, lambda v, _: m.best(v.values()) if v else None),
+        "difference": apart(f"minus {base}", m.shared),
+        "difference_tail": apart(f"mean of {last} minus {base}", m.shared, tail),
+        "personal": end(f"own {m.label}", "", m.own, lead=True),
+        "personal_difference": apart(f"own, minus {base}", m.own),
+        "gain": TableColumn("gain over alone", f"{POINTS * m.percent}95 %", gains, partial(worth.bracket, m=m)),
+        "worst_decile": end(f"own {m.label}", "worst tenth of clients", m.worst, lead=True),
         "spread_over_clients": TableColumn(
-            "spread over clients", "points" if m.percent else "",
-            of_each(lambda k: tables.results(record, k, seeds[k], m.across)), lambda s: m.show(s.mean),
+            "spread over clients", "points" if m.percent else "", of_clients, lambda s: m.show(s.mean)
         ),
-        "unseen": mean_of_clients(SERVED, "as served"),
-        "unseen_adapted": mean_of_clients(ADAPTED, "adapted"),
-        **{f"mb_{d}": total(d if d != "d2d" else "device to device", "MB", [f"bytes.{d}"], MB) for d in DIRECTIONS},
-        "mb": total("sent", "MB", [f"bytes.{d}" for d in DIRECTIONS], MB),
-        "seconds": total("time", "s", ["seconds"], 1.0),
+        "unseen": end("unseen clients", "as served", f"{SERVED}.{m.name}.mean"),
+        "unseen_adapted": end("unseen clients", "adapted", f"{ADAPTED}.{m.name}.mean"),
+        **{f"mb_{d}": total(name, "MB", MB, f"bytes.{d}") for d, name in names.items()},
+        "mb": total("sent", "MB", MB, *(f"bytes.{d}" for d in DIRECTIONS)),
+        "seconds": total("time", "s", 1.0, "seconds"),
+        **further,
     }  # fmt: skip
-    for other in record.asked:
-        all_columns[f"global_{other.name}"] = last(f"global {other.label}", "", other.shared, of=other)
-        all_columns[f"personal_{other.name}"] = last(f"own {other.label}", "", other.own, of=other)
-    for other in (m, *record.asked):
-        name = f"personal_on_global.{other.name}.mean"
-        all_columns[f"own_on_global_{other.name}"] = last(
-            f"own models, {other.label}", "global test set", name, of=other
-        )
-    return all_columns
 
 
 ALWAYS = ("seeds", "round", "global", "personal", "worst_decile")
@@ -156,28 +141,12 @@ def headline(record: Record, names: Sequence[str] = (), swatches: Swatches | Non
             f"{did_you_mean(unknown[0], every)}"
         )
     some = {name: c for name, c in every.items() if c.values or name in ALWAYS}
-    shown = dict(some) if not names else {name: every[name] for name in names}
-    if brief and not names:
-        left_out = "difference" if "gain" in some else ""
-        shown = {name: some[name] for name in BRIEF if name in some and name != left_out}
-    elif not names:
-        hidden = {"difference_tail", "difference_by_rule", "mb"} & shown.keys()
-        hidden |= {name for name in shown if name.startswith(("global_", "own_on_global_"))}
-        hidden |= {f"personal_{other.name}" for other in record.asked} & shown.keys()
-        hidden |= {"personal_difference"} - ({"personal_difference"} if _by_own(record) else set())
-        shown = {name: c for name, c in shown.items() if name not in hidden}
-    return _table(record, shown, some, f"{record.name}", _note(record, shown), swatches)
-
-
-def _by_own(record: Record) -> bool:
-    return bool({d.method for d in tables.paired(record, record.headline.own)} & tables.for_own_models(record))
-
-
-def _table(
-    record: Record, shown: Mapping[str, TableColumn], data: Mapping[str, TableColumn], caption: str, note: str,
-    swatches: Swatches | None = None,
-) -> Table:  # fmt: skip
-    """A row of these columns for each method, and the frame of all of `data`."""
+    own = {d.method for d in tables.paired(record, record.headline.own)} & tables.for_own_models(record)
+    hidden = {"difference_tail", "mb", *(() if own else ("personal_difference",))}
+    if brief:
+        hidden = {"difference"} if "gain" in some else set()
+    offered = [name for name in (BRIEF if brief else some) if name in some and name not in hidden]
+    shown = {name: every[name] for name in names or offered}
     marks, several = tables.bounds(record), len({c.setting for c in record.cells}) > 1
     rows = []
     for method in record.methods:
@@ -186,7 +155,7 @@ def _table(
         bold = frozenset(k for k, c in enumerate(shown.values()) if c.leader == method)
         rows.append(TableRow(method, cells, (swatches or {}).get(method, Markup()), below, bold))
     head = (("method", ""), *((c.title, c.unit) for c in shown.values()))
-    return Table(caption, head, tuple(rows), note, data=frame(record, data))
+    return Table(record.name, head, tuple(rows), _note(record, shown), data=frame(record, some))
 
 
 def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
@@ -209,11 +178,10 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
     }
     for name, column in of.items():
         values = [column.values.get(k) for k in methods]
+        out[name] = [v.mean if v else None for v in values]
         if name == "seeds":
             out[name] = [int(v.mean) if v else None for v in values]
-            continue
-        out[name] = [v.mean if v else None for v in values]
-        if any(isinstance(v, Spread) for v in values) and name not in ("seconds", "mb"):
+        elif any(isinstance(v, Spread) for v in values) and name not in ("seconds", "mb"):
             out[f"{name}_std"] = [v.std if isinstance(v, Spread) else None for v in values]
         elif any(isinstance(v, Difference | Gain) for v in values):
             out[f"{name}_low_95"] = [v.low if isinstance(v, Difference | Gain) else None for v in values]
@@ -224,34 +192,19 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
 def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
     """Notes on the numbers in these columns."""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
-    sentences = ["Last round; mean ± standard deviation over seeds."]
-    if "tail" in shown and shown["tail"].values:
-        sentences.append(f"Beside it the mean of the {last_words(record)} of evaluations, which is steadier.")
-    if "best" in shown:
-        sentences.append("Best on test was picked on the test data.")
-    if any(c.leader for c in shown.values()):
-        sentences.append(f"Bold: better than every other federated method, by the {kind} of paired differences.")
-    if not record.comparable:
-        sentences.append("These runs are not comparable, so no differences are given and nothing is bold.")
     unfinished = [name for name, done in record.runs.items() if not done]
     unfinished = unfinished or ([] if record.finished else [record.name])
-    sentences += [tables.left_out(record), f"Not finished: {', '.join(unfinished)}." if unfinished else ""]
-    return " ".join(filter(None, sentences))
-
-
-def further(record: Record, swatches: Swatches | None = None) -> list[Table]:
-    """Tables of the metrics that the run was asked for beside its headline, by where they were taken."""
-    every = columns(record)
-    parts = (
-        ("global test set", [f"global_{m.name}" for m in record.asked]),
-        ("clients’ own test data", [f"personal_{m.name}" for m in record.asked]),
-        ("own models on the global test set", [f"own_on_global_{m.name}" for m in (record.headline, *record.asked)]),
-    )
-    return [
-        _table(record, shown, shown, f"Further metrics, {where}", "", swatches)
-        for where, names in parts
-        if any((shown := {name: every[name] for name in names})[name].values for name in names)
-    ]
+    sentences = {
+        "Last round; mean ± standard deviation over seeds.": True,
+        f"The mean of the {last_words(record)} of evaluations is steadier.": "tail" in shown and shown["tail"].values,
+        "Best on test was picked on the test data.": "best" in shown,
+        f"Bold: better than every other federated method, by the {kind} of paired differences.":
+            any(c.leader for c in shown.values()),
+        "These runs are not comparable: no differences, and nothing in bold.": not record.comparable,
+        tables.left_out(record): True,
+        f"Not finished: {', '.join(unfinished)}.": unfinished,
+    }  # fmt: skip
+    return " ".join(sentence for sentence, holds in sentences.items() if sentence and holds)
 
 
 # ---------------------------------------------------------------- differences and gains
@@ -261,69 +214,57 @@ READING = {"level": "level", "undecided": "cannot be told apart", "no interval":
 def differences(record: Record, base: str | None = None, swatches: Swatches | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
     base = tables.reference(record) if base is None else base
-    if base is None:
-        return []
-    m, last = record.headline, last_words(record)
-    kinds = [
-        (f"Global {m.label} minus {base}’s, last round", tables.paired(record, base=base)),
-        (f"The same, mean of the {last} of evaluations", tables.paired_tails(record, base=base)),
-        (f"Own {m.label}, mean over clients, minus {base}’s", tables.paired(record, m.own, base)),
-    ]
-    if _decided_by_tail(record):
-        by_rule = tables.paired(record, base=base, pick=mean_of_last)
-        kinds.insert(2, ("The same, mean of the last fifth of evaluations, which decided the seeds", by_rule))
-    return [_differences(record, what, rows, swatches or {}) for what, rows in kinds if rows]
-
-
-def _decided_by_tail(record: Record) -> bool:
-    """True if seeds were added by the mean of the last fifth, where the run's own mean is of another number."""
-    return record.until is not None and record.until["metric"] != "last_round" and tables.last_k(record) is not None
-
-
-def _differences(record: Record, what: str, differences: Sequence[Difference], swatches: Swatches) -> Table:
     m = record.headline
-    number, stands = tables.standing([d for d in differences if d.bound is None])
-
-    def row(d: Difference) -> TableRow:
-        mean = m.signed(d.mean, (d.high or 0.0) - (d.low or 0.0))
-        ends = m.interval(d.low, d.high) if d.low is not None and d.high is not None else "–"
-        corrected = "–" if d.p is None or d.bound else "yes" if d.method in stands else "no"
-        each = "  ".join(m.signed(v) for v in d.values)
-        cells = (mean, ends, READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)), each)
-        return TableRow(d.method, cells, swatches.get(d.method, Markup()), BOUNDS[d.bound] if d.bound else "")
-
-    head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
-            f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
+    kinds = {
+        f"Global {m.label} minus {base}’s, last round": tables.paired(record, base=base),
+        f"The same, mean of the {last_words(record)} of evaluations": tables.paired_tails(record, base=base),
+        f"Own {m.label}, mean over clients, minus {base}’s": tables.paired(record, m.own, base),
+    }
     kind = "Student’s t" if record.until is None else "a confidence sequence, which pays for a look after every seed"
     note = f"Seed by seed on the same division of the data; intervals are {kind}, each method by itself."
     note += f" {tables.SAME_TEST_ROWS}" if record.same_test_rows else ""
-    data = [
-        {"method": d.method, "difference": d.mean, "low_95": d.low, "high_95": d.high, "p": d.p, "verdict": d.verdict,
-         "seeds": len(d.seeds)}
-        for d in differences
-    ]  # fmt: skip
-    return table(what, head, map(row, differences), note, [3, 4, 6], columns_of(data))
+    parts = []
+    for what, several in kinds.items():
+        number, stands = tables.standing([d for d in several if d.bound is None])
+        rows = []
+        for d in several:
+            ends = m.interval(d.low, d.high) if d.low is not None and d.high is not None else "–"
+            corrected = "–" if d.p is None or d.bound else "yes" if d.method in stands else "no"
+            cells = (
+                m.signed(d.mean, (d.high or 0.0) - (d.low or 0.0)), ends,
+                READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)),
+                "  ".join(map(m.signed, d.values)),
+            )  # fmt: skip
+            mark = (swatches or {}).get(d.method, Markup())
+            rows.append(TableRow(d.method, cells, mark, BOUNDS[d.bound] if d.bound else ""))
+        head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
+                f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
+        data = [
+            {"method": d.method, "difference": d.mean, "low_95": d.low, "high_95": d.high, "p": d.p,
+             "verdict": d.verdict, "seeds": len(d.seeds)}
+            for d in several
+        ]  # fmt: skip
+        parts += [table(what, head, rows, note, [3, 4, 6], columns_of(data))] if several else []
+    return parts
 
 
 def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
     """Gains over training alone: each method's, and each client's with each method; empty where there are none."""
     m, alone = record.headline, worth.alone(record)
-    worths = worth.worths(record) if alone is not None and record.comparable else ()
+    worths = worth.worths(record) if record.comparable else ()
     if not worths:
         return []
-    by_row, rows = {w.method: w for w in worth.per_row(worths)}, worth.rows(record)
-    why = {(r["method"], r["alike"]): r["why"] for r in rows if r["client"] is None}
+    by_row = {w.method: w for w in worth.per_row(worths)}
     reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}
-
-    def row(w: worth.Worth) -> TableRow:
+    rows = []
+    for w in worths:
         cells = (
             worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
-            worth.bracket(w.whole.per_row, m) if w.method in by_row else "–", reading[w.verdict], w.over or "–",
-            f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), why[w.method, "clients"] or "–",
+            worth.bracket(by_row[w.method].whole if w.method in by_row else None, m), reading[w.verdict],
+            w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), w.why or "–",
         )  # fmt: skip
-        below = "" if w.bound is None else BOUNDS[w.bound]
-        return TableRow(w.method, cells, (swatches or {}).get(w.method, Markup()), below)
-
+        mark = (swatches or {}).get(w.method, Markup())
+        rows.append(TableRow(w.method, cells, mark, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
             f"reading | Holm, {len(worth.competing(worths))} methods", "interval over", "better off | clients",
             "worse off | clients", "why not"]  # fmt: skip
@@ -334,52 +275,50 @@ def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
         "A client is better or worse off if its 95 % interval excludes zero. "
         f"{by_chance}The best of many methods looks better than it is."
     )
-    whole = table(f"Gain over training alone ({alone})", head, map(row, worths), note, [3, 4, 7], columns_of(rows))
-    return [whole, *([_client_gains(record, worths)] if worth.named(worths[0].clients) else [])]
+    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, 7], columns_of(worth.rows(record)))
+    if not worth.named(worths[0].clients):
+        return [whole]
+    by_client: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
+    for w in worths:
+        for c in w.clients:
+            by_client.setdefault((c.label, c.seed), (c, {}))[1][w.method] = worth.bracket(c.gain, m)
+    names = {"rows": "test rows"} | {w.method: f"{w.method} | {m.points}" for w in worths}
+    caption = "Gain of each client over training alone, with its 95 % interval"
+    return [whole, _of_clients(caption, list(by_client.values()), names)]
 
 
+# ---------------------------------------------------------------- clients
 MOST_CLIENTS = 100
 """Clients that a table for people has at most; its frame has all."""
 
 
-def _most(clients: int) -> str:
-    """A sentence on clients that a table leaves out; empty if it has all."""
-    return f"The {MOST_CLIENTS} of {clients:,} clients with the most test rows; csv has all." * (clients > MOST_CLIENTS)
-
-
-def _client_gains(record: Record, worths: Sequence[worth.Worth]) -> Table:
-    """A row for each client, those with the most test rows where they are many."""
-    m = record.headline
-    by_client: dict[tuple[Any, Any], dict[str, worth.ClientGain]] = {}
-    for w in worths:
-        for c in w.clients:
-            by_client.setdefault((c.label, c.seed), {})[w.method] = c
-    clients = list(by_client.values())
+def _of_clients(
+    caption: str, clients: Sequence[tuple[worth.Client, Mapping[str, str]]], names: Mapping[str, str],
+    data: Frame | None = None, note: str = "",
+) -> Table:  # fmt: skip
+    """A row for each client, those with the most test rows where they are many; `names` are the columns' heads."""
     if len(clients) > MOST_CLIENTS:
-        clients.sort(key=lambda by: -next(iter(by.values())).telling)
+        # Not those with the worst results: of many clients these are the ones with a test row or two.
+        clients = sorted(clients, key=lambda row: -row[0].telling)[:MOST_CLIENTS]
+        note += f" The {MOST_CLIENTS} clients with the most test rows; csv has all."
     rows = []
-    for by in clients[:MOST_CLIENTS]:
-        first = next(iter(by.values()))
-        gained = (worth.bracket(by[w.method].gain, m) if w.method in by else "–" for w in worths)
-        rows.append(TableRow(first.name, (str(first.examples or "–"), *gained)))
-    head = ["client", "test rows", *(f"{w.method} | {m.points}" for w in worths)]
-    return table("Gain of each client over training alone, with its 95 % interval", head, rows, _most(len(clients)))
+    for c, cells in clients:
+        row = {"rows": str(c.examples or "–"), "patients": f"{c.patients:,}" if c.patients else "–"}
+        row["rarest"] = ": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"
+        rows.append(TableRow(c.name, tuple((row | {**cells}).get(name, "–") for name in names)))
+    return table(caption, ["client", *names.values()], rows, note.strip(), data=data)
 
 
-# ---------------------------------------------------------------- clients
-@dataclass(frozen=True)
-class ClientResult:
-    """A method's result at a client, and by seed its number of test rows, 0 if not known."""
+def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]:
+    """Each method's results of its clients, in the run's order; empty if the run has none of single clients.
 
-    method: str
-    client: worth.Client
-    tested: Mapping[int, int]
-    spread: Spread
-
-
-def client_results(record: Record) -> list[ClientResult]:
-    """Each method's results of its clients, in the run's order; empty if the run has none of single clients."""
-    same, out = worth.lasting(record), []
+    Returns:
+        The client, its number of test rows by seed, 0 if not known, its results over seeds, and the row of the frame.
+    """
+    same, out = worth.lasting(record), list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]()
+    gained = worth.rows(record) if record.comparable else []
+    gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
+    name = record.headline.name
     for method in record.methods:
         by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
         seeds = counted_seeds(record, method)
@@ -388,11 +327,20 @@ def client_results(record: Record) -> list[ClientResult]:
             for c in record.clients.get((method, seed), {}):
                 by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
         planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1
-        for numbers in by_client.values():
-            tested = {seed: round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()}
+        for at, numbers in by_client.items():
+            tested = [round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()]
             values = tuple(record.clients[method, seed][c] for seed, c in numbers.items())
-            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested.values()))
-            out.append(ClientResult(method, client, tested, Spread(values, planned - len(values))))
+            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
+            spread = Spread(values, planned - len(values))
+            mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
+            row = {
+                "run": record.run_of.get(method, record.name), "method": method, "bound": record.cell(method).bound,
+                "client": at[0], "seed": at[1], "test_rows": mean if all(tested) else None, "seeds": len(values),
+                name: spread.mean, f"{name}_std": spread.std,
+                "same_test_rows": record.same_test_rows if len(values) > 1 else None,
+            }  # fmt: skip
+            ends = zip(("gain", "gain_low_95", "gain_high_95"), gains.get((method, *at), (None,) * 3), strict=True)
+            out.append((client, tested, spread, row | dict(ends)))
     return out
 
 
@@ -404,112 +352,63 @@ def by_client(record: Record) -> Table:
     """
     every, m = client_results(record), record.headline
     if not every:
-        raise RunError(
-            f'{record.folder} has no results of single clients; run it with "personal" in evaluate, or leave '
-            "--by-client out"
-        )
-    by_label: dict[tuple[str | int, int | None], dict[str, ClientResult]] = {}
-    for r in every:
-        by_label.setdefault((r.client.label, r.client.seed), {})[r.method] = r
-    clients = [(next(iter(by.values())).client, by) for by in by_label.values()]
-    if len(clients) > MOST_CLIENTS:
-        # Not those with the worst results: of many clients these are the ones with a test row or two.
-        clients.sort(key=lambda row: -row[0].telling)
-    methods = [k for k in record.methods if any(k in by for _, by in clients)]
-    patients, classes = any(c.patients for c, _ in clients), any(c.rarest for c, _ in clients)
-    head = ["client", "test rows", *["patients | tested"] * patients]
-    head += [f"{'events' if m.of_events else 'rarest class'} | test rows"] * classes
-    head += [f"{k} | {', '.join(filter(None, (tables.bounds(record).get(k), '%' * m.percent)))}" for k in methods]
-    rows = []
-    for c, by in clients[:MOST_CLIENTS]:
-        tested = next(iter(by.values())).tested.values()
-        cells = [tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"]
-        cells += [f"{c.patients:,}" if c.patients else "–"] * patients
-        cells += [": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"] * classes
-        cells += [with_spread(by[k].spread if k in by else None, m) for k in methods]
-        rows.append(TableRow(c.name, tuple(cells)))
+        raise RunError(f'{record.folder} has no results of single clients; run it with "personal" in evaluate')
+    clients: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
+    for client, tested, spread, row in every:
+        rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
+        cells = clients.setdefault((client.label, client.seed), (client, {"rows": rows}))[1]
+        cells[row["method"]] = with_spread(spread, m)
+    names = {"rows": "test rows"}
+    names |= {"patients": "patients | tested"} if any(c.patients for c, _ in clients.values()) else {}
+    rarest = f"{'events' if m.of_events else 'rarest class'} | test rows"
+    names |= {"rarest": rarest} if any(c.rarest for c, _ in clients.values()) else {}
+    units = {k: ", ".join(filter(None, (tables.bounds(record).get(k), "%" * m.percent))) for k in record.methods}
+    names |= {k: f"{k} | {units[k]}" for k in record.methods if any(k in row for _, row in clients.values())}
+    few = [c for c, _ in clients.values() if 0 < c.telling < worth.FEW]
+    unjudged = worth.unjudged(record)
+    sentences = {
+        "Last round; mean ± standard deviation over seeds.": True,
+        "Every seed has the same test rows, whose chance ± leaves out.": record.same_test_rows,
+        f"{counted(len(few), 'client')} of {len(clients)} with fewer than {worth.FEW} test examples that count: "
+        f"{worth.fewest(few, m)}.": few,
+        f"Without test rows from which {m.label} can be measured: {', '.join(unjudged)}.": unjudged,
+    }
     caption = f"{beginning(m.label)} of each client’s own model on its own test data{', ' * bool(m.way)}{m.way}"
-    note = _client_note(record, [c for c, _ in clients])
-    return table(caption, head, rows, note, data=_client_frame(record, every))
-
-
-def _client_note(record: Record, clients: Sequence[worth.Client]) -> str:
-    m, few = record.headline, [c for c in clients if 0 < c.telling < worth.FEW]
-    sentences = ["Last round; mean ± standard deviation over seeds."]
-    if record.same_test_rows:
-        sentences.append("Every seed has the same test rows, whose chance ± leaves out.")
-    if few:
-        rarest = f" {worth.few_of(m)}" if few[0].rarest else ""
-        which = f"{len(few)} of {counted(len(clients), 'client')} {'have' if len(few) > 1 else 'has'}"
-        sentences.append(f"{which} fewer than {worth.FEW} test examples{rarest}: {worth.fewest(few, m)}.")
-    if names := worth.unjudged(record):
-        sentences.append(f"{worth.unmeasured(names, m)}.")
-    return " ".join(filter(None, (*sentences, _most(len(clients)))))
-
-
-def _client_frame(record: Record, every: Sequence[ClientResult]) -> Frame:
-    gained = worth.rows(record) if record.comparable else []
-    gains = {(g["method"], g["client"], g["seed"]): g for g in gained if g["client"] is not None}
-    rows = []
-    for r in every:
-        tested, gain = list(r.tested.values()), gains.get((r.method, r.client.label, r.client.seed))
-        number = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
-        row = {
-            "run": record.run_of.get(r.method, record.name), "method": r.method, "bound": record.cell(r.method).bound,
-            "client": r.client.label, "seed": r.client.seed, "test_rows": number if all(tested) else None,
-            "seeds": len(r.spread.values), record.headline.name: r.spread.mean,
-            f"{record.headline.name}_std": r.spread.std,
-            "same_test_rows": record.same_test_rows if len(r.spread.values) > 1 else None,
-        }  # fmt: skip
-        ends = (gain["gain"], gain["low"], gain["high"]) if gain else (None, None, None)
-        rows.append({**row, **dict(zip(("gain", "gain_low_95", "gain_high_95"), ends, strict=True))})
-    return columns_of(rows)
+    note = " ".join(sentence for sentence, holds in sentences.items() if holds)
+    return _of_clients(caption, list(clients.values()), names, columns_of([row for *_, row in every]), note)
 
 
 # ---------------------------------------------------------------- clients that came after training
-@dataclass(frozen=True)
-class Gap:
-    """Clients that trained minus unseen ones: of each seed, and 95 % intervals over seeds and over clients.
+def gap(record: Record, method: str, part: str) -> tuple[Spread | None, Ends, Ends]:
+    """Clients that trained minus unseen ones, as served or after adapting: of each seed, and 95 % intervals.
 
-    That over clients says how far the mean of so few can be trusted: Welch's, of the clients' values in each seed,
-    averaged over the seeds.  Clients that have names are the same people under another seed, so that more seeds do not
-    make it narrower.
+    The first is over seeds, the second over clients, Welch's, of the clients' values in each seed, averaged over the
+    seeds: how far the mean of so few can be trusted.  Clients that have names are the same people under another seed,
+    so that more seeds do not make it narrower.
     """
-
-    spread: Spread
-    seeds: tuple[float, float] | None
-    clients: tuple[float, float] | None
-
-
-def gap(record: Record, method: str, part: str) -> Gap | None:
-    """The gap of a method as unseen clients are served, or after adapting; None if the run has none."""
     seeds = counted_seeds(record, method)
     last = tables.results(record, method, seeds, gap_name(part, record.headline.name))
-    if last is None:
-        return None
     values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
     pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in values]
     named = any(split.client_names for split in record.partitions.values())
-    over_clients = welch(pairs, drawn_anew=not named or len(pairs) < 2)
-    return Gap(last, interval(last.values, sequential=record.until is not None), over_clients)
+    if last is None:
+        return None, None, None
+    over_seeds = interval(last.values, sequential=record.until is not None)
+    return last, over_seeds, welch(pairs, drawn_anew=not named or len(pairs) < 2)
 
 
 def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
     """Clients that trained beside unseen ones, as served and adapted; None for a run without these."""
     m, every = record.headline, columns(record)
-    if not every["unseen"].values:
-        return None
     rows, data = [], []
     for method, served in every["unseen"].values.items():
         means = (every[name] for name in ("personal", "unseen", "unseen_adapted"))
         cells = [column.write(v) if (v := column.values.get(method)) else "–" for column in means]
         row: dict[str, Any] = {"method": method, "unseen": served.mean}
         for part in (SERVED, ADAPTED):
-            apart = gap(record, method, part)
-            both = (None, None) if apart is None else (apart.seeds, apart.clients)
-            cells += [m.signed(apart.spread.mean) if apart else "–"]
-            cells += ["–" if ends is None else m.interval(*ends) for ends in both]
-            row[f"{part}_gap"] = apart.spread.mean if apart else None
+            apart, *ends = gap(record, method, part)
+            cells += [m.signed(apart.mean) if apart else "–", *("–" if e is None else m.interval(*e) for e in ends)]
+            row[f"{part}_gap"] = apart.mean if apart else None
         rows.append(TableRow(method, tuple(cells), (swatches or {}).get(method, Markup())))
         data.append(row)
     head = ["method", *(f"{what} | {m.unit}" for what in ("trained", "unseen, as served", "unseen, adapted"))]
@@ -519,33 +418,31 @@ def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
         f"Gap: {m.label} of clients that trained minus that of unseen ones, each on its own test data. As served: what "
         "a method gives to a client it never met; adapted: that after training on the client’s own data."
     )
-    return table(f"{beginning(m.label)} of unseen clients", head, rows, note, data=columns_of(data))
+    title = f"{beginning(m.label)} of unseen clients"
+    return table(title, head, rows, note, data=columns_of(data)) if rows else None
 
 
 # ---------------------------------------------------------------- what was sent, lost and foretold
 def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
     """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
-    data: list[dict[str, Any]] = []
+    rows, data = [], []
     for method in record.methods:
         seeds = counted_seeds(record, method)
         for kind in KINDS if seeds else ():
-            row: dict[str, Any] = {"method": method, "kind": kind}
-            for d in DIRECTIONS:
-                flows = [record.flows.get((method, s, d, kind), Flow()) for s in seeds]
-                row[f"mb_{d}"] = sum(f.bytes for f in flows) / len(seeds) / MB
-                row[f"transfers_{d}"] = sum(f.transfers for f in flows) / len(seeds)
-            data += [row] if any(row[f"transfers_{d}"] for d in DIRECTIONS) else []
-    if not data:
-        return None
-    rows = []
-    for row in data:
-        sent = (cell for d in DIRECTIONS for cell in (amount(row[f"mb_{d}"]), count(row[f"transfers_{d}"])))
-        rows.append(TableRow(row["method"], (row["kind"], *sent), (swatches or {}).get(row["method"], Markup())))
+            flows = {d: [record.flows.get((method, s, d, kind), Flow()) for s in seeds] for d in DIRECTIONS}
+            mb = {d: sum(f.bytes for f in of) / len(seeds) / MB for d, of in flows.items()}
+            times = {d: sum(f.transfers for f in of) / len(seeds) for d, of in flows.items()}
+            if any(times.values()):
+                sent = (cell for d in DIRECTIONS for cell in (quantity(mb[d]), quantity(times[d])))
+                rows.append(TableRow(method, (kind, *sent), (swatches or {}).get(method, Markup())))
+                by_way = {f"{what}_{d}": of[d] for d in DIRECTIONS for what, of in (("mb", mb), ("transfers", times))}
+                data.append({"method": method, "kind": kind, **by_way})
     head = ["method", "kind"]
     for d in DIRECTIONS:
         head += [f"{'device to device' if d == 'd2d' else d} | MB", f"{'' if d == 'd2d' else d} | transfers"]
     note = "Model: messages with parameters, and all that travels in them; control: the others, as losses and counts."
-    return table("Mean over seeds, whole run: encoded messages", head, rows, note, [1], columns_of(data))
+    title = "Mean over seeds, whole run: encoded messages"
+    return table(title, head, rows, note, [1], columns_of(data)) if rows else None
 
 
 def lost(record: Record) -> Table | None:
@@ -553,15 +450,13 @@ def lost(record: Record) -> Table | None:
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for f in record.failures:
         groups.setdefault((f.method, f.reason), []).append((f.round, f.client))
-    if not groups:
-        return None
     rows = [
         TableRow(method, (reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}"))
         for (method, reason), at in groups.items()
     ]
     note = "; ".join(f"{method} ignored {n:,} replies that could not be right" for method, n in record.ignored.items())
     head = ["method", "reason", "times", "clients", "rounds"]
-    return table("Clients that did not reply", head, rows, f"{note}." if note else "", [1])
+    return table("Clients that did not reply", head, rows, f"{note}." if note else "", [1]) if rows else None
 
 
 SURE = {
@@ -582,25 +477,23 @@ def forecast(record: Record) -> Table | None:
     facts: list[tuple[str, str, float | None, float, str]] = []
     for method in record.methods:
         sent, seconds = plan.methods.get(method, (None, None))
-        if (mb := every["mb"].values.get(method)) is not None:
-            sure = SURE.get(plan.traffic.get(method, ""), "–")
-            facts.append((method, "MB", None if sent is None else sent / MB, mb.mean, sure))
-        if (time := every["seconds"].values.get(method)) is not None:
-            facts.append((method, "s", seconds, time.mean, few))
+        sure = SURE.get(plan.traffic.get(method, ""), "–")
+        for name, unit, foretold, how in (
+            ("mb", "MB", None if sent is None else sent / MB, sure), ("seconds", "s", seconds, few)
+        ):  # fmt: skip
+            actual = every[name].values.get(method)
+            facts += [] if actual is None else [(method, unit, foretold, actual.mean, how)]
     # The forecast is of all the seeds there may be; of those that a decision left out nothing was spent.
     share = 1.0 if record.until is None else len(record.seeds) / record.until["most"]
     facts.append(("whole run", "s", None if plan.seconds is None else share * plan.seconds, summary.seconds, few))
     if summary.peak_rss is not None:
         peak = "peak memory of the main process"
         facts.append((peak, "MB", plan.peak / MB, summary.peak_rss / MB, "a sum of parts"))
-    rows = [
-        TableRow(
-            what,
-            (unit, "–" if foretold is None else amount(foretold), amount(actual),
-             f"{foretold / actual:.2f}" if foretold and actual else "–", sure),
-        )
-        for what, unit, foretold, actual, sure in facts
-    ]  # fmt: skip
+    rows = []
+    for what, unit, foretold, actual_value, sure in facts:
+        ratio = f"{foretold / actual_value:.2f}" if foretold and actual_value else "–"
+        told = "–" if foretold is None else quantity(foretold)
+        rows.append(TableRow(what, (unit, told, quantity(actual_value), ratio, sure)))
     head = ["what", "unit", "predicted", "actual", "ratio", "the prediction is"]
     note = "Predicted before the first round, without training; of a method the mean over seeds."
     data = dict(zip(("what", "unit", "predicted", "actual", "sure"), map(list, zip(*facts, strict=True)), strict=True))
@@ -627,7 +520,12 @@ def costs(
         f"{aim}, on the air": {title: prefix + name for title, name in ON_AIR.items()},
     }
     by = {(row["method"], row["metric"]): row for row in rows}
-    tables_of_parts = []
+
+    def cell(method: str, name: str) -> str:
+        row, scale = by.get((method, name)), scales.get(name.removeprefix(prefix), 1.0)
+        return "–" if row is None else quantity(row["mean"] * scale, (row["std"] or 0.0) * scale)
+
+    out = []
     for caption, some in parts.items():
         few = [row for row in rows if row["metric"] in some.values()]
         entries = []
@@ -635,17 +533,10 @@ def costs(
             counts = {name: len(row["seeds"]) for (k, name), row in by.items() if k == method}
             trained = max(counts.values())
             reached = max((n for name, n in counts.items() if name in some.values()), default=trained)
-            cells = (
-                _cost(by.get((method, name)), scales.get(name.removeprefix(prefix), 1.0)) for name in some.values()
-            )
             # Under the other seeds a target was not reached.
-            entries.append(TableRow(method + of_seeds(reached, trained - reached), tuple(cells)))
-        if few:
-            data = columns_of([{k: row[k] for k in ("method", "metric", "mean", "std")} for row in few])
-            caption = f"{caption}: mean ± standard deviation over seeds"
-            tables_of_parts.append(table(caption, ["method", *some], entries, data=data))
-    return tables_of_parts
-
-
-def _cost(row: Mapping[str, Any] | None, scale: float) -> str:
-    return "–" if row is None else tables.quantity(row["mean"] * scale, (row["std"] or 0.0) * scale)
+            label = method + of_seeds(reached, trained - reached)
+            entries.append(TableRow(label, tuple(cell(method, name) for name in some.values())))
+        data = columns_of([{k: row[k] for k in ("method", "metric", "mean", "std")} for row in few])
+        caption = f"{caption}: mean ± standard deviation over seeds"
+        out += [table(caption, ["method", *some], entries, data=data)] if few else []
+    return out

@@ -4,7 +4,6 @@ It is made of what is known to be needed, so that nothing new in a run's folder 
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -14,7 +13,6 @@ from typing import Any
 import tomli_w
 
 from unskew.errors import RunError
-from unskew.files import readable
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
 from unskew.record import columns, database, logs
 from unskew.record.reader import DataSplit, Record, configured, read
@@ -70,8 +68,8 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
             yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed))
     yield database.FILE, partial(_write_record, folder)
     yield "summary.json", partial(_write_summary, read_json(folder / "summary.json"))
-    if (folder / "plan.json").is_file():
-        yield "plan.json", partial(_copy, folder / "plan.json")
+    if record.predicted is not None:
+        yield "plan.json", json.dumps(read_json(folder / "plan.json"))
 
 
 def without_values(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,11 +96,6 @@ def _without_folders(value: Any) -> Any:
     return kind.rpartition("/")[2] + colon + PureWindowsPath(path).name  # it takes both kinds of slashes
 
 
-def _reason(text: str) -> str:
-    """Why a client did not reply; what names a path of its machine is left out."""
-    return f"{text.partition(':')[0]}: left out, as it names a path" if {"/", "\\"} & {*text} else text
-
-
 def _sizes(split: dict[str, Any]) -> dict[str, Any]:
     """One seed's division without rows, and without a hash by which what is in them could be tried out."""
     unseen = {"unseen": {"sizes": split["unseen"]["sizes"]}} if "unseen" in split else {}
@@ -113,7 +106,12 @@ def _write_record(folder: Path, path: Path) -> None:
     tables = {name: logs.rows(folder, name) for name in LOGS}
     tables["metrics"] = database.as_written(folder)
     tables["info"] = (row for row in logs.rows(folder, "info") if row["type"] in INFO)
-    tables["failures"] = ({**row, "reason": _reason(row["reason"])} for row in logs.rows(folder, "failures"))
+    # Why a client did not reply may name a path of its machine.
+    hidden = "left out, as it names a path"
+    reasons = ((row, row["reason"]) for row in logs.rows(folder, "failures"))
+    tables["failures"] = (
+        {**row, "reason": f"{why.partition(':')[0]}: {hidden}" if {"/", "\\"} & {*why} else why} for row, why in reasons
+    )
     database.write(path.parent, tables)
 
 
@@ -124,12 +122,3 @@ def _write_summary(summary: Mapping[str, Any], path: Path) -> None:
 def _write_counts(folder: Path, seed: int, path: Path) -> None:
     of = columns.partition_columns(folder, seed)
     columns.write(path, {"label_counts": of.label_counts, "test_counts": of.test_counts, "domains": of.domains})
-
-
-def _copy(source: Path, path: Path) -> None:
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with readable(source) as file, path.open("wb") as copy:
-            shutil.copyfileobj(file, copy)
-    except OSError as error:
-        raise RunError(f"{source} cannot be copied: {error.strerror or error}; restore it, or remove it") from None

@@ -13,14 +13,15 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from unskew.algorithms import TABLE
 from unskew.data.differs import holm
 from unskew.errors import RunError
+from unskew.info import Info
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import Bound
-from unskew.record.reader import Record, configured
+from unskew.record.reader import Record, configured, info_of
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
@@ -111,18 +112,29 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
 
 def last_k(record: Record) -> int | None:
     """The number of evaluations that the run's `mean_last` asks for; None for the last fifth of them."""
-    metrics = {metric for _, metric in record.summary.means} if record.summary else set()
-    ks = [
-        m[1]
-        for metric in metrics
-        if (m := re.fullmatch(rf"{re.escape(record.headline.shared)}\.mean_last_(\d+)", metric))
-    ]
-    return int(ks[0]) if len(ks) == 1 else None
+    last: int | None = settings(record).get("mean_last")
+    return last
 
 
 def last_words(record: Record) -> str:
     """The evaluations that the steadier number is a mean of, in words: `last fifth` or `last 10`."""
     return f"last {last_k(record) or 'fifth'}"
+
+
+T = TypeVar("T", bound=Info)
+
+
+def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, T]]:
+    """What a method reported of a type, by seed and round, under the seeds that count.
+
+    Raises:
+        RunError: If a row is not as the type is.
+    """
+    counted, by_seed = counted_seeds(record, method), dict[int, dict[int, T]]()
+    for seed, at, info in info_of(record, method, kind) if method in record.reports(kind) else ():
+        if seed in counted:
+            by_seed.setdefault(seed, {})[at] = info
+    return by_seed
 
 
 Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
@@ -326,24 +338,6 @@ def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | N
     return replace(by_round, x=x) if any(sum(row.values()) for row in spent) else None
 
 
-def client_accuracies(record: Record, method: str) -> tuple[float, ...]:
-    """Per-client accuracies in the last round that has them, over the counted seeds."""
-    return tuple(a for s in counted_seeds(record, method) for a in record.clients.get((method, s), {}).values())
-
-
-def amount(value: float) -> str:
-    """A quantity (MB, seconds, transfers) with about three figures; below 0 only in damaged files.
-
-    >>> [amount(v) for v in (0, 0.00371, 4.5678, 56.78, 12345.6)]
-    ['0', '0.0037', '4.57', '56.8', '12,346']
-    """
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "not finite"
-    size = abs(value)
-    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else min(6, 1 - math.floor(math.log10(size)))
-    return f"{value:,.{digits}f}"
-
-
 def quantity(mean: float, std: float | None = None) -> str:
     """A mean over seeds with three figures, a whole one as it is, and its deviation to the same place.
 
@@ -365,15 +359,6 @@ def span(values: Spread | None) -> str:
     ('5–10', '4', '–')
     """
     return "–" if values is None else "–".join(f"{n:,.0f}" for n in sorted({min(values.values), max(values.values)}))
-
-
-def count(value: float) -> str:
-    """A mean of counts; decimals only where it has them.
-
-    >>> count(1200.0), count(10.25)
-    ('1,200', '10.2')
-    """
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def with_spread(spread: Spread | None, measure: Measure = ACCURACY) -> str:

@@ -7,6 +7,15 @@ from typing import Any
 from unskew.record.reader import Record, configured
 from unskew.report import tables
 
+BY_METHOD = ("series", "clients", "few", "tested", "tested_rows", "newcomers", "flows")
+"""Parts of a record whose keys begin with the method."""
+
+NOT_CONDITIONS = (
+    "name", "methods", "seeds", "rounds", "evaluate", "eval_every", "mean_last", "baseline", "keep_models",
+    "client_rows", "runtime", "track", "track_options", "stop", "split", "checkpoint", "models",
+)  # fmt: skip
+"""Settings that runs may differ in and be compared, or that are compared by what they led to."""
+
 
 def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
     """Some runs as one, whose methods are labelled NAME/METHOD; its baseline is that of the first run that has one.
@@ -20,9 +29,10 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
     runs = list(zip(names, records, strict=True))
     comparable = not incomparable(records, names)
     bases = (f"{n}/{base}" for n, r in runs if comparable and (base := tables.reference(r)) is not None)
-
-    def relabelled(values: Callable[[Record], Mapping[Any, Any]]) -> dict[Any, Any]:
-        return {(f"{n}/{at[0]}", *at[1:]): value for n, r in runs for at, value in values(r).items()}
+    relabelled: dict[str, Any] = {
+        part: {(f"{n}/{at[0]}", *at[1:]): value for n, r in runs for at, value in getattr(r, part).items()}
+        for part in BY_METHOD
+    }
 
     def prefixed(sentences: Callable[[Record], Sequence[str]]) -> tuple[str, ...]:
         return tuple(f"{n}: {sentence}" for n, r in runs for sentence in sentences(r))
@@ -31,13 +41,7 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
         records[0],
         name=" ".join(names),
         cells=tuple(replace(c, method=f"{n}/{c.method}") for n, r in runs for c in r.cells),
-        series=relabelled(lambda r: r.series),
-        clients=relabelled(lambda r: r.clients),
-        few=relabelled(lambda r: r.few),
-        tested=relabelled(lambda r: r.tested),
-        tested_rows=relabelled(lambda r: r.tested_rows),
-        newcomers=relabelled(lambda r: r.newcomers),
-        flows=relabelled(lambda r: r.flows),
+        **relabelled,
         failures=tuple(replace(f, method=f"{n}/{f.method}") for n, r in runs for f in r.failures),
         warned=tuple(replace(w, method=f"{n}/{w.method}") for n, r in runs for w in r.warned),
         diverged=tuple({**row, "method": f"{n}/{row['method']}"} for n, r in runs for row in r.diverged),
@@ -63,107 +67,73 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
     """
     first, sentences = records[0], []
     for name, other in zip(names[1:], records[1:], strict=True):
-        ours, theirs = _facts(first), _facts(other)
-        differs = f"“{name}” differs from “{names[0]}” in"
-        for what in ours:
-            if what in theirs and written(ours[what]) != written(theirs[what]):
-                new, old = apart(theirs[what], ours[what])
-                sentences.append(f"{differs} {what}: {written(new)} against {written(old)}.")
+        # What one folder does not tell is no difference, but a setting that one has not is its default.
+        pairs = [(_facts(first), _facts(other))]
+        pairs += [(_conditions(first), _conditions(other))] if configured(first) and configured(other) else []
+        sentences += [
+            f"“{name}” differs from “{names[0]}” in {what}: {new.get(what, 'none')} against {old.get(what, 'none')}."
+            for i, (old, new) in enumerate(pairs)
+            for what in {**old, **new}
+            if old.get(what) != new.get(what) and (i == 1 or (what in old and what in new))
+        ]
+        moved = [
+            s for s, p in first.partitions.items() if s in other.partitions and other.partitions[s].sha256 != p.sha256
+        ]
+        if moved:
+            new, old = (
+                f"{p.sha256[:12]} ({written(p.split)})" for p in (r.partitions[moved[0]] for r in (other, first))
+            )
+            seeds = ", ".join(map(str, moved))
+            sentences.append(f"“{name}” differs from “{names[0]}” in the split of seed {seeds}: {new} against {old}.")
         sentences += [
             f"“{n}” does not say which data its clients trained on: nothing shows that they are the same."
             for n, r in ((names[0], first), (name, other))
             if not r.partitions
         ]
-        common = sorted(set(first.partitions) & set(other.partitions))
-        moved = [s for s in common if first.partitions[s].sha256 != other.partitions[s].sha256]
-        if moved:
-            new, old = (r.partitions[moved[0]] for r in (other, first))
-            how = f" ({written(new.split)} against {written(old.split)})" if new.split != old.split else ""
-            sentences.append(
-                f"{differs} the split of seed {', '.join(map(str, moved))}: hash {new.sha256[:12]} against "
-                f"{old.sha256[:12]}{how}."
-            )
     return tuple(dict.fromkeys(sentences))
+
+
+def _facts(record: Record) -> dict[str, str]:
+    """What a run was: rounds, seeds and data."""
+    rounds = max(tables.reached(record, c.method, c.seed) for c in record.cells)
+    facts = {"rounds": f"{rounds}{'' if record.finished else ' (unfinished)'}"}
+    facts["seeds"] = ", ".join(map(str, record.seeds))
+    for p in record.partitions.values():
+        facts |= {"data": f"{p.dataset} ({p.dataset_sha256[:12]})"} if p.dataset_sha256 else {}
+    return facts
+
+
+def _conditions(record: Record) -> dict[str, str]:
+    """Every setting but of the methods and the data's place, by its dotted name."""
+    settings = {key: value for key, value in configured(record).items() if key not in NOT_CONDITIONS}
+    task = {key: value for key, value in settings.pop("task", {}).items() if key not in ("data", "data_dir")}
+    return flat(task) | flat(settings)
 
 
 def evaluated_otherwise(records: Sequence[Record], names: Sequence[str]) -> str:
     """A sentence on runs that were evaluated in other rounds, which their last round does not show; empty if none."""
-
-    def evaluated(record: Record) -> str:
-        settings = configured(record)
-        every, last = settings.get("eval_every", 1), settings.get("mean_last")
-        rounds = "every round" if every == 1 else f"every {every} rounds"
-        return rounds if last is None else f"{rounds}, the last {last} for the mean"
-
     by_rule: dict[str, list[str]] = {}
     for name, record in zip(names, records, strict=True):
-        by_rule.setdefault(evaluated(record), []).append(f"“{name}”")
-    if len(by_rule) < 2:
-        return ""
+        settings = configured(record)
+        every, last = settings.get("eval_every", 1), settings.get("mean_last")
+        rule = "every round" if every == 1 else f"every {every} rounds"
+        rule += f", the last {last} for the mean" if last else ""
+        by_rule.setdefault(rule, []).append(f"“{name}”")
     rules = "; ".join(f"{', '.join(which)}: {rule}" for rule, which in by_rule.items())
-    return (
-        f"These runs were evaluated in other rounds ({rules}): compare their last rounds, and neither their means of "
-        "the last rounds nor their best ones, of which more evaluations find a better."
-    )
+    means = "compare their last rounds alone, as means and best rounds are of other numbers of evaluations"
+    return f"These runs were evaluated in other rounds ({rules}): {means}." if len(by_rule) > 1 else ""
 
 
-def apart(new: Any, old: Any) -> tuple[Any, Any]:
-    """Two values of a configuration without the settings that are written alike, or those of things of other names.
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by their dotted names, in short form.
 
-    >>> apart({"outage": {"late": 0.3, "lost": 0.0}, "attack": "flip"}, {"outage": {"late": 0.2, "lost": 0.0}})
-    ({'outage': {'late': 0.3}, 'attack': 'flip'}, {'outage': {'late': 0.2}})
-    >>> apart({"name": "radio", "kappa": 3.75}, {"name": "even", "gamma": 1.0})
-    ({'name': 'radio'}, {'name': 'even'})
+    >>> flat({"outage": {"late": 0.3}, "attack": "flip"})
+    {'outage.late': '0.3', 'attack': 'flip'}
     """
-    if not isinstance(new, Mapping) or not isinstance(old, Mapping):
-        return new, old
-    if "name" in new and "name" in old and new["name"] != old["name"]:
-        return {"name": new["name"]}, {"name": old["name"]}
-    pairs = {k: apart(new.get(k), old.get(k)) for k in {**new, **old} if written(new.get(k)) != written(old.get(k))}
-    return {k: a for k, (a, _) in pairs.items() if k in new}, {k: b for k, (_, b) in pairs.items() if k in old}
-
-
-def _facts(record: Record) -> dict[str, Any]:
-    data = {f"{p.dataset} ({p.dataset_sha256[:12]})" for p in record.partitions.values()}
-    known = (
-        {"data": ", ".join(sorted(data))} if data and all(p.dataset_sha256 for p in record.partitions.values()) else {}
-    )
-    rounds = max(tables.reached(record, c.method, c.seed) for c in record.cells)
-    return {
-        **known,
-        "rounds": f"{rounds}" if record.finished else f"{rounds} (unfinished)",
-        "seeds": ", ".join(map(str, record.seeds)),
-        **_conditions(record),
-    }
-
-
-_OF_NETWORK = ("model", "model_options", "head")
-
-
-_OF_DATA = ("data_options", "preprocess", "bins")
-"""Settings in the table of the task that are about the network, and about the data; the others are about the task."""
-
-
-def _conditions(record: Record) -> dict[str, Any]:
-    """The configuration of everything except methods and data; empty for a run without one."""
-    settings = configured(record)
-    if not settings:
-        return {}
-    task = settings.get("task", {})
-    task_options = {k: v for k, v in task.items() if k not in (*_OF_NETWORK, *_OF_DATA, "data", "data_dir", "augment")}
-    cohort = settings.get("clients_per_round", settings.get("fraction"))
-    return {
-        "network": {k: task[k] for k in _OF_NETWORK if k in task},
-        "settings of the data": {k: task[k] for k in _OF_DATA if k in task},
-        "task": task_options,
-        "augmentation": task.get("augment"),
-        "clients of a round": "all" if cohort is None else cohort,
-        "test_fraction": settings.get("test_fraction"),
-        "val_fraction": settings.get("val_fraction"),
-        # Own models of a cohort are those that have just trained.
-        "clients evaluated": settings.get("evaluate_clients", "all"),
-        "world": settings.get("world", {}),
-    }
+    named: dict[str, str] = {}
+    for key, value in settings.items():
+        named |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: written(value)}
+    return named
 
 
 def written(value: object) -> str:

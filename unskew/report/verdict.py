@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from unskew.info import OneClassModels
 from unskew.protocol import SgdConfig
 from unskew.record import doubts
 from unskew.record.logs import described, plain
@@ -14,7 +15,7 @@ from unskew.report.gain import Gain
 from unskew.report.tables import Difference
 from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
-from unskew.words import counted, listed, separate_classes, spelling_variants
+from unskew.words import counted, listed
 
 FEW_NAMED = 3
 """Methods up to which a line names each."""
@@ -23,25 +24,23 @@ FEW_NAMED = 3
 def what(record: Record) -> str:
     """Methods, data, split, clients, rounds and seeds in one line."""
     federated = [m for m in record.methods if record.cell(m).bound is None]
-    bounds = [tables.BOUNDS[b] for m in record.methods if (b := record.cell(m).bound) is not None]
-    named = listed(federated) if 0 < len(federated) <= FEW_NAMED else counted(len(federated), "method")
-    beside = listed(list(dict.fromkeys(bounds)))
-    methods = f"{named}{', beside ' * bool(bounds)}{beside if bounds else ''}" if federated else beside
+    named = listed(federated) if len(federated) <= FEW_NAMED else counted(len(federated), "method")
+    bounds = listed(list(dict.fromkeys(tables.bounds(record).values())))
     reached = [
         tables.reached(record, c.method, c.seed) for c in record.cells if c.seed not in record.diverged_seeds(c.method)
     ]
     fewest, most = min(reached, default=0), max(reached, default=0)
     least = f"{fewest:,} to " if record.finished and fewest < most else ""  # where training may end early
-    so_far = "" if record.finished else " so far"
-    seeds = counted(len(record.seeds), "seed")
-    return f"{methods} on {_data(record)}; {least}{counted(most, 'round')}{so_far}, {seeds}"
+    rounds = f"{least}{counted(most, 'round')}{'' if record.finished else ' so far'}"
+    methods = ", beside ".join(filter(None, (named, bounds)))
+    return f"{methods} on {_data(record)}; {rounds}, {counted(len(record.seeds), 'seed')}"
 
 
 def _data(record: Record) -> str:
-    if not record.partitions:
+    first = next(iter(record.partitions.values()), None)
+    if first is None:
         known = "data that the clients kept to themselves" if record.finished else "unknown data (no partition.json)"
         return f"{known}, {record.cells[0].setting}"
-    first = next(iter(record.partitions.values()))
     later = f" and {len(first.unseen)} unseen" if first.unseen else ""
     return f"{first.dataset}, {counted(len(first.sizes), 'client')}{later} by {described(first.split)}"
 
@@ -64,13 +63,13 @@ def verdict(record: Record) -> str:
 def _worth(record: Record, of: Sequence[Worth]) -> str:
     m = record.headline
     better = [w for w in of if w.verdict == "gains"]
-    few = "On few test rows, f" if worth.few(of, m) else "F"
+    best = max(better or of, key=lambda w: (bool(better) or not (w.useless or w.diverged), w.whole.mean))
+    few = "On few test rows, f" if worth.few(of[0].clients, m) else "F"
     if better:
-        best = max(better, key=lambda w: w.whole.mean)
-        more = f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
         ahead = "ahead so far" if unsettled(record) else "worth it"
-        return f"{few}ederation is {ahead}: {best.method} gains {_by(best.whole, m)} over training alone{more}."
-    best = max(of, key=lambda w: (not (w.useless or w.diverged), w.whole.mean))
+        return (
+            f"{few}ederation is {ahead}: {best.method} gains {_by(best.whole, m)} over training alone{_more(better)}."
+        )
     if all(w.verdict == "loses" for w in of):
         return f"{few}ederation is not worth it: {best.method} is best, by {_by(best.whole, m)} against training alone."
     if best.useless:
@@ -78,44 +77,45 @@ def _worth(record: Record, of: Sequence[Worth]) -> str:
     return f"Undecided: no method is clearly better than training alone (best: {best.method} {_by(best.whole, m)})."
 
 
+def _more(better: Sequence[object]) -> str:
+    return f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
+
+
 def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     m = record.headline
     way, worse = ("higher", "lower") if m.higher else ("lower", "higher")
-    first = max(rows, key=lambda d: d.mean if m.higher else -d.mean)
     better = [d for d in rows if d.verdict == way]
+    best = max(better or rows, key=lambda d: d.mean if m.higher else -d.mean)
     here = " on these test rows" if record.same_test_rows else ""
     if better:
-        best = max(better, key=lambda d: d.mean if m.higher else -d.mean)
-        more = f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
-        return f"{best.method} is better than {base}{here} by {_by(best, m)}{more}."
+        return f"{best.method} is better than {base}{here} by {_by(best, m)}{_more(better)}."
     if all(len(d.seeds) < 2 for d in rows):
-        return f"One seed tells no chance: {first.method} differs from {base} by {_by(first, m)}."
+        return f"One seed tells no chance: {best.method} differs from {base} by {_by(best, m)}."
     if all(d.verdict == worse for d in rows):
-        return f"No method is better than {base}{here}: even {first.method} is worse by {_by(first, m)}."
+        return f"No method is better than {base}{here}: even {best.method} is worse by {_by(best, m)}."
     how = "Level" if all(d.verdict in ("level", worse) for d in rows) else "Undecided"
-    return f"{how}: no method is clearly better than {base}; {first.method} {_by(first, m)}."
+    return f"{how}: no method is clearly better than {base}; {best.method} {_by(best, m)}."
 
 
 def _by(of: Gain | Difference, m: Measure) -> str:
     """A gain or difference with its unit and interval."""
-    mean, ends = m.signed(of.mean, 0.0 if of.low is None or of.high is None else of.high - of.low), ""
-    if of.low is not None and of.high is not None:
-        ends = m.interval(of.low, of.high).strip("[]").replace(", ", " to ")
-        ends = f" {ends}" if of.low == of.high else f" (95 % {ends})"
-    return f"{mean}{' points' if m.percent else f' in {m.label}'}{ends}"
+    unit = " points" if m.percent else f" in {m.label}"
+    if of.low is None or of.high is None:
+        return f"{m.signed(of.mean)}{unit}"
+    ends = m.interval(of.low, of.high).strip("[]").replace(", ", " to ")
+    return f"{m.signed(of.mean, of.high - of.low)}{unit}" + (f" {ends}" if of.low == of.high else f" (95 % {ends})")
 
 
 def _reached(record: Record) -> str:
-    m, means = record.headline, {}
+    m = record.headline
     for name, whose in ((m.shared, "global"), (m.own, "own")):
-        for method in record.methods:
-            value = tables.results(record, method, tables.counted_seeds(record, method), name)
-            if value is not None and (record.cell(method).bound is None or len(record.methods) == 1):
-                means[method] = value.mean
+        last = {k: tables.results(record, k, tables.counted_seeds(record, k), name) for k in record.methods}
+        competing = [k for k in record.methods if record.cell(k).bound is None or len(record.methods) == 1]
+        means = {k: spread.mean for k, spread in last.items() if spread is not None and k in competing}
         if means:
             best = m.first(means)
-            among = " has the best" if len(means) > 1 else " reaches a"
-            return f"{best}{among} {whose} {m.label} of {m.with_unit(means[best])}."
+            among = "has the best" if len(means) > 1 else "reaches a"
+            return f"{best} {among} {whose} {m.label} of {m.with_unit(means[best])}."
     return f"No model has a {m.label} yet."
 
 
@@ -123,8 +123,8 @@ def compared(record: Record, base: str | None) -> tuple[list[Difference], list[D
     """Differences to `base`: by the global model, or where a method is for clients' own models by these."""
     if base is None:
         return [], []
-    m, own = record.headline, tables.for_own_models(record)
-    by_own = [d for d in tables.paired(record, m.own, base) if d.bound is None and d.method in own]
+    own = tables.for_own_models(record)
+    by_own = [d for d in tables.paired(record, record.headline.own, base) if d.bound is None and d.method in own]
     named = {d.method for d in by_own}
     return [d for d in tables.paired(record, base=base) if d.bound is None and d.method not in named], by_own
 
@@ -155,8 +155,7 @@ def serious(record: Record) -> tuple[str, ...]:
     elif record.summary.stopped is not None:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
         notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
-    notes += tables.diverged(record)
-    return (*notes, *record.left_out)
+    return (*notes, *tables.diverged(record), *record.left_out)
 
 
 def notes(record: Record, records: Sequence[Record] = (), names: Sequence[str] = ()) -> tuple[str, ...]:
@@ -165,7 +164,7 @@ def notes(record: Record, records: Sequence[Record] = (), names: Sequence[str] =
     if len(records) > 1:
         apart = (*together.incomparable(records, names), together.evaluated_otherwise(records, names))
     remarks = doubts.before_it(record.remarks, record.methods)
-    several = (*apart, *remarks, *_label_variants(record), *doubts.during_it(record.warned), *_of_gains(record))
+    several = (*apart, *remarks, *doubts.during_it(record.warned), *_of_gains(record))
     several += (_by_tails(record), _evaluated(record), set_apart(records or [record], names))
     return tuple(note for note in several if note)
 
@@ -173,31 +172,34 @@ def notes(record: Record, records: Sequence[Record] = (), names: Sequence[str] =
 def _of_gains(record: Record) -> list[str]:
     """Notes on what gains over training alone leave out, or may be worth less for."""
     base, m = worth.alone(record), record.headline
-    of = [w for w in worth.worths(record) if w.bound is None] if base is not None and record.comparable else []
+    of = [w for w in worth.worths(record) if w.bound is None] if record.comparable else []
     if base is None or not record.clients:
         return []
     if not of:
         return [f"No method has clients’ results on a seed of {base}, so there is no gain over training alone."]
-    lines = [f"Few test rows: {few}." if (few := worth.few(of, m)) else "", unsettled(record)]
-    if useless := [w.method for w in of if w.useless]:
-        named = listed(useless) if len(useless) <= FEW_NAMED else f"{len(useless)} methods"
-        lines.append(f"{named} and {base} are on average worse than a constant prediction: train longer.")
-    alike = worth.of_one_class(record, base)
-    losers = dict.fromkeys(c.name for w in of for c in w.clients if c.verdict == "loses" and c.number in alike)
-    if losers:
-        who = list(losers) if len(losers) <= worth.MOST_NAMED else [f"{len(losers)} clients"]
-        find, their = ("find", "their") if len(losers) > 1 else ("finds", "its")
-        lines.append(f"Alone {listed(who)} {find} examples of one class only, so that {their} accuracy says little.")
-    if names := worth.unjudged(record):
-        lines.append(f"{worth.unmeasured(names, m)}, so there is no verdict on {'it' if len(names) == 1 else 'them'}.")
+    few, useless = worth.few(of[0].clients, m), [w.method for w in of if w.useless]
     lost = [f"{w.method} ({w.seeds} of {w.seeds + w.lost} seeds)" for w in of if w.lost]
-    lines.append(f"Gains leave out seeds without a result: {listed(lost)}." if lost else "")
-    uncorrected = [w.method for w in of if w.verdict != w.whole.verdict and not (w.useless or w.diverged)]
-    if uncorrected:
-        lines.append(f"Corrected for the number of methods (Holm), the gain of {listed(uncorrected)} is undecided.")
-    if any(w.seeds == 1 for w in of):
-        lines.append("One seed says nothing about how much seeds matter: intervals leave that out.")
-    return lines
+    uncorrected = [w.method for w in of if w.why == worth.UNCORRECTED]
+    unjudged = worth.unjudged(record)
+    alike = {c for i in tables.reported(record, base, OneClassModels).values() for of in i.values() for c in of.clients}
+    losers = dict.fromkeys(c.name for w in of for c in w.clients if c.verdict == "loses" and c.number in alike)
+    said = {
+        f"Few test rows: {few}.": few,
+        unsettled(record): True,
+        f"{_some(useless, 'methods')} and {base} are on average worse than a constant prediction: train longer.":
+            useless,
+        f"Trained alone, {_some(tuple(losers), 'clients')} predict one class only, so that accuracy says little.":
+            losers and m.name == "accuracy",
+        f"No verdict on {_some(unjudged, 'clients')}: no test rows from which {m.label} can be measured.": unjudged,
+        f"Gains leave out seeds without a result: {listed(lost)}.": lost,
+        f"Corrected for the number of methods (Holm), the gain of {listed(uncorrected)} is undecided.": uncorrected,
+        "One seed says nothing about how much seeds matter: intervals leave that out.": any(w.seeds == 1 for w in of),
+    }  # fmt: skip
+    return [sentence for sentence, holds in said.items() if holds]
+
+
+def _some(names: Sequence[str], what: str) -> str:
+    return listed(names) if len(names) <= worth.MOST_NAMED else f"{len(names)} {what}"
 
 
 def unsettled(record: Record) -> str:
@@ -227,11 +229,9 @@ def unsettled(record: Record) -> str:
 def _by_tails(record: Record) -> str:
     """A sentence on the mean of the last evaluations, where it decides otherwise than the last round."""
     base, m = tables.reference(record), record.headline
-    if base is None:
-        return ""
     others = []
     for rows, metric in zip(compared(record, base), (m.shared, m.own), strict=True):
-        tails = {d.method: d for d in tables.paired_tails(record, metric, base)}
+        tails = {d.method: d for d in tables.paired_tails(record, metric, base)} if rows else {}
         others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
     return f"By the mean of the {tables.last_words(record)} of evaluations, {named}." if others else ""
@@ -240,20 +240,11 @@ def _by_tails(record: Record) -> str:
 def _evaluated(record: Record) -> str:
     """A sentence on whose own models were evaluated, where that is not every client's."""
     setting = tables.settings(record).get("evaluate_clients", "all")
+    clients = max((len(p.sizes) for p in record.partitions.values()), default=math.inf)
     if setting == "cohort":
         return "Numbers of clients’ own models are of those clients that trained in the round."
-    clients = max((len(p.sizes) for p in record.partitions.values()), default=None)
-    if isinstance(setting, int) and (clients is None or setting < clients):
-        return f"Numbers of clients’ own models are of {counted(setting, 'client')}, drawn once for each seed."
-    return ""
-
-
-def _label_variants(record: Record) -> list[str]:
-    """A note on labels that differ in case, accents or spaces alone, as long as nobody has said that they are meant."""
-    partition = next(iter(record.partitions.values()), None)
-    variants = "" if partition is None else separate_classes(spelling_variants(partition.classes))
-    named = "classes" in tables.settings(record).get("task", {}).get("data_options", {})
-    return [doubts.as_sentence(variants)] if variants and not named else []
+    some = isinstance(setting, int) and setting < clients
+    return f"Numbers of clients’ own models are of {setting} clients, drawn once for each seed." if some else ""
 
 
 def set_apart(records: Sequence[Record], names: Sequence[str] = ()) -> str:
@@ -269,33 +260,31 @@ def set_apart(records: Sequence[Record], names: Sequence[str] = ()) -> str:
     bases = []
     for i, record in enumerate(records):
         prefix = f"{names[i]}/" if len(records) > 1 else ""
-        entries = {m.get("label", m.get("name")): _training(m) for m in tables.settings(record).get("methods", [])}
-        # A file that was edited may have labels that the logs have not.
-        shown = [m for m in record.methods if m in entries and record.cell(m).bound != "pooled"]
-        settings |= {prefix + m: entries[m] for m in shown}
+        for entry in tables.settings(record).get("methods", []):
+            label = entry.get("label", entry.get("name"))
+            # A file that was edited may have labels that the logs have not.
+            if label in record.methods and record.cell(label).bound != "pooled":
+                settings[prefix + label] = _training(entry)
         bases.append(prefix + (tables.reference(record) or ""))
-    base = next((name for name in bases if name in settings), next(iter(settings), None))
-    if base is None:
-        return ""
+    base = next((name for name in (*bases, *settings) if name in settings), "")
     differing: dict[str, dict[str, list[str]]] = {}
     for label, own in settings.items():
-        for key in own:
-            # Methods that weigh by a rule of their own, or train in a way of their own, have no such setting.
-            if key in settings[base] and own[key] != settings[base][key]:
+        # Methods that weigh by a rule of their own, or train in a way of their own, have no such setting.
+        for key in own.keys() & settings[base].keys():
+            if own[key] != settings[base][key]:
                 differing.setdefault(key, {}).setdefault(own[key], []).append(label)
     parts = [
         f"{key} is {', '.join(f'{value} for {listed(those)}' for value, those in by_value.items())} and "
         f"{settings[base][key]} for {base}"
-        for key, by_value in differing.items()
+        for key, by_value in sorted(differing.items())
     ]
     return f"Not only the methods differ: {'; '.join(parts)}." if parts else ""
 
 
 def _training(method: Mapping[str, Any]) -> dict[str, str]:
     """A method's settings that may differ from another's by no idea of its own, in short form."""
-    local, written = method.get("local"), together.written
-    shown = {key: written(value) for key, value in local.items()} if isinstance(local, Mapping) else {}
-    if "batch_size" in shown:  # what is none is not written, nor is what is younger than the run
-        plain = {f.name: written(f.default) for f in fields(SgdConfig) if f.name not in ("local_epochs", "lr_schedule")}
-        shown = plain | shown
-    return shown | ({"weighting": written(method["weighting"])} if "weighting" in method else {})
+    local = method.get("local", {})
+    if "batch_size" in local:  # what is none is not written, nor is what is younger than the run
+        plain = {f.name: f.default for f in fields(SgdConfig) if f.name not in ("local_epochs", "lr_schedule")}
+        local = {**plain, **local}
+    return together.flat({**local, **({"weighting": method["weighting"]} if "weighting" in method else {})})

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.patients import by_patient
-from unskew.info import OneClassModels, WorseThanConstant
+from unskew.info import WorseThanConstant
 from unskew.record.logs import Bound
-from unskew.record.reader import Record, info_of
+from unskew.record.reader import Record
 from unskew.report import tables
 from unskew.report.gain import (
     Beside,
@@ -42,7 +42,7 @@ from unskew.report.gain import (
 )
 from unskew.report.stats import CONFIDENCE
 from unskew.tasks.measure import FEWEST, Measure
-from unskew.words import counted, listed
+from unskew.words import counted
 
 MOST_NAMED = 8
 """Clients up to which each is named in sentences."""
@@ -111,6 +111,16 @@ class ClientGain(Client):
         """The verdict of its gain."""
         return self.judged.verdict
 
+    def why(self, m: Measure) -> str:
+        """The reason why it has no interval, or no gain; empty if it has."""
+        if self.useless or (self.diverged and self.gain.verdict == "gains"):
+            return USELESS if self.useless else DIVERGED
+        if self.gain.low is not None:
+            return ""
+        if self.rarest is not None and self.too_few:
+            return f"it has {self.rarest[0]} test examples {_of_which(self.rarest)}, fewer than {FEWEST}"
+        return f"the chance of its test examples in {m.label} is not known"
+
 
 @dataclass(frozen=True)
 class Worth:
@@ -151,6 +161,17 @@ class Worth:
         return "open" if none or not self.stands else self.whole.verdict
 
     @property
+    def why(self) -> str:
+        """The reason why its mean has no interval, or no verdict; empty if it has."""
+        if self.useless:
+            return USELESS
+        if self.diverged and self.whole.verdict == "gains":
+            return DIVERGED
+        if self.whole.verdict != "open" and not self.stands:
+            return UNCORRECTED
+        return "" if self.whole.low is not None else "the chance of its test examples is not known"
+
+    @property
     def over(self) -> str:
         """The chance that the mean's interval is over, in words; empty if there is none."""
         return "" if self.whole.low is None else " and ".join(filter(None, ("seeds" * (self.seeds > 1), self.beside)))
@@ -181,11 +202,11 @@ def worths(record: Record) -> tuple[Worth, ...]:
 
 def per_row(of: Sequence[Worth]) -> tuple[Worth, ...]:
     """The same of the mean in which each test row counts alike, of those methods that have it."""
-    return _corrected([replace(w, at=partial(_per_row, w.at)) for w in of if w.whole.per_row is not None])
 
+    def by_row(at: Callable[[float], Gain], confidence: float) -> Gain:
+        return at(confidence).per_row or at(confidence)
 
-def _per_row(at: Callable[[float], Gain], confidence: float) -> Gain:
-    return at(confidence).per_row or at(confidence)
+    return _corrected([replace(w, at=partial(by_row, w.at)) for w in of if w.whole.per_row is not None])
 
 
 def _corrected(of: Sequence[Worth]) -> tuple[Worth, ...]:
@@ -255,7 +276,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     if same:
         parts = [rows for _, _, rows in of], [chance for _, chance, _ in of], [c.gain.mean for c in clients]
         beside, chances = chance_in_mean(*parts, [c.examples for c in clients], m)
-    if 2 * sum(c.too_few for c in clients) > len(clients) and not _enough(clients):
+    if 2 * sum(c.too_few for c in clients) > len(clients) and few(clients, m):
         chances = [None, None]
     whole = partial(mean_gain, gains, tested, chances, m.percent, sequential=sequential)
     useless = all(seed in worse and worse[seed][1] for seed in by_seed)
@@ -265,13 +286,13 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
 
 def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[frozenset[int], bool]]:
     """Clients, by seed, that a constant serves better than both methods, and whether it does on average."""
-    if not {method, base} <= set(record.reports(WorseThanConstant)):
-        return {}
-    mine, theirs = (
-        {of.seed: (frozenset(of.info.clients), of.info.mean) for of in info_of(record, label, WorseThanConstant)}
-        for label in (method, base)
-    )
-    return {seed: (mine[seed][0] & theirs[seed][0], mine[seed][1] and theirs[seed][1]) for seed in mine.keys() & theirs}
+    reports = [tables.reported(record, label, WorseThanConstant) for label in (method, base)]
+    last = [{seed: rounds[max(rounds)] for seed, rounds in of.items()} for of in reports]
+    return {
+        seed: (frozenset(mine.clients) & frozenset(last[1][seed].clients), mine.mean and last[1][seed].mean)
+        for seed, mine in last[0].items()
+        if seed in last[1]
+    }
 
 
 def _row_differences(
@@ -328,15 +349,8 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
 
 # ---------------------------------------------------------------- rows
 USELESS = "both models are worse than what the training targets would always say"
-"""The reason why a gain is none."""
-
-
 DIVERGED = "the method diverged under other seeds, which the gain leaves out"
-"""The reason why a gain is none."""
-
-
 UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
-"""The reason why a mean has no verdict."""
 
 
 class GainRow(TypedDict):
@@ -365,77 +379,39 @@ def rows(record: Record) -> list[GainRow]:
 
     A client of which nothing could be measured is there, too, with the reason.
     """
-    m, of = record.headline, []
-    by_row = {w.method: w for w in per_row(worths(record))}
-    for w in worths(record):
-        of.append(_row_of_mean(w, "clients"))
-        of += [_row_of_mean(by_row[w.method], "test rows")] if w.method in by_row else []
+    m, every, of = record.headline, worths(record), []
+    by_row = {w.method: w for w in per_row(every)}
+    unknown = f"it has no test rows from which {m.label} can be measured"
+    for w in every:
+        whole: GainRow = {
+            "method": w.method, "client": None, "alike": "clients", "seed": None, "gain": w.whole.mean,
+            "low": w.whole.low, "high": w.whole.high, "verdict": w.verdict, "why": w.why, "seeds": w.seeds,
+            "lost": w.lost,
+        }  # fmt: skip
+        of.append(whole)
+        if (row := by_row.get(w.method)) is not None:
+            mean = row.whole.mean, row.whole.low, row.whole.high
+            of.append({**whole, "alike": "test rows", "gain": mean[0], "low": mean[1], "high": mean[2],
+                       "verdict": row.verdict, "why": row.why})  # fmt: skip
         for c in w.clients:
-            why = DIVERGED if c.diverged and c.gain.verdict == "gains" else _no_interval(c, m)
-            of.append(_row_of(w, c.label, "", c.seed, c.gain, c.verdict, USELESS if c.useless else why))
-        of += [
-            GainRow(
-                method=w.method, client=name, alike="", seed=None, gain=None, low=None, high=None, verdict="open",
-                why=f"it has no test rows from which {m.label} can be measured", seeds=0, lost=w.seeds + w.lost,
-            )
-            for name in unjudged(record)
-        ]  # fmt: skip
+            seeds, lost = (w.seeds, w.lost) if c.seed is None else (1, 0)
+            of.append({**whole, "client": c.label, "alike": "", "seed": c.seed, "gain": c.gain.mean, "low": c.gain.low,
+                       "high": c.gain.high, "verdict": c.verdict, "why": c.why(m), "seeds": seeds,
+                       "lost": lost})  # fmt: skip
+        nothing: GainRow = {**whole, "alike": "", "gain": None, "low": None, "high": None, "verdict": "open",
+                            "why": unknown, "seeds": 0, "lost": w.seeds + w.lost}  # fmt: skip
+        of += [{**nothing, "client": name} for name in unjudged(record)]
     return of
 
 
-def _row_of_mean(of: Worth, alike: str) -> GainRow:
-    why = "" if of.whole.low is not None else "the chance of its test examples is not known"
-    why = UNCORRECTED if of.whole.verdict != "open" and not of.stands else why
-    why = DIVERGED if of.diverged and of.whole.verdict == "gains" else why
-    return _row_of(of, None, alike, None, of.whole, of.verdict, USELESS if of.useless else why)
-
-
-def _row_of(
-    of: Worth, client: str | int | None, alike: str, seed: int | None, gain: Gain, verdict: Verdict, why: str
-) -> GainRow:
-    seeds, lost = (of.seeds, of.lost) if seed is None else (1, 0)
-    return GainRow(
-        method=of.method, client=client, alike=alike, seed=seed, gain=gain.mean, low=gain.low, high=gain.high,
-        verdict=verdict, why=why, seeds=seeds, lost=lost,
-    )  # fmt: skip
-
-
-def _no_interval(client: ClientGain, m: Measure) -> str:
-    """The reason why a client has no interval; empty if it has one."""
-    if client.gain.low is not None:
-        return ""
-    if client.rarest is not None and client.too_few:
-        return f"it has {client.rarest[0]} test examples {_of_which(client.rarest)}, fewer than {FEWEST}"
-    return f"the chance of its test examples in {m.label} is not known"
-
-
 # ---------------------------------------------------------------- words
-def of_one_class(record: Record, base: str) -> frozenset[int]:
-    """Clients whose own model, trained alone, finds one class only under some seed; none if the measure shows that."""
-    if record.headline.name != "accuracy" or base not in record.reports(OneClassModels):
-        return frozenset()
-    return frozenset(c for of in info_of(record, base, OneClassModels) for c in of.info.clients)
-
-
 def unjudged(record: Record) -> tuple[str, ...]:
     """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
-    setting = tables.settings(record).get("evaluate_clients", "all")
     names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
-    if setting != "all" or len(names) != 1:
+    if tables.settings(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
         return ()
     known = {client for results in record.clients.values() for client in results}
     return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
-
-
-def unmeasured(names: Sequence[str], m: Measure) -> str:
-    """Say of clients, of which there are some, that their result cannot be measured."""
-    shown = listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} clients"
-    return f"{shown} {'has' if len(names) == 1 else 'have'} no test rows from which {m.label} can be measured"
-
-
-def few_of(m: Measure) -> str:
-    """Name the test examples that must not be few, where a measure does not hang on all of them alike."""
-    return "with an event" if m.of_events else "of a class"
 
 
 def _of_which(rarest: tuple[int, str]) -> str:
@@ -444,10 +420,9 @@ def _of_which(rarest: tuple[int, str]) -> str:
 
 def fewest(clients: Sequence[Client], m: Measure) -> str:
     """The client with the fewest test examples, and what one of them is; empty where that is not known."""
-    known = [c for c in clients if c.examples]
-    if not known:
+    few = min((c for c in clients if c.examples), key=lambda c: c.telling, default=None)
+    if few is None:
         return ""
-    few = min(known, key=lambda c: c.telling)
     if few.rarest is not None:
         return f"{few.name} has {few.rarest[0]} {_of_which(few.rarest)}"
     if few.patients:
@@ -464,15 +439,12 @@ def uncovered(record: Record) -> str:
     return f"the intervals do not cover the choice of test examples{f': {least}' if least else ''}"
 
 
-def few(of: Sequence[Worth], m: Measure) -> str:
-    """`fewest` where test examples are few: of a client that has a sentence of its own, or else of all together."""
-    return "" if _enough(of[0].clients) else fewest(of[0].clients, m)
-
-
-def _enough(clients: Sequence[Client]) -> bool:
-    """Return true if test examples are not few: those of each of some clients, or those of many together."""
+def few(clients: Sequence[Client], m: Measure) -> str:
+    """`fewest` where test examples are few: those of each of some clients, or those of many together; else empty."""
     sizes = [c.telling for c in clients if c.examples]
-    return min(sizes, default=FEW) >= FEW if len(sizes) <= MOST_NAMED else sum(sizes) >= FEW * MOST_NAMED
+    some = len(sizes) <= MOST_NAMED
+    enough = min(sizes, default=FEW) >= FEW if some else sum(sizes) >= FEW * MOST_NAMED
+    return "" if enough else fewest(clients, m)
 
 
 def bracket(gain: Gain | None, m: Measure) -> str:

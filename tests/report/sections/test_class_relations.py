@@ -4,12 +4,12 @@ Clients hold 30 + 0, 0 + 10 and 30 + 10 examples of the classes: shares .75 and 
 SL is the identity and CR [[.5, .5], [.5, .5]], so that ||SL - CR|| = sqrt(4 * .25) = 1.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import by_hand
 import numpy as np
 import pytest
 from records import rewrite
@@ -20,8 +20,9 @@ from unskew.algorithms.feddw import DW
 from unskew.algorithms.hcct import HCCT
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
+from unskew.info import ClassRelations
 from unskew.keys import Key
-from unskew.report import charts, read
+from unskew.report import charts, read, tables
 from unskew.report.section import Chart, Section
 from unskew.report.sections import class_relations
 from unskew.wrappers.base import Wrapped, wrap
@@ -51,7 +52,6 @@ def make_run(
     seeds: Sequence[int] = (0, 1), counts: Sequence[Sequence[int]] = ((30, 0), (0, 10), (30, 10)),
 ) -> Path:  # fmt: skip
     """A run's folder; `methods` give the facts of a seed and round."""
-    folder.mkdir(parents=True)
     methods = {"fedavg+dw": lambda s, t: info(t)} if methods is None else methods
     metrics, kept = [], []
     for seed in seeds:
@@ -62,27 +62,9 @@ def make_run(
                 reported = told(seed, t)
                 kind = "unskew.class-relations" if "privacy" in reported else "dict"
                 kept.append({**at, "type": kind, "info": reported})
-    run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
-        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
-        "cells": [{"method": m, "setting": "by hand", "seed": s, "bound": None} for s in seeds for m in methods],
-    }  # fmt: skip
-    one = {
-        "dataset": "made", "dataset_sha256": "d" * 64, "n": 80, "split": {"name": "by hand"}, "sha256": "a" * 64,
-        "stats": {"sizes": [sum(c) for c in counts], "label_counts": [list(c) for c in counts], "iid_distance": 0.7,
-                  "js": 0.3, "effective_classes": 1.0},
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "config.toml").write_text("")
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    by_hand.write(folder, list(methods), seeds, counts)
     rewrite(folder, metrics=metrics, info=kept)
     return folder
-
-
-def _term(folder: Path, method: str = "fedavg+dw") -> class_relations.DWHistory:
-    found = class_relations.history(read(folder), method)
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -91,40 +73,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---------------------------------------------------------------- over a run
-def test_shares_are_of_all_clients_training_examples(folder: Path) -> None:
-    """60 and 20 of 80."""
-    found = _term(folder)
-    assert found.shares == {0: (0.75, 0.25), 1: (0.75, 0.25)}
-    assert found.norms == {0: (3.0, 1.0), 1: (3.0, 1.0)}
-
-
-def test_the_distance_is_by_round_over_seeds(tmp_path: Path) -> None:
+def test_the_distance_is_by_round_over_seeds(tmp_path: Path, rows: Rows) -> None:
     """Seed 0 has 1/t and seed 1 twice that: means 1.5/t."""
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: {**info(t), "distance": (1 + s) / t}})
-    curve = _term(folder).distance
-    assert curve is not None
-    assert curve.mean == pytest.approx((1.5, 0.75, 0.5, 0.375))
-    assert (curve.low[0], curve.high[0], curve.seeds) == (1, 2, 2)
+    drawn = {
+        r["x"]: (r["mean"], r["low"], r["high"]) for r in rows(_section(folder, "fedavg+dw").charts[0]) if "x" in r
+    }
+    assert drawn == {t: pytest.approx((1.5 / t, 1 / t, 2 / t), rel=1e-4) for t in (1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize(("rounds", "shown"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (9, [1, 5, 9])])
 def test_matrices_are_those_of_the_first_middle_and_last_round(tmp_path: Path, rounds: int, shown: list[int]) -> None:
-    found = _term(make_run(tmp_path / "run", rounds=rounds))
-    assert [r.round for r in found.shown] == shown
-    assert [r.distance for r in found.shown] == [1 / t for t in shown]
+    every = tables.reported(read(make_run(tmp_path / "run", rounds=rounds)), "fedavg+dw", ClassRelations)
+    assert list(class_relations.first_middle_last(every[0])) == shown
 
 
 def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
     """Seed 1 has epsilon 2.5 + 1 in the last round."""
-    folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: info(t, {**COVERED, "epsilon": 2.5 + s})})
-    assert _term(folder).privacy.guarantee == (
+
+    def guarantee(name: str, told: Callable[[int], Info]) -> str:
+        folder = make_run(tmp_path / name, {"fedavg+dw": lambda s, t: info(t, told(s))})
+        return _section(folder, "fedavg+dw").tables[0].entries[0].cells[0]
+
+    assert guarantee("run", lambda s: {**COVERED, "epsilon": 2.5 + s}) == (
         "ε = 3.5 at δ = 1e-05 after 4 uploads of the client asked most often. Covers soft labels; not the models."
     )
-    mixed = make_run(tmp_path / "mixed", {"fedavg+dw": lambda s, t: info(t, COVERED if s else OPEN)})
-    assert _term(mixed).privacy.guarantee == "No guarantee."
-    part = {**OPEN, "covers": "epsilon 2 at delta 1e-05 for embeddings alone"}
-    partly = make_run(tmp_path / "partly", {"fedavg+dw": lambda s, t: info(t, part)})
-    assert _term(partly).privacy.guarantee == "No guarantee; epsilon 2 at delta 1e-05 for embeddings alone."
+    assert guarantee("mixed", lambda s: COVERED if s else OPEN) == "No guarantee."
 
 
 @pytest.mark.parametrize(
@@ -198,58 +172,23 @@ def test_info_that_cannot_be_are_named_with_their_line(
     edit(row)
     folder = make_run(tmp_path / "run", {"fedavg+dw": lambda s, t: row if t == 1 else info(t)})
     with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
-        class_relations.history(read(folder), "fedavg+dw")
+        _section(folder, "fedavg+dw")
     assert re.search(message, str(refused.value))
 
 
 # ---------------------------------------------------------------- for reproductions
-def test_accuracy_by_mu_has_the_means_and_the_best_of_each_line(rows: Rows) -> None:
-    """(.5 + .7)/2 = .6 at mu 0, (.8 + .9)/2 = .85 at .1 and .8 at 1."""
-    chart = class_relations.mu_chart(
-        {"digits": {0.0: [0.5, 0.7], 0.1: [0.8, 0.9], 1.0: [0.8, 0.8]}, "mnist": {0.1: [0.9]}}
-    )
-    assert "Best: digits 85.0 % at mu 0.1; mnist 90.0 % at mu 0.1." in chart.caption
-    assert [(r["method"], r["mu"], r["mean"]) for r in rows(chart) if "mu" in r] == [
-        ("digits", "0", 60), ("digits", "0.1", 85), ("digits", "1", 80), ("mnist", "0.1", 90)
-    ]  # fmt: skip
-
-
-def test_what_the_term_adds_has_its_interval(rows: Rows) -> None:
-    """Differences .01, .02, .03: mean .02, and 4.303 * .01 / sqrt(3) = .0248 to each side; one seed has no interval."""
-    chart = class_relations.help_chart({"moon": [0.01, 0.02, 0.03], "fedprox": [0.01]})
-    assert "moon +2.00 [−0.48, +4.48]; fedprox +1.00." in chart.described
-    drawn = {r["name"]: (r["value"], r["low"]) for r in rows(chart) if "value" in r}
-    assert drawn == {"moon": (2, pytest.approx(-0.484, abs=1e-3)), "fedprox": (1, None)}
-
-
-def test_every_panel_of_features_has_its_classes_numbers(rows: Rows) -> None:
-    clouds = _clouds()
-    chart = class_relations.features_chart({"fedavg": clouds, "fedavg+dw": clouds})
+def test_weights_lie_with_the_features_that_point_their_way_and_the_key_decides_the_map(rows: Rows) -> None:
+    """Three classes far apart, ten examples each, whose weights point the way of the examples."""
+    rng, weights, labels = np.random.default_rng(0), 5 * np.eye(3, 8), np.repeat(np.arange(3), 10)
+    features = 3 * weights[labels] + rng.normal(size=(30, 8))
+    plane, again = (class_relations.plane(features, labels, weights, Key(0) / "plane") for _ in range(2))
+    assert plane == again
+    at = np.array([[row["x"], row["y"]] for row in plane])
+    nearest = np.linalg.norm(at[:30, None] - at[30:], axis=2).argmin(axis=1)
+    assert (nearest == labels).all()
+    chart = class_relations.features_chart({"fedavg": plane, "fedavg+dw": plane})
     numbers = [(r["panel"], r["class"]) for r in rows(chart) if r["weight"]]
     assert numbers == [(panel, c) for panel in ("fedavg", "fedavg+dw") for c in "012"]
-    assert "that of their class: fedavg 100 %; fedavg+dw 100 %." in chart.caption
-
-
-def _clouds() -> class_relations.Plane:
-    """Three classes far apart, ten examples each, whose weights point the way of the examples."""
-    rng = np.random.default_rng(0)
-    weights = 5 * np.eye(3, 8)
-    labels = np.repeat(np.arange(3), 10)
-    return class_relations.plane(3 * weights[labels] + rng.normal(size=(30, 8)), labels, weights, Key(0) / "plane")
-
-
-def test_weights_lie_with_the_features_that_point_their_way_and_the_key_decides_the_map() -> None:
-    found, again = _clouds(), _clouds()
-    assert found.points.shape == (30, 2)
-    assert found.weights.shape == (3, 2)
-    assert found.nearest == 1
-    assert np.array_equal(found.points, again.points)
-
-
-def test_the_nearest_weight_of_the_worked_example() -> None:
-    """Weights at 0 and 10; examples of class 0 at 1 and 9, the second of which is nearer to class 1."""
-    points = np.array([[1.0, 0.0], [9.0, 0.0]])
-    assert class_relations.Plane(points, np.array([0, 0]), np.array([[0.0, 0.0], [10.0, 0.0]])).nearest == 0.5
 
 
 # ---------------------------------------------------------------- a run that was run
@@ -259,11 +198,10 @@ def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> 
         {"avg": wrap(FedAvg(), DW(mu=0.1)), "inside": inside},
         split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, out=tmp_path / "run",
     )  # fmt: skip
-    found = _term(tmp_path / "run", "avg")
-    last = found.shown[-1]
-    assert last.cr is not None
+    last = tables.reported(read(tmp_path / "run"), "avg", ClassRelations)[0][2]
+    sl, cr = np.array(last.sl), np.array(last.cr)
     # The facts have the distance from matrices that were not rounded to five digits.
-    assert float(((last.sl - last.cr) ** 2).sum() ** 0.5) == pytest.approx(last.distance, abs=1e-4)
-    assert last.sl.sum(axis=1) == pytest.approx(1, abs=1e-4)
+    assert float(((sl - cr) ** 2).sum() ** 0.5) == pytest.approx(last.distance, abs=1e-4)
+    assert sl.sum(axis=1) == pytest.approx(1, abs=1e-4)
     section = _section(tmp_path / "run", "avg", "inside")
     assert section.lead == "No class relations for inside: no global model."

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import by_hand
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,9 +28,9 @@ from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
 from unskew.errors import RunError
-from unskew.record.logs import rows
-from unskew.report import charts, read, stats
-from unskew.report.section import Chart
+from unskew.info import ClientGroups
+from unskew.report import charts, read
+from unskew.report.section import Chart, Table
 from unskew.report.sections import groups
 from unskew.report.worth import alone
 
@@ -68,7 +69,6 @@ def make_run(
     seeds: Sequence[int] = (0,),
 ) -> Path:
     """A run's folder; without `info` those of the module's head."""
-    folder.mkdir(parents=True)
     info = {"hcct": HCCT, "flsc": FLSC} if info is None else info
     metrics, kept = [], []
     for seed in seeds:
@@ -83,24 +83,11 @@ def make_run(
                 if m in info and t <= len(info[m]):
                     kind = "unskew.judged-groups" if "groups" in info[m][t - 1] else "dict"
                     kept.append({**at, "type": kind, "info": info[m][t - 1]})
-    run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": "unskew run",
-        "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
-        "cells": [
-            {"method": m, "setting": "by hand", "seed": s, "bound": "lower" if m == "independent" else None}
-            for s in seeds for m in methods
-        ],
-    }  # fmt: skip
-    one = {
-        "dataset": "made", "dataset_sha256": "d" * 64, "n": sum(sizes), "split": split, "sha256": "a" * 64,
-        "stats": {"sizes": list(sizes), "label_counts": [[n, 0] for n in sizes], "iid_distance": 0.7, "js": 0.3,
-                  "effective_classes": 1.0, **({"domains": list(domains)} if len(domains) == len(sizes) else {})},
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "config.toml").write_text(
-        "".join(f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
-    )
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    tables = (f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
+    by_hand.write(
+        folder, methods, seeds, [[n, 0] for n in sizes], "".join(tables), {"independent": "lower"}, {"split": split},
+        {"domains": list(domains)} if len(domains) == len(sizes) else {},
+    )  # fmt: skip
     rewrite(folder, metrics=metrics, info=kept)
     return folder
 
@@ -119,28 +106,21 @@ def _grouping(folder: Path, method: str = "hcct") -> groups.GroupHistory:
 # ---------------------------------------------------------------- numbers
 def test_a_group_keeps_its_number_by_the_members_it_keeps() -> None:
     """Round 2: {0, 1} is 0, {2, 3} is 1.  {0, 1, 2} has 2/3 in common with the first and 1/4 with the second."""
-    tracks = groups.Tracks()
-    assert tracks.number(((0,), (1,), (2,), (3,))) == (groups.ALONE,) * 4
-    assert tracks.number(((0, 1), (2, 3))) == (0, 1)
-    assert tracks.number(((0, 1, 2), (3,))) == (0, groups.ALONE)
-    assert tracks.number(((0,), (1,), (2, 3))) == (groups.ALONE, groups.ALONE, 1), "the second is back"
-
-
-def test_a_group_without_a_member_in_common_is_a_new_one() -> None:
-    tracks = groups.Tracks()
-    tracks.number(((0, 1),))
-    assert tracks.number(((2, 3),)) == (1,)
+    rounds = [((0,), (1,), (2,), (3,)), ((0, 1), (2, 3)), ((0, 1, 2), (3,)), ((0,), (1,), (2, 3))]
+    alone = groups.ALONE
+    assert groups.numbers(rounds) == [(alone,) * 4, (0, 1), (0, alone), (alone, alone, 1)], "the second is back"
+    assert groups.numbers([((0, 1),), ((2, 3),)]) == [(0,), (1,)], "no member in common"
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_no_two_groups_of_a_round_share_a_number_and_unchanged_groups_keep_theirs(rounds: list[list[int]]) -> None:
-    tracks = groups.Tracks()
-    for labels in rounds:
-        formed = tuple(g for g in (tuple(c for c in range(6) if labels[c] == k) for k in range(4)) if g)
-        found = tracks.number(formed)
-        numbered = [n for n in found if n != groups.ALONE]
-        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in formed)
-        assert tracks.number(formed) == found
+    formed = [tuple(g for g in (tuple(c for c in range(6) if r[c] == k) for k in range(4)) if g) for r in rounds]
+    twice = [of for of in formed for _ in range(2)]
+    given = groups.numbers(twice)
+    assert given[::2] == given[1::2]
+    for of, numbers in zip(twice, given, strict=True):
+        numbered = [n for n in numbers if n != groups.ALONE]
+        assert len(set(numbered)) == len(numbered) == sum(len(g) > 1 for g in of)
 
 
 # ---------------------------------------------------------------- over a run
@@ -168,13 +148,6 @@ def _row(folder: Path, method: str) -> str:
     section = groups.section(record, [method], charts.colours(record.methods))
     assert section is not None
     return " ".join((section.tables[0].entries[0].name, *section.tables[0].entries[0].cells))
-
-
-def test_gains_are_not_taken_between_different_rounds(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    kept = [r for r in rows(folder, "metrics") if r["method"] != "independent" or r["round"] < 3]
-    rewrite(folder, metrics=kept)
-    assert _grouping(folder).gains == {}
 
 
 def test_utility_alone_is_one_less_alpha_over_the_examples() -> None:
@@ -217,18 +190,6 @@ def test_the_merges_are_a_row_each_with_their_benefit_and_those_that_were_not_ma
     ]  # fmt: skip
 
 
-def test_clients_with_names_are_called_by_them(tmp_path: Path, rows: Rows) -> None:
-    folder = make_run(tmp_path / "run")
-    division = json.loads((folder / "partition.json").read_text())
-    cities = ["Bergen", "Lyon", "Porto", "Graz"]
-    division["seeds"]["0"] |= {"client_names": cities}
-    (folder / "partition.json").write_text(json.dumps(division))
-    g = _grouping(folder)
-    for chart in (groups.rounds_chart(g), groups.similarity_chart(g)):
-        assert chart is not None
-        assert set(cities) <= {v for r in rows(chart) for v in r.values() if isinstance(v, str)}, chart.title
-
-
 def test_the_matrix_has_a_groups_clients_together_and_their_mean_cosine(folder: Path, rows: Rows) -> None:
     """Inside {0, 1, 2}: (.8 + .4 + .6)/3 = .6; across, with client 3: (-.2 + 0 + .1)/3 = -.033."""
     chart = groups.similarity_chart(_grouping(folder))
@@ -243,16 +204,6 @@ def test_a_client_without_a_direction_is_blank(tmp_path: Path, rows: Rows) -> No
     chart = groups.similarity_chart(_grouping(make_run(tmp_path / "run", info={"hcct": info})))
     assert chart is not None
     assert sum(r["value"] is None for r in rows(chart)) == 7
-
-
-def test_of_many_clients_the_sizes_of_groups_are_drawn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n = groups.MOST_CLIENTS + 2
-    monkeypatch.setitem(OWN, "hcct", [0.5] * n)
-    info = {"hcct": [{"groups": [list(range(60)), list(range(60, n))]}] * 2}
-    folder = make_run(tmp_path / "run", info, ("hcct",), sizes=[20] * n, split={"name": "iid"}, domains=())
-    section = groups.section(read(folder), ["hcct"], charts.colours(["hcct"]))
-    assert section is not None
-    assert [c.title for c in section.charts] == ["Who trained with whom under hcct"]
 
 
 def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) -> None:
@@ -270,7 +221,7 @@ def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) ->
 def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -> None:
     found = _grouping(make_run(tmp_path / "run", seeds=(3, 5)))
     assert found.seed == 3
-    assert found.several == stats.Spread((1.0, 1.0))
+    assert found.last == {3: ((0, 1, 2), (3,)), 5: ((0, 1, 2), (3,))}
     assert found.rand is not None
     assert found.rand.seeds == 2
 
@@ -305,7 +256,35 @@ def test_info_that_cannot_be_are_named_with_their_line(
     assert re.search(message, str(refused.value))
 
 
-# ---------------------------------------------------------------- a run that was run, and a browser
+# ---------------------------------------------------------------- who is with whom
+def _members(folder: Path) -> list[Table]:
+    record = read(folder)
+    section = groups.section(record, record.reports(ClientGroups), charts.colours(record.methods))
+    assert section is not None
+    return [table for table in section.tables if table.head[0][0] == "client"]
+
+
+def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
+    hcct, flsc = _members(make_run(tmp_path / "made"))
+    assert hcct.caption == "hcct, seed 0, round 3"
+    assert [title for title, _ in hcct.head] == ["client", "group", "utility", "utility", "accuracy", "gain over alone"]
+    assert [(row.name, *row.cells) for row in hcct.entries] == [
+        ("0", "1", "0.90", "0.50", "90.0", "+10.00"),
+        ("1", "1", "0.80", "0.75", "80.0", "0.00"),
+        ("2", "1", "0.70", "0.80", "70.0", "−10.00"),
+        ("3", "alone", "0.40", "0.90", "60.0", "0.00"),
+    ]
+    assert [title for title, _ in flsc.head] == ["client", "group", "accuracy", "gain over alone"]
+    assert flsc.entries[1].cells == ("1, 2", "80.0", "0.00")  # groups may overlap
+
+
+def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:
+    rows: list[Info] = [{"groups": [[0, 1], [2]]}]
+    (table,) = _members(make_run(tmp_path / "run", {"hcct": rows}, methods=("independent", "hcct")))
+    assert [row.cells[0] for row in table.entries] == ["1", "1", "alone", "–"]
+
+
+# ---------------------------------------------------------------- a run that was run
 def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
     simulate(
         {"alone": Independent(), "HCCT": hcct.HCCT(alpha=40.0), "IFCA": IFCA(clusters=2)},

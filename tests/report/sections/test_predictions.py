@@ -71,11 +71,10 @@ def _recalls(monkeypatch: pytest.MonkeyPatch, *of: tuple[str, int, RecallByClass
     """The table of a run whose methods reported this, by method and seed."""
     methods = list(dict.fromkeys(method for method, _, _ in of))
 
-    def info_of(record: object, method: str, kind: type) -> list[object]:
-        return [SimpleNamespace(seed=s, info=i) for m, s, i in of if m == method]
+    def reported(record: object, method: str, kind: type) -> dict[int, dict[int, object]]:
+        return {s: {1: i} for m, s, i in of if m == method and s in (0, 1)}
 
-    monkeypatch.setattr(predictions, "info_of", info_of)
-    monkeypatch.setattr(predictions.tables, "counted_seeds", lambda record, method: (0, 1))
+    monkeypatch.setattr(predictions.tables, "reported", reported)
     split = SimpleNamespace(classes=(), label=str)
     return predictions._recall_table(cast(Any, SimpleNamespace(partitions={0: split})), methods)
 

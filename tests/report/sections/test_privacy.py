@@ -73,23 +73,6 @@ def test_a_guarantee_leaves_out_what_clients_agreed_on_before_training(
         assert ("before training" in clients or "came to" in clients) == bool(told), clients
 
 
-def test_plan_and_report_say_what_all_trainings_of_a_run_cost_together(tmp_path: Path) -> None:
-    """Two methods under two seeds of two rounds are eight Gaussian mechanisms of multiplier 5 / 2."""
-    table = TWO_BY_TWO | {
-        "methods": [
-            {"name": name, "label": name, "with": [{"name": "central_dp", "noise_multiplier": 5.0}]}
-            for name in ("fedavg", "fedprox")
-        ],
-    }
-    experiment = config.parse(table)
-    by_hand = f"epsilon {cohort_epsilon(5.0, 4, 4, 8, 1e-5):.4g} at delta 1e-05"
-    assert any(by_hand in note and "all 4 trainings" in note for note in plan(experiment).notes)
-    record = read(loop.start(experiment, tmp_path / "run").folder)
-    section = privacy.draw(record, record.methods, charts.colours(record.methods))
-    assert section is not None
-    assert by_hand in section.lead
-
-
 def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path: Path) -> None:
     """Two seeds of two rounds are four uploads of multiplier 60 / 2, or 8 steps of multiplier 5 on half of the rows.
 
@@ -170,29 +153,6 @@ def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest(rows: Rows
         ("Epsilon by round, for one example of a client, at delta 1e-05", ["c"]),
     ]
     assert "a from 2.5 to 2.5; d from 5.5 to 5.5" in drawn[0].described
-
-
-def test_a_plan_says_what_a_run_will_spend() -> None:
-    made = config.parse(
-        {
-            "rounds": 2,
-            "task": {"data": "digits"},
-            "split": {"name": "dirichlet", "num_clients": 4},
-            "methods": [
-                {"name": "fedavg", "with": [{"name": "central_dp", "noise_multiplier": 5.0}]},
-                {"name": "fedavg", "with": [{"name": "local_dp", "noise_multiplier": 50.0}]},
-            ],
-        }
-    )
-    spent = cohort_epsilon(5.0, 4, 4, 2, 1e-5)
-    notes = [note for note in plan(made).notes if "epsilon" in note]
-    assert notes[0] == f"fedavg+central_dp: epsilon {spent:.4g} at delta 1e-05 for one client's data after 2 rounds"
-    assert notes[1].endswith("for one client's data after 2 requests")
-
-
-def test_a_guarantee_without_delta_is_none() -> None:
-    with pytest.raises(ValueError, match="delta"):
-        Privacy(1.0, "nothing", "nothing")
 
 
 def test_what_clients_have_spent_is_listed_the_largest_first_and_the_rest_is_summed_up() -> None:

@@ -15,9 +15,8 @@ clients' recursion equals by Lemma 2.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import altair as alt
 import numpy as np
@@ -28,7 +27,7 @@ from unskew import schema
 from unskew.errors import RunError
 from unskew.info import DiffusionRound
 from unskew.keys import Key
-from unskew.record.reader import DataSplit, Record, configured, info_of
+from unskew.record.reader import Record, configured, method_tables
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.server.distance import DistanceMetric, iid_distance
@@ -42,6 +41,8 @@ MHZ = 1e6
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+Ruler = Callable[[Counts], Floats]
+"""W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none."""
 
 
 # ---------------------------------------------------------------- degrees of learning
@@ -61,39 +62,8 @@ def learned(round: DiffusionRound, histograms: Counts) -> Counts:
     return np.stack(pools)
 
 
-_WORDS: dict[DistanceMetric, tuple[str, str]] = {
-    "l2": ("L2", ""),
-    "l1": ("L1", ""),
-    "tv": ("total-variation", ""),
-    "kl": ("Kullback-Leibler", ", nat"),
-    "js": ("Jensen-Shannon", ", nat"),
-    "w1": ("1-Wasserstein", ", classes"),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Ruler:
-    """The distance of a distribution from IID, W(., target), with the target in words."""
-
-    metric: DistanceMetric
-    target: Floats
-    goal: str
-
-    @property
-    def words(self) -> str:
-        """The measure, for an axis."""
-        name, unit = _WORDS[self.metric]
-        return f"{name} distance from {self.goal} class shares{unit}"
-
-    def between(self, pooled: Counts) -> Floats:
-        """W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none."""
-        with np.errstate(invalid="ignore"):
-            shares = torch.from_numpy(pooled / pooled.sum(axis=-1, keepdims=True))
-        return np.asarray(iid_distance(shares, torch.from_numpy(self.target), self.metric).numpy())
-
-
-def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> Ruler:
-    """The distance in a method's settings; by default L2 to uniform, as in the method itself.
+def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> tuple[str, Ruler]:
+    """The distance in a method's settings, in words and as a function; by default L2 to uniform, as in the method.
 
     Args:
         options: The method's table in config.toml.
@@ -104,41 +74,35 @@ def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.t
         RunError: If there is no such metric or target.
     """
     metric, target = options.get("metric", "l2"), options.get("target", "uniform")
-    classes = histograms.shape[1]
-    if metric not in _WORDS:
-        raise RunError(f"{where}: metric must be one of {', '.join(_WORDS)}, got {metric!r}; restore the file")
-    if target == "uniform":
-        return Ruler(metric, np.full(classes, 1 / classes), "uniform")
-    if target == "pooled":
-        return Ruler(metric, histograms.sum(axis=0) / histograms.sum(), "pooled")
-    if not isinstance(target, list) or len(target) != classes:
-        raise RunError(
-            f"{where}: target must be uniform, pooled or {classes} class shares, got {target!r:.60}; restore the file"
-        )
-    return Ruler(metric, np.array(target, dtype=np.float64), "given")
+    classes, given = histograms.shape[1], isinstance(target, list)
+    if metric not in get_args(DistanceMetric) or (len(target) != classes if given else target not in _EVEN):
+        raise RunError(f"{where}: there is no metric {metric!r} to a target {target!r:.60}; restore the file")
+    shares = np.array(target, dtype=np.float64) if given else _EVEN[target](histograms)
+
+    def between(pooled: Counts) -> Floats:
+        with np.errstate(invalid="ignore"):
+            psi = torch.from_numpy(pooled / pooled.sum(axis=-1, keepdims=True))
+        return np.asarray(iid_distance(psi, torch.from_numpy(shares), metric).numpy())
+
+    return f"{metric.upper()} distance from {'given' if given else target} class shares", between
+
+
+_EVEN: Mapping[str, Callable[[Counts], Floats]] = {
+    "uniform": lambda histograms: np.full(histograms.shape[1], 1 / histograms.shape[1]),
+    "pooled": lambda histograms: histograms.sum(axis=0) / histograms.sum(),
+}
 
 
 # ---------------------------------------------------------------- one method over a run
-@dataclass
-class _Tally:
-    """Statistics of one seed's rounds: means over the models of a round."""
-
-    distance: list[Floats] = field(default_factory=list)  # of each round, (hops + 1,)
-    efficiency: list[tuple[float, ...]] = field(default_factory=list)
-    moves: int = 0
-    places: int = 0  # models times diffusion rounds
-    stayed: int = 0
-    models: int = 0
-
-
 @dataclass(frozen=True, eq=False)
-class DrawnRound:
-    """A communication round to draw, and the examples its models learned from."""
+class Drawn:
+    """A communication round to draw; `distances` are those of its models, (hops + 1, models), `examples` at the end."""
 
     seed: int
     round: int
     info: DiffusionRound
-    pooled: Counts
+    distances: Floats
+    examples: Counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +110,7 @@ class Diffusion:
     """A FedDif method over a run.
 
     Attributes:
+        words: What the distance is, for an axis.
         distance: Mean IID distance of the models by diffusion round.
         efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that got that far.
         rounds: Number of communication rounds, over all seeds.
@@ -156,87 +121,64 @@ class Diffusion:
     """
 
     method: str
-    ruler: Ruler
+    words: str
     distance: stats.Curve
     efficiency: stats.Curve | None
     rounds: int
     hops: stats.Spread
     moved: float
     stayed: float
-    shown: DrawnRound | None
+    shown: Drawn | None
 
 
-def diffusion(record: Record, method: str, measure: Callable[[Counts], Ruler]) -> Diffusion | None:
+def diffusion(record: Record, method: str) -> Diffusion | None:
     """Read a method's info; None if there is no round of a seed whose partition is known.
 
-    Args:
-        record: The run.
-        method: Its label.
-        measure: Maps the clients' histograms to the ruler.
-
     Raises:
-        RunError: If the info contradicts itself.
+        RunError: If the info contradicts itself, or config.toml has no such distance.
     """
-    seeds = tables.counted_seeds(record, method)
-    held = {s: np.array(p.label_counts, dtype=np.int64) for s, p in record.partitions.items() if s in seeds}
-    rulers = {s: measure(h) for s, h in held.items()}
-    tallies: dict[int, _Tally] = {}
-    shown = None
-    for seed, at, round in info_of(record, method, DiffusionRound):
-        if seed not in held:
-            continue
-        tally, pooled = tallies.setdefault(seed, _Tally()), learned(round, held[seed])
-        tally.distance.append(_over_models(rulers[seed].between(pooled)))
-        tally.efficiency.append(tuple(hop.efficiency for hop in round.hops))
-        tally.moves += sum(len(hop.moves) for hop in round.hops)
-        tally.places += len(round.starts) * len(round.hops)
-        tally.stayed += sum(len(chain) == 1 for chain in round.chains())
-        tally.models += len(round.starts)
-        if shown is None and any(hop.moves for hop in round.hops):
-            shown = DrawnRound(seed, at, round, pooled)
-    if not tallies:
+    every = {s: r for s, r in tables.reported(record, method, DiffusionRound).items() if s in record.partitions}
+    if not every:
         return None
-    every = list(tallies.values())
-    places, models = sum(t.places for t in every), sum(t.models for t in every)
+    options, where = method_tables(record).get(method, {}), str(record.folder / "config.toml")
+    held = {seed: np.array(record.partitions[seed].label_counts, dtype=np.int64) for seed in every}
+    rulers = {seed: ruler(options, counts, where) for seed, counts in held.items()}
+    drawn = []
+    for seed, rounds in every.items():
+        for at, info in rounds.items():
+            pools = learned(info, held[seed])
+            drawn.append(Drawn(seed, at, info, rulers[seed][1](pools), pools[-1].sum(axis=-1)))
+    distances = [[[_mean(row) for row in d.distances] for d in drawn if d.seed == seed] for seed in every]
+    gained = [[[hop.efficiency for hop in d.info.hops] for d in drawn if d.seed == seed] for seed in every]
+    hops = [hop for d in drawn for hop in d.info.hops]
+    places = sum(len(d.info.starts) * len(d.info.hops) for d in drawn)
+    chains = [chain for d in drawn for chain in d.info.chains()]
     return Diffusion(
         method,
-        next(iter(rulers.values())),
-        _level([t.distance for t in every]),
-        _efficiency([t.efficiency for t in every]),
-        sum(len(t.distance) for t in every),
-        stats.Spread(tuple(statistics.fmean(len(d) - 1 for d in t.distance) for t in every)),
-        sum(t.moves for t in every) / places if places else 0.0,
-        sum(t.stayed for t in every) / models if models else 0.0,
-        shown,
+        next(iter(rulers.values()))[0],
+        _by_hop(distances, 0, lasting=True),
+        _by_hop(gained, 1, lasting=False) if hops else None,
+        len(drawn),
+        stats.Spread(tuple(statistics.fmean(len(row) for row in rows) for rows in gained)),
+        sum(len(hop.moves) for hop in hops) / places if places else 0.0,
+        sum(len(chain) == 1 for chain in chains) / len(chains) if chains else 0.0,
+        next((d for d in drawn if any(hop.moves for hop in d.info.hops)), None),
     )
 
 
-def _over_models(distances: Floats) -> Floats:
-    """Mean over the models that have learned something, (hops + 1,)."""
-    known = ~np.isnan(distances)
-    total = np.where(known, distances, 0.0).sum(axis=1)
-    return np.asarray(np.divide(total, known.sum(axis=1), out=np.full(len(total), math.nan), where=known.any(axis=1)))
+def _mean(values: Sequence[float] | Floats) -> float:
+    """The mean of those that are numbers; NaN if none is."""
+    known = [float(v) for v in values if not math.isnan(v)]
+    return statistics.fmean(known) if known else math.nan
 
 
-def _level(seeds: Sequence[Sequence[Floats]]) -> stats.Curve:
-    """Mean over rounds, by diffusion round; a round that ended earlier keeps its last value."""
-    last = max(len(row) for rows in seeds for row in rows)
-    means = [np.mean([np.pad(row, (0, last - len(row)), mode="edge") for row in rows], axis=0) for rows in seeds]
-    return _curve(range(last), means)
-
-
-def _efficiency(seeds: Sequence[Sequence[tuple[float, ...]]]) -> stats.Curve | None:
-    """Mean over the rounds that got that far, by diffusion round from 1; None if no round had one."""
-    last = max(len(row) for rows in seeds for row in rows)
-    means = [[[row[k] for row in rows if k < len(row)] or [math.nan] for k in range(last)] for rows in seeds]
-    by_seed = [np.array([statistics.fmean(values) for values in row]) for row in means]
-    return _curve(range(1, last + 1), by_seed) if last else None
-
-
-def _curve(x: Sequence[int], seeds: Sequence[Floats]) -> stats.Curve:
-    """A curve of the seeds that have a number at each `x`; NaN where none has."""
-    columns = [[float(v) for v in column if not math.isnan(v)] or [math.nan] for column in zip(*seeds, strict=True)]
-    return stats.curve(x, columns, len(seeds))
+def _by_hop(seeds: Sequence[Sequence[Sequence[float]]], first: int, lasting: bool) -> stats.Curve:
+    """Mean over each seed's rounds by diffusion round; a value that lasts stays until the longest round has ended."""
+    most = max(len(row) for rows in seeds for row in rows)
+    ends = [[[*row, *([row[-1]] * (most - len(row)) if lasting else ())] for row in rows] for rows in seeds]
+    means = [[_mean([row[k] for row in rows if k < len(row)]) for rows in ends] for k in range(most)]
+    columns = [[v for v in column if not math.isnan(v)] or [math.nan] for column in means]
+    return stats.curve(range(first, first + most), columns, len(seeds))
 
 
 # ---------------------------------------------------------------- the section
@@ -246,27 +188,39 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     Raises:
         RunError: If the info contradicts itself.
     """
-    options = {str(m.get("label")): m for m in configured(record).get("methods", [])}
-    where = str(record.folder / "config.toml")
-    measures = {m: partial(ruler, options.get(m, {}), where=where) for m in methods}
-    diffusions = [d for m in methods if (d := diffusion(record, m, measures[m])) is not None]
-    if not diffusions:
+    every = [d for m in methods if (d := diffusion(record, m)) is not None]
+    if not every:
         return None
-    drawn = [(d, d.shown) for d in diffusions[:MOST_SHOWN] if d.shown is not None]
-    near = (f"{d.method}: from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in diffusions)
+    shown = [(d.method, d.shown) for d in every[:MOST_SHOWN] if d.shown is not None]
+    near = (f"{d.method}: from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in every)
+    rows = [
+        TableRow(
+            d.method,
+            (
+                f"{d.rounds:,}", tables.quantity(d.hops.mean, d.hops.std), f"{100 * d.moved:.0f}",
+                f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}", f"{d.distance.mean[-1]:.3f}",
+            ),
+            charts.swatch(marks[d.method]),
+        )
+        for d in every
+    ]  # fmt: skip
+    head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
+            "Models that stay | % of a round", "IID distance | first trainer",
+            "IID distance | end of chain"]  # fmt: skip
+    numbers = table("Diffusion in numbers", head, rows)
     return Section(
         "Diffusion",
         f"The models’ mean IID distance. {'; '.join(near)}.",
-        (*curve_charts(diffusions, marks), *(cell_chart(record, d, round) for d, round in drawn)),
-        (_summary(diffusions, marks), *(_paths(d, round, record.partitions[round.seed]) for d, round in drawn)),
+        (*_curves(every, marks), *(cell_chart(record, *of) for of in shown)),
+        (numbers, *(_paths(record, *of) for of in shown)),
     )
 
 
-def curve_charts(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> list[Chart]:
+def _curves(every: Sequence[Diffusion], marks: Mapping[str, str]) -> list[Chart]:
     """IID distance, and where it was recorded efficiency, by diffusion round."""
-    distance = {d.method: d.distance for d in diffusions}
-    efficiency = {d.method: d.efficiency for d in diffusions if d.efficiency is not None}
-    words = list(dict.fromkeys(d.ruler.words for d in diffusions))
+    words = list(dict.fromkeys(d.words for d in every))
+    distance = {d.method: d.distance for d in every}
+    efficiency = {d.method: d.efficiency for d in every if d.efficiency is not None}
     kinds = [
         ("IID distance", words[0] if len(words) == 1 else "IID distance", distance, 1.0,
          "Mean over models and communication rounds."),
@@ -282,64 +236,45 @@ def curve_charts(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> l
     return drawn
 
 
-def _summary(diffusions: Sequence[Diffusion], marks: Mapping[str, str]) -> Table:
-    rows = [
-        TableRow(
-            d.method,
-            (
-                f"{d.rounds:,}", tables.count(d.hops.mean) + (f" ± {d.hops.std:.1f}" if d.hops.std is not None else ""),
-                f"{100 * d.moved:.0f}", f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}",
-                f"{d.distance.mean[-1]:.3f}",
-            ),
-            charts.swatch(marks[d.method]),
-        )
-        for d in diffusions
-    ]  # fmt: skip
-    head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
-            "Models that stay | % of a round", "IID distance | first trainer",
-            "IID distance | end of chain"]  # fmt: skip
-    return table("Diffusion in numbers", head, rows)
-
-
-def _paths(d: Diffusion, round: DrawnRound, partition: DataSplit) -> Table:
-    distances, sizes = d.ruler.between(round.pooled), round.pooled[-1].sum(axis=-1)
-    chains = round.info.chains()
+def _paths(record: Record, method: str, drawn: Drawn) -> Table:
+    chains, client = drawn.info.chains(), record.partitions[drawn.seed].client
     rows = [
         TableRow(
             str(m),
-            (" → ".join(map(partition.client, chain)), f"{sizes[m]:,}", f"{distances[0, m]:.3f}",
-             f"{distances[-1, m]:.3f}"),
+            (" → ".join(map(client, chain)), f"{drawn.examples[m]:,}", f"{drawn.distances[0, m]:.3f}",
+             f"{drawn.distances[-1, m]:.3f}"),
         )
         for m, chain in enumerate(chains[:MOST_MODELS])
     ]  # fmt: skip
     some = f"The first {len(rows)} of {len(chains):,} models." if len(rows) < len(chains) else ""
     head = ["Model", "Clients that trained it | in order", "Examples | along the path",
             "IID distance | first trainer", "IID distance | end of path"]  # fmt: skip
-    title = f"Paths of the models of {d.method}, seed {round.seed}, round {round.round}"
+    title = f"Paths of the models of {method}, seed {drawn.seed}, round {drawn.round}"
     return table(title, head, rows, some, [1])
 
 
 # ---------------------------------------------------------------- the cell
-def ground(record: Record, round: DrawnRound, clients: int) -> tuple[Callable[[int], Floats], float | None]:
+def ground(record: Record, drawn: Drawn) -> tuple[Callable[[int], Floats], float | None]:
     """The clients' positions, (clients, 2), by diffusion round from 1, and the radius of the cell, in metres.
 
     They are those of the run's own channel; without one clients stand on a circle, and there is no radius.
     """
+    clients = len(record.partitions[drawn.seed].sizes)
     table = configured(record).get("world", {}).get("channel", {})
     if table.get("name") != "radio":
         turn = 2 * math.pi * np.arange(clients) / clients
         circle = np.stack([np.sin(turn), np.cos(turn)], axis=1)
         return lambda hop: circle, None
     radio: Radio = schema.build(Radio, table, "world.channel", str(record.folder / "config.toml"))
-    key = Key(round.seed) / "channel"
+    key = Key(drawn.seed) / "channel"
     # The channel counts diffusion rounds from 0, and node 0 is the base station.
-    return lambda hop: radio.positions(key, round.round, hop - 1, clients + 1)[1:], radio.cell_radius_m
+    return lambda hop: radio.positions(key, drawn.round, hop - 1, clients + 1)[1:], radio.cell_radius_m
 
 
-def steps(round: DrawnRound, places: Callable[[int], Floats]) -> list[dict[str, Any]]:
+def steps(drawn: Drawn, places: Callable[[int], Floats]) -> list[dict[str, Any]]:
     """Rows of the drawing: in each diffusion round where each model is, and where it goes."""
-    holders, rows = list(round.info.starts), []
-    for k, hop in enumerate(round.info.hops[:MOST_PANELS], start=1):
+    holders, rows = list(drawn.info.starts), []
+    for k, hop in enumerate(drawn.info.hops[:MOST_PANELS], start=1):
         at, moves = places(k), {m.model: m.dst for m in hop.moves}
         panel = f"diffusion round {k}: {len(moves)} of {len(holders)} move"
         busy = {*holders, *moves.values()}
@@ -356,40 +291,36 @@ def steps(round: DrawnRound, places: Callable[[int], Floats]) -> list[dict[str, 
     return rows
 
 
-def cell_chart(record: Record, d: Diffusion, round: DrawnRound) -> Chart:
+def cell_chart(record: Record, method: str, drawn: Drawn) -> Chart:
     """Paths of the models in the first diffusion rounds: an arrow is a model on its way, a square one that stays."""
-    places, radius = ground(record, round, len(record.partitions[round.seed].label_counts))
-    rows = steps(round, places)
+    places, radius = ground(record, drawn)
+    rows = steps(drawn, places)
     panels = list(dict.fromkeys(str(row["panel"]) for row in rows))
-    reach = 1.1 * (radius or 1.0)
-    scale = alt.Scale(domain=[-reach, reach])
+    scale = alt.Scale(domain=[-1.1 * (radius or 1.0), 1.1 * (radius or 1.0)])
     base = alt.Chart(charts.rows(rows)).encode(x=charts.bare("x", scale=scale), y=charts.bare("y", scale=scale))
-    models = {str(m): charts.COLOURS[m % len(charts.COLOURS)] for m in range(min(len(round.info.starts), MOST_MODELS))}
+    models = charts.colours([str(m) for m in range(min(len(drawn.info.starts), MOST_MODELS))])
     tip = [alt.Tooltip(f"{field}:N") for field in ("model", "from", "to")]
     one = base.transform_filter("isValid(datum.model)").encode(color=charts.by_name(models, "model"), tooltip=tip)
     to = {"x": charts.bare("x2", scale=scale), "y": charts.bare("y2", scale=scale)}
     moving, staying = one.transform_filter("datum.moves"), one.transform_filter("!datum.moves")
+    device = base.transform_filter("!isValid(datum.model)").mark_point(filled=True, size=12, color=charts.BOUND)
     head = moving.mark_point(shape="triangle", filled=True, size=70, opacity=1)
     layers = (
-        base.transform_filter("!isValid(datum.model)").mark_point(filled=True, size=12, color=charts.BOUND).encode(
-            tooltip="client:N"
-        ),
+        device.encode(tooltip="client:N"),
         moving.mark_rule(strokeWidth=1.8).encode(x2="x2:Q", y2="y2:Q"),
         head.encode(**to, angle=alt.Angle("turn:Q", scale=None)),
         staying.mark_point(shape="square", size=60, strokeWidth=1.8),
         one.mark_text(dx=9, dy=-8, fontSize=11).encode(**to, text="model:N"),
-    )  # fmt: skip
-    drawn = charts.faceted(alt.layer(*layers), panels, 3, height=240)
+    )
     words = [
         f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
-        for k, hop in enumerate(round.info.hops[:2], start=1)
+        for k, hop in enumerate(drawn.info.hops[:2], start=1)
     ]
-    title = f"Where the models of {d.method} went"
-    ground_is = (
-        "Devices stand where the channel had them" if radius else "No radio was modelled: clients stand on a circle"
-    )
-    caption = f"Seed {round.seed}, round {round.round}. An arrow is a model, a square one that stays. {ground_is}."
-    return Chart(title, caption, drawn, f"{title}: {'; '.join(words)}."[:1000], wide=True)
+    title = f"Where the models of {method} went"
+    stand = "Devices stand where the channel had them" if radius else "No radio was modelled: clients stand on a circle"
+    caption = f"Seed {drawn.seed}, round {drawn.round}. An arrow is a model, a square one that stays. {stand}."
+    picture = charts.faceted(alt.layer(*layers), panels, 3, height=240)
+    return Chart(title, caption, picture, f"{title}: {'; '.join(words)}."[:1000], wide=True)
 
 
 KIND = SectionKind("FedDif's models on their way through the clients", (DiffusionRound,), section)

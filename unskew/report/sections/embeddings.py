@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 
 from unskew.info import Embeddings, Mixtures, Privacy
-from unskew.record.reader import Record, info_of, method_tables
+from unskew.record.reader import Record, method_tables
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.sections.generated_images import gallery
@@ -50,16 +50,15 @@ def one_round(record: Record, method: str) -> OneRound | None:
     Raises:
         RunError: If the info is not as a run writes it.
     """
-    seeds = set(tables.counted_seeds(record, method))
-    sent = [(row.seed, row.info) for row in info_of(record, method, Embeddings) if row.seed in seeds]
-    privacy = [info.privacy for _, info in sent]
-    mixed = [(row.seed, row.info.privacy) for row in info_of(record, method, Mixtures) if row.seed in seeds]
+    sent = {s: of[min(of)] for s, of in tables.reported(record, method, Embeddings).items()}
+    mixed = {s: of[min(of)] for s, of in tables.reported(record, method, Mixtures).items()}
     if not sent and not mixed:
         return None
-    seed, first = sent[0] if sent else (mixed[0][0], None)
-    weakest = max((*privacy, *(p for _, p in mixed)), key=lambda p: p.bound)
-    nearest = [(v, c) for _, info in sent for c, v in info.closest.items() if v is not None]
-    return OneRound(method, seed, first, weakest, min(nearest, default=None))
+    guarantees = [*(info.privacy for info in sent.values()), *(info.privacy for info in mixed.values())]
+    weakest = max(guarantees, key=lambda p: p.bound)
+    nearest = [(v, c) for info in sent.values() for c, v in info.closest.items() if v is not None]
+    seed = next(iter(sent or mixed))
+    return OneRound(method, seed, sent.get(seed), weakest, min(nearest, default=None))
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:

@@ -15,17 +15,16 @@ assignment of a round's groups to the numbers so far has the largest sum of over
 either), so that colours stay.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from unskew.errors import ConfigError
 from unskew.info import ClientGroups, JudgedGroups
-from unskew.record.reader import Record, info_of, method_tables
+from unskew.record.reader import Record, method_tables
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, columns, table
 from unskew.report.worth import alone
@@ -40,7 +39,6 @@ MOST_COMPARED = 50  # clients of the matrix, whose squares are many
 ALONE = -1
 """The number of a group of one."""
 
-Floats = npt.NDArray[np.float64]
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -57,55 +55,28 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
     return float(adjusted_rand_score([planted[c] for c in group_of], list(group_of.values())))
 
 
-# ---------------------------------------------------------------- numbers for groups
-@dataclass
-class Tracks:
-    """Numbers of the groups: the last members of each number, and whether it was used in the last round."""
-
-    members: list[frozenset[int]] = field(default_factory=list)
-    last: set[int] = field(default_factory=set)
-
-    def number(self, groups: Groups) -> tuple[int, ...]:
-        """A number for every group of the next round, `ALONE` for one of a single client."""
-        numbers = [ALONE] * len(groups)
+def numbers(rounds: Sequence[Groups]) -> list[tuple[int, ...]]:
+    """A number for every group of each round, kept by the members it keeps; `ALONE` for one of a single client."""
+    known: list[set[int]] = []  # the last members of each number
+    before: set[int] = set()  # numbers of the round before
+    every = []
+    for groups in rounds:
+        given = [ALONE] * len(groups)
         several = [i for i, g in enumerate(groups) if len(g) > 1]
-        overlap = np.array([[_overlap(groups[i], m) for m in self.members] for i in several])
-        if overlap.size:
+        common = np.array([[len(m & {*groups[i]}) / len(m | {*groups[i]}) for m in known] for i in several])
+        if common.size:
             # Of two equal overlaps the one with a group that was there a round ago.
-            overlap[:, sorted(self.last)] += 1e-9 * (overlap[:, sorted(self.last)] > 0)
-            for row, track in zip(*linear_sum_assignment(overlap, maximize=True), strict=True):
-                if overlap[row, track] > 0:
-                    numbers[several[row]] = int(track)
+            common[:, sorted(before)] += 1e-9 * (common[:, sorted(before)] > 0)
+            for row, number in zip(*linear_sum_assignment(common, maximize=True), strict=True):
+                given[several[row]] = int(number) if common[row, number] > 0 else ALONE
         for i in several:
-            if numbers[i] == ALONE:
-                numbers[i] = len(self.members)
-                self.members.append(frozenset())
-            self.members[numbers[i]] = frozenset(groups[i])
-        self.last = {numbers[i] for i in several}
-        return tuple(numbers)
-
-
-def _overlap(a: Iterable[int], b: frozenset[int]) -> float:
-    mine = set(a)
-    return len(mine & b) / len(mine | b)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The groups of a round and their numbers."""
-
-    round: int
-    groups: Groups
-    numbers: tuple[int, ...]
-
-    @property
-    def places(self) -> dict[int, tuple[int, ...]]:
-        """The numbers of each client's groups; a client in no group is not there."""
-        places: dict[int, tuple[int, ...]] = {}
-        for members, number in zip(self.groups, self.numbers, strict=True):
-            for c in members:
-                places[c] = (*places.get(c, ()), number)
-        return places
+            if given[i] == ALONE:
+                given[i] = len(known)
+                known.append(set())
+            known[given[i]] = {*groups[i]}
+        before = {given[i] for i in several}
+        every.append(tuple(given))
+    return every
 
 
 # ---------------------------------------------------------------- one method over a run
@@ -114,36 +85,38 @@ class GroupHistory:
     """A method that forms groups, over a run.
 
     Attributes:
-        seed, clients: Seed that is drawn, and its number of clients.
-        seen: Its rounds.
+        seed: Seed that is drawn.
+        clients: Names of its clients, or their numbers.
+        places: {round: {client: numbers of its groups}}; a client in no group is not there.
         judged: Criteria of the last round's groups, as far as the method reports them.
         cut: The round of the last partition that has merges to show, and its criteria.
-        several, alone: Number of groups of two or more, and of one, in the last round, by seed.
+        last: The last round's groups, by seed.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
         gains: By how much a client's own headline is better than under local-only training.
-        called: Names of clients by their numbers.
     """
 
     method: str
     seed: int
-    clients: int
-    seen: tuple[Seen, ...]
+    clients: tuple[str, ...]
+    places: Mapping[int, Mapping[int, tuple[int, ...]]]
     judged: JudgedGroups
     cut: tuple[int, JudgedGroups] | None
-    several: stats.Spread
-    alone: stats.Spread
+    last: Mapping[int, Groups]
     rand: stats.Curve | None
     gains: Mapping[int, float]
-    called: Callable[[int], str] = str
+
+    def number(self, client: int) -> int:
+        """The first group of a client in the last round; ALONE where it has none."""
+        return self.places[max(self.places)].get(client, (ALONE,))[0]
 
     @property
-    def last(self) -> Seen:
-        """The last round."""
-        return self.seen[-1]
+    def order(self) -> list[int]:
+        """Clients by the number of their group, then who is alone or in none."""
+        return sorted(range(len(self.clients)), key=lambda c: (self.number(c) == ALONE, self.number(c), c))
 
 
 def grouping(record: Record, method: str, base: str | None) -> GroupHistory | None:
-    """Read a method's info; None if there is no round of a seed whose partition is known.
+    """Read a method's info; None if there is no round of its first seed, or that seed's partition is not known.
 
     Args:
         record: The run.
@@ -153,43 +126,36 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
     Raises:
         RunError: If the info contradicts itself.
     """
-    seeds = [s for s in tables.counted_seeds(record, method) if s in record.partitions]
-    rand: dict[int, dict[int, float]] = {}
-    ends: dict[int, Groups] = {}
-    seen: list[Seen] = []
-    tracks, judged, cut, overlapping = Tracks(), JudgedGroups(groups=()), None, False
-    for seed, at, info in info_of(record, method, ClientGroups):
-        if seed not in seeds:
-            continue
-        groups, planted = members(info), record.partitions[seed].domains
-        ends[seed] = groups
-        overlapping |= len({c for g in groups for c in g}) < sum(map(len, groups))
-        if len(set(planted)) > 1 and groups and not overlapping:
-            rand.setdefault(seed, {})[at] = adjusted_rand(groups, planted)
-        if seed == seeds[0]:
-            seen.append(Seen(at, groups, tracks.number(groups)))
-            judged = info if isinstance(info, JudgedGroups) else judged
-            cut = (at, judged) if judged.history or judged.beyond else cut
-    if not seen:
+    every = {s: r for s, r in tables.reported(record, method, ClientGroups).items() if s in record.partitions}
+    if not every:
         return None
+    groups = {seed: {t: members(info) for t, info in rounds.items()} for seed, rounds in every.items()}
+    overlap = any(len({*sum(of, ())}) < len(sum(of, ())) for rounds in groups.values() for of in rounds.values())
+    rand = {
+        seed: {t: adjusted_rand(of, record.partitions[seed].domains) for t, of in rounds.items() if of}
+        for seed, rounds in groups.items()
+        if len(set(record.partitions[seed].domains)) > 1 and not overlap
+    }
+    seed, rounds = next(iter(groups.items()))
+    places: dict[int, dict[int, tuple[int, ...]]] = {}
+    for (t, of), given in zip(rounds.items(), numbers(list(rounds.values())), strict=True):
+        places[t] = {}
+        for clients, number in zip(of, given, strict=True):
+            places[t] |= {c: (*places[t].get(c, ()), number) for c in clients}
+    judged = {t: info for t, info in every[seed].items() if isinstance(info, JudgedGroups)}
+    cuts = [(t, info) for t, info in judged.items() if info.history or info.beyond]
     sign = 1.0 if record.headline.higher else -1.0
-    pairs = {} if base is None else tables.client_pairs(record, method, base).get(seeds[0], {})
-    several, single = (
-        stats.Spread(tuple(float(sum((len(g) > 1) == many for g in groups)) for groups in ends.values()))
-        for many in (True, False)
-    )
+    pairs = {} if base is None else tables.client_pairs(record, method, base).get(seed, {})
     return GroupHistory(
         method=method,
-        seed=seeds[0],
-        clients=len(record.partitions[seeds[0]].sizes),
-        seen=tuple(seen),
-        judged=judged,
-        cut=cut,
-        several=several,
-        alone=single,
-        rand=None if overlapping else stats.curve_by_round(list(rand.values())),
+        seed=seed,
+        clients=tuple(map(record.partitions[seed].client, range(len(record.partitions[seed].sizes)))),
+        places=places,
+        judged=judged[max(judged)] if judged else JudgedGroups(groups=()),
+        cut=cuts[-1] if cuts else None,
+        last={s: of[max(of)] for s, of in groups.items()},
+        rand=stats.curve_by_round(list(rand.values())),
         gains={c: sign * (mine - theirs) for c, (mine, theirs) in pairs.items()},
-        called=record.partitions[seeds[0]].client,
     )
 
 
@@ -216,66 +182,62 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 def formed(g: GroupHistory) -> str:
     """A sentence with the number of groups in the last round and of clients in none."""
-    several = sum(n != ALONE for n in g.last.numbers)
-    by_itself, out = len(g.last.numbers) - several, g.clients - len(g.last.places)
+    sizes, out = [len(of) for of in g.last[g.seed]], len(g.clients) - len(g.places[max(g.places)])
+    several, single = sum(n > 1 for n in sizes), sum(n == 1 for n in sizes)
     parts = [f"{counted(several, 'group') if several else 'no group'} of two or more"]
-    parts += [f"{counted(by_itself, 'client')} alone"] if by_itself else []
+    parts += [f"{counted(single, 'client')} alone"] if single else []
     parts += [f"{counted(out, 'client')} in none"] if out else []
-    return f"{g.method}: in round {g.last.round} of seed {g.seed}, {', '.join(parts)}."
+    return f"{g.method}: in round {max(g.places)} of seed {g.seed}, {', '.join(parts)}."
 
 
 def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Chart | None:
     """Agreement of groups with the clients' domains, by round; None if no method's clients have domains."""
     lines = {g.method: g.rand for g in histories if g.rand is not None}
+    title = "Groups against the clients’ domains"
+    caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
     if not lines:
         return None
-    title = "Groups against the clients’ domains"
     drawn = charts.curves(charts.of_curves(lines), marks, "round", "adjusted Rand index")
-    caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
     return Chart(title, caption, drawn, charts.ends(title, lines))
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
     """Groups: a square for each client and round; of many clients the sizes of the groups."""
-    at = [g.seen[i] for i in charts.thin(len(g.seen), MOST_ROUNDS)]
+    rounds = list(g.places)
+    at = [rounds[i] for i in charts.thin(len(rounds), MOST_ROUNDS)]
     cells = [
-        {"column": s.round, "row": g.called(c), "group": "alone" if numbers[0] == ALONE else str(numbers[0] + 1)}
-        for s in at
-        for c, numbers in sorted(s.places.items(), key=lambda place: _order(g, place[0]))
+        {"column": t, "row": g.clients[c], "group": "alone" if n == ALONE else str(n + 1)}
+        for t in at
+        for c in g.order
+        for n in g.places[t].get(c, ())[:1]
     ]
-    in_words = [f"clients {', '.join(map(g.called, members))}" for members in g.last.groups if len(members) > 1]
+    in_words = [f"clients {', '.join(g.clients[c] for c in of)}" for of in g.last[g.seed] if len(of) > 1]
     title = f"Who trained with whom under {g.method}"
-    text = f"{title}; round {g.last.round}: {' | '.join(in_words) or 'everybody alone'}."[:1000]
+    text = f"{title}; round {max(rounds)}: {' | '.join(in_words) or 'everybody alone'}."[:1000]
     caption = f"Seed {g.seed}. A colour is a group, of several the first; grey is alone."
-    drawn = charts.groups(cells, "round", "client") if g.clients <= MOST_CLIENTS else charts.group_sizes(cells)
+    many = len(g.clients) > MOST_CLIENTS
+    drawn = charts.group_sizes(cells) if many else charts.groups(cells, "round", "client")
     return Chart(title, caption, drawn, text, wide=len(at) > 12)
-
-
-def _order(g: GroupHistory, client: int) -> tuple[bool, int, int]:
-    """Groups by number, then who is alone or in none."""
-    number = g.last.places.get(client, (ALONE,))[0]
-    return number == ALONE, number, client
 
 
 def similarity_chart(g: GroupHistory) -> Chart | None:
     """Cosines between what the server compared of two clients, sorted by group; None if it compared nothing."""
-    if not g.judged.similarity or g.clients > MOST_CLIENTS:
+    if not g.judged.similarity or len(g.clients) > MOST_CLIENTS:
         return None
     at = {c: i for i, c in enumerate(g.judged.compared)}
-    order = sorted(at, key=lambda c: _order(g, c))[:MOST_COMPARED]
-    rows = [at[c] for c in order]
+    order = [c for c in g.order if c in at][:MOST_COMPARED]
+    rows, k = [at[c] for c in order], np.array([g.number(c) for c in order])
     cosines = np.array(g.judged.similarity, dtype=np.float64)[np.ix_(rows, rows)]  # None becomes NaN
     cells = [
-        {"column": g.called(order[j]), "row": g.called(order[i]), "value": float(v)}
+        {"column": g.clients[order[j]], "row": g.clients[order[i]], "value": float(v)}
         for (i, j), v in np.ndenumerate(cosines)
     ]
-    k = np.array([g.last.places.get(c, (ALONE,))[0] for c in order])
     same, known = (k[:, None] == k) & (k[:, None] >= 0), ~np.isnan(cosines) & ~np.eye(len(k), dtype=bool)
     parts = {"inside groups": cosines[same & known], "across": cosines[~same & known]}
-    said = "; ".join(f"{what} {v.mean():.2f}" for what, v in parts.items() if v.size) or "not known"
+    means = "; ".join(f"{what} {v.mean():.2f}" for what, v in parts.items() if v.size) or "not known"
     title = f"How alike the clients of {g.method} are"
-    caption = f"Cosine of two clients’ updates before round {g.last.round}, by group. Mean: {said}."
-    return Chart(title, caption, charts.matrix(cells, "client", "client", "cosine"), f"{title}: mean cosine {said}.")
+    caption = f"Cosine of two clients’ updates before round {max(g.places)}, by group. Mean: {means}."
+    return Chart(title, caption, charts.matrix(cells, "client", "client", "cosine"), f"{title}: mean cosine {means}.")
 
 
 # ---------------------------------------------------------------- tables
@@ -293,28 +255,24 @@ def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[flo
 
 def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -> Table:
     """Should I join?  What its group promised each client in the last round of a seed, and what it got and gained."""
-    m, where = record.headline, g.last.places
+    m, where = record.headline, g.places[max(g.places)]
     own, utilities = record.clients.get((g.method, g.seed), {}), g.judged.utility or ()
     apart = utility_alone(options, record.partitions[g.seed].sizes) if utilities else None
     data: list[dict[str, Any]] = []
     rows = []
-    for c in range(g.clients):
-        groups = [n + 1 for n in where.get(c, ()) if n != ALONE]
+    for c, name in enumerate(g.clients):
+        groups = ", ".join(str(n + 1) for n in where.get(c, ()) if n != ALONE) or ("alone" if c in where else None)
         utility, got, gain = utilities[c] if utilities else None, own.get(c), g.gains.get(c)
-        row = {
-            "client": g.called(c), "groups": ", ".join(map(str, groups)) or ("alone" if c in where else None),
-            "utility": utility, "utility_alone": None if apart is None or utility is None else apart[c],
-            m.name: got, "gain": gain,
-        }  # fmt: skip
-        data.append(row)
-        promised = [row["utility"], row["utility_alone"]] * bool(utilities)
-        cells = ["–" if v is None else f"{v:.2f}".replace("-", "−") for v in promised]
+        by_itself = None if apart is None or utility is None else apart[c]
+        data.append({"client": name, "groups": groups, "utility": utility, "utility_alone": by_itself, m.name: got,
+                     "gain": gain})  # fmt: skip
+        cells = ["–" if v is None else f"{v:.2f}".replace("-", "−") for v in (utility, by_itself) if utilities]
         cells += ["–" if got is None else m.show(got)] + ["–" if gain is None else m.signed(gain)] * bool(g.gains)
-        rows.append(TableRow(str(row["client"]), (str(row["groups"] or "–"), *cells)))
+        rows.append(TableRow(name, (groups or "–", *cells)))
     head = ["client", "group", *["utility | in its group", "utility | alone"] * bool(utilities)]
     head += [f"{m.label} | {m.unit}", *[f"gain over alone | {m.points}"] * bool(g.gains)]
     note = "Utility: agreement with the group less what a small group costs; above that alone it says join."
-    caption = f"{g.method}, seed {g.seed}, round {g.last.round}"
+    caption = f"{g.method}, seed {g.seed}, round {max(g.places)}"
     return table(caption, head, rows, note * bool(utilities), [1], columns(data))
 
 
@@ -323,39 +281,30 @@ def merges_table(g: GroupHistory) -> Table | None:
     if g.cut is None:
         return None
     round, judged = g.cut
-    rows = [
-        TableRow(
-            str(k),
-            (" and ".join(map(g.called, m.merge)), "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−"),
-             "made" if k <= len(judged.history) else "not made"),
-        )
-        for k, m in enumerate((*judged.history, *judged.beyond), start=1)
-    ]  # fmt: skip
+    rows = []
+    for k, m in enumerate((*judged.history, *judged.beyond), start=1):
+        benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
+        made = "made" if k <= len(judged.history) else "not made"
+        rows.append(TableRow(str(k), (" and ".join(g.clients[c] for c in m.merge), benefit, made)))
     head = ["Merge", "The groups of", "Benefit", ""]
     return table(f"How the groups of {g.method} formed, seed {g.seed}, round {round}", head, rows, "", [1, 3])
 
 
 def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Table:
-    known = any(g.rand for g in histories)
-    rows = [
-        TableRow(
-            g.method,
-            (
-                *(tables.quantity(n.mean, n.std) for n in (g.several, g.alone)),
-                *[f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * known,
-            ),
-            charts.swatch(marks[g.method]),
-        )
-        for g in histories
-    ]
+    known, rows = any(g.rand for g in histories), []
+    for g in histories:
+        sizes = [[len(of) for of in groups] for groups in g.last.values()]
+        counts = (stats.Spread(tuple(float(sum((n > 1) == several for n in of)) for of in sizes))
+                  for several in (True, False))  # fmt: skip
+        cells = [tables.quantity(n.mean, n.std) for n in counts]
+        cells += [f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * known
+        rows.append(TableRow(g.method, tuple(cells), charts.swatch(marks[g.method])))
     head = ["Method", "Groups | of two or more", "Alone | clients", *["Adjusted Rand | index"] * known]
     return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
 
 def _pilot(g: GroupHistory) -> Table | None:
     """Measurements of HCCT's pilot for each alpha; None without one."""
-    if not g.judged.tried:
-        return None
     rows = [
         TableRow(
             f"{t.alpha:.4g}",
@@ -366,7 +315,8 @@ def _pilot(g: GroupHistory) -> Table | None:
     ]  # fmt: skip
     caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on held-out examples"
     head = ["Alpha | examples", "Groups | at the pilot's end", "Accuracy | %", "Loss", ""]
-    return table(caption, head, rows, "A larger alpha makes larger groups; at 0 every client trains alone.")
+    note = "A larger alpha makes larger groups; at 0 every client trains alone."
+    return table(caption, head, rows, note) if rows else None
 
 
 KIND = SectionKind("groups of clients that train together", (ClientGroups,), section)

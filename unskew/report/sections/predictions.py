@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import altair as alt
 
 from unskew.info import Info, PredictedNumbers, RankedClasses, RecallByClass
-from unskew.record.reader import DataSplit, Record, info_of
+from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.report.stats import Spread
@@ -43,34 +43,31 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     """The share of each class that is found, over seeds, a column for each method; of many classes the lowest."""
-    shares: dict[str, list[Spread | None]] = {}
-    examples: tuple[int, ...] = ()
-    for method in methods:
-        seeds = tables.counted_seeds(record, method)
-        infos = [row.info for row in info_of(record, method, RecallByClass) if row.seed in seeds]
-        if infos:
-            examples = infos[0].examples
-            by_class = [[i.found[k] / i.examples[k] for i in infos if i.examples[k]] for k in range(len(examples))]
-            shares[method] = [Spread(tuple(values)) if values else None for values in by_class]
+    every = {m: list(tables.reported(record, m, RecallByClass).values()) for m in methods}
+    infos = {m: [of[max(of)] for of in seeds] for m, seeds in every.items() if seeds}
+    examples = next(iter(infos.values()))[0].examples if infos else ()
     classes = [k for k, n in enumerate(examples) if n]
     if not classes:
         return None
+    found = {
+        m: {k: Spread(tuple(i.found[k] / i.examples[k] for i in of if i.examples[k])) for k in classes}
+        for m, of in infos.items()
+    }
     partition = next(iter(record.partitions.values()), None)
     caption = "Recall by class: the share of the class’s test examples that is found"
     fewest = min(classes, key=lambda k: examples[k])
-    several = any(s and len(s.values) > 1 for spreads in shares.values() for s in spreads)
-    note = "Mean ± standard deviation over seeds. " * several
+    note = "Mean ± standard deviation over seeds. " * any(len(of) > 1 for of in infos.values())
     if examples[fewest] < FEW:
         one = f"so that one more found is {100 / examples[fewest]:.1f} points"
         note += f"Test examples are few: of {_label(partition, fewest)} there are {examples[fewest]}, {one}."
     if len(classes) > MOST_CLASSES:
         caption += f"; {MOST_CLASSES} of {len(classes)} classes, those with the lowest mean over methods"
-        classes.sort(key=lambda k: statistics.fmean(s.mean for v in shares.values() if (s := v[k]) is not None))
+        classes.sort(key=lambda k: statistics.fmean(by[k].mean for by in found.values()))
     entries = [
-        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(v[k]) for v in shares.values())))
+        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(by[k]) for by in found.values())))
         for k in classes[:MOST_CLASSES]
     ]
-    head = ["Class", "Test examples", *(f"{method} | %" for method in shares)]
+    head = ["Class", "Test examples", *(f"{method} | %" for method in found)]
     return table(caption, head, entries, note.strip())
 
 
@@ -79,14 +76,10 @@ def _label(partition: DataSplit | None, k: int) -> str:
 
 
 def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
-    """Return what each method's first seed has reported."""
-    reports: dict[str, T] = {}
-    for method in methods:
-        seeds = tables.counted_seeds(record, method)
-        for seed, _, info in info_of(record, method, kind):
-            if seeds and seed == seeds[0]:
-                reports[method] = info
-    return reports
+    """What each method's first seed reported last."""
+    every = {m: tables.reported(record, m, kind) for m in methods}
+    firsts = {m: seeds[min(seeds)] for m, seeds in every.items() if seeds}
+    return {m: rounds[max(rounds)] for m, rounds in firsts.items()}
 
 
 def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, str]) -> Chart:

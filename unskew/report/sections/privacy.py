@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unskew.info import ExampleBudget, PrivacyBudget
-from unskew.record.reader import Record, info_of
+from unskew.record.reader import Record
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
 from unskew.server import privacy as accountant
@@ -23,7 +23,7 @@ Spent = Mapping[str, Mapping[int, Mapping[int, PrivacyBudget]]]
 
 def draw(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section; None if no seed that counts has spent anything."""
-    spent = {m: seeds for m in methods if (seeds := by_seed(record, m))}
+    spent = {m: seeds for m in methods if (seeds := tables.reported(record, m, PrivacyBudget))}
     if not spent:
         return None
     ends = {m: {seed: rounds[max(rounds)] for seed, rounds in seeds.items()} for m, seeds in spent.items()}
@@ -40,19 +40,8 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Se
         if isinstance(i, ExampleBudget) and i.spent
     ]
     noises = (_noise(seed, info) for seeds in ends.values() for seed, info in seeds.items())
-    together = accountant.together(filter(None, noises))
-    said = " ".join([f"{lead}.", *map(sentence, together)])
-    return Section("Differential privacy", said, figures(spent, marks), (_table(last, marks), *by_client))
-
-
-def by_seed(record: Record, method: str) -> dict[int, dict[int, PrivacyBudget]]:
-    """A method's spending by seed and round, of the seeds that count."""
-    counted = set(tables.counted_seeds(record, method))
-    seeds: dict[int, dict[int, PrivacyBudget]] = {}
-    for seed, at, info in info_of(record, method, PrivacyBudget):
-        if seed in counted:
-            seeds.setdefault(seed, {})[at] = info
-    return seeds
+    words = " ".join([f"{lead}.", *map(sentence, accountant.together(filter(None, noises)))])
+    return Section("Differential privacy", words, figures(spent, marks), (_table(last, marks), *by_client))
 
 
 def _noise(seed: int, info: PrivacyBudget) -> accountant.NoisedSums | accountant.ClientsNoise | None:
@@ -77,38 +66,25 @@ def figures(spent: Spent, marks: Mapping[str, str]) -> tuple[Chart, ...]:
             {t: i.privacy.bound for t, i in rounds.items() if isinstance(i.privacy.epsilon, float)}
             for rounds in seeds.values()
         ]
-        curve = stats.curve_by_round(finite)
-        if curve is not None:
+        if (curve := stats.curve_by_round(finite)) is not None:
             first = next(iter(next(iter(seeds.values())).values()))
-            largest = replace(curve, mean=curve.high)
-            alike.setdefault((_protected(first), first.privacy.delta), {})[method] = largest
-    return tuple(_chart(covers, delta, lines, marks) for (covers, delta), lines in alike.items())
-
-
-def _chart(covers: str, delta: float | None, lines: Mapping[str, stats.Curve], marks: Mapping[str, str]) -> Chart:
-    title = f"Epsilon by round, for {covers}" + ("" if delta is None else f", at delta {delta:g}")
-    caption = f"The most that all rounds so far tell about {covers}, the largest of the seeds. Smaller is better."
-    drawn = charts.curves(charts.of_curves(lines), marks, "round", "epsilon spent", log=True)
-    return Chart(title, caption, drawn, charts.ends(title, lines))
+            alike.setdefault((_protected(first), first.privacy.delta), {})[method] = replace(curve, mean=curve.high)
+    parts = []
+    for (covers, delta), lines in alike.items():
+        title = f"Epsilon by round, for {covers}" + ("" if delta is None else f", at delta {delta:g}")
+        caption = f"The most that all rounds so far tell about {covers}, the largest of the seeds. Smaller is better."
+        drawn = charts.curves(charts.of_curves(lines), marks, "round", "epsilon spent", log=True)
+        parts.append(Chart(title, caption, drawn, charts.ends(title, lines)))
+    return tuple(parts)
 
 
 def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, str]) -> Table:
     head = ["Method", "Clipping norm", "Noise | std", "Budget | ε", "Guarantee", "The server saw", "Clients saw"]
-    rows = [
-        TableRow(
-            method,
-            (
-                "–" if info.clip is None else f"{info.clip:.3g}",
-                f"{info.noise:.3g}",
-                "–" if info.budget is None else f"{info.budget:g}",
-                info.privacy.guarantee,
-                sentence(info.privacy.server),
-                sentence(info.privacy.clients),
-            ),
-            charts.swatch(marks[method]),
-        )
-        for method, info in last.items()
-    ]
+    rows = []
+    for method, i in last.items():
+        sizes = ["–" if i.clip is None else f"{i.clip:.3g}", f"{i.noise:.3g}", f"{i.budget:g}" if i.budget else "–"]
+        words = [i.privacy.guarantee, sentence(i.privacy.server), sentence(i.privacy.clients)]
+        rows.append(TableRow(method, (*sizes, *words), charts.swatch(marks[method])))
     note = (
         "Noise is that of the last round. Of several seeds the largest ε is given. A simulation’s noise follows from "
         "its seed: the guarantee is that of the same rounds with secret noise."
