@@ -122,8 +122,6 @@ class Queue:
         about: What all its cells have in common, such as data and code: outcomes of something else do not count.
         known: Outcomes by the cell's key.
         failed: Why cells failed the last time.
-        others: Number of outcomes of something else.
-        fresh: True if nothing was known at the beginning.
 
     Raises:
         RunError: If the file is no queue.
@@ -133,8 +131,6 @@ class Queue:
     about: str = ""
     known: dict[str, Outcome] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    others: int = 0
-    fresh: bool = True
 
     def __post_init__(self) -> None:
         self.about = hashlib.sha256(self.about.encode()).hexdigest()
@@ -148,15 +144,12 @@ class Queue:
                 "CREATE TABLE IF NOT EXISTS cells (about TEXT, key TEXT, asked TEXT, outcome TEXT, failed TEXT, "
                 "seconds REAL, PRIMARY KEY (about, key))"
             )
-            rows = self._db.execute("SELECT about, key, outcome, failed FROM cells").fetchall()
-            for about, key, outcome, failed in rows:
-                if about != self.about:
-                    self.others += 1
-                elif failed is None:
+            rows = self._db.execute("SELECT key, outcome, failed FROM cells WHERE about = ?", (self.about,))
+            for key, outcome, failed in rows.fetchall():
+                if failed is None:
                     self.known[key] = json.loads(outcome)
                 else:
                     self.failed[key] = str(failed)
-            self.fresh = not self.known
 
     def put(self, cell: QueuedCell, outcome: Outcome, failed: str | None = None, seconds: float = 0.0) -> None:
         """Keep the outcome of a cell, or why it failed: then it is tried again another time."""
@@ -265,10 +258,6 @@ class _Play:
         except StopIteration as end:
             self.batches.pop(number, None)
             self.results[number] = end.value
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if self.kept.known and outcomes is not None and not self.kept.fresh:
-                raise self.kept.damaged(repr(error)) from error
-            raise
 
     def is_known(self, cell: QueuedCell) -> bool:
         return cell.key in self.kept.known or cell.key in self.failures

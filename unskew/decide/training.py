@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from unskew.data.federated import ClientIndices, FederatedData
 from unskew.data.patients import fewest_of_a_class
@@ -67,7 +68,7 @@ class Training:
         at, begun: Rounds done, and begun.
         sent: Bytes sent so far.
         transfers, work: Messages and local training, as `unskew.pricing` takes them.
-        ended: Reason why it goes no further, before its last round; empty if there is none.
+        ended: True if it goes no further, before its last round.
     """
 
     method: NamedMethod
@@ -82,7 +83,7 @@ class Training:
     sent: int = 0
     transfers: list[Transfer] = field(default_factory=list)
     work: list[Effort] = field(default_factory=list)
-    ended: str = ""
+    ended: bool = False
 
     def __post_init__(self) -> None:
         sites = self.sites
@@ -106,11 +107,9 @@ class Training:
         """
         while self.at < min(rounds, self.rounds) and not self.ended:
             per_round = self.sent / self.at if self.at else 0.0
-            if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
-                self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
-                break
-            if self.enough is not None and self.sent >= self.enough * 1e6:
-                self.ended = f"{self.sent / 1e6:.2f} >= {self.enough:g} MB were sent after round {self.at}"
+            too_much = self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6
+            if too_much or (self.enough is not None and self.sent >= self.enough * 1e6):
+                self.ended = True
                 break
             self.sites.clock.require_time()
             self.begun += 1
@@ -269,7 +268,7 @@ class Trained:
         at, begun: Rounds done, and begun.
         sent: Bytes sent.
         within: True if it sent no more than it may.
-        ended: Why it goes no further before its last round; empty if it does.
+        ended: True if it goes no further, before its last round.
         why: Why it could not be trained; empty if it could.
         scores: Its scores; None if it could not be trained.
         groups: Groups of the last round, as the method reports them.
@@ -280,32 +279,15 @@ class Trained:
     begun: int
     sent: int = 0
     within: bool = True
-    ended: str = ""
+    ended: bool = False
     why: str = ""
     scores: Scores | None = None
     groups: Groups = ()
     cost: TrainingCost | None = None
     newcomers: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """The outcome of a cell."""
-        return {
-            **vars(self),
-            "scores": None if self.scores is None else self.scores.to_json(),
-            "cost": None if self.cost is None else asdict(self.cost),
-            "newcomers": [[k, list(of)] for k, of in self.newcomers.items()],
-        }
 
-    @classmethod
-    def of_json(cls, table: Mapping[str, Any]) -> "Trained":
-        """The value that `to_json` wrote."""
-        known = {
-            "scores": table["scores"] and Scores.of_json(table["scores"]),
-            "groups": tuple(tuple(g) for g in table["groups"]),
-            "cost": table["cost"] and TrainingCost(**table["cost"]),
-            "newcomers": {k: tuple(of) for k, of in table["newcomers"]},
-        }
-        return cls(**{**table, **known})
+_TRAINED = TypeAdapter(Trained)
 
 
 def trained(
@@ -318,7 +300,7 @@ def trained(
     """
     cells = [job.cell() for job in jobs]
     outcomes = yield cells
-    results = [Trained.of_json(outcome) for outcome in outcomes if outcome is not None]
+    results = [_TRAINED.validate_python(outcome) for outcome in outcomes if outcome is not None]
     if len(results) < len(cells):
         sites.clock.cut = True
         raise OutOfTime
@@ -353,7 +335,8 @@ class TrainingWork:
         """Train up to a round and score; None if there was no time to."""
         with threads(self.threads):
             try:
-                return self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
+                outcome = self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
+                return _TRAINED.dump_python(outcome, mode="json")
             except OutOfTime:
                 return None
 
@@ -363,8 +346,8 @@ class TrainingWork:
         own = (m for m in self.sites.experiment.methods if (m.name, m.options) == (name, options))
         return next((replace(m, label=label) for m in own), None) or config.method(name, options, label)
 
-    def score(self, asked: TrainingJob) -> Outcome:
-        """The outcome of a training."""
+    def score(self, asked: TrainingJob) -> Trained:
+        """Train up to a round and score."""
         job = replace(asked, method=self.method(asked.method), without=tuple(asked.without))  # type: ignore[arg-type]
         home = job.cell().home
         began: Training | None = self.trainings.pop(home, None)
@@ -378,11 +361,11 @@ class TrainingWork:
             cost = training.cost if job.priced else None
         except Impossible as error:
             at, begun = (0, 0) if began is None else (began.at, began.begun)
-            return Trained(at, begun, why=str(error)).to_json()
+            return Trained(at, begun, why=str(error))
         if job.until < job.rounds:  # else nothing goes on from it
             self.trainings[home] = training
-        of = (training.at, training.begun, training.sent, training.within, training.ended)
-        return Trained(*of, "", scores, groups, cost, newcomers).to_json()
+        done = (training.at, training.begun, training.sent, training.within, training.ended)
+        return Trained(*done, "", scores, groups, cost, newcomers)
 
     def begin(self, job: TrainingJob) -> Training:
         """A training at its beginning."""
