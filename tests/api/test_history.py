@@ -195,7 +195,7 @@ def test_no_history_is_read_of_a_run_that_goes_on_or_is_none(kept: us.History, t
         us.load_run(tmp_path)
     shutil.copytree(kept.folder, tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(RunError, match=r"is not done.*unskew resume"):
+    with pytest.raises(RunError, match=r"is not done.*unskew run"):
         us.load_run(tmp_path / "run")
 
 

@@ -95,7 +95,7 @@ def test_a_file_with_a_prior_serves_two_methods_and_their_report(mine: Path) -> 
 def test_a_run_with_a_prior_of_ones_own_goes_on_only_where_its_code_is_allowed(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(loop.Interrupted, match=r"unskew resume --allow-code "):
+    with pytest.raises(loop.Interrupted, match=r"unskew run --allow-code "):
         loop.start(experiment(mine), mine / "run", Presses())
     assert own_modules(experiment(mine)) == ("prior_of_mine",)
     with pytest.raises(ConfigError, match=r"^methods.0.prior names code \(prior_of_mine:Mirror\) in a file that may"):

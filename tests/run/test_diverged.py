@@ -146,7 +146,7 @@ def test_a_report_and_a_history_say_so_too(folder: Path, tmp_path: Path) -> None
 
 def test_the_command_shows_the_results_and_ends_with_exit_code_1(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "run")
-    shown = CliRunner().invoke(app, ["resume", str(tmp_path / "run"), "--json"])
+    shown = CliRunner().invoke(app, ["run", str(tmp_path / "run"), "--json"])
     assert shown.exit_code == 1
     assert [row["method"] for row in json.loads(shown.stdout)["diverged"]] == ["hopeless", "hot", "hopeless"]
     assert "hot diverged under 1 of 2 seeds" in shown.stderr
@@ -163,12 +163,12 @@ def test_a_sweep_names_what_diverged_in_its_points_and_ends_with_exit_code_1(
     monkeypatch.setattr(sweep, "run", lambda *_: results)
     text = to_toml(load(folder / "config.toml")) + '\n[sweep]\ngrid = { "methods.1.mu" = [1] }\n'
     (tmp_path / "s.toml").write_text(text)
-    shown = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--json"])
+    shown = CliRunner().invoke(app, ["run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--json"])
     assert shown.exit_code == 1
     (point,) = json.loads(shown.stdout)["points"]
     assert [row["method"] for row in point["diverged"]] == ["hopeless", "hot", "hopeless"]
     assert "diverged: 001-mu=1: hot, seed 1: round 2: global.loss became inf" in shown.stderr
-    told = CliRunner().invoke(app, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")])
+    told = CliRunner().invoke(app, ["run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")])
     assert any(line.split()[:2] == ["001-mu=1/hopeless", "–"] for line in told.stdout.splitlines())
 
 

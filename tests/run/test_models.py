@@ -138,7 +138,7 @@ def test_a_disk_that_fills_while_models_are_written_is_survived(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing)
-        with pytest.raises(RunError, match=r"No space left on device.*unskew resume"):
+        with pytest.raises(RunError, match=r"No space left on device.*unskew run"):
             loop.start(experiment, tmp_path / "run")
     assert sorted(contents(tmp_path / "run")) == ["seed0.task.json"]
     resumed = contents(loop.resume(tmp_path / "run").folder)

@@ -131,7 +131,7 @@ def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
 ) -> None:
     """`after = ROUNDS` falls between two cells: the next one must not be begun twice."""
     callback = Presses(after)
-    with pytest.raises(Interrupted, match="continue with: unskew resume"):
+    with pytest.raises(Interrupted, match="continue with: unskew run"):
         loop.start(several, tmp_path / "run", callback)
     stopping = [n for n in callback.notes if "own models" not in n]  # a warning of untrained models
     assert stopping == ["stopping after this round; press Ctrl-C again to stop at once"]
@@ -177,7 +177,7 @@ def test_a_later_request_to_terminate_ends_at_once(
 def test_a_second_ctrl_c_ends_at_once_and_can_be_resumed(
     several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(Interrupted, match="stopped in the middle of a round; continue with: unskew resume"):
+    with pytest.raises(Interrupted, match="stopped in the middle of a round; continue with: unskew run"):
         loop.start(several, tmp_path / "run", Presses(5, times=2))
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
@@ -904,7 +904,7 @@ def test_memory_that_runs_out_when_a_cell_ends_costs_nothing(
         return genuine(*args)
 
     monkeypatch.setattr(owner, name, once)
-    with pytest.raises(MemoryShortage, match=r"unskew resume .* goes on"):
+    with pytest.raises(MemoryShortage, match=r"unskew run .* goes on"):
         loop.start(experiment, tmp_path / "run")
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
@@ -954,7 +954,7 @@ def test_a_record_that_finds_no_room_can_be_continued(
     with full(limit):
         message = refused(lambda: loop.start(several, tmp_path / "run"))
     assert f"cannot write {tmp_path / 'run'}/" in message
-    assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
+    assert message.endswith(f"continue with: unskew run {tmp_path / 'run'}")
     assert "run.sqlite" in message or "checkpoint" in message
     assert not leftovers(tmp_path / "run")
     assert contents(loop.resume(tmp_path / "run").folder) == straight
@@ -999,7 +999,7 @@ def test_a_disk_that_fills_at_any_file_is_survived(
         message = refused(lambda: loop.start(experiment, tmp_path / "run"))
     assert seen == [1]
     assert "No space left on device" in message
-    assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
+    assert message.endswith(f"continue with: unskew run {tmp_path / 'run'}")
     assert not leftovers(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
     assert contents(loop.resume(tmp_path / "run").folder) == whole

@@ -480,8 +480,19 @@ def test_the_command_adds_a_tracker_and_refuses_an_unknown_one(
         from unskew.cli import main
 
         for tracker, code in (("tensorboard", 0), ("tensorbord", 2)):
-            words = ["run", "--set", "rounds=1", "--seed", "0", "--set", "runtime.executor='sequential'", "--no-report"]
-            monkeypatch.setattr(sys, "argv", ["unskew", *words, "--out", f"run-{code}", "--quiet", "--track", tracker])
+            words = [
+                "run",
+                "--set",
+                f'track=["{tracker}"]',
+                "--set",
+                "rounds=1",
+                "--seed",
+                "0",
+                "--set",
+                "runtime.executor='sequential'",
+                "--no-report",
+            ]
+            monkeypatch.setattr(sys, "argv", ["unskew", *words, "--out", f"run-{code}", "--quiet"])
             with pytest.raises(SystemExit) as ended:
                 main()
             assert (ended.value.code or 0) == code

@@ -24,9 +24,8 @@ from unskew.cli.plan import plan
 from unskew.cli.predict import predict
 from unskew.cli.prior import prior
 from unskew.cli.reproduce import reproduce
-from unskew.cli.run import resume, run
+from unskew.cli.run import run
 from unskew.cli.show import show
-from unskew.cli.sweep import sweep
 from unskew.cli.tune import tune
 from unskew.version import __version__
 
@@ -70,7 +69,6 @@ def top(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
-    "resume": resume,
     "show": show,
     "predict": predict,
     "list": list_,
@@ -78,15 +76,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "advise": advise,
     "tune": tune,
     "plan": plan,
-    "sweep": sweep,
     "leave-one-out": leave_one_out,
     "audit": audit,
     "reproduce": reproduce,
     "doctor": doctor,
 }
 IN_SHORT = {
-    "run": "Run an experiment: methods on the same clients, seed by seed.",
-    "resume": "Go on with a run that was stopped, or add seeds.",
+    "run": "Run an experiment, go on with one that was stopped, or sweep a grid.",
     "show": "Show what runs found: table, page, costs, a trained model.",
     "predict": "Use a trained model on new rows, images or texts.",
     "list": "Name what there is: methods, data, models, splits, metrics.",
@@ -94,7 +90,6 @@ IN_SHORT = {
     "advise": "Should these sites train together, and how?",
     "tune": "Find each method's settings, at equal budgets.",
     "plan": "Predict bytes, time and memory of an experiment.",
-    "sweep": "Run a grid of settings, and compare its points.",
     "leave-one-out": "What is each site's taking part worth?",
     "audit": "Attack a method's differential privacy.",
     "reproduce": "Run a published experiment beside its numbers.",

@@ -33,7 +33,7 @@ def going_on(run: LiveRun, then: str = "continue with: {}") -> str:
         return f"it cannot be resumed, since no file describes the code in {listed(made_here)}; run it again"
     own = bool(own_modules(experiment))
     if not inputs.from_python:
-        return then.format(f"unskew resume{' --allow-code' * own} {run.folder}")
+        return then.format(f"unskew run{' --allow-code' * own} {run.folder}")
     task = experiment.task
     given = {"model": task.model, "loss": task.loss or "", "transform": task.augment}
     again = "".join(f", {name}=..." for name, value in given.items() if value.startswith(IN_PYTHON))

@@ -45,7 +45,7 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
         then = (
             "give the same command again, or choose another --out"
             if folder is None
-            else f"nothing before the last checkpoint is lost; mend that and continue with: unskew resume {folder}"
+            else f"nothing before the last checkpoint is lost; mend that and continue with: unskew run {folder}"
         )
         what = error.strerror if isinstance(error, OSError) else str(error)
         raise RunError(f"cannot write {path}: {what or error}; {then}") from None
@@ -87,7 +87,7 @@ def _instead(folder: Path, files: Mapping[str, object]) -> str:
     except (RunError, KeyError, ValueError):
         return "; choose another --out"
     if same:
-        return f"; continue it with unskew resume {folder}, or choose another --out"
+        return f"; continue it with unskew run {folder}, or choose another --out"
     return " and is a run with other settings; choose another --out, and set both side by side with unskew show"
 
 
@@ -198,7 +198,7 @@ def require_done(folder: Path) -> None:
                 f"{why_diverged(diverged[0])}; start a new run"
             )
         raise RunError(
-            f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}, "
+            f"the run in {folder} is not done: it has no summary.json; unskew run {folder} goes on, "
             f"in Python unskew.resume({str(folder)!r}), or read it so far by load_run(..., unfinished=True)"
         )
 

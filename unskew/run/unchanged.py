@@ -111,7 +111,7 @@ def require_same_settings(folder: Path) -> str:
         written_fingerprint(config, portable=True) != card.get("portable_sha256")
     ):
         raise RunError(
-            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew resume "
+            f"{folder / 'config.toml'} was changed since the run began; restore it or start a new run (unskew run "
             "--set runtime.workers=N runs the rest with other workers)"
         )
     return str(card.get("config_sha256"))

@@ -70,7 +70,7 @@ class Watch:
             )
         return (
             f"has used no processor time for {seconds:.3g} s and may be waiting for a disk or a lock; if it "
-            f"does not go on, kill -KILL {process.pid} ends the run, which unskew resume continues"
+            f"does not go on, kill -KILL {process.pid} ends the run, which unskew run continues"
         )
 
 
