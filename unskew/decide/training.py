@@ -25,8 +25,6 @@ from unskew.experiment.config import NamedMethod
 from unskew.info import ClientGroups
 from unskew.ledger import Transfer
 from unskew.local.executor import Columns, EvalJob
-from unskew.pricing import radio
-from unskew.pricing.traffic import training as traffic_of
 from unskew.protocol import ClientId, report_of
 from unskew.record.logs import ADAPTED, SERVED
 from unskew.run import setup as run_setup
@@ -34,11 +32,8 @@ from unskew.run.evaluation import own_models
 from unskew.run.one_class import right
 from unskew.run.unseen import newcomers_of
 from unskew.runtime.in_process import Simulator
-from unskew.runtime.round import Effort
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST
-from unskew.world import wireless
-from unskew.world.wireless import Radio
 
 ASKED = 2
 """Place from which on a task's measures are those that `evaluate` asks for: headline and loss come first."""
@@ -67,7 +62,7 @@ class Training:
         enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
         at, begun: Rounds done, and begun.
         sent: Bytes sent so far.
-        transfers, work: Messages and local training, as `unskew.pricing` takes them.
+        transfers: Messages.
         ended: True if it goes no further, before its last round.
     """
 
@@ -82,7 +77,6 @@ class Training:
     begun: int = 0
     sent: int = 0
     transfers: list[Transfer] = field(default_factory=list)
-    work: list[Effort] = field(default_factory=list)
     ended: bool = False
 
     def __post_init__(self) -> None:
@@ -117,7 +111,6 @@ class Training:
             self.at += 1
             if not self.pooled:  # what pooling sends is not part of a method's cost
                 self.transfers += trace.transfers
-                self.work += trace.work
                 self.sent += sum(t.bytes for t in trace.transfers)
             if any(not math.isfinite(loss) for _, loss in trace.losses):
                 raise DivergedError(f"its training loss is not finite in round {self.at}")
@@ -177,21 +170,9 @@ class Training:
     @property
     def cost(self) -> "TrainingCost":
         """Its cost so far."""
-        sites, channel = self.sites, self.sites.experiment.world.channel
-        own = isinstance(channel, Radio)
-        sent = traffic_of(self.method.label, self.seed, self.transfers, self.work)
-        priced = radio.summed(radio.price([sent], channel if isinstance(channel, Radio) else wireless.PAPER))
-        numbers = [radio.measures(cost) for cost in priced.values()]
         up = sum(t.bytes for t in self.transfers if t.direction == "up") / 1e6
-        return TrainingCost(
-            self.at,
-            self.sent / 1e6,
-            up,
-            up / max(self.at, 1) / sites.experiment.cohort(sites.fed.num_clients),
-            sum(n.get("seconds", 0.0) for n in numbers),
-            sum(n.get("joules.transmit", 0.0) for n in numbers),
-            "the experiment's own" if own else "paper",
-        )
+        cohort = self.sites.experiment.cohort(self.sites.fed.num_clients)
+        return TrainingCost(self.at, self.sent / 1e6, up / max(self.at, 1) / cohort)
 
     def newcomers(self) -> dict[int, tuple[float, float]]:
         """The headline of unseen clients as they are served and after adapting, by their place among those."""
@@ -213,21 +194,13 @@ class TrainingCost:
 
     Attributes:
         rounds: Its rounds.
-        megabytes: Sent by all, 10^6 bytes; `up` is the clients' part.
-        up: Sent by clients.
-        per_site: Of these, by a site in a round it takes part in.
-        seconds: On the air of a radio cell; `channel` says which.
-        joules: Of the senders on the air.
-        channel: "the experiment's own", or "paper", the cell of FedDif.
+        megabytes: Sent by all, 10^6 bytes.
+        per_site: Sent by a site in a round that it takes part in, 10^6 bytes.
     """
 
     rounds: int
     megabytes: float
-    up: float
     per_site: float
-    seconds: float
-    joules: float
-    channel: str
 
 
 # ---------------------------------------------------------------- cells

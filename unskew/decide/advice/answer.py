@@ -1,7 +1,6 @@
 """The answer: whether to federate, for whom, with whom, how, at what cost, and how sure that is; and its experiment."""
 
 import dataclasses
-import html
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -20,9 +19,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
-from unskew.report import render
 from unskew.report.gain import Gain, ranked
-from unskew.report.section import Table, TableRow
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket
 from unskew.run import constant
@@ -38,14 +35,12 @@ WORTH = 0.01
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
 SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
-SITES_SHOWN = 10
-"""Sites from the top, and from the bottom, in a notebook."""
 READING = {"gains": "better off", "loses": "worse off", "open": "open"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Advice:
-    """An answer, and everything it stands on; `print` gives its sentences, a notebook these and a table by site.
+    """An answer, and everything it stands on; `print` gives its sentences, a notebook the page's first screen.
 
     Attributes:
         sites: The sites.
@@ -326,17 +321,11 @@ class Advice:
         return f"<Advice: {shown(self.headline)} print() says more>"
 
     def _repr_html_(self) -> str:
-        """The sentences and a table by site, as a notebook shows them."""
-        answers = "".join(
-            f"<dt><b>{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>"
-            for question, answer in self.sentences()
-        )
-        order = ranked(self.by_site)
-        some = order if len(order) <= 2 * SITES_SHOWN else [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]]
-        title = f"{len(some)} of {len(order)} sites, alone and with {self.check.chosen}, {self.sites.measure.axis}"
-        rows = tuple(TableRow(self.sites.names[c], self.site_row(c)) for c in some)
-        head = tuple((column, "") for column in ("site", *SITE_COLUMNS))
-        return f"<dl>{answers}</dl>{render.html(Table(title, head, rows)) if rows else ''}"
+        """The first screen of the page, as a notebook shows it."""
+        from unskew.decide.advice.page import view
+        from unskew.report.page import first_screen
+
+        return first_screen(view(self, ""))
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""
