@@ -5,7 +5,6 @@ import json
 import math
 import statistics
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from unskew.data.federated import ClientIndices, FederatedData
 from unskew.data.patients import fewest_of_a_class
 from unskew.data.ragged import Ragged
 from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.forecast.measure import threads
 from unskew.decide.scores import Scores
 from unskew.decide.sites import OutOfTime, Sites, divided_as
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
@@ -353,17 +353,6 @@ class TrainingWork:
             sites = replace(sites, experiment=replace(sites.experiment, clients_per_round=fewer))
             method = _renumbered(method, stay)
         return Training(method, sites, job.rounds, job.seed, fed, job.megabytes, job.enough)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Train with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:

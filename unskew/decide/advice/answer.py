@@ -12,6 +12,7 @@ from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
 from unskew.decide.advice.measure import SiteDisagreement
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.decide.follow_up import under_fresh_seeds
+from unskew.decide.pages import gains, table
 from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
@@ -20,6 +21,7 @@ from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
 from unskew.report.gain import Gain, ranked
+from unskew.report.page import Page, first_screen
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket
 from unskew.run import constant
@@ -35,6 +37,8 @@ WORTH = 0.01
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
 SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
+MOST_DRAWN = 40
+"""Sites up to which each has a mark in the figure."""
 READING = {"gains": "better off", "loses": "worse off", "open": "open"}
 
 
@@ -320,12 +324,25 @@ class Advice:
     def __repr__(self) -> str:
         return f"<Advice: {shown(self.headline)} print() says more>"
 
-    def _repr_html_(self) -> str:
-        """The first screen of the page, as a notebook shows it."""
-        from unskew.decide.advice.page import view
-        from unskew.report.page import first_screen
+    @property
+    def screen(self) -> Page:
+        """The first screen of its page: the first answer, gains as two pictures, and the other answers."""
+        sites, m, order = self.sites, self.sites.measure, ranked(self.by_site)
+        by_site = [(sites.names[c], self.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
+        first, *others = self.sentences()
+        drawn = gains("Gain over local training", [*self.check.gains.items()], m)
+        return Page(
+            f"{sites.experiment.name}: should they train together?",
+            f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}, {sites.experiment.task.model}, "
+            f"{self.race.rounds} rounds; {sites.clock.rounds:,} rounds of training in {duration(self.seconds)}",
+            first[1],
+            [*drawn, *gains("Gain of each site", by_site, m)],
+            table("", ["", "answer"], others)[0] if others else None,
+        )
 
-        return first_screen(view(self, ""))
+    def _repr_html_(self) -> str:
+        """The first screen, as a notebook shows it."""
+        return first_screen(self.screen)
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""

@@ -18,8 +18,9 @@ from scipy.spatial.distance import squareform
 from unskew.algorithms.hcct import HCCTState
 from unskew.data.look import Disagreement, look, of_dataset
 from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.forecast.measure import threads
 from unskew.decide.sites import OutOfTime, Sites
-from unskew.decide.training import Groups, Training, TrainingWork, threads
+from unskew.decide.training import Groups, Training, TrainingWork
 from unskew.errors import UnskewError
 from unskew.experiment import config
 from unskew.report.gain import Floats

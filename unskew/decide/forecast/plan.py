@@ -11,6 +11,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, get_args
@@ -20,7 +21,7 @@ import torch
 from unskew import machine
 from unskew.data.federated import FederatedData
 from unskew.decide.forecast.dry_run import MOVED, Code, DryRun, Kind, PreparedMethod, Requests, dry_run, prepare
-from unskew.decide.forecast.measure import affine
+from unskew.decide.forecast.measure import affine, threads
 from unskew.decide.forecast.memory import device_limit, memory_parts, model_bytes
 from unskew.decide.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
 from unskew.errors import ConfigError, ProtocolError, QuorumError, shortage
@@ -246,10 +247,7 @@ class _Times:
 
     def measure(self, driven: _Driven) -> None:
         """Time the kinds of jobs of one method that no method before it had."""
-        threads = torch.get_num_threads()
-        if self.setup.executor_kind.processes:
-            torch.set_num_threads(1)  # as in a worker
-        try:
+        with threads(1) if self.setup.executor_kind.processes else nullcontext():  # as in a worker
             trainer, samples = driven.prepared.trainer, driven.runs[0].samples
             if EVALUATION not in self.lines:
                 most = min(trainer.size("test"), LocalTrainer.CHUNK)
@@ -259,8 +257,6 @@ class _Times:
             for kind in fresh:
                 once, steps = trained(driven.prepared, samples[kind])
                 self.lines[kind] = affine(once, steps, TIME_S / len(self.experiment.methods) / len(fresh))
-        finally:
-            torch.set_num_threads(threads)
 
     def cost(self, driven: _Driven) -> MethodCost:
         """The cost of a method."""
