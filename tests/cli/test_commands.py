@@ -1,6 +1,5 @@
 """What the commands print: JSON and nothing else on stdout, progress on stderr, help that teaches."""
 
-import dataclasses
 import json
 import math
 import re
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import rewrite
 
 from unskew import papers
 from unskew.algorithms import TABLE
@@ -16,10 +14,7 @@ from unskew.data.sources import SOURCES
 from unskew.data.split import TABLE as SPLITS
 from unskew.models import TABLE as MODELS
 from unskew.papers import toolkit
-from unskew.run.callbacks import Progress
-from unskew.run.progress import describe
 from unskew.tasks import KINDS
-from unskew.tasks.measure import ACCURACY
 from unskew.version import __version__
 
 from .conftest import Said, Unskew
@@ -75,16 +70,6 @@ def test_progress_without_a_terminal_is_plain_lines(unskew: Unskew) -> None:
             assert word in line
     assert "IID distance" in said.err
     assert "650 parameters" in said.err
-
-
-def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -> None:
-    now = Progress(
-        "fedavg", 0, 7, 10, 1, 1, ACCURACY, 0.5, 1.25, False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4
-    )
-    assert "own data  50.0 %" in describe(dataclasses.replace(now, own=True))
-    assert "accuracy  50.0 %  loss  1.250  (round 5)  " in describe(now)
-    assert "(round" not in describe(dataclasses.replace(now, evaluated=7))
-    assert "(round" not in describe(dataclasses.replace(now, value=None, loss=None, evaluated=0))
 
 
 def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:
@@ -158,11 +143,6 @@ def test_a_tilde_that_the_shell_left_is_the_home_folder(
     assert not (here / "~").exists()
 
 
-def test_a_method_that_ended_early_says_why(unskew: Unskew) -> None:
-    said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report", "--seed", 0, "--set", "stop.megabytes=0.001")
-    assert re.search(r"fedavg/0: 0\.\d+ MB sent >= 0\.001 after round 1", said.out)
-
-
 # ---------------------------------------------------------------- show
 @pytest.mark.usefixtures("drawn")
 def test_a_report_is_written_again_equal_to_the_run_s_own(unskew: Unskew, here: Path) -> None:
@@ -223,18 +203,6 @@ def test_like_runs_are_shown_with_their_differences(unskew: Unskew) -> None:
     assert row["seeds"] == pytest.approx([a - b for a, b in zip(own["seeds"], base["seeds"], strict=True)])
 
 
-def test_damaged_runs_are_refused_or_named(unskew: Unskew) -> None:
-    for place in ("one", "same"):
-        unskew("run", "tiny.toml", "--out", place, "-q", "--no-report")
-    summary = (Path("same") / "summary.json").read_text()
-    rewrite(Path("same"), metrics=())
-    (Path("same") / "summary.json").write_text(summary)
-    for command in (("show", "one", "same"), ("run", "same", "--no-report"), ("show", "same", "--format", "html")):
-        said = unskew(*command)
-        assert (said.code, said.out) == (2, "")
-        assert "run.sqlite cannot be read: its rows are not those that were written" in said.err
-
-
 @pytest.mark.parametrize(
     ("words", "begins"),
     [
@@ -261,21 +229,6 @@ def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: 
         "a/run/fedavg", "a/run/fedprox", "b/run/fedavg", "b/run/fedprox"
     }  # fmt: skip
     assert found["same_test_rows"] is None  # of one seed
-
-
-def test_compare_says_in_json_that_every_seed_has_the_same_test_rows(unskew: Unskew, here: Path) -> None:
-    """A column says which rows are test rows."""
-    content = here / "sites.csv"
-    rows = "".join(f"{i % 7},{'ab'[i % 2]},{i // 2 % 2},{int(i % 5 == 0)}\n" for i in range(80))
-    content.write_text(f"x,site,y,test\n{rows}")
-    (here / "sites.toml").write_text(
-        'rounds = 1\nseeds = [0, 1]\nmethods = [{ name = "fedavg" }]\nsplit = { name = "natural" }\n[task]\n'
-        'data = "csv:sites.csv"\nmodel = "logistic"\n'
-        'data_options = { target = "y", client = "site", test = "test" }\n'
-    )
-    for place in ("one", "two"):
-        assert unskew("run", "sites.toml", "--out", place, "-q", "--no-report").code == 0
-    assert document(unskew("show", "one", "two", "--json").out)["same_test_rows"] is True
 
 
 # ---------------------------------------------------------------- list

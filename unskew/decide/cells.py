@@ -19,12 +19,13 @@ import hashlib
 import json
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from unskew.errors import RunError
 from unskew.local.workers.pool import exception
@@ -76,40 +77,37 @@ class Failure:
         return f"{self.kind}: {self.text}"
 
 
-class CellWork(Protocol):
+class CellWork(ABC):
     """The work on cells; a worker has one of its own."""
 
+    @abstractmethod
     def train(self, asked: Mapping[str, Any]) -> Outcome:
         """Return the outcome of a cell."""
-        ...
 
-    def keep(self, homes: Collection[str]) -> None:
+    def keep(self, homes: Collection[str]) -> None:  # noqa: B027 - many keep nothing
         """Drop what is kept of other homes: no cell goes on from it."""
-        ...
 
 
-class Crew(Protocol):
+class Crew(ABC):
     """Workers, each with one cell at a time."""
 
     count: int
-    stops: bool
+    stops: bool = False
     """True if workers hear of a request to stop, save what they have, and end their cells."""
 
+    @abstractmethod
     def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
         """Give a worker that has nothing a cell."""
-        ...
 
+    @abstractmethod
     def receive(self) -> tuple[int, Outcome, list[str] | None]:
         """Wait for a worker: its number, and the outcome or a failure (kind, text, trace)."""
-        ...
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> None:  # noqa: B027
         """Pass on a request to stop."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End the workers."""
-        ...
 
 
 # ---------------------------------------------------------------- the queue

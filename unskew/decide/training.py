@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from unskew.data.federated import ClientIndices, FederatedData
 from unskew.data.patients import fewest_of_a_class
 from unskew.data.ragged import Ragged
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import CellWork, Outcome, QueuedCell
 from unskew.decide.forecast.measure import threads
 from unskew.decide.scores import Scores
 from unskew.decide.sites import OutOfTime, Sites, divided_as
@@ -288,7 +288,7 @@ def as_json(method: NamedMethod) -> list[Any]:
 
 
 @dataclass(eq=False)
-class TrainingWork:
+class TrainingWork(CellWork):
     """A worker's work: trainings that it has begun, by the home of their cells.
 
     Attributes:
