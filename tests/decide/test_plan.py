@@ -243,7 +243,7 @@ def test_bytes_of_methods_that_ask_a_prior_are_those_of_the_run(
         assert dict(cost.bytes) == {d: actual[cost.method, f"bytes.{d}"] for d in ("down", "up", "d2d")}
         assert cost.traffic == "exact"
         assert cost.seconds is None
-        assert f"{cost.method}: no time is predicted: it works with the prior builtin" in found.notes
+        assert f"{cost.method}: no time is predicted: it works with the prior built-in" in found.notes
 
 
 def slowly(local: Any, params: Params) -> Params:
