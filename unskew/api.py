@@ -329,15 +329,18 @@ def _given_again(
     )
 
 
-def require_settings(settings: Mapping[str, Any], owner: str) -> None:
-    """Refuse further settings that an experiment does not have, or that have an argument of their own.
+def asked(owner: str, methods: object, given: Mapping[str, Any], name: str) -> tuple[Experiment, InMemoryInputs]:
+    """The experiment called `name` that further arguments of a function describe, which are those of `simulate`.
 
     Raises:
-        ConfigError: Naming the first.
+        ConfigError: Naming the first that an experiment does not have.
     """
+    ours = [key for key in given if key in GIVEN and key not in ("transform", "bounds")]
+    settings = {key: value for key, value in given.items() if key not in ours}
     known = schema.parameters(Experiment, skip=DESCRIBED)
-    if strangers := [name for name in settings if name not in known]:
+    if strangers := [key for key in settings if key not in known]:
         raise _unknown_argument(strangers[0], known, owner)
+    return described(methods, {"name": name, "rounds": 20, **settings}, **{key: given[key] for key in ours})
 
 
 def _unknown_argument(name: str, known: Iterable[str], owner: str) -> ConfigError:

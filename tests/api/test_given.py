@@ -221,13 +221,6 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
 
 
-def test_a_network_for_volumes_trains_and_predicts() -> None:
-    x, y = np.random.default_rng(0).normal(size=(40, 1, 3, 4, 5)).astype("float32"), np.arange(40) % 2
-    network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Flatten(), nn.Linear(12, 2))
-    history = us.simulate(us.FedAvg(FAST), data=(x, y), model=network, split=us.IID(num_clients=2), **FEW)
-    assert len(us.predict(history.model("fedavg"), x[:7])) == 7
-
-
 @pytest.fixture
 def pictures(tmp_path: Path) -> str:
     """Grey pictures of two classes at three sites, as a name of data."""

@@ -41,7 +41,7 @@ def test_nor_in_a_finished_run_that_is_resumed(unskew: Unskew, run: Path) -> Non
     (run / "summary.json").write_text(json.dumps(summary), "utf-8")
     for path in run.glob("*.json*"):  # and, in place of a method's name, in all that is said of it
         path.write_text(path.read_text("utf-8").replace('"fedprox"', f'"fed[/]{json.dumps(ORDER)[1:-1]}"'), "utf-8")
-    said = unskew("resume", "run")
+    said = unskew("run", "run")
     assert said.code == 0, said.err
     assert "\x1b" not in said.out + said.err
     assert "\\x1b]0;title\\x07\\x1b[31mfedavg/0: done" in said.out

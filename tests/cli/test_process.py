@@ -130,9 +130,9 @@ def test_ctrl_c_is_exit_code_130_and_the_run_goes_on_with_the_same_bits(unskew: 
     assert (said.code, said.out) == (130, "")
     assert "stopping after this round" in said.err
     assert said.err.splitlines()[-1] == (
-        "Interrupted: stopped by request after round 1 of fedavg, seed 0; continue with: unskew resume r"
+        "Interrupted: stopped by request after round 1 of fedavg, seed 0; continue with: unskew run r"
     )
-    again = unskew("resume", "r", "--json", "--no-report")
+    again = unskew("run", "r", "--json", "--no-report")
     assert json.loads(again.out)["fingerprint"] == straight["fingerprint"]
 
 

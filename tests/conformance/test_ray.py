@@ -124,7 +124,7 @@ def test_the_points_of_a_sweep_take_turns_on_a_cluster(
     for runtime in (by_ray, '{executor="sequential"}'):
         file, out = tmp_path / "sweep.toml", tmp_path / f"sweep{len(prints)}"
         file.write_text(to_toml(tiny("seeds=[4]")) + '\n[sweep.grid]\n"split.alpha" = [0.5, 1.0]\n')
-        command = ["sweep", str(file), "--out", str(out), "--jobs", "2", "--json", "--set", f"runtime={runtime}"]
+        command = ["run", str(file), "--out", str(out), "--jobs", "2", "--json", "--set", f"runtime={runtime}"]
         done = subprocess.run([sys.executable, "-m", "unskew", *command], capture_output=True, timeout=240)
         assert done.returncode == 0, done.stderr.decode()
         prints.append(json.loads(done.stdout)["fingerprint"])

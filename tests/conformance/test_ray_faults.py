@@ -158,7 +158,7 @@ def test_a_killed_driver_is_resumed_on_the_same_cluster(
         killed = subprocess.run(command, stdout=log, stderr=log, timeout=180).returncode
     assert killed == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
     assert not (folder / "summary.json").exists()
-    resumed = unskew("resume", folder, "--quiet")
+    resumed = unskew("run", folder, "--quiet")
     assert resumed.wait(timeout=180) == 0
     assert json.loads((folder / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]
 

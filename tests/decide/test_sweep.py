@@ -262,7 +262,7 @@ def test_a_sweep_that_is_killed_or_stopped_goes_on_to_the_results_of_one_that_wa
     env = {**os.environ, "PYTHONPATH": str(Path(unskew.__file__).parents[1])}
 
     def command(out: str, jobs: int) -> list[str]:
-        return [sys.executable, "-m", "unskew", "sweep", str(file), "--out", out, "--jobs", str(jobs), "--json"]
+        return [sys.executable, "-m", "unskew", "run", str(file), "--out", out, "--jobs", str(jobs), "--json"]
 
     def fingerprint(done: "subprocess.CompletedProcess[str]") -> str:
         assert done.returncode == 0, done.stderr

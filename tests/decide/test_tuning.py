@@ -283,12 +283,6 @@ def test_a_search_goes_on_where_its_trials_are_trained_elsewhere(tmp_path: Path)
     assert seconds() == seconds(executor="workers", workers=2)
 
 
-def test_file_and_page_say_that_the_spread_is_without_that_of_the_division(own_rules: Any) -> None:
-    said = "Every seed has the test rows of clients.json"
-    assert (own_rules[0] / "tuned.toml").read_text().startswith(f"# {said}")
-    assert said in (own_rules[0] / "tuning.html").read_text()
-
-
 def test_a_division_that_is_drawn_is_named_and_one_that_data_fix_is_not(tmp_path: Path) -> None:
     sites = tune(tmp_path, trials=1, rounds=1, final_seeds=1).sites
     drawn = dataclasses.replace(sites, experiment=dataclasses.replace(sites.experiment, split=us.IID(num_clients=3)))
@@ -415,27 +409,6 @@ def test_the_page_bears_a_first_trial_that_no_range_holds(tmp_path: Path) -> Non
     assert "as it was" in (tmp_path / "tuning.html").read_text()
 
 
-def test_the_first_sentence_names_every_method_once_and_none_that_is_not_there(tmp_path: Path) -> None:
-    tuning = tune(tmp_path, rounds=1)
-    assert str(tuning) == tuning.lead
-    assert repr(tuning).startswith("<Tuning of ")
-    assert repr(tuning).endswith(" each; print() says what it was worth>")
-    assert len(repr(tuning)) < 200
-    gains = {"gains": Gain(0.1, 0.05, 0.15, "seeds"), "open": Gain(0.0, -0.1, 0.1, "seeds"), "lost": None}
-
-    def said(*names: str, of: str = "lead") -> str:
-        worth = {name: TuningGain(None, None, gains[name], diverged=(1, 0)) for name in names}
-        return str(getattr(dataclasses.replace(tuning, worth=worth), of))
-
-    assert said("gains", "open", of="headline") == "Tuning helps gains."
-    assert said("open", "lost", of="headline").startswith("Undecided")
-    assert "gains better (" in said("gains")
-    assert "open cannot be told from the default" in said("open")
-    kept = dataclasses.replace(tuning, worth={"same": TuningGain(None, None, NO_GAIN, kept=True)})
-    assert "same default kept" in kept.lead
-    assert "diverged under 1 (default)" in said("lost")
-
-
 def test_settings_that_were_kept_gain_nothing_in_every_seed(tmp_path: Path) -> None:
     """Before, they had an interval over test rows, and could not be told apart from themselves."""
     tuning = tune(tmp_path, trials=1, rounds=1)
@@ -506,13 +479,6 @@ def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:
     ).searches
     assert {type(t.values["clusters"]) for t in s.trials} == {int}
     assert {t.values["clusters"] for t in s.trials} <= set(range(2, 9))
-
-
-def test_hyperband_ends_trials_early_too(tmp_path: Path) -> None:
-    tuning = tune(tmp_path, trials=14, rounds=5, pruner="hyperband", final_seeds=1)
-    states = [t.state for s in tuning.searches for t in s.trials]
-    assert "pruned" in states
-    assert all(t.rounds == 5 for s in tuning.searches for t in s.trials if t.complete)
 
 
 def of_trials(tuning: Any) -> list[Any]:

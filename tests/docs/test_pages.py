@@ -113,7 +113,7 @@ def accepted(line: str) -> None:
         name, inner, args = context.command.resolve_command(context, [*context._protected_args, *context.args])
         context = inner.make_context(name, args, parent=context)
     if settings := context.params.get("settings"):  # tried on the built-in experiment, whichever they are shown with
-        read: Any = sweep.expand if context.info_name == "sweep" else config.load
+        read: Any = sweep.expand if any(s.startswith("sweep") for s in settings) else config.load
         read(DIGITS, settings)
 
 

@@ -127,7 +127,7 @@ def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
 ) -> None:
     """`after = ROUNDS` falls between two cells: the next one must not be begun twice."""
     callback = Presses(after)
-    with pytest.raises(Interrupted, match="continue with: unskew resume"):
+    with pytest.raises(Interrupted, match="continue with: unskew run"):
         loop.start(several, tmp_path / "run", callback)
     stopping = [n for n in callback.notes if "own models" not in n]  # a warning of untrained models
     assert stopping == ["stopping after this round; press Ctrl-C again to stop at once"]
@@ -150,7 +150,7 @@ def test_a_request_to_terminate_is_a_polite_stop(
 def test_a_second_ctrl_c_ends_at_once_and_can_be_resumed(
     several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(Interrupted, match="stopped in the middle of a round; continue with: unskew resume"):
+    with pytest.raises(Interrupted, match="stopped in the middle of a round; continue with: unskew run"):
         loop.start(several, tmp_path / "run", Presses(5, times=2))
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
@@ -606,7 +606,7 @@ def test_memory_that_runs_out_when_a_cell_ends_costs_nothing(
         return genuine(*args)
 
     monkeypatch.setattr(owner, name, once)
-    with pytest.raises(MemoryShortage, match=r"unskew resume .* goes on"):
+    with pytest.raises(MemoryShortage, match=r"unskew run .* goes on"):
         loop.start(experiment, tmp_path / "run")
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
@@ -648,6 +648,30 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Exp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("limit", [60_000, 90_000])
+def test_a_record_that_finds_no_room_can_be_continued(
+    limit: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
+) -> None:
+    """The partition needs 10 kB, SCAFFOLD's memory 20 kB, the empty record 40 kB."""
+    with full(limit):
+        message = refused(lambda: loop.start(several, tmp_path / "run"))
+    assert f"cannot write {tmp_path / 'run'}/" in message
+    assert message.endswith(f"continue with: unskew run {tmp_path / 'run'}")
+    assert "run.sqlite" in message or "checkpoint" in message
+    assert not leftovers(tmp_path / "run")
+    assert contents(loop.resume(tmp_path / "run").folder) == straight
+
+
+def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """300 x 64 + 300 + 3,010 float32 = 90 kB of state; the record stays below 80 kB."""
+    experiment = tiny("rounds=2", "task.model_options.hidden=[300]", "runtime.checkpoint_every=1")
+    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    with full(80_000):
+        message = refused(lambda: loop.start(experiment, tmp_path / "run"))
+    assert message.startswith(f"cannot write {tmp_path / 'run' / 'checkpoint' / '1'}: File too large; ")
+    assert contents(loop.resume(tmp_path / "run").folder) == whole
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -677,7 +701,7 @@ def test_a_disk_that_fills_at_any_file_is_survived(
         message = refused(lambda: loop.start(experiment, tmp_path / "run"))
     assert seen == [1]
     assert "No space left on device" in message
-    assert message.endswith(f"continue with: unskew resume {tmp_path / 'run'}")
+    assert message.endswith(f"continue with: unskew run {tmp_path / 'run'}")
     assert not leftovers(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
     assert contents(loop.resume(tmp_path / "run").folder) == whole

@@ -83,7 +83,7 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     experiment: Experiment, results: dict[str, Any], pools: list[Pool], tmp_path: Path, after: int
 ) -> None:
     """`after = ROUNDS` is between two cells: the worker is missed in the first round of the next."""
-    said = rf"worker 1 \(process \d+\) is gone .* it was ended by SIGKILL; continue with: unskew resume {tmp_path}/run$"
+    said = rf"worker 1 \(process \d+\) is gone .* it was ended by SIGKILL; continue with: unskew run {tmp_path}/run$"
     with pytest.raises(WorkerError, match=said):
         loop.start(experiment, tmp_path / "run", Kills(pools, after))
     assert pools[0].workers == []
@@ -111,7 +111,7 @@ class Terminates(NoCallback):
 def test_a_request_to_terminate_that_reaches_the_workers_too_is_a_polite_stop(
     experiment: Experiment, results: dict[str, Any], pools: list[Pool], tmp_path: Path
 ) -> None:
-    with pytest.raises(Interrupted, match=r"stopped by request after round 1 of .*; continue with: unskew resume"):
+    with pytest.raises(Interrupted, match=r"stopped by request after round 1 of .*; continue with: unskew run"):
         loop.start(experiment, tmp_path / "run", Terminates(pools))
     assert untimed(loop.resume(tmp_path / "run")) == results
 
@@ -126,5 +126,5 @@ def test_a_run_whose_workers_cannot_be_begun_says_how_to_go_on(
         patched.setattr(os, "fork", refuse)
         with pytest.raises(WorkerError) as caught:
             loop.start(experiment, tmp_path / "run")
-    assert str(caught.value).endswith(f"'sequential'; continue with: unskew resume {tmp_path}/run")
+    assert str(caught.value).endswith(f"'sequential'; continue with: unskew run {tmp_path}/run")
     assert untimed(loop.resume(tmp_path / "run")) == results

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from unskew import models
+from unskew.decide.forecast.measure import threads as threads
 from unskew.errors import ConfigError, WorkerError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -123,17 +124,6 @@ class Rounds:
 
 
 # ---------------------------------------------------------------- time and memory
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let PyTorch use this many threads; use 1 if workers are forked, before anything has run in parallel."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def take_turns(
     contenders: Mapping[str, Callable[[], float]], repeats: int, shuffled: bool = False
 ) -> dict[str, list[float]]:

@@ -31,7 +31,7 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     # A shell leaves ~ as it is in --out=~/runs.
     sys.argv[1:] = [re.sub("^((?:--[a-z-]+=)?)~(?=/)", lambda m: m[1] + str(Path.home()), w) for w in sys.argv[1:]]
-    called = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))
+    called, _ = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""), (None, ""))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "+-", not a traceback
             stream.reconfigure(errors=PLAIN)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell
+from unskew.errors import shown
 
 
 def advise(
@@ -60,10 +60,7 @@ def advise(
     if as_json:
         print(json.dumps(advice.to_json()))
     else:
-        console = Console()
         for question, answer in advice.sentences():
-            console.print(f"[bold]{question}[/]", highlight=False)
-            console.print(answer, markup=False, highlight=False)
-    remarks = Console(stderr=True)
-    remarks.print(f"page: {page}", markup=False, highlight=False, soft_wrap=True)
-    remarks.print(f"recommended: unskew run {folder / EXPERIMENT}", markup=False, highlight=False, soft_wrap=True)
+            print(shown(f"{question} {answer}"))
+    tell(f"page: {page}")
+    tell(f"recommended: unskew run {folder / EXPERIMENT}")

@@ -24,9 +24,8 @@ from unskew.cli.plan import plan
 from unskew.cli.predict import predict
 from unskew.cli.prior import prior
 from unskew.cli.reproduce import reproduce
-from unskew.cli.run import resume, run
+from unskew.cli.run import run
 from unskew.cli.show import show
-from unskew.cli.sweep import sweep
 from unskew.cli.tune import tune
 from unskew.version import __version__
 
@@ -68,40 +67,22 @@ def top(
     """Federated learning on heterogeneous (non-IID) client data."""
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run,
-    "resume": resume,
-    "show": show,
-    "predict": predict,
-    "list": list_,
-    "data": data,
-    "advise": advise,
-    "tune": tune,
-    "plan": plan,
-    "sweep": sweep,
-    "leave-one-out": leave_one_out,
-    "audit": audit,
-    "reproduce": reproduce,
-    "doctor": doctor,
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "run": (run, "Run an experiment, go on with one that was stopped, or sweep a grid."),
+    "show": (show, "Show what runs found: table, page, costs, a trained model."),
+    "predict": (predict, "Use a trained model on new rows, images or texts."),
+    "list": (list_, "Name what there is: methods, data, models, splits, metrics."),
+    "data": (data, "Look at data: sites, how they differ, gaps, what may be wrong."),
+    "advise": (advise, "Should these sites train together, and how?"),
+    "tune": (tune, "Find each method's settings, at equal budgets."),
+    "plan": (plan, "Predict bytes, time and memory of an experiment."),
+    "leave-one-out": (leave_one_out, "What is each site's taking part worth?"),
+    "audit": (audit, "Attack a method's differential privacy."),
+    "reproduce": (reproduce, "Run a published experiment beside its numbers."),
+    "doctor": (doctor, "Check this installation and machine."),
 }
-IN_SHORT = {
-    "run": "Run an experiment: methods on the same clients, seed by seed.",
-    "resume": "Go on with a run that was stopped, or add seeds.",
-    "show": "Show what runs found: table, page, costs, a trained model.",
-    "predict": "Use a trained model on new rows, images or texts.",
-    "list": "Name what there is: methods, data, models, splits, metrics.",
-    "data": "Look at data: sites, how they differ, gaps, what may be wrong.",
-    "advise": "Should these sites train together, and how?",
-    "tune": "Find each method's settings, at equal budgets.",
-    "plan": "Predict bytes, time and memory of an experiment.",
-    "sweep": "Run a grid of settings, and compare its points.",
-    "leave-one-out": "What is each site's taking part worth?",
-    "audit": "Attack a method's differential privacy.",
-    "reproduce": "Run a published experiment beside its numbers.",
-    "doctor": "Check this installation and machine.",
-}
-for name, command in COMMANDS.items():
-    app.command(name=name, short_help=IN_SHORT[name])(command)
+for name, (command, short) in COMMANDS.items():
+    app.command(name=name, short_help=short)(command)
 app.add_typer(deploy, name="deploy", short_help="Run an experiment over a real network.")
 app.command(name="bench", help=HELP, short_help="Measure unskew itself.")(bench)
 app.add_typer(prior, name="prior", short_help="The built-in diffusion model: its card, and training it.")

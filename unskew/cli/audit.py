@@ -2,23 +2,19 @@
 
 import json
 import sys
+from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located
-from unskew.cli.text import escape
+from unskew.cli.tables import print_table
 from unskew.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unskew.experiment.config import Experiment
-    from unskew.run.audit import Audit
 
 
 def audit(
@@ -68,13 +64,23 @@ def audit(
     if out is not None:
         out.write_text(document(audits), encoding="utf-8")
     if as_json:
-        from dataclasses import asdict
-        from math import isfinite
-
         rows = [asdict(a) | {"claimed": a.claimed if isfinite(a.claimed) else None, "holds": a.holds} for a in audits]
         print(json.dumps({"rows": rows}))
     else:
-        Console().print(_table(audits))
+        cells = []
+        for a in audits:
+            claimed = f"{a.claimed:.3g}" if isfinite(a.claimed) else "none"
+            verdict = "not refuted" if a.holds else f"false: {a.fault or 'epsilon'}"
+            numbers = (f"{a.clip:.3g}", f"{a.noise:.3g}", f"{a.lower:.3g}", claimed)
+            cells.append((a.method, *numbers, verdict if isfinite(a.claimed) else "none"))
+        print_table(
+            "Noise as measured, beside the claim",
+            ["method", "clip", "noise", "epsilon at least", "claimed", "claim is"],
+            cells,
+            f"With {100 * audits[0].confidence:g} % confidence; clip and noise in clipping norms.  Epsilon is for one "
+            "client's data replaced by any others.",
+            words=[-1],
+        )
     if not all(a.holds for a in audits):
         raise typer.Exit(1)
 
@@ -88,24 +94,3 @@ def _read(path: Path, name: str, settings: list[str], allow_code: bool) -> "Expe
     if allow_code:
         find_own_code()
     return config.load(path / "config.toml", settings, allow_code=allow_code)
-
-
-def _table(audits: "Sequence[Audit]") -> Table:
-    from math import isfinite
-
-    table = Table(
-        title="Noise as measured, beside the claim",
-        caption=f"with {100 * audits[0].confidence:g} % confidence; clip and noise in clipping norms.  Epsilon is for "
-        "one client's data replaced by any others",
-        box=SIMPLE,
-        padding=(0, 1),
-    )
-    table.add_column("method", overflow="fold")
-    for heading in ("clip", "noise", "epsilon at least", "claimed"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("claim is")
-    for a in audits:
-        claimed = f"{a.claimed:.3g}" if isfinite(a.claimed) else "none"
-        verdict = "none" if not isfinite(a.claimed) else "not refuted" if a.holds else f"false: {a.fault or 'epsilon'}"
-        table.add_row(escape(a.method), f"{a.clip:.3g}", f"{a.noise:.3g}", f"{a.lower:.3g}", claimed, verdict)
-    return table

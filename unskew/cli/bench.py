@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from unskew.cli.options import tell
+from unskew.cli.tables import print_table
 from unskew.errors import ConfigError, did_you_mean
 
 BENCHES = {
@@ -91,20 +89,12 @@ def bench(
     if as_json:
         print(document)
     else:
-        _print(rows, title)
+        head = [c for c in COLUMNS if any(c in r for r in rows)]
+        cells = [[f"{r[c]:,.4g}" if isinstance(r.get(c), float) else str(r.get(c, "")) for c in head] for r in rows]
+        print_table(title, head, cells, words=[k for k, c in enumerate(head) if c not in NUMBERS])
     if out is not None:  # last: what was measured is shown even if it cannot be written
         from unskew.files import write_atomically
         from unskew.run.folder import explained
 
         with explained(out, None):
             write_atomically(out, document + "\n")
-
-
-def _print(rows: list[dict[str, Any]], title: str) -> None:
-    columns = [c for c in COLUMNS if any(c in r for r in rows)]
-    table = Table(title=title, box=SIMPLE, padding=(0, 1))
-    for c in columns:
-        table.add_column(c, justify="right" if c in NUMBERS else "left")
-    for r in rows:
-        table.add_row(*(f"{r[c]:,.4g}" if isinstance(r.get(c), float) else str(r.get(c, "")) for c in columns))
-    Console().print(table)

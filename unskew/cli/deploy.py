@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from click import Context, UsageError
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 from typer.core import TyperGroup
 
 from unskew.cli.options import (
@@ -23,6 +20,7 @@ from unskew.cli.options import (
     DataDir,
     Decimal,
     Encoding,
+    Force,
     Quiet,
     Report,
     Separator,
@@ -33,11 +31,11 @@ from unskew.cli.options import (
     find_own_code,
     load_own,
     located,
+    only,
     silent,
     tell,
 )
-from unskew.cli.tables import print_results, results_json
-from unskew.cli.text import escape
+from unskew.cli.tables import print_results, print_table, results_json
 from unskew.errors import ConfigError, DataError, DeployError, did_you_mean
 from unskew.words import counted
 
@@ -77,10 +75,6 @@ deploy = typer.Typer(
     """,
 )
 
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Go on although versions or machine changed since the start; results may differ."),
-]
 Check = Annotated[bool, typer.Option("--check", help="Report problems that would prevent a start, and start nothing.")]
 
 
@@ -175,16 +169,9 @@ def _show(run: Path, checks: "list[Parity]") -> None:
     from unskew.report import read
 
     print_results(read(run))
-    console = Console()
-    if not checks:
-        return
-    table = Table(title="deployed beside simulated", box=SIMPLE, padding=(0, 1))
-    table.add_column("method", overflow="fold")
-    table.add_column("largest difference", justify="right")
-    table.add_column("bytes")
-    for p in checks:
-        table.add_row(escape(p.method), f"{p.max_abs_diff:g}", "equal" if p.bytes_equal else "differ")
-    console.print(table)
+    if checks:
+        rows = [(p.method, f"{p.max_abs_diff:g}", "equal" if p.bytes_equal else "differ") for p in checks]
+        print_table("deployed beside simulated", ["method", "largest difference", "bytes"], rows, words=[2])
 
 
 @deploy.command()
@@ -238,13 +225,9 @@ def pack(
     from unskew.experiment.config import own_modules
 
     if renew is not None:
-        for parameter in context.command.params:
-            name = parameter.name or ""
-            source = context.get_parameter_source(name)
-            if name not in ("renew", "names") and source is not None and source.name != "DEFAULT":
-                raise typer.BadParameter(
-                    f"--renew signs for what was signed before, and --name; leave {parameter.opts[0]} out"
-                )
+        only(context, ("renew", "names"), "--renew signs for what was signed before, and --name")
+        if experiment is not None:
+            raise typer.BadParameter("--renew signs for what was signed before, and --name; leave EXPERIMENT out")
         server = folders.renew(renew, names or [])
         print(f"signed: copy {server / 'server.crt'} and {server / 'server.key'} to the server and start it again")
         return

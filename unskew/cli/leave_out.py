@@ -1,21 +1,17 @@
 """`unskew leave-one-out`: what each site's taking part is worth to the others, and to itself."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, silent, tell
-from unskew.cli.text import escape
+from unskew.cli.tables import print_table
 
 if TYPE_CHECKING:
     from unskew.decide.sweep import Point
-    from unskew.report.contributions import Contribution
     from unskew.tasks.measure import Measure
 
 
@@ -71,7 +67,19 @@ def leave_one_out(
         head = {"run": chosen.name, "with_all": str(results[0].folder), "note": note}
         print(json.dumps({**head, "rows": [c.to_json() for c in of]}))
         return
-    Console().print(_table(chosen.name, of, whole.headline, note))
+    m = whole.headline
+    rows = [
+        (c.client, c.method, *(_cell(c.to_json()[name], m) for name in ("to_others", "to_itself", "unadapted")))
+        for c in of
+    ]
+    print_table(
+        f"{chosen.name}: what a site's taking part is worth, {m.label}{', ' * bool(m.points)}{m.points}",
+        ["site", "method", "to the others", "to itself", "to itself, as served"],
+        rows,
+        f"Means over seeds with 95 % intervals{m.turned}.  To the others: their results with it minus without it.  To "
+        f"itself: its result minus what it gets as a newcomer, adapted on its own data, or as served.  {note}",
+        words=[1],
+    )
 
 
 def _cost(left_out: "Mapping[str | None, Point]") -> str:
@@ -85,28 +93,6 @@ def _cost(left_out: "Mapping[str | None, Point]") -> str:
         return f"{runs}; the time is not predicted"
     each = duration(max(forecast.seconds, 1.0))
     return f"{runs}; about {each} each, {duration(max(forecast.seconds, 1.0) * len(left_out))} in all"
-
-
-def _table(name: str, of: "Sequence[Contribution]", measure: "Measure", note: str) -> Table:
-    unit = f", {measure.points}" if measure.points else ""
-    turned = "" if measure.higher else "; above zero is better"
-    table = Table(
-        title=escape(f"{name}: what a site's taking part is worth, {measure.label}{unit}"),
-        caption=f"means over seeds with 95 % intervals{turned}; to the others: their results with it minus without it; "
-        "to itself: its result minus what it gets as a newcomer, adapted on its own data, or as served; "
-        f"{escape(note)}",
-        box=SIMPLE,
-        padding=(0, 1),
-    )
-    table.add_column("site", overflow="fold", min_width=4)
-    table.add_column("method", overflow="fold", min_width=6)
-    for heading in ("to the others", "to itself", "to itself, as served"):
-        table.add_column(heading, justify="right")
-    for c in of:
-        of_client = c.to_json()
-        cells = (_cell(of_client[name], measure) for name in ("to_others", "to_itself", "unadapted"))
-        table.add_row(escape(c.client), escape(c.method), *cells)
-    return table
 
 
 def _cell(of: Mapping[str, Any], measure: "Measure") -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,6 +22,10 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of named data sets; else $UNSKEW_DATA.", exists=True, file_okay=False, resolve_path=True),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Go on although versions or machine changed since the start; results may differ."),
+]
 Report = Annotated[bool, typer.Option(help="Write report.html when the run is done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AllowCode = Annotated[
@@ -35,6 +40,19 @@ Gaps = Annotated[
     list[str] | None, typer.Option(help="A further word of a CSV file that means no value; may be repeated.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout, and nothing else there.")]
+
+
+def only(context: typer.Context, known: Collection[str], why: str) -> None:
+    """Refuse options that would be ignored: those that were given and are not among `known`.
+
+    Raises:
+        BadParameter: Naming the first.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        given = source is not None and source.name != "DEFAULT"
+        if given and parameter.param_type_name == "option" and parameter.name not in known:
+            raise typer.BadParameter(f"{why}; leave {parameter.opts[0]} out")
 
 
 def tell(text: str) -> None:

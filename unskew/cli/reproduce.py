@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from unskew.cli.options import AsJson, DataDir, Quiet
+from unskew.cli.options import AsJson, DataDir, Quiet, only
 from unskew.errors import ConfigError, did_you_mean
 
 
 def reproduce(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument()] = None,
     scale: Annotated[str, typer.Option(help="small fits two cores; paper is the published size.")] = "small",
     data_dir: DataDir = None,
@@ -63,12 +64,13 @@ def reproduce(
     """
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
-    if name is not None and (status or cores != 1 or nice != 10 or jobs):
-        raise ConfigError("--status, --cores, --jobs and --nice go with --campaign; a reproduction is run as it is")
-    changes = _runtime(settings or [], campaign)
     if campaign is not None:
+        only(context, ("out", "data_dir", "campaign", "cores", "jobs", "nice", "status", "keep", "quiet", "as_json"),
+             "a campaign says what is run")  # fmt: skip
         _campaign(campaign, out, data_dir, cores, jobs, nice, status, keep, quiet, as_json)
         return
+    only(context, ("scale", "data_dir", "out", "settings", "keep", "quiet", "as_json"), "it goes with --campaign")
+    changes = _runtime(settings or [])
     from unskew import papers
     from unskew.run.progress import watching
 
@@ -85,17 +87,15 @@ def reproduce(
         print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
 
 
-def _runtime(settings: list[str], campaign: str | None) -> dict[str, Any]:
+def _runtime(settings: list[str]) -> dict[str, Any]:
     """The changes that settings ask for, of the runtime alone: all others are the reproduction's own.
 
     Raises:
-        ConfigError: If another is among them, or there is a campaign.
+        ConfigError: If another is among them.
     """
     from unskew.experiment import config
 
     for text in settings:
-        if campaign is not None:
-            raise ConfigError(f"--set is for a single reproduction, got {text!r} with --campaign; use --cores there")
         if not text.startswith("runtime."):
             raise ConfigError(f"--set changes how a reproduction is run, as in runtime.executor=ray, got {text!r}")
     return config.override({}, [f"experiment.{text}" for text in settings])

@@ -1,4 +1,4 @@
-"""`unskew run` and `unskew resume`."""
+"""`unskew run`: an experiment, what is left of one that was stopped, or the points of a sweep."""
 
 import shlex
 import sys
@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unskew.cli import sweep
 from unskew.cli.options import (
     AllowCode,
     AsJson,
     DataDir,
+    Force,
     Quiet,
     Report,
     Settings,
     as_file,
+    find_experiment,
     find_own_code,
     load_own,
     located,
+    only,
 )
 from unskew.cli.tables import print_more_seeds, print_results, results_json
 from unskew.decide.planning import Planning
@@ -29,101 +33,84 @@ from unskew.errors import ConfigError, shown
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
 
+AN_EXPERIMENT = ("settings", "seeds", "out", "data_dir", "report", "quiet", "as_json")
+A_SWEEP = ("settings", "out", "data_dir", "jobs", "shard", "ray", "quiet", "as_json")
+A_FOLDER = ("settings", "out", "until", "most", "force", "allow_code", "report", "quiet", "as_json")
+
 
 def run(
+    context: typer.Context,
     experiment: Annotated[str, typer.Argument()] = "digits",
     settings: Settings = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Run this seed; repeat for several.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-DATE-TIME.")] = None,
     data_dir: DataDir = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
-    with_bounds: Annotated[bool, typer.Option("--with-bounds", help="Add local only, FedAvg and pooled data.")] = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option("--track", metavar="NAME", help="Also log to tensorboard, mlflow or wandb."),
+    until: Annotated[
+        float | None,
+        typer.Option(help="Add seeds to a run until each comparison with FedAvg is decided or narrower than this."),
     ] = None,
+    most: Annotated[int, typer.Option(min=2, help="With --until: the most seeds, those of the run counted.")] = 30,
+    jobs: Annotated[int | None, typer.Option(help="Points of a sweep at once; default one per core.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Run every N-th point of a sweep only, from the I-th.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Ray cluster that runs a sweep: auto, local or HOST:PORT.")] = None,
+    force: Force = False,
+    allow_code: AllowCode = False,
     report: Report = True,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment: every method on the same split, cohorts and initial model, for every seed.
+    r"""Run an experiment: every method on the same split, cohorts and initial model, for every seed.
 
-    A method that diverges is left out of the results under that seed, and the
-    exit code is 1; the others are run all the same.
+    EXPERIMENT is a TOML file, a name from [bold]unskew list experiments[/], or the folder
+    of a run.  Without it this compares several methods on real handwritten
+    digits, in about a minute.  The run's folder holds settings, split, every
+    metric and transfer, checkpoints, and [bold]report.html[/].  A method that
+    diverges is left out of the results, and the exit code is 1.
 
-    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
-    Without it this compares several methods on real handwritten digits, in
-    about a minute.  The run's folder holds the resolved configuration, the
-    split, every metric and transfer, checkpoints, and [bold]report.html[/].
+    Of a [bold]folder[/] the run goes on where it was stopped, with the same bits; with
+    [bold]--set[/] the rest runs with other workers, and with [bold]--until[/] it gets more seeds
+    in a folder of its own.  Code of your own needs [bold]--allow-code[/].
+
+    A file with a [bold]\[sweep][/] table is run at all its points, one process per core, and
+    they are compared; the same command goes on, and retries what failed.
 
     [dim]unskew run[/]
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
-    [dim]unskew run digits --set rounds=5 --json > results.json[/]
+    [dim]unskew run runs/digits-20260101-120000[/]
+    [dim]unskew run runs/digits-20260101-120000 --until 0.5 --out runs/more[/]
+    [dim]unskew run digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}' --jobs 4[/]
     """
-    from unskew.run import loop
-    from unskew.run.progress import watching
-
-    chosen = load_own(experiment, [*located(settings, data_dir), *(["bounds=true"] if with_bounds else [])])
-    if seeds:
-        chosen = replace(chosen, seeds=tuple(seeds), until=None)
-    if device is not None:
-        chosen = replace(chosen, runtime=replace(chosen.runtime, device=device))
-    if track:
-        chosen = replace(chosen, track=tuple(dict.fromkeys((*chosen.track, *track))))
-    folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    with watching(quiet) as callback:
-        outcome = loop.start(chosen, folder, Planning(callback, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
-    _finish(outcome, report, as_json)
-
-
-def resume(
-    folder: Annotated[Path, typer.Argument()],
-    force: Annotated[
-        bool, typer.Option("--force", help="Resume although versions, device or executor changed; results may differ.")
-    ] = False,
-    allow_code: AllowCode = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Run the rest otherwise, e.g. runtime.workers=8."),
-    ] = None,
-    until: Annotated[
-        float | None,
-        typer.Option(help="Add seeds until every comparison with FedAvg is decided or narrower than this."),
-    ] = None,
-    most: Annotated[int, typer.Option(min=2, help="With --until: the most seeds, those of FOLDER counted.")] = 30,
-    out: Annotated[Path | None, typer.Option(help="With --until: the new run's folder; FOLDER stays as it is.")] = None,
-    report: Report = True,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Continue a run where it was stopped, by Ctrl-C, a crash or a power cut; its results are bit-identical.
-
-    FOLDER is the run's folder.  The results of a finished run are printed again.
-    A run with a method or network of your own needs [bold]--allow-code[/]: a
-    folder from elsewhere could name any code.
-
-    With [bold]--set[/] the rest runs with other workers, or another executor that
-    trains each client by itself; its bits stay the same.  Other threads,
-    devices or executors need [bold]--force[/], too.
-
-    With [bold]--until[/] a run whose seeds decide too little gets more, in a folder
-    of its own.  Its intervals then pay for looking after every seed.
-
-    [dim]unskew resume runs/digits-20260101-120000[/]
-    [dim]unskew resume runs/digits-20260101-120000 --until 0.5 --out runs/more[/]
-    """
+    from unskew.experiment import config
     from unskew.run import loop, more_seeds
     from unskew.run.progress import watching
 
-    if (until is None) != (out is None):
-        raise ConfigError("--until adds seeds in a new folder: give --until and --out together")
-    if allow_code:
-        find_own_code()
-    if until is not None and out is not None:
-        more_seeds.add(folder, out, until, most, force, allow_code=allow_code)
+    given = located(settings, data_dir)
+    if (Path(experiment) / "run.json").exists():
+        only(context, A_FOLDER, "a run goes on as it began")
+        folder = Path(experiment)
+        if (until is None) != (out is None):
+            raise ConfigError("--until adds seeds in a new folder: give --until and --out together")
+        if allow_code:
+            find_own_code()
+        if until is not None and out is not None:
+            more_seeds.add(folder, out, until, most, force, allow_code=allow_code)
+        with watching(quiet) as callback:
+            outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=given)
+        return _finish(outcome, report, as_json)
+    path = find_experiment(experiment)
+    if "sweep" in config.override(config.read(path), given):
+        only(context, A_SWEEP, "a sweep takes other options")
+        return sweep.run(path, given, out, jobs, shard, ray, quiet, as_json)
+    only(context, AN_EXPERIMENT, "this is for a run's folder, or for a file with a [sweep] table")
+    chosen = load_own(experiment, given)
+    if seeds:
+        chosen = replace(chosen, seeds=tuple(seeds), until=None)
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=settings or ())
-    _finish(outcome, report, as_json)
+        outcome = loop.start(chosen, folder, Planning(callback, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
+    return _finish(outcome, report, as_json)
 
 
 def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:

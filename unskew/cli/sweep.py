@@ -1,26 +1,15 @@
-"""`unskew sweep`: the points of a [sweep] table, one process per core, and one comparison at the end."""
+"""The points of a [sweep] table, one process per core, and one comparison at the end."""
 
 import hashlib
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unskew.cli.options import (
-    AsJson,
-    DataDir,
-    Quiet,
-    Settings,
-    as_file,
-    find_experiment,
-    find_own_code,
-    located,
-    silent,
-    tell,
-)
+from unskew.cli.options import as_file, find_own_code, silent, tell
 from unskew.cli.tables import comparability, print_results
 from unskew.errors import shown
 from unskew.words import counted
@@ -35,49 +24,30 @@ NO_CHOICE = (
 """What the page of a sweep is not for."""
 
 
-def sweep(
-    experiment: Annotated[str, typer.Argument()],
-    settings: Settings = None,
-    data_dir: DataDir = None,
-    jobs: Annotated[int | None, typer.Option(help="Points at once; default one per core.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The sweep's folder; default runs/NAME-sweep.")] = None,
-    part: Annotated[
-        str | None, typer.Option("--shard", metavar="I/N", help="Run every N-th point only, from the I-th.")
-    ] = None,
-    ray: Annotated[str | None, typer.Option(help="Ray cluster that runs them: auto, local or HOST:PORT.")] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+def run(
+    path: Path,
+    settings: list[str],
+    out: Path | None,
+    jobs: int | None,
+    part: str | None,
+    ray: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    r"""Run every point of a \[sweep] table, one process per core, and compare them.
-
-    EXPERIMENT is a TOML file with a grid, a list or both, such as
-    [dim]sweep = { grid = { "split.alpha" = \[0.1, 1.0] } }[/]
-    or a name from unskew list experiments with a table of that kind in --set.
-
-    All points are checked before the first is run.  A sweep that was stopped
-    goes on when the same command is given again.  A point that fails is named
-    at the end, with exit code 1; the others are run all the same.
-
-    With [bold]--shard[/] the jobs of an array have points of their own in one folder;
-    the table and the page are of all points that are done.  Where a method
-    diverged, it is named at the end, and the exit code is 1.
-
-    [dim]unskew sweep my.toml --jobs 4[/]
-    [dim]unskew sweep digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}'[/]
-    """
-    from unskew.decide.sweep import check, expand, run, shard
+    """Run the points of a file, print them as one table, and write the page that compares them."""
+    from unskew.decide import sweep
     from unskew.record.logs import why_diverged
     from unskew.run.folder import read_json
 
     find_own_code()
-    name, points = expand(find_experiment(experiment), located(settings, data_dir))
+    name, points = sweep.expand(path, settings)
     folder = out or Path("runs") / f"{as_file(name)}-sweep"
-    own = points if part is None else shard(points, part)
+    own = points if part is None else sweep.shard(points, part)
     say = silent if quiet else tell
-    check(points)
+    sweep.check(points)
     share = "" if part is None else f", {len(own)} of them in shard {part}"
     say(f"{name}: {counted(len(points), 'point')} in {folder}{share}")
-    results = run(points, folder, jobs, say, part, ray)
+    results = sweep.run(points, folder, jobs, say, part, ray)
     done = [r for r in results if r.status == "done"]
     summaries = {r.point: read_json(r.folder / "summary.json") for r in done}
     if as_json:

@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,17 @@ def width() -> int:
     return min(shutil.get_terminal_size((100, 24)).columns, 110)
 
 
+def print_table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", words: Sequence[int] = ()
+) -> None:
+    """Print a table as wide as the terminal: of its head `time | s` is a title with its unit, `words` are columns."""
+    from unskew.report import render
+    from unskew.report.section import TableRow, table
+
+    entries = [TableRow(name, tuple(cells)) for name, *cells in rows]
+    print(shown(render.text(table(caption, head, entries, note, words), width())))
+
+
 def print_results(record: "Record", records: "Sequence[Record]" = (), names: Sequence[str] = ()) -> None:
     """Print a run, or several as one, with these several and what they are called."""
     from unskew.report.screen import screen
@@ -58,7 +69,7 @@ def print_more_seeds(folder: Path, record: "Record") -> None:
     # Over a network the clients know the seeds, so none can be added.
     if undecided(record) and not record.deployed:
         code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
-        command = shlex.join(["unskew", "resume", str(folder), "--until", "0.5", "--out", "FOLDER", *code])
+        command = shlex.join(["unskew", "run", str(folder), "--until", "0.5", "--out", "FOLDER", *code])
         print(shown(f"More seeds: {command}"))
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell
+from unskew.errors import shown
 
 
 def tune(
@@ -53,7 +53,6 @@ def tune(
     if as_json:
         print(json.dumps(tuning.to_json()))
     else:
-        Console().print(tuning.lead, markup=False, highlight=False)
-    remarks = Console(stderr=True)
-    remarks.print(f"page: {folder / PAGE}", markup=False, highlight=False, soft_wrap=True)
-    remarks.print(f"tuned: unskew run {folder / EXPERIMENT}", markup=False, highlight=False, soft_wrap=True)
+        print(shown(tuning.lead))
+    tell(f"page: {folder / PAGE}")
+    tell(f"tuned: unskew run {folder / EXPERIMENT}")

@@ -19,12 +19,13 @@ import hashlib
 import json
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from unskew.errors import RunError
 from unskew.local.workers.pool import exception
@@ -76,40 +77,37 @@ class Failure:
         return f"{self.kind}: {self.text}"
 
 
-class CellWork(Protocol):
+class CellWork(ABC):
     """The work on cells; a worker has one of its own."""
 
+    @abstractmethod
     def train(self, asked: Mapping[str, Any]) -> Outcome:
         """Return the outcome of a cell."""
-        ...
 
-    def keep(self, homes: Collection[str]) -> None:
+    def keep(self, homes: Collection[str]) -> None:  # noqa: B027 - many keep nothing
         """Drop what is kept of other homes: no cell goes on from it."""
-        ...
 
 
-class Crew(Protocol):
+class Crew(ABC):
     """Workers, each with one cell at a time."""
 
     count: int
-    stops: bool
+    stops: bool = False
     """True if workers hear of a request to stop, save what they have, and end their cells."""
 
+    @abstractmethod
     def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
         """Give a worker that has nothing a cell."""
-        ...
 
+    @abstractmethod
     def receive(self) -> tuple[int, Outcome, list[str] | None]:
         """Wait for a worker: its number, and the outcome or a failure (kind, text, trace)."""
-        ...
 
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> None:  # noqa: B027
         """Pass on a request to stop."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End the workers."""
-        ...
 
 
 # ---------------------------------------------------------------- the queue
@@ -122,8 +120,6 @@ class Queue:
         about: What all its cells have in common, such as data and code: outcomes of something else do not count.
         known: Outcomes by the cell's key.
         failed: Why cells failed the last time.
-        others: Number of outcomes of something else.
-        fresh: True if nothing was known at the beginning.
 
     Raises:
         RunError: If the file is no queue.
@@ -133,8 +129,6 @@ class Queue:
     about: str = ""
     known: dict[str, Outcome] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    others: int = 0
-    fresh: bool = True
 
     def __post_init__(self) -> None:
         self.about = hashlib.sha256(self.about.encode()).hexdigest()
@@ -148,15 +142,12 @@ class Queue:
                 "CREATE TABLE IF NOT EXISTS cells (about TEXT, key TEXT, asked TEXT, outcome TEXT, failed TEXT, "
                 "seconds REAL, PRIMARY KEY (about, key))"
             )
-            rows = self._db.execute("SELECT about, key, outcome, failed FROM cells").fetchall()
-            for about, key, outcome, failed in rows:
-                if about != self.about:
-                    self.others += 1
-                elif failed is None:
+            rows = self._db.execute("SELECT key, outcome, failed FROM cells WHERE about = ?", (self.about,))
+            for key, outcome, failed in rows.fetchall():
+                if failed is None:
                     self.known[key] = json.loads(outcome)
                 else:
                     self.failed[key] = str(failed)
-            self.fresh = not self.known
 
     def put(self, cell: QueuedCell, outcome: Outcome, failed: str | None = None, seconds: float = 0.0) -> None:
         """Keep the outcome of a cell, or why it failed: then it is tried again another time."""
@@ -265,10 +256,6 @@ class _Play:
         except StopIteration as end:
             self.batches.pop(number, None)
             self.results[number] = end.value
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if self.kept.known and outcomes is not None and not self.kept.fresh:
-                raise self.kept.damaged(repr(error)) from error
-            raise
 
     def is_known(self, cell: QueuedCell) -> bool:
         return cell.key in self.kept.known or cell.key in self.failures

@@ -60,12 +60,11 @@ def _answer(work: CellWork, asked: Mapping[str, Any], homes: Collection[str]) ->
 
 # ---------------------------------------------------------------- this process
 @dataclass(eq=False)
-class Here:
+class Here(Crew):
     """This process: a cell is done when it is asked for, and a failure is raised as it is."""
 
     work: CellWork
     count: int = 1
-    stops: bool = False
     outcome: Outcome = None
 
     def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
@@ -77,15 +76,9 @@ class Here:
         """The outcome."""
         return 0, self.outcome, None
 
-    def ask_to_stop(self) -> None:
-        """Do nothing: what is asked of this process is heard by the work itself."""
-
-    def close(self) -> None:
-        """Do nothing: there is no process to end."""
-
 
 # ---------------------------------------------------------------- processes
-class Processes:
+class Processes(Crew):
     """Processes of this machine: forks of this one, which have the work, or `new` ones, which get it pickled.
 
     New ones hear of a request to stop; one that is lost is begun again.
@@ -209,15 +202,13 @@ class _Actor:
         return _answer(self._work, asked, homes)
 
 
-class OnRay:
+class OnRay(Crew):
     """Actors of a Ray cluster, one a core, begun anew where they are lost.
 
     Raises:
         ConfigError: If Ray is not installed.
         WorkerError: If there is no cluster at the address.
     """
-
-    stops = False
 
     def __init__(self, work: CellWork, address: str, count: int | None) -> None:
         try:
@@ -246,9 +237,6 @@ class OnRay:
         except self._ray.exceptions.RayError as error:
             reason = str(error).strip().partition("\n")[0]
             return worker, None, ["WorkerError", f"Ray gave up after {on_ray.RETRIES} retries: {reason}", ""]
-
-    def ask_to_stop(self) -> None:
-        """Do nothing: cells on a cluster are begun again."""
 
     def close(self) -> None:
         """End the actors, and Ray where it was begun here."""

@@ -32,9 +32,8 @@ def division(sites: Sites, file: str) -> str:
         return ""
     drawn = "test rows" if isinstance(sites.experiment.split, Natural) else "clients' rows and test rows"
     return (
-        f"Every seed has the {drawn} of {file}: drawn anew, test rows would be some that choices were made by. The "
-        "spread over seeds is therefore without that of the division, and is not to be compared with the spread of "
-        "the experiment as it was, which draws it anew for each seed."
+        f"Every seed has the {drawn} of {file}, since choices were made by others. The spread over seeds is "
+        "without that of the division."
     )
 
 

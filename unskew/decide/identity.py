@@ -94,67 +94,48 @@ class _Reader:
         if id(value) in self.seen:
             return self.seen[id(value)][0]
         self.seen[id(value)] = len(self.seen), value
-        return [type(value).__qualname__, *self._parts(value)]
+        return [type(value).__qualname__, *map(self.read, _parts(value))]
 
-    def _parts(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, types.FunctionType):
-            yield from self._of_function(value)
-        elif isinstance(value, type):
-            yield from self._of_class(value)
-        elif isinstance(value, types.ModuleType):
-            yield value.__name__
-            if not _of_package(value.__name__):
-                yield hashlib.sha256(Path(value.__file__ or "").read_bytes()).hexdigest()
-        elif isinstance(value, WRAPPERS):
-            yield [self.read(getattr(value, name, None)) for name in WRAPPED]
-        elif hasattr(value, "__qualname__"):  # built in, or a slot
-            yield value.__qualname__
-            yield self.read(getattr(value, "__self__", None))
-        else:
-            yield self.read(type(value))
-            yield from self._of_object(value)
 
-    def _of_function(self, function: types.FunctionType) -> Iterator[Any]:
-        yield f"{function.__module__}:{function.__qualname__}"
-        yield self.read((function.__defaults__, function.__kwdefaults__))
-        yield self.read(tuple(cell.cell_contents for cell in function.__closure__ or ()))
-        if is_installed(Path(function.__code__.co_filename)):
-            return
-        yield self._code(function.__code__)
-        for name in sorted(set(_globals(function.__code__)) & function.__globals__.keys()):
-            yield [name, self.read(function.__globals__[name])]
+def _parts(value: Any) -> Iterator[Any]:
+    """What tells a value from others of its type."""
+    if isinstance(value, types.FunctionType):
+        code, known = value.__code__, value.__globals__
+        yield f"{value.__module__}:{value.__qualname__}", value.__defaults__, value.__kwdefaults__
+        yield tuple(cell.cell_contents for cell in value.__closure__ or ())
+        if not is_installed(Path(code.co_filename)):
+            yield code, {name: known[name] for name in sorted(set(_globals(code)) & known.keys())}
+    elif isinstance(value, types.CodeType):
+        yield value.co_code, value.co_consts, value.co_names, value.co_varnames, value.co_freevars
+    elif isinstance(value, type):
+        yield f"{value.__module__}:{value.__qualname__}"
+        if not _of_package(value.__module__):
+            yield value.__bases__, {name: member for name, member in vars(value).items() if _is_own(name, member)}
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__, b"" if _of_package(value.__name__) else Path(value.__file__ or "").read_bytes()
+    elif isinstance(value, WRAPPERS):
+        yield [getattr(value, name, None) for name in WRAPPED]
+    elif hasattr(value, "__qualname__"):  # built in, or a slot
+        yield value.__qualname__, getattr(value, "__self__", None)
+    elif isinstance(value, nn.Module):
+        yield type(value), {n: t for n, t in value.state_dict().items() if isinstance(t, Tensor)}
+        for name, module in value.named_modules():
+            own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
+            yield name, type(module), own
+    elif dataclasses.is_dataclass(value):  # not what it has computed for itself
+        yield type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    elif isinstance(value, torch.Generator):
+        yield value.get_state()
+    else:
+        reduced = value.__reduce_ex__(4)
+        yield type(value), reduced if isinstance(reduced, str) else [*map(_listed, reduced)]
 
-    def _code(self, code: types.CodeType) -> list[Any]:
-        constants = [self._code(c) if isinstance(c, types.CodeType) else self.read(c) for c in code.co_consts]
-        return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
 
-    def _of_class(self, of: type) -> Iterator[Any]:
-        yield f"{of.__module__}:{of.__qualname__}"
-        if _of_package(of.__module__):
-            return
-        yield self.read(of.__bases__)
-        for name, value in vars(of).items():
-            of_dataclass = isinstance(value, types.FunctionType) and value.__code__.co_filename == "<string>"
-            if (
-                not of_dataclass
-                and name != "_abc_impl"
-                and (isinstance(value, types.FunctionType) or not name.startswith("__"))
-            ):
-                yield [name, self.read(value)]
-
-    def _of_object(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, nn.Module):
-            yield wire.tensors_hash({n: t.detach() for n, t in value.state_dict().items() if isinstance(t, Tensor)})
-            for name, module in value.named_modules():
-                own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
-                yield [name, self.read(type(module)), self.read(own)]
-        elif dataclasses.is_dataclass(value):  # not what it has computed for itself
-            yield [[f.name, self.read(getattr(value, f.name))] for f in dataclasses.fields(value)]
-        elif isinstance(value, torch.Generator):
-            yield self.read(value.get_state())
-        else:
-            reduced = value.__reduce_ex__(4)
-            yield self.read(reduced if isinstance(reduced, str) else tuple(map(_listed, reduced)))
+def _is_own(name: str, member: Any) -> bool:
+    """True for what a class's author wrote; a dataclass writes functions of its own."""
+    if isinstance(member, types.FunctionType):
+        return member.__code__.co_filename != "<string>"
+    return not name.startswith("__") and name != "_abc_impl"
 
 
 def _listed(part: Any) -> Any:

@@ -23,14 +23,13 @@ class Planning:
         self.note = callback.note
 
     def start(self, experiment: "Experiment", setup: "Setup", feds: "dict[int, FederatedData]") -> None:
-        """Plan in about a second, then begin.  Warnings come first: a live display would be torn by them."""
+        """Plan, then begin.  Warnings come first: a live display would be torn by them."""
         from unskew.decide.forecast.plan import forecast
-        from unskew.decide.forecast.values import to_json
         from unskew.files import write_atomically
         from unskew.run.folder import explained
 
         try:
-            costs = forecast(experiment, setup, feds, drive_s=0.5, time_s=0.5, patient=False)
+            costs = forecast(experiment, setup, feds)
         except Exception as error:  # a failed forecast must not stop the run
             print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
         else:
@@ -38,7 +37,7 @@ class Planning:
                 print(f"warning: {costs.too_large}", file=sys.stderr)
             path = self._folder / "plan.json"
             with explained(path, self._folder):
-                write_atomically(path, json.dumps(to_json(costs), indent=1))
+                write_atomically(path, json.dumps(costs.to_json(), indent=1))
         self._watcher.start(experiment, setup, feds)
 
     def progress(self, progress: "Progress") -> None:

@@ -3,13 +3,13 @@
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import CellWork, Outcome, QueuedCell
 from unskew.decide.planning import Planning
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -34,7 +34,7 @@ def is_complete(folder: Path) -> bool:
 
 
 @dataclass(eq=False)
-class RunWork:
+class RunWork(CellWork):
     """A worker's work: runs.
 
     Attributes:
@@ -46,9 +46,6 @@ class RunWork:
     root: Path
     callback: Callback = field(default_factory=NoCallback)
     cwd: str = field(default_factory=os.getcwd)
-
-    def keep(self, homes: Collection[str]) -> None:
-        """Do nothing: what runs go on from is in their folders."""
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
         """Complete a run; its time."""

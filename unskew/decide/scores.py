@@ -8,11 +8,12 @@ mean gain has the variance over sites in place of that over rows.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import PlainSerializer, PlainValidator
 
 from unskew.data.patients import by_patient
 from unskew.protocol import ClientId
@@ -20,6 +21,17 @@ from unskew.report.gain import Floats, Gain, chance_in_mean, mean_gain, over_row
 from unskew.report.gain import gain as gain_of
 from unskew.report.stats import CONFIDENCE
 from unskew.tasks.measure import Measure
+
+
+def _listed(array: npt.NDArray[Any]) -> list[Any]:
+    return array.tolist()  # type: ignore[no-any-return]
+
+
+Values = Annotated[Floats, PlainValidator(lambda of: np.asarray(of, np.float64)), PlainSerializer(_listed)]
+Numbers = Annotated[
+    npt.NDArray[np.int64], PlainValidator(lambda of: np.asarray(of, np.int64)), PlainSerializer(_listed)
+]
+"""Arrays that JSON holds as lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,40 +50,18 @@ class Scores:
     """
 
     values: Mapping[ClientId, float]
-    each: Mapping[ClientId, Floats]
-    by_row: Mapping[ClientId, Floats] = field(default_factory=dict)
-    patients: Mapping[ClientId, npt.NDArray[np.int64]] = field(default_factory=dict)
+    each: Mapping[ClientId, Values]
+    by_row: Mapping[ClientId, Values] = field(default_factory=dict)
+    patients: Mapping[ClientId, Numbers] = field(default_factory=dict)
     of_one_class: frozenset[ClientId] = frozenset()
     asked: Mapping[str, float] = field(default_factory=dict)
     tested: Mapping[ClientId, int] = field(default_factory=dict)
-    by_fold: Mapping[ClientId, Floats] = field(default_factory=dict)
+    by_fold: Mapping[ClientId, Values] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
         """The mean over sites."""
         return statistics.fmean(self.values.values()) if self.values else math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """The scores as JSON holds them."""
-        by_site = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {
-            name: sorted(of) if isinstance(of, frozenset) else [[k, np.asarray(v).tolist()] for k, v in of.items()]
-            for name, of in by_site
-        }
-
-    @classmethod
-    def of_json(cls, table: Mapping[str, Any]) -> "Scores":
-        """The scores that `to_json` wrote."""
-        given: dict[str, Any] = {
-            name: frozenset(of)
-            if name == "of_one_class"
-            else {k: v if isinstance(v, int | float) else np.array(v, _TYPES.get(name, np.float64)) for k, v in of}
-            for name, of in table.items()
-        }
-        return cls(**given)
-
-
-_TYPES = {"patients": np.int64}
 
 
 def together(folds: Sequence[Scores]) -> Scores:

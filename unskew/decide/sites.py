@@ -220,13 +220,11 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
             f"no site has test rows from which {setup.task.headline.label} can be measured, as rows of one class or "
             "without events; give a site others, or choose another task.headline"
         )
-    if fed.clients.train.sizes.max() < 2:
-        raise DataError("no site has two rows to train on, one of which could decide; give the sites more rows")
-    if all(len(rows) == 0 or _units(fed, rows).max() == 0 for rows in fed.clients.train):
-        raise DataError("no site has two patients to train on, one of whom could decide; give the sites more patients")
     sites = Sites(replace(experiment, val_fraction=share), setup, fed)
-    if not sites.folds:
-        raise DataError("no site has training rows of two times, the later of which could decide; give the sites more")
+    if not any(fold.clients.val.sizes.any() for fold in sites.folds):
+        raise DataError(
+            "no site has rows to train on and others to choose by, of other patients or times; give the sites more rows"
+        )
     return sites
 
 

@@ -37,9 +37,8 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.run import setup as run_setup
 from unskew.run.again import require_same
-from unskew.run.folder import explained, read_json
+from unskew.run.folder import explained
 from unskew.run.setup import Setup
-from unskew.tasks.measure import described
 
 Status = Literal["done", "failed", "open"]
 
@@ -100,10 +99,7 @@ def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point,
     raw = config.override(config.read(path), overrides)
     table = raw.pop("sweep", None)
     if not isinstance(table, dict):
-        raise ConfigError(
-            f"{path} has no [sweep] table; write one with a grid or a list, give one as in "
-            """--set 'sweep.grid={"split.alpha"=[0.1,1.0]}', or use unskew run"""
-        )
+        raise ConfigError(f"{path} has no [sweep] table; write one with a grid or a list")
     name = raw.get("name", "experiment")
     given: _Table = schema.build(_Table, table, "sweep", str(path), owner="a sweep")
     grid = itertools.product(*given.grid.values()) if given.grid else ()
@@ -241,7 +237,7 @@ def run(
 
     def ended(cell: QueuedCell, outcome: Outcome) -> None:
         point = by_key[cell.key]
-        what = f"FAILED: {outcome}" if isinstance(outcome, Failure) else f"done{_best(folder_of(point, out))}"
+        what = f"FAILED: {outcome}" if isinstance(outcome, Failure) else "done"
         say(f"[{next(counted)}/{len(own)}] {point.name}: {what}")
 
     with queue(place / "sweep.sqlite") as kept:
@@ -272,15 +268,3 @@ def run(
 def folder_of(point: Point, out: Path) -> Path:
     """A point's run folder."""
     return out / "runs" / point.name
-
-
-def _best(folder: Path) -> str:
-    """Describe the headline metric of the best method; empty if no model was evaluated."""
-    summary = read_json(folder / "summary.json")
-    measure = described(summary.get("headline"))
-    rows = (r for r in summary["rows"] if r["metric"] == measure.shared and not r.get("undefined"))
-    means = {r["method"]: r["mean"] for r in rows}
-    if not means:
-        return ""
-    best = measure.first(means)
-    return f", {best} {measure.with_unit(means[best])}"

@@ -5,17 +5,18 @@ import json
 import math
 import statistics
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from unskew.data.federated import ClientIndices, FederatedData
 from unskew.data.patients import fewest_of_a_class
 from unskew.data.ragged import Ragged
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import CellWork, Outcome, QueuedCell
+from unskew.decide.forecast.measure import threads
 from unskew.decide.scores import Scores
 from unskew.decide.sites import OutOfTime, Sites, divided_as
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
@@ -24,8 +25,6 @@ from unskew.experiment.config import NamedMethod
 from unskew.info import ClientGroups
 from unskew.ledger import Transfer
 from unskew.local.executor import Columns, EvalJob
-from unskew.pricing import radio
-from unskew.pricing.traffic import training as traffic_of
 from unskew.protocol import ClientId, report_of
 from unskew.record.logs import ADAPTED, SERVED
 from unskew.run import setup as run_setup
@@ -33,11 +32,8 @@ from unskew.run.evaluation import own_models
 from unskew.run.one_class import right
 from unskew.run.unseen import newcomers_of
 from unskew.runtime.in_process import Simulator
-from unskew.runtime.round import Effort
 from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST
-from unskew.world import wireless
-from unskew.world.wireless import Radio
 
 ASKED = 2
 """Place from which on a task's measures are those that `evaluate` asks for: headline and loss come first."""
@@ -66,8 +62,8 @@ class Training:
         enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
         at, begun: Rounds done, and begun.
         sent: Bytes sent so far.
-        transfers, work: Messages and local training, as `unskew.pricing` takes them.
-        ended: Reason why it goes no further, before its last round; empty if there is none.
+        transfers: Messages.
+        ended: True if it goes no further, before its last round.
     """
 
     method: NamedMethod
@@ -81,8 +77,7 @@ class Training:
     begun: int = 0
     sent: int = 0
     transfers: list[Transfer] = field(default_factory=list)
-    work: list[Effort] = field(default_factory=list)
-    ended: str = ""
+    ended: bool = False
 
     def __post_init__(self) -> None:
         sites = self.sites
@@ -106,11 +101,9 @@ class Training:
         """
         while self.at < min(rounds, self.rounds) and not self.ended:
             per_round = self.sent / self.at if self.at else 0.0
-            if self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6:
-                self.ended = f"{self.sent / 1e6:.2f} of {self.megabytes:g} MB were sent after round {self.at}"
-                break
-            if self.enough is not None and self.sent >= self.enough * 1e6:
-                self.ended = f"{self.sent / 1e6:.2f} >= {self.enough:g} MB were sent after round {self.at}"
+            too_much = self.megabytes is not None and self.sent + per_round > self.megabytes * 1e6
+            if too_much or (self.enough is not None and self.sent >= self.enough * 1e6):
+                self.ended = True
                 break
             self.sites.clock.require_time()
             self.begun += 1
@@ -118,7 +111,6 @@ class Training:
             self.at += 1
             if not self.pooled:  # what pooling sends is not part of a method's cost
                 self.transfers += trace.transfers
-                self.work += trace.work
                 self.sent += sum(t.bytes for t in trace.transfers)
             if any(not math.isfinite(loss) for _, loss in trace.losses):
                 raise DivergedError(f"its training loss is not finite in round {self.at}")
@@ -178,21 +170,9 @@ class Training:
     @property
     def cost(self) -> "TrainingCost":
         """Its cost so far."""
-        sites, channel = self.sites, self.sites.experiment.world.channel
-        own = isinstance(channel, Radio)
-        sent = traffic_of(self.method.label, self.seed, self.transfers, self.work)
-        priced = radio.summed(radio.price([sent], channel if isinstance(channel, Radio) else wireless.PAPER))
-        numbers = [radio.measures(cost) for cost in priced.values()]
         up = sum(t.bytes for t in self.transfers if t.direction == "up") / 1e6
-        return TrainingCost(
-            self.at,
-            self.sent / 1e6,
-            up,
-            up / max(self.at, 1) / sites.experiment.cohort(sites.fed.num_clients),
-            sum(n.get("seconds", 0.0) for n in numbers),
-            sum(n.get("joules.transmit", 0.0) for n in numbers),
-            "the experiment's own" if own else "paper",
-        )
+        cohort = self.sites.experiment.cohort(self.sites.fed.num_clients)
+        return TrainingCost(self.at, self.sent / 1e6, up / max(self.at, 1) / cohort)
 
     def newcomers(self) -> dict[int, tuple[float, float]]:
         """The headline of unseen clients as they are served and after adapting, by their place among those."""
@@ -214,21 +194,13 @@ class TrainingCost:
 
     Attributes:
         rounds: Its rounds.
-        megabytes: Sent by all, 10^6 bytes; `up` is the clients' part.
-        up: Sent by clients.
-        per_site: Of these, by a site in a round it takes part in.
-        seconds: On the air of a radio cell; `channel` says which.
-        joules: Of the senders on the air.
-        channel: "the experiment's own", or "paper", the cell of FedDif.
+        megabytes: Sent by all, 10^6 bytes.
+        per_site: Sent by a site in a round that it takes part in, 10^6 bytes.
     """
 
     rounds: int
     megabytes: float
-    up: float
     per_site: float
-    seconds: float
-    joules: float
-    channel: str
 
 
 # ---------------------------------------------------------------- cells
@@ -269,7 +241,7 @@ class Trained:
         at, begun: Rounds done, and begun.
         sent: Bytes sent.
         within: True if it sent no more than it may.
-        ended: Why it goes no further before its last round; empty if it does.
+        ended: True if it goes no further, before its last round.
         why: Why it could not be trained; empty if it could.
         scores: Its scores; None if it could not be trained.
         groups: Groups of the last round, as the method reports them.
@@ -280,32 +252,15 @@ class Trained:
     begun: int
     sent: int = 0
     within: bool = True
-    ended: str = ""
+    ended: bool = False
     why: str = ""
     scores: Scores | None = None
     groups: Groups = ()
     cost: TrainingCost | None = None
     newcomers: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """The outcome of a cell."""
-        return {
-            **vars(self),
-            "scores": None if self.scores is None else self.scores.to_json(),
-            "cost": None if self.cost is None else asdict(self.cost),
-            "newcomers": [[k, list(of)] for k, of in self.newcomers.items()],
-        }
 
-    @classmethod
-    def of_json(cls, table: Mapping[str, Any]) -> "Trained":
-        """The value that `to_json` wrote."""
-        known = {
-            "scores": table["scores"] and Scores.of_json(table["scores"]),
-            "groups": tuple(tuple(g) for g in table["groups"]),
-            "cost": table["cost"] and TrainingCost(**table["cost"]),
-            "newcomers": {k: tuple(of) for k, of in table["newcomers"]},
-        }
-        return cls(**{**table, **known})
+_TRAINED = TypeAdapter(Trained)
 
 
 def trained(
@@ -318,7 +273,7 @@ def trained(
     """
     cells = [job.cell() for job in jobs]
     outcomes = yield cells
-    results = [Trained.of_json(outcome) for outcome in outcomes if outcome is not None]
+    results = [_TRAINED.validate_python(outcome) for outcome in outcomes if outcome is not None]
     if len(results) < len(cells):
         sites.clock.cut = True
         raise OutOfTime
@@ -333,7 +288,7 @@ def as_json(method: NamedMethod) -> list[Any]:
 
 
 @dataclass(eq=False)
-class TrainingWork:
+class TrainingWork(CellWork):
     """A worker's work: trainings that it has begun, by the home of their cells.
 
     Attributes:
@@ -353,7 +308,8 @@ class TrainingWork:
         """Train up to a round and score; None if there was no time to."""
         with threads(self.threads):
             try:
-                return self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
+                outcome = self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
+                return _TRAINED.dump_python(outcome, mode="json")
             except OutOfTime:
                 return None
 
@@ -363,8 +319,8 @@ class TrainingWork:
         own = (m for m in self.sites.experiment.methods if (m.name, m.options) == (name, options))
         return next((replace(m, label=label) for m in own), None) or config.method(name, options, label)
 
-    def score(self, asked: TrainingJob) -> Outcome:
-        """The outcome of a training."""
+    def score(self, asked: TrainingJob) -> Trained:
+        """Train up to a round and score."""
         job = replace(asked, method=self.method(asked.method), without=tuple(asked.without))  # type: ignore[arg-type]
         home = job.cell().home
         began: Training | None = self.trainings.pop(home, None)
@@ -378,11 +334,11 @@ class TrainingWork:
             cost = training.cost if job.priced else None
         except Impossible as error:
             at, begun = (0, 0) if began is None else (began.at, began.begun)
-            return Trained(at, begun, why=str(error)).to_json()
+            return Trained(at, begun, why=str(error))
         if job.until < job.rounds:  # else nothing goes on from it
             self.trainings[home] = training
-        of = (training.at, training.begun, training.sent, training.within, training.ended)
-        return Trained(*of, "", scores, groups, cost, newcomers).to_json()
+        done = (training.at, training.begun, training.sent, training.within, training.ended)
+        return Trained(*done, "", scores, groups, cost, newcomers)
 
     def begin(self, job: TrainingJob) -> Training:
         """A training at its beginning."""
@@ -397,17 +353,6 @@ class TrainingWork:
             sites = replace(sites, experiment=replace(sites.experiment, clients_per_round=fewer))
             method = _renumbered(method, stay)
         return Training(method, sites, job.rounds, job.seed, fed, job.megabytes, job.enough)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Train with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:

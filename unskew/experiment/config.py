@@ -684,7 +684,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     for key in table:
         if key == "sweep":
             file = where or "FILE"
-            raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew sweep {file}")
+            raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew run {file}")
         if key not in known:
             raise schema.unknown(key, known, "", "an experiment", where, elsewhere())
     if "seed" in table:

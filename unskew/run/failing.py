@@ -32,7 +32,7 @@ def going_on(run: LiveRun, then: str = "continue with: {}") -> str:
         return "it cannot be resumed, since no file describes its methods; run it again"
     if inputs.from_python:
         return then.format(f"unskew.resume({str(run.folder)!r}{', allow_code=True' * own})")
-    return then.format(f"unskew resume{' --allow-code' * own} {run.folder}")
+    return then.format(f"unskew run{' --allow-code' * own} {run.folder}")
 
 
 @contextmanager

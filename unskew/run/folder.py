@@ -44,7 +44,7 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
         then = (
             "give the same command again, or choose another --out"
             if folder is None
-            else f"nothing before the last checkpoint is lost; mend that and continue with: unskew resume {folder}"
+            else f"nothing before the last checkpoint is lost; mend that and continue with: unskew run {folder}"
         )
         what = error.strerror if isinstance(error, OSError) else str(error)
         raise RunError(f"cannot write {path}: {what or error}; {then}") from None
@@ -62,7 +62,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         folder = folder.resolve()
     try:
         if taken(folder):
-            raise RunError(f"{folder} exists already; choose another --out, or go on with a run by unskew resume")
+            raise RunError(f"{folder} exists already; choose another --out, or go on with a run by unskew run")
         with temporary_folder(folder) as temporary:
             for part in ("checkpoint", "models"):
                 (temporary / part).mkdir()
@@ -165,7 +165,7 @@ def require_done(folder: Path) -> None:
                 f"{why_diverged(diverged[0])}; start a new run"
             )
         raise RunError(
-            f"the run in {folder} is not done: it has no summary.json; run unskew resume {folder}, "
+            f"the run in {folder} is not done: it has no summary.json; unskew run {folder} goes on, "
             f"in Python unskew.resume({str(folder)!r}), or read it so far by load_run(..., unfinished=True)"
         )
 

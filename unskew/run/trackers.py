@@ -1,6 +1,6 @@
 """Trackers: copy a run's numbers to TensorBoard, MLflow or Weights & Biases, if the experiment asks for it.
 
-    track = ["tensorboard"]            in the experiment, or `unskew run --track tensorboard`
+    track = ["tensorboard"]            in the experiment
 
 A tracker reads what the run has written, round by round: each metric that is not of a single client becomes a
 scalar with the round as its step, under a run called METHOD/SEED; beside it the configuration and, at the end, the
@@ -109,7 +109,7 @@ class _Tracked(Observer):
             except Exception as error:  # a stranger's code, which raises what it likes
                 raise RunError(
                     f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
-                    f"continue with: unskew resume {self._folder}"
+                    f"continue with: unskew run {self._folder}"
                 ) from error
 
     def ended_round(self, cell: Cell) -> None:

@@ -16,12 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from unskew import api
-from unskew.data.patients import PatientIds
-from unskew.data.preprocess import Preprocess
-from unskew.data.split import Split
 from unskew.decide.advice.answer import Advice
 from unskew.decide.advice.check import MOST_LEFT_OUT, SEEDS, check, newcomers
 from unskew.decide.advice.measure import AdviceWork, measure
@@ -34,12 +29,10 @@ from unskew.decide.pages import own_folder
 from unskew.decide.sites import Clock, Constraints, Sites, sites_of
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, TaskConfig
+from unskew.experiment.config import Experiment
 from unskew.files import user_path
-from unskew.protocol import SgdConfig
 from unskew.run.progress import duration, watching
 from unskew.run.setup import InMemoryInputs
-from unskew.tasks.kind import Loss
 
 OF_A_FOLD, OF_A_SEED = 24, 4
 """Trainings in a fold, about: nine of bounds, six of the race, others of the best and of groups; and under a seed."""
@@ -48,19 +41,7 @@ OF_A_FOLD, OF_A_SEED = 24, 4
 def advise(
     data: object = ...,
     *,
-    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
     methods: object = None,
-    target: str | Sequence[str] | None = None,
-    client: str | None = None,
-    patient: str | None = None,
-    patient_ids: PatientIds | None = None,
-    test: object = None,
-    preprocess: Preprocess | bool | None = None,
-    split: Split | None = None,
-    local: SgdConfig | None = None,
-    task: TaskConfig | str | None = None,
-    loss: str | Loss | None = None,
-    rounds: int | None = None,
     fresh_seeds: int = SEEDS,
     minutes: float = math.inf,
     max_rounds: int | None = None,
@@ -69,7 +50,7 @@ def advise(
     workers: int | None = None,
     ray: str | None = None,
     progress: bool = True,
-    **settings: Any,
+    **given: Any,
 ) -> Advice:
     """Answer whether these sites should train together, which of them, with whom and how.
 
@@ -79,8 +60,6 @@ def advise(
 
     Args:
         data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
-        model, target, client, patient, patient_ids, test, preprocess, split, local, task, loss, rounds: As in
-            `simulate`.
         methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
             training is that of all.
         fresh_seeds: Seeds under which the numbers are measured; of one there is no verdict.
@@ -93,7 +72,7 @@ def advise(
         workers: Processes that train side by side, 1 if none are given; the answer is the same with any number.
         ray: Address of a Ray cluster whose cores train, as in `tune`.
         progress: Say on stderr how far it is.
-        settings: Further settings of the experiment, such as clients_per_round or val_fraction.
+        given: Model and settings of the experiment: `model`, `target`, `rounds` and more, as in `simulate`.
 
     Raises:
         ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
@@ -102,20 +81,12 @@ def advise(
     """
     with api.torch_left_alone(), watching(not progress) as watcher:
         if isinstance(data, str | Path) and str(data).endswith(".toml"):
-            columns = (target, client, patient, patient_ids, test)
-            given = (model, methods, *columns, preprocess, split, local, task, loss, rounds)
-            if settings or any(one is not None for one in given):
+            if given or methods is not None:
                 raise ConfigError(f"{data} says everything about the experiment; leave the other settings out")
             experiment, inputs = config.load(user_path(data), allow_code=True), InMemoryInputs()
         else:
-            api.require_settings(settings, "advise")
-            chosen = {"name": "advice", "rounds": 20 if rounds is None else rounds, **settings}
-            experiment, inputs = api.described(
-                "fedavg" if methods is None else methods, chosen, data=data, model=model, target=target,
-                client=client, patient=patient, patient_ids=patient_ids, test=test,
-                preprocess=preprocess, split=split, local=local,
-                task=task, loss=loss,
-            )  # fmt: skip
+            methods = "fedavg" if methods is None else methods
+            experiment, inputs = api.asked("advise", methods, {"data": data, **given}, "advice")
         if out is not None:
             require_place(user_path(out), experiment, inputs.dataset)
         advice = advise_experiment(

@@ -1,18 +1,18 @@
 """The answer: whether to federate, for whom, with whom, how, at what cost, and how sure that is; and its experiment."""
 
 import dataclasses
-import html
 import math
 import statistics
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
-from unskew.decide.advice.measure import SiteDisagreement, inside_and_across
-from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race, at_edge
+from unskew.decide.advice.measure import SiteDisagreement
+from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.decide.follow_up import under_fresh_seeds
+from unskew.decide.pages import gains, table
 from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
@@ -20,9 +20,8 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
-from unskew.report import render
 from unskew.report.gain import Gain, ranked
-from unskew.report.section import Table, TableRow
+from unskew.report.page import Page, first_screen
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, bracket
 from unskew.run import constant
@@ -38,14 +37,14 @@ WORTH = 0.01
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
 SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
-SITES_SHOWN = 10
-"""Sites from the top, and from the bottom, in a notebook."""
+MOST_DRAWN = 40
+"""Sites up to which each has a mark in the figure."""
 READING = {"gains": "better off", "loses": "worse off", "open": "open"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Advice:
-    """An answer, and everything it stands on; `print` gives its sentences, a notebook these and a table by site.
+    """An answer, and everything it stands on; `print` gives its sentences, a notebook the page's first screen.
 
     Attributes:
         sites: The sites.
@@ -224,125 +223,76 @@ class Advice:
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Question and answer, in the order in which one asks."""
-        asked = (
-            ("Is it worth it?", self._worth()),
-            ("Which sites benefit?", self._for_whom()),
-            ("Who should train with whom?", self._with_whom()),
-            ("Which method and settings?", self._with_what()),
-            ("What does it cost?", self._cost()),
-            ("What about a new site?", self._newcomer()),
-            ("How certain is this?", self._sure()),
-            ("What would make it more certain?", self._surer()),
-        )
-        return tuple((question, answer) for question, answer in asked if answer)
+        check, race, gain, m, cost = self.check, self.race, self.gain, self.sites.measure, self.check.cost
+        drawn, aside = self.sites.drawn if m.of_rows else "sites", check.set_aside
+        local = self.method.options.get("local", {})
+        federated = race.rounds if cost is None else cost.rounds
+        settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
+        settings += [counted(local["local_epochs"], "local epoch")] if "local_epochs" in local else []
+        settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
+        known = race.chosen is not None or self.verdict != "undecided"
+        came = [
+            m.with_unit(statistics.fmean(of))
+            for of in zip(*((n.served, n.adapted) for n in self.newcomers), strict=True)
+        ]
+        tested, seeds = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site), len(check.seeds)
+        asked: tuple[tuple[str, Sequence[object]], ...] = (
+            ("Is it worth it?", (
+                self.headline,
+                aside and f"{aside.label}, chosen on validation rows, did not hold up on test rows; FedAvg stands in "
+                "for it.", *self._levels())),
+            ("Which sites benefit?", (self._for_whom(),)),
+            ("Who should train with whom?", (self._with_whom(),)),
+            ("Which method and settings?", (
+                known and f"{self.method.label} ({', '.join(settings)}).",
+                known and race.close and not aside and f"As good on validation rows: {listed(race.close)}.")),
+            ("What does it cost?", (
+                cost and f"{check.chosen} sends {cost.megabytes:,.3g} MB; a site {cost.per_site:,.3g} MB a round.",)),
+            ("What about a new site?", (
+                came and f"{counted(len(self.newcomers), 'site')} left out, one seed: as served {came[0]}, once "
+                f"adapted {came[1]}.",)),
+            ("How certain is this?", (
+                gain and f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {drawn}; no "
+                f"choice has seen these {tested:,} rows.",
+                *(f"{label} is left out: {why}." for label, why in check.lost.items()))),
+            ("What would make it more certain?", (
+                gain and gain.high is not None
+                and f"More {'seeds' if gain.over == 'seeds' else drawn}, which the interval is mostly over.",)),
+        )  # fmt: skip
+        return tuple((question, " ".join(str(p) for p in parts if p)) for question, parts in asked if any(parts))
 
-    def _worth(self) -> str:
-        results, aside = self.check.results, self.check.set_aside
-        text = self.headline
-        if aside is not None:
-            text += f" {aside.label}, chosen on validation rows, did not hold up on test rows; FedAvg stands in for it."
+    def _levels(self) -> Iterator[str]:
+        """The means of each training by the headline and by the metrics that were asked for."""
         for i, m in enumerate(self.sites.setup.task.measures):
-            if i == 0 or i >= ASKED:
-                levels = {
-                    label: statistics.fmean(s.asked.get(m.name, math.nan) if i else s.mean for s in scores)
-                    for label, scores in results.items()
-                }
-                known = [f"{label} {m.with_unit(level)}" for label, level in levels.items() if not math.isnan(level)]
-                text += f" Mean {m.label} on test rows: {', '.join(known)}." if known else ""
-        return text
+            levels = {
+                label: statistics.fmean(s.asked.get(m.name, math.nan) if i else s.mean for s in scores)
+                for label, scores in self.check.results.items()
+                if i == 0 or i >= ASKED
+            }
+            known = [f"{label} {m.with_unit(level)}" for label, level in levels.items() if not math.isnan(level)]
+            if known:
+                yield f"Mean {m.label} on test rows: {', '.join(known)}."
 
     def _for_whom(self) -> str:
         if not self.by_site or self.too_little:
             return self.too_little and f"No verdict on any site: {self.too_little}."
-        readings: dict[str, list[ClientId]] = {}
+        readings: dict[str, list[str]] = {}
         for c in ranked(self.by_site):
-            readings.setdefault(self.reading(c), []).append(c)
-        parts = [f"{words} {self._named(clients)}" for words, clients in readings.items()]
+            readings.setdefault(self.reading(c), []).append(self.sites.names[c])
+        some = {
+            w: listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} sites" for w, names in readings.items()
+        }
+        parts = [f"{words} {names}" for words, names in some.items()]
         parts += [f"not measurable {listed(self.unjudged)}"] if self.unjudged else []
         return f"With {self.check.chosen}: {'; '.join(parts)}."
 
-    def _named(self, clients: Collection[ClientId]) -> str:
-        """Sites by name, or if they are many their number."""
-        names = [self.sites.names[c] for c in clients]
-        return listed(names) if len(names) <= MOST_NAMED else f"{len(names):,} sites"
-
     def _with_whom(self) -> str:
-        names, cosines, why = self.sites.names, self.measured.cosines, self.measured.why
-        text = {
-            "alone": "With nobody." * (self.verdict == "alone"),
-            "one model": "All together, one model.",
-            "own models": "All together, each site with a model of its own.",
-            "groups": f"In groups: {'; '.join(listed([names[c] for c in g]) for g in self.groups)}.",
-        }[self.family]
-        if text and self.verdict == "undecided" and self.family != "alone":
-            text = f"If at all: {text[:1].lower()}{text[1:]}"
-        if cosines is not None:
-            inside, across = inside_and_across(cosines, self.groups or (tuple(range(len(names))),))
-            cosine = [
-                f"{what} {value:.2f}" for what, value in (("together", inside), ("apart", across)) if value is not None
-            ]
-            why = f"mean cosine of the updates of two sites {', '.join(cosine)}" if cosine else ""
-        return f"{text} {why[:1].upper()}{why[1:]}{'.' * bool(why)}".strip()
-
-    def _with_what(self) -> str:
-        method, race, cost = self.method, self.race, self.check.cost
-        if race.chosen is None and self.verdict == "undecided":
-            return ""
-        local = method.options.get("local", {})
-        rounds = race.rounds if cost is None else cost.rounds
-        settings = (
-            f"local rate {local['lr']:g}" if "lr" in local else "",
-            counted(local["local_epochs"], "local epoch") if "local_epochs" in local else "",
-            counted(self.sites.experiment.rounds if self.family == "alone" else rounds, "round"),
-        )
-        near = f" As good on validation rows: {listed(race.close)}." if race.close and not self.check.set_aside else ""
-        return f"{method.label} ({', '.join(filter(None, settings))}).{near}"
-
-    def _cost(self) -> str:
-        cost = self.check.cost
-        if cost is None:
-            return ""
-        # The paper's cell is the default, and nobody's wish.
-        on_air = f", {cost.seconds:,.3g} s on the air and {cost.joules:,.3g} J" * (cost.channel != "paper")
-        return f"{self.check.chosen} sends {cost.megabytes:,.3g} MB; a site {cost.per_site:,.3g} MB a round{on_air}."
-
-    def _newcomer(self) -> str:
-        if not self.newcomers:
-            return ""
-        m = self.sites.measure
-        served, adapted = (
-            m.with_unit(statistics.fmean(of))
-            for of in zip(*((n.served, n.adapted) for n in self.newcomers), strict=True)
-        )
-        return f"{counted(len(self.newcomers), 'site')} left out, one seed: as served {served}, once adapted {adapted}."
-
-    def _sure(self) -> str:
-        lost = [f"{label} is left out: {why}." for label, why in self.check.lost.items()]
-        if self.gain is None:
-            return " ".join(lost)
-        n, seeds = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site), len(self.check.seeds)
-        over = self.sites.drawn if self.sites.measure.of_rows else "sites"
-        sure = f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {over}"
-        return " ".join((f"{sure}; no choice has seen these {n:,} rows.", *lost))
-
-    def _surer(self) -> str:
-        """Remedies: more of what the interval is mostly over, other rates, more rounds."""
-        gain, race, chosen = self.gain, self.race, self.check.answering(self.race)
-        if gain is None or gain.high is None:
-            return ""
-        drawn = self.sites.drawn if self.sites.measure.of_rows else "sites"
-        parts = [f"more {'seeds' if gain.over == 'seeds' else drawn}, which the interval is mostly over"]
-        entries = [e for e in (chosen, race.bounds.get(ALONE)) if e is not None]
-        for e in entries:
-            if edge := at_edge(e.method, self.sites):
-                parts.append(f"other local rates: the {edge} tried did best for {e.method.label}")
-        rising = [
-            e for e in (*entries, *race.bounds.values()) if e.method.label != POOLED and e.rising(self.sites.measure)
-        ]
-        if rising and self.limits.rounds is None:
-            parts.append(f"more rounds: {rising[0].method.label} was still rising")
-        text = "; ".join(parts)
-        return f"{text[:1].upper()}{text[1:]}."
+        if self.family == "alone":
+            return "With nobody." if self.verdict == "alone" else ""
+        groups = "; ".join(listed([self.sites.names[c] for c in g]) for g in self.groups)
+        text = {"one model": "all together, one model", "own models": "all together, each site with a model of its own"}
+        how = text.get(self.family, f"in groups: {groups}")
+        return f"If at all: {how}." if self.verdict == "undecided" else f"{how[0].upper()}{how[1:]}."
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON holds it."""
@@ -374,18 +324,25 @@ class Advice:
     def __repr__(self) -> str:
         return f"<Advice: {shown(self.headline)} print() says more>"
 
-    def _repr_html_(self) -> str:
-        """The sentences and a table by site, as a notebook shows them."""
-        answers = "".join(
-            f"<dt><b>{html.escape(question)}</b></dt><dd>{html.escape(answer)}</dd>"
-            for question, answer in self.sentences()
+    @property
+    def screen(self) -> Page:
+        """The first screen of its page: the first answer, gains as two pictures, and the other answers."""
+        sites, m, order = self.sites, self.sites.measure, ranked(self.by_site)
+        by_site = [(sites.names[c], self.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
+        first, *others = self.sentences()
+        drawn = gains("Gain over local training", [*self.check.gains.items()], m)
+        return Page(
+            f"{sites.experiment.name}: should they train together?",
+            f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}, {sites.experiment.task.model}, "
+            f"{self.race.rounds} rounds; {sites.clock.rounds:,} rounds of training in {duration(self.seconds)}",
+            first[1],
+            [*drawn, *gains("Gain of each site", by_site, m)],
+            table("", ["", "answer"], others)[0] if others else None,
         )
-        order = ranked(self.by_site)
-        some = order if len(order) <= 2 * SITES_SHOWN else [*order[:SITES_SHOWN], *order[-SITES_SHOWN:]]
-        title = f"{len(some)} of {len(order)} sites, alone and with {self.check.chosen}, {self.sites.measure.axis}"
-        rows = tuple(TableRow(self.sites.names[c], self.site_row(c)) for c in some)
-        head = tuple((column, "") for column in ("site", *SITE_COLUMNS))
-        return f"<dl>{answers}</dl>{render.html(Table(title, head, rows)) if rows else ''}"
+
+    def _repr_html_(self) -> str:
+        """The first screen, as a notebook shows it."""
+        return first_screen(self.screen)
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""

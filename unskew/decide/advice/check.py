@@ -188,21 +188,18 @@ def newcomers(
     alone, joined = (
         checked.results[label][0].values if label in checked.results else {} for label in (ALONE, checked.chosen)
     )
-    results: list[Newcomer] = []
-    for fold in folds:
-        seed, rounds = checked.seeds[0], race.rounds
-        try:
-            (of,) = yield from trained(
-                sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=limits.megabytes, without=fold)]
-            )
-        except OutOfTime:
-            say("newcomers: there was no time for all")
-            break
-        if of.why:
-            say(f"newcomers: {of.why}")
-            break
-        results += [
-            Newcomer(sites.names[fold[k]], *both, alone.get(fold[k]), joined.get(fold[k]))
-            for k, both in of.newcomers.items()
-        ]
-    return tuple(results)
+    seed, rounds, most = checked.seeds[0], race.rounds, limits.megabytes
+    try:
+        left_out = yield from trained(
+            sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=most, without=fold) for fold in folds]
+        )
+    except OutOfTime:
+        say("newcomers: there was no time for them")
+        return ()
+    for why in dict.fromkeys(of.why for of in left_out if of.why):
+        say(f"newcomers: {why}")
+    return tuple(
+        Newcomer(sites.names[fold[k]], *both, alone.get(fold[k]), joined.get(fold[k]))
+        for fold, of in zip(folds, left_out, strict=True)
+        for k, both in of.newcomers.items()
+    )

@@ -18,8 +18,9 @@ from scipy.spatial.distance import squareform
 from unskew.algorithms.hcct import HCCTState
 from unskew.data.look import Disagreement, look, of_dataset
 from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.forecast.measure import threads
 from unskew.decide.sites import OutOfTime, Sites
-from unskew.decide.training import Groups, Training, TrainingWork, threads
+from unskew.decide.training import Groups, Training, TrainingWork
 from unskew.errors import UnskewError
 from unskew.experiment import config
 from unskew.report.gain import Floats
@@ -39,7 +40,7 @@ class SiteDisagreement:
     Attributes:
         numbers: Sizes, labels and columns, each beside what chance would give; training rows only.
         sizes: Training rows of each site.
-        cosines: Cosines of the sites' directions, (sites, sites); None if they were not compared, `why` says why.
+        cosines: Cosines of the sites' directions, (sites, sites); None if they were not compared.
         proposals: Divisions into groups that the directions suggest.
     """
 
@@ -47,7 +48,6 @@ class SiteDisagreement:
     sizes: tuple[int, ...]
     cosines: Floats | None
     proposals: tuple[Groups, ...]
-    why: str = ""
 
 
 def measure(
@@ -55,19 +55,16 @@ def measure(
 ) -> Generator[Sequence[QueuedCell], Sequence[Outcome], SiteDisagreement]:
     """The plan that measures the disagreement of the sites; `local` are the settings of their training."""
     sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
-    numbers = _numbers(sites)
-    if len(sizes) > MOST_SITES:
-        return SiteDisagreement(numbers, sizes, None, (), f"directions are compared for up to {MOST_SITES} sites")
-    cell = QueuedCell({"do": "directions", "local": local})
-    (outcome,) = yield [cell]
-    if outcome is None:
-        sites.clock.cut = True
-        return SiteDisagreement(numbers, sizes, None, (), "directions were not compared")
-    sites.clock.counted[cell.key] = outcome["begun"]
-    if outcome["cosines"] is None:
-        return SiteDisagreement(numbers, sizes, None, (), outcome["why"])
-    cosines = np.array(outcome["cosines"])
-    return SiteDisagreement(numbers, sizes, cosines, proposals(cosines))
+    table = None
+    if len(sizes) <= MOST_SITES:
+        cell = QueuedCell({"do": "directions", "local": local})
+        (outcome,) = yield [cell]
+        if outcome is None:
+            sites.clock.cut = True
+        else:
+            table, sites.clock.counted[cell.key] = outcome
+    cosines = None if table is None else np.array(table)
+    return SiteDisagreement(_numbers(sites), sizes, cosines, () if cosines is None else proposals(cosines))
 
 
 class AdviceWork(TrainingWork):
@@ -82,13 +79,11 @@ class AdviceWork(TrainingWork):
             with threads(self.threads):
                 training = _for_directions(self.sites, asked["local"])
                 cosines = _cosines(training)
-        except UnskewError as error:
-            begun = 0 if training is None else training.begun
-            return {"cosines": None, "why": f"directions could not be compared: {error}", "begun": begun}
+        except UnskewError:  # methods that need no directions race all the same
+            return None, 0 if training is None else training.begun
         except OutOfTime:
             return None
-        table = None if cosines is None else cosines.tolist()
-        return {"cosines": table, "why": "directions were not compared", "begun": training.begun}
+        return None if cosines is None else cosines.tolist(), training.begun
 
 
 def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
@@ -141,14 +136,3 @@ def _groups(numbers: list[int]) -> Groups:
     for client, number in enumerate(numbers):
         members.setdefault(number, []).append(client)
     return tuple(sorted(tuple(m) for m in members.values()))
-
-
-def inside_and_across(cosines: Floats, groups: Groups) -> tuple[float | None, float | None]:
-    """Mean cosine of two sites of one group, and of two sites of different groups; None where there are none."""
-    number = np.empty(len(cosines), np.int64)
-    for k, members in enumerate(groups):
-        number[list(members)] = k
-    same = number[:, None] == number
-    apart = ~np.eye(len(cosines), dtype=bool)
-    inside, across = cosines[same & apart], cosines[~same]
-    return (float(inside.mean()) if inside.size else None, float(across.mean()) if across.size else None)

@@ -1,6 +1,7 @@
 """The page of an advice, and the files beside it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +11,16 @@ from unskew.data.dataset import Dataset
 from unskew.data.saved import saved_sha256
 from unskew.decide.advice.answer import READING, SITE_COLUMNS, Advice, advised_name
 from unskew.decide.follow_up import division, write_experiment
-from unskew.decide.pages import gains, own_folder, table
+from unskew.decide.pages import own_folder, table
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
 from unskew.report.gain import ranked
 from unskew.report.page import Page, write_page
-from unskew.report.section import Section, Table, TableRow
+from unskew.report.section import Section
 from unskew.report.worth import bracket
 from unskew.run.folder import require_own
-from unskew.run.progress import duration
 
-MOST_DRAWN = 40
-"""Sites up to which each has a mark in the figure."""
 MOST_LISTED = 100
 """Sites up to which each has a row in the table."""
 
@@ -65,29 +63,15 @@ def write_advice(advice: Advice, folder: Path) -> Path:
 
 
 def view(advice: Advice, text: str) -> Page:
-    """The page: its first answer, the gain of each training and of each site, and the rest folded."""
-    first, *others = advice.sentences()
-    sites, race = advice.sites, advice.race
-    what = (
-        f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}, {sites.experiment.task.model}, {race.rounds} "
-        f"rounds; {sites.clock.rounds:,} rounds of training in {duration(advice.seconds)}"
-    )
-    in_python = sites.experiment.task.model.startswith(IN_PYTHON)
+    """The page: its first screen, and the numbers behind each answer folded."""
+    in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)
     note = "Its model is a value of Python, which no file can hold: run it from Python." if in_python else ""
     lead = (
         f"{EXPERIMENT}, for unskew run: the recommended method, beside local training, FedAvg and pooled data, under "
-        f"seeds not used before. {division(sites, SITES)} {note}"
+        f"seeds not used before. {division(advice.sites, SITES)} {note}"
     )
-    answers = tuple(TableRow(question, (answer,)) for question, answer in others)
     parts = [s for s in sections(advice) if s.tables]
-    return Page(
-        f"{sites.experiment.name}: should they train together?",
-        what,
-        first[1],
-        [s.charts[0] for s in parts[:2] if s.charts],
-        Table("", (("", ""), ("answer", "")), answers, text=frozenset({1})),
-        sections=[*parts, Section("The experiment", lead, code=text)],
-    )
+    return replace(advice.screen, sections=[*parts, Section("The experiment", lead, code=text)])
 
 
 def sections(advice: Advice) -> Sequence[Section]:
@@ -103,7 +87,6 @@ def sections(advice: Advice) -> Sequence[Section]:
             worth.append((label, *numbers, *gained, READING[gain.verdict] if gain else ""))
     order = ranked(advice.by_site)
     listed = order if len(order) <= MOST_LISTED else [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
-    by_site = [(names[c], advice.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
     rounds = sorted({t for e in race.entries for t in e.scores})
     differ = [
         (d.name, f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning)
@@ -119,12 +102,12 @@ def sections(advice: Advice) -> Sequence[Section]:
         for n in advice.newcomers
     ]
     return (
-        Section("Is it worth it?", "", gains("Gain over local training", [*check.gains.items()], m), table(
+        Section("Is it worth it?", "", (), table(
             f"{m.label} on test rows, mean over sites, {len(check.seeds)} fresh seeds",
             ["Training", f"Mean | {percent}", "Seeds | lowest to highest", f"Gain over alone | {m.points}",
              f"Per test row | {m.points}", "Reading"],
             worth)),
-        Section("Which sites benefit?", "", gains("Gain of each site", by_site, m), table(
+        Section("Which sites benefit?", "", (), table(
             f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
             ["Site", *(column.capitalize() for column in SITE_COLUMNS)],
             [(names[c], *advice.site_row(c)) for c in listed])),

@@ -8,7 +8,7 @@ pooled data are bounds: they are trained to the end, each at the local rate that
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from unskew.decide.advice.measure import MOST_SITES, SiteDisagreement
 from unskew.decide.cells import Outcome, QueuedCell
@@ -77,14 +77,6 @@ class Candidate:
         """Its last scores."""
         return self.scores[max(self.scores)]
 
-    def rising(self, measure: Measure) -> tuple[int, int] | None:
-        """The last two rounds it was scored at, if it did better at the later by a standard error; else None."""
-        before, end = ([0, 0, *sorted(self.scores)])[-2:]
-        if not before:
-            return None
-        gain, error = difference(self.scores[end], self.scores[before], measure)
-        return (before, end) if gain > error else None
-
 
 def local_of(sites: Sites) -> dict[str, Any]:
     """The settings of local training: those of the experiment's first method."""
@@ -116,15 +108,6 @@ def race(
 
 def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
     return local if factor == 1.0 or "lr" not in local else {**local, "lr": float(f"{local['lr'] * factor:.3g}")}
-
-
-def at_edge(method: NamedMethod, sites: Sites) -> Literal["highest", "lowest", ""]:
-    """Return whether a method's local rate is the highest or lowest of those that are tried; empty if neither."""
-    local, rate = local_of(sites), method.options.get("local", {}).get("lr")
-    tried = [_rated(local, factor)["lr"] for factor in RATES] if "lr" in local else []
-    if rate is None or len(tried) < 2:
-        return ""
-    return "highest" if rate >= max(tried) else "lowest" if rate <= min(tried) else ""
 
 
 def _method(name: str, label: str, local: dict[str, Any], **options: Any) -> NamedMethod:

@@ -3,15 +3,14 @@
 The simulator, the wire and the evaluation around it are those of a run, so the same code counts bytes, draws cohorts
 and chooses what is evaluated.  An optimisation ends near its start, or where it began; a plan that sends the same in
 both cases does not let training decide what it sends, as far as two tries can tell.  Folds and local code (`Run`)
-really run, while there is time for it; a prior that they ask for is made up in the shapes of the real one.
+really run; a prior that they ask for is made up in the shapes of the real one.
 
-`untrained_rounds` needs class counts only: FedDif's auctions, for example, see class counts, sizes and channels, so
-three hundred of its rounds take seconds.
+How far a plan is driven follows from the number of jobs, never from the clock.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,14 +42,12 @@ from unskew.world.channel import Channel
 from unskew.wrappers.replies import held_uploads
 
 Kind = tuple[Any, ...]
-"""Equal for two jobs that cost the same for equally much: ("sgd", config, terms), ("code", name), ("prior", ...)."""
+"""Equal for two jobs that cost the same for equally much: ("sgd", config, terms), or ("code", name)."""
 
+CODE_JOBS = 50
+"""Jobs that a call of local code counts for: it really runs."""
 MOVED = 0.01
 """Distance of a made-up result from its start, relative to each value; 0 in the other try."""
-CODE_S = 1.0
-"""Seconds that a method's local code may take in addition to the time for driving; each kind is run at least once."""
-FEW, AGAIN_S = 4, 5.0
-"""Runs of a kind of local code that are wanted, and seconds that they may take."""
 ROOM = 0.9
 """Share of the free memory that messages, memories and replies may take: a dry run holds them as the run would."""
 PARTIAL_MEANS = 3
@@ -64,7 +61,7 @@ class Requests:
 
     Attributes:
         bytes: Bytes sent, by direction.
-        jobs: Number of jobs by kind, by examples or what a prior is to make, and by whether the server asks.
+        jobs: Number of jobs by kind, by examples, and by whether the server asks.
         evaluated: Number of examples for each model to be evaluated.
         gathered: Most examples that are copied for one evaluation.
         server_s: Time of everything but the jobs, seconds.
@@ -76,14 +73,18 @@ class Requests:
     gathered: int = 0
     server_s: float = 0.0
 
+    @property
+    def work(self) -> int:
+        """The number of jobs, local code counted as many."""
+        return sum(k * (CODE_JOBS if kind[0] == "code" else 1) for (kind, _, _), k in self.jobs.items())
+
 
 @dataclass(eq=False)
 class Code:
-    """Local code of a method that really ran: its first result by kind, what it asked of a prior, its times."""
+    """Local code of a method: seconds and examples of each call that ran, by kind, and the prior that it asked."""
 
-    first: dict[Kind, tuple[Any, list[tuple[Kind, int, Hashable]]]] = field(default_factory=dict)
     times: dict[Kind, list[tuple[float, int]]] = field(default_factory=dict)
-    spent: float = 0.0
+    prior: str = ""
 
     def seconds(self, kind: Kind) -> float:
         """Seconds for an example; the first call may have imported and built what others use."""
@@ -115,7 +116,6 @@ class DryRun:
         memory_per_client: Bytes one client remembers, on average over those that remember something.
         clients: Clients that were asked.
         samples: One optimisation of each kind, to be timed.
-        reused: True if a result of local code was used again for lack of time.
         abandoned: Number of the rounds that have too few replies for a result.
     """
 
@@ -126,7 +126,6 @@ class DryRun:
     memory_per_client: float
     clients: frozenset[ClientId]
     samples: dict[Kind, Sgd]
-    reused: bool
     abandoned: int
 
 
@@ -148,16 +147,16 @@ def dry_run(
     code: Code,
     *,
     moved: float = MOVED,
-    until: float = 0.0,
+    jobs: float = 0,
     evaluated: bool = False,
 ) -> DryRun:
-    """Drive a method for all rounds, or at least two if the clock passes `until` (`time.monotonic`) before.
+    """Drive a method for all rounds, or at least two if they ask for so many jobs before.
 
     Raises:
         MemoryShortage: If an exchange takes nearly all the memory there is.
         UnskewError: If the plan itself refuses; anything else it raises on made-up results goes through.
     """
-    executor = _DryExecutor(prepared, moved, until, code)
+    executor = _DryExecutor(prepared, moved, code)
     cohort = 1 if prepared.pooled else experiment.cohort(len(prepared.population.clients))
     sim: Simulator[Any] = Simulator(
         prepared.method.method,
@@ -172,7 +171,7 @@ def dry_run(
     driven: list[Requests] = []
     abandoned = 0
     for t in range(1, experiment.rounds + 1):
-        if t > 2 and time.monotonic() > until:
+        if t > 2 and sum(r.work for r in driven) >= jobs:
             break
         with executor.counting() as requests:
             state, trace = sim.attempt(state, t, t == experiment.rounds)
@@ -200,7 +199,6 @@ def dry_run(
         size(remembered.values()) / max(len(remembered), 1),
         frozenset(executor.remembered),
         executor.samples,
-        executor.reused,
         abandoned,
     )
 
@@ -211,17 +209,15 @@ class _DryExecutor:
 
     name = "dry run"
 
-    def __init__(self, prepared: PreparedMethod, moved: float, until: float, code: Code) -> None:
+    def __init__(self, prepared: PreparedMethod, moved: float, code: Code) -> None:
         self.window, self.trainer = prepared.window, prepared.trainer
-        self.moved, self.until, self.code = moved, until, code
+        self.moved, self.code = moved, code
         self.requests, self.spent = Requests(), 0.0
         self.noise: dict[str, Tensor] = {}
         self.room = machine.available() if self.trainer.device.type == "cpu" else None
         self.in_flight_bytes = self.client_bytes = 0
         self.remembered: dict[ClientId, int] = {}  # bytes, by client
         self.samples: dict[Kind, Sgd] = {}
-        self.images: set[Hashable] = set()
-        self.reused = False
 
     @contextmanager
     def counting(self) -> Iterator[Requests]:
@@ -278,19 +274,13 @@ class _DryExecutor:
         try:
             if isinstance(request, Sgd) and (not at_server or request.examples is not None):
                 return self._sgd(me, request)
-            if isinstance(request, Run):
-                return self._code(me, index, request, request.fn)
-            if isinstance(request, Fold) and not at_server:
-                return self._code(me, index, request, request.fn) if self.moved else self._unmoved(me, request)
+            if isinstance(request, Run) or (isinstance(request, Fold) and not at_server):
+                return self._code(me, index, request)
             return self.trainer.answer(me, index, request)  # refuses it
         finally:
             self.spent += time.monotonic() - began
 
-    def _unmoved(self, me: Me, request: Fold) -> Any:
-        self.requests.jobs[("code", _name(request.fn)), me.n, False] += 1
-        return request.init
-
-    def _sgd(self, me: Me, request: Sgd) -> Fitted:
+    def _sgd(self, me: Me, request: Sgd) -> Any:
         rows = request.rows if request.examples is None else request.examples.rows
         n, kind = me.n if rows is None else len(rows), ("sgd", request.config, request.terms)
         self.requests.jobs[kind, n, me.id == SERVER_ID] += 1
@@ -308,48 +298,36 @@ class _DryExecutor:
             noise = self.noise[name] = self.moved * draw.to(t)
         return t * (1.0 + noise.roll(me.id))  # another direction for every client
 
-    def _code(self, me: Me, index: int, request: Any, fn: Callable[..., Any]) -> Any:
-        """The result of local code: its own while there is time, then that of its first call."""
-        kind, at_server, code = ("code", _name(fn)), me.id == SERVER_ID, self.code
-        self.requests.jobs[kind, me.n, at_server] += 1
-        first = code.first.get(kind)
-        # The server's code, without a prior's work, is short; the shape of its result follows from its arguments.
-        few = len(code.times.get(kind, ())) < FEW  # the first may have imported and built what others use
-        hurried = time.monotonic() >= self.until and code.spent >= (AGAIN_S if few else CODE_S)
-        if first is None or not hurried or (at_server and first[1]):
-            asked: list[tuple[Kind, int, Hashable]] = []
-            began = time.monotonic()
-            if isinstance(request, Fold):
-                value = self.trainer.answer(me, index, request)
-            else:
-                value = fn(_Watched(self, me, index, asked), *request.args)
-            took = time.monotonic() - began
-            code.times.setdefault(kind, []).append((took, me.n))
-            code.spent += took
-            code.first.setdefault(kind, (value, asked))
+    def _code(self, me: Me, index: int, request: Run | Fold) -> Any:
+        kind = ("code", str(getattr(request.fn, "__qualname__", type(request.fn).__qualname__)))
+        self.requests.jobs[kind, me.n, me.id == SERVER_ID] += 1
+        if isinstance(request, Fold) and not self.moved:
+            return request.init
+        began = time.monotonic()
+        if isinstance(request, Fold):
+            value = self.trainer.answer(me, index, request)
         else:
-            (value, asked), self.reused = first, True
-        for prior, n, same in asked:
-            if same is None or same not in self.images:  # equal images are made once in a process
-                self.requests.jobs[prior, n, at_server] += 1
-                self.images.add(same)
+            value = request.fn(_Watched(self, me, index), *request.args)
+        self.code.times.setdefault(kind, []).append((time.monotonic() - began, me.n))
         return value
 
 
 class _Watched:
     """A client's real data and tools with a prior whose results are made up."""
 
-    def __init__(self, executor: _DryExecutor, me: Me, index: int, asked: list[Any]) -> None:
-        self._local = executor.trainer.local(me, index)
-        self._make = partial(MadeUp, client=me.id, length=executor.moved, asked=asked)
-        self._trainer = executor.trainer
+    def __init__(self, executor: _DryExecutor, me: Me, index: int) -> None:
+        self._local, self._executor, self._client = executor.trainer.local(me, index), executor, me.id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
     def imagery(self, source: str) -> "MadeUp":
         """A prior in the place of the real one, which is loaded all the same, for its shapes."""
-        return self._make(prior_of(self._trainer, source), self._trainer.device_data.x.shape[1:])
+        data = self._executor.trainer.device_data
+        shape = tuple(data.x.shape[1:])
+        self._executor.code.prior = source
+        real = imagery.of(source, self._executor.trainer.device, shape, data.levels)
+        return MadeUp(real, shape, self._client, self._executor.moved)
 
 
 class MadeUp:
@@ -360,62 +338,41 @@ class MadeUp:
         shape: Shape of an input.
         client: Client that asks; its embeddings move in a direction of their own.
         length: Distance that an embedding moves, relative to the size of its start.
-        asked: Gets what takes time: kind, for how many, and a value equal for equal images.
     """
 
-    def __init__(
-        self, real: imagery.TaskImagery, shape: tuple[int, ...], client: int, length: float, asked: list[Any]
-    ) -> None:
-        self._real, self._shape, self._client, self._length, self._asked = real, shape, client, length, asked
-        self.width, self.latent_shape, self.changes = real.width, real.latent_shape, real.changes
-        self._learned = 0
-
-    def _note(self, what: str, n: int, steps: int | None = 1, same: Hashable = None) -> None:
-        self._asked.append((("prior", self._real.source, what, steps), n, same))
-
-    def start(self) -> Tensor:
-        """Start of every embedding, (width,): the real one."""
-        return self._real.start()
+    def __init__(self, real: imagery.TaskImagery, shape: tuple[int, ...], client: int, length: float) -> None:
+        self._shape, self._client, self._length, self._learned = shape, client, length, 0
+        self.width, self.latent_shape, self.changes, self.start = (
+            real.width,
+            real.latent_shape,
+            real.changes,
+            real.start,
+        )
 
     def encode(self, x: Tensor) -> Tensor:
         """Normal numbers, as many as latents would have, (n, *latent_shape)."""
-        self._note("encode", len(x))
         return torch.randn(len(x), *self.latent_shape, generator=(KEY / "latents").generator()).to(x.device)
 
     def decode(self, latents: Tensor) -> Tensor:
         """Zeros in the shape of inputs, (n, ...)."""
-        self._note("decode", len(latents))
         return torch.zeros(len(latents), *self._shape)
 
-    def invert(
-        self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
-    ) -> Tensor:
+    def invert(self, clusters: Sequence[Tensor], key: Key, **_: Any) -> Tensor:
         """Points around the start, another for every cluster of every client, (K, width)."""
-        self._note("invert", len(clusters), steps * batch_size)
         draw = (KEY / "embeddings" / max(self._client, 0) / self._learned).generator()
         self._learned += 1
         start = self.start()
         moved = torch.randn(len(clusters), self.width, generator=draw)
         return start + self._length * start.square().mean().sqrt().clamp(min=1e-3) * moved
 
-    def sample(
-        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
-    ) -> Tensor:
+    def sample(self, embeddings: Tensor, count: int, key: Key, *_: Any, **__: Any) -> Tensor:
         """Zeros in the shape of inputs, (K, count, ...)."""
-        table = embeddings.detach().float().cpu().contiguous().numpy().tobytes()
-        self._note("sample", len(embeddings) * count, steps, (self._real.source, table, count, key, guidance, steps))
         return torch.zeros(len(embeddings), count, *self._shape)
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
         """Distances of the embeddings themselves, (K, K)."""
-        self._note("distances", len(embeddings))
         v = embeddings.detach().cpu().double()
         return torch.cdist(v, v).float()
-
-
-def prior_of(trainer: LocalTrainer, source: str) -> imagery.TaskImagery:
-    """The real prior called `source`, for a trainer's inputs."""
-    return imagery.of(source, trainer.device, tuple(trainer.device_data.x.shape[1:]), trainer.device_data.levels)
 
 
 def size(trees: Iterable[Any]) -> int:
@@ -427,10 +384,6 @@ def _storages(trees: Iterable[Any]) -> dict[int, int]:
     """Bytes of each piece of memory that holds tensors, by its address."""
     tensors = (leaf for tree in trees for _, leaf in leaves(tree) if isinstance(leaf, Tensor))
     return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
 # ---------------------------------------------------------------- class counts only

@@ -1,9 +1,11 @@
 """Seconds and bytes of something done once, or for many at once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -47,3 +49,14 @@ def timed(once: Callable[[], object], clock: Callable[[], float] | None = None) 
     began = now()
     once()
     return now() - began
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use this many threads; use 1 if workers are forked, before anything has run in parallel."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

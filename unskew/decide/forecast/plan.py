@@ -1,7 +1,7 @@
 """The costs of a run before it begins: bytes, time and memory, and a refusal of what cannot be.
 
     bytes    the method's own plan is driven on made-up results (dry_run.py), through the code that counts real messages
-    time     what the dry run asked for, each kind tried on a few steps, examples or images, and multiplied
+    time     what the dry run asked for, each kind tried on a few steps or examples, and multiplied
     memory   a sum whose parts are shown (memory.py)
 
 Energy is not predicted: nothing here measures power.
@@ -10,8 +10,9 @@ Energy is not predicted: nothing here measures power.
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, get_args
 
@@ -19,22 +20,11 @@ import torch
 
 from unskew import machine
 from unskew.data.federated import FederatedData
-from unskew.decide.forecast.dry_run import (
-    KEY,
-    MOVED,
-    Code,
-    DryRun,
-    Kind,
-    PreparedMethod,
-    Requests,
-    dry_run,
-    prepare,
-    prior_of,
-)
-from unskew.decide.forecast.measure import affine, timed
+from unskew.decide.forecast.dry_run import MOVED, Code, DryRun, Kind, PreparedMethod, Requests, dry_run, prepare
+from unskew.decide.forecast.measure import affine, threads
 from unskew.decide.forecast.memory import device_limit, memory_parts, model_bytes
 from unskew.decide.forecast.values import Forecast, MemoryPart, MethodCost, TrafficCertainty
-from unskew.errors import ConfigError, ProtocolError, QuorumError, UnskewError, shortage
+from unskew.errors import ConfigError, ProtocolError, QuorumError, shortage
 from unskew.experiment.config import Experiment, NamedMethod, Stop
 from unskew.keys import Key
 from unskew.ledger import DIRECTIONS
@@ -46,9 +36,19 @@ from unskew.run.decide import FIRST
 from unskew.run.setup import Setup
 from unskew.server import privacy
 
+JOBS = 2_000
+"""Jobs that plans are driven for, over all methods, seeds and tries, beyond the first two rounds of a seed."""
+MOST_BYTES = 4e9
+"""Bytes of models that these jobs may make."""
+TIME_S = 1.0
+"""Seconds to spend on timing."""
+KINDS = 2
+"""Kinds of local training of a method that are timed; others take as long as the last of them."""
 COPY_BYTES_PER_S = 2e9
+EXACT: TrafficCertainty = "exact"
+EVALUATION: Kind = ("evaluation",)
 Line = tuple[float, float]
-"""Seconds for one step, example or image, and for each more."""
+"""Seconds for one step or example, and for each more."""
 
 
 @dataclass(frozen=True)
@@ -106,48 +106,35 @@ def plan(experiment: Experiment, cluster: ClusterShape | None = None) -> Forecas
     return costs
 
 
-def forecast(
-    experiment: Experiment,
-    setup: Setup,
-    feds: Mapping[int, FederatedData],
-    *,
-    drive_s: float = 5.0,
-    time_s: float = 1.0,
-    patient: bool = True,
-) -> Forecast:
+def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> Forecast:
     """Costs of a run of these parts.
-
-    Args:
-        experiment, setup, feds: Parts of a run.
-        drive_s: Seconds to spend on driving plans beyond their first two rounds.
-        time_s: Seconds to spend on timing.
-        patient: Time a step even if that alone takes longer than `time_s`, and a prior; otherwise no time is predicted
-            then.
 
     Raises:
         QuorumError, ProtocolError: If a plan refuses whatever training brings; the text names the method.
         ConfigError: If one exchange takes nearly all the memory there is.
     """
     now, limit = machine.resident(), machine.available()
-    processes = (experiment.runtime.workers or machine.cores()) if setup.executor_kind.processes else 1
-    clock = _Clock(experiment, setup, processes, time_s, patient)
-    costs, parts, notes = [], [tuple[MemoryPart, ...]()], list[str]()
-    until, around = time.monotonic() + drive_s, 0.0
-    for i, method in enumerate(experiment.methods):
-        share = max(until - time.monotonic(), 0.0) / (len(experiment.methods) - i)
-        driven = _Driven(experiment, setup, feds, method, time.monotonic() + share, notes)
-        if driven.runs:
-            clock.time(driven)
-            parts.append(memory_parts(experiment, setup, driven.prepared, driven.first, now))
-            around += clock.evaluation_s(driven) + driven.preparing_s
-        costs.append(clock.cost(driven, notes))
+    workers = (experiment.runtime.workers or machine.cores()) if setup.executor_kind.processes else 1
+    times = _Times(experiment, setup, workers, {})
+    costs, parts, notes, around = [], [tuple[MemoryPart, ...]()], list[str](), 0.0
+    for method in experiment.methods:
+        driven = _drive(experiment, setup, feds, method, notes)
+        if driven is None:
+            costs.append(MethodCost(method.label))
+            continue
+        times.measure(driven)
+        parts.append(memory_parts(experiment, setup, driven.prepared, driven.runs[0], now))
+        costs.append(times.cost(driven))
+        if driven.code.prior:
+            notes.append(f"{method.label}: no time is predicted: it works with the prior {driven.code.prior}")
+        around += times.evaluation_s(driven.runs[0].evaluation) + driven.preparing_s
     seconds = [c.seconds for c in costs if c.seconds is not None]
     run = Forecast(
         run=experiment.name,
         seeds=len(experiment.seeds),
         rounds=experiment.rounds,
         executor=setup.executor,
-        workers=processes,
+        workers=workers,
         costs=tuple(costs),
         parts=(),
         reached=machine.peak_resident(),
@@ -175,170 +162,122 @@ def _notes(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedDat
     return notes + ["early stopping is on: these are the costs of all rounds"] * (experiment.stop != Stop())
 
 
-# ---------------------------------------------------------------- driven
+# ---------------------------------------------------------------- bytes
+@dataclass(frozen=True, eq=False)
 class _Driven:
-    """A method driven in both ways under as many seeds as there is time for.
+    """A method driven: its dry runs by seed, the method under the first, its local code, and how sure all that is."""
 
-    Attributes:
-        runs: What counts of each seed; empty if the plan refuses made-up results.
-        first: The first of them, with an evaluation.
-        prepared: The method under its first seed.
-        code: Its local code.
-        traffic: Certainty of its bytes.
-    """
+    method: NamedMethod
+    prepared: PreparedMethod
+    preparing_s: float
+    runs: list[DryRun]
+    code: Code
+    traffic: TrafficCertainty
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        setup: Setup,
-        feds: Mapping[int, FederatedData],
-        method: NamedMethod,
-        until: float,
-        notes: list[str],
-    ) -> None:
-        self.experiment, self.method, self.code, self.runs = experiment, method, Code(), list[DryRun]()
-        self.traffic: TrafficCertainty = "exact"
-        count, lost = len(experiment.seeds), 0
-        for i, seed in enumerate(experiment.seeds):
-            began = time.monotonic()
-            if i and began > until:
-                self._at_best("extrapolated")
-                break
-            prepared = prepare(experiment, method, setup, feds[seed], seed)
-            if not i:
-                self.prepared, self.preparing_s = prepared, time.monotonic() - began
-            end = began + max(until - began, 0.0) / (count - i)
-            moved, still = (
-                self._try(
-                    prepared, feds[seed], moved=far, until=began + part * (end - began), evaluated=not i and far > 0
-                )
-                for far, part in ((MOVED, 0.5), (0.0, 1.0))
-            )
-            if isinstance(moved, Exception):
-                self.traffic, self.runs = "unknown", []
-                why = f"{type(moved).__name__}: {moved}"
-                notes.append(f"{method.label}: its costs are not known, its plan refuses made-up results ({why})")
-                return
-            if isinstance(still, Exception) or any(
-                a.bytes != b.bytes for a, b in zip(moved.rounds, still.rounds, strict=False)
-            ):
-                self._at_best("estimated")
-                notes.append(f"{method.label}: training decides what it sends, its bytes are an estimate")
-            else:
-                compared = min(len(moved.rounds), len(still.rounds))
-                whole = compared == experiment.rounds and not (moved.reused or still.reused)
-                self._at_best("exact" if whole else "extrapolated")
-            self.runs.append(moved)
-            lost += moved.abandoned
-        self.first = self.runs[0]
-        if lost:
-            of = sum(len(r.rounds) for r in self.runs)
-            notes.append(
-                f"{method.label}: {lost} of {of} rounds have too few replies for a result and leave the model as it was"
-            )
-
-    def _at_best(self, traffic: TrafficCertainty) -> None:
-        self.traffic = max(self.traffic, traffic, key=get_args(TrafficCertainty).index)
-
-    def _try(self, prepared: PreparedMethod, fed: FederatedData, **how: Any) -> DryRun | Exception:
-        label = prepared.method.label
-        try:
-            return dry_run(self.experiment, prepared, fed, self.code, **how)
-        except (QuorumError, ProtocolError) as error:  # no training would mend these
-            raise type(error)(f"{label}: {error}") from error
-        except Exception as error:  # a plan may well refuse numbers that no training would bring
-            if (short := shortage(error)) is not None:
-                raise ConfigError(f"{label}: {short}") from None
-            return error
-
-    def mean(self, cost: Callable[[Requests], float]) -> float:
+    def mean(self, cost: Callable[[Requests], float], rounds: int) -> float:
         """The sum of a cost over all rounds, mean over seeds; rounds not driven are as those after the first."""
-        return fmean(_over([cost(r) for r in run.rounds], self.experiment.rounds) for run in self.runs)
+        values = [[cost(r) for r in run.rounds] for run in self.runs]
+        return fmean(sum(v) + (rounds - len(v)) * fmean(v[1:] or v) for v in values)
 
 
-def _over(values: Sequence[float], rounds: int) -> float:
-    return sum(values) + (rounds - len(values)) * fmean(values[1:] or values)
+def _drive(
+    experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData], method: NamedMethod, notes: list[str]
+) -> _Driven | None:
+    """Drive a method in both ways under as many seeds as its share of the jobs allows; None if its plan refuses."""
+    code, runs, sure, label = Code(), list[DryRun](), {EXACT}, method.label
+    left = min(JOBS, MOST_BYTES / model_bytes(setup)) / len(experiment.methods)
+    first: tuple[PreparedMethod, float] | None = None
+    for i, seed in enumerate(experiment.seeds):
+        if i and left <= 0:
+            sure.add("extrapolated")
+            break
+        began = time.monotonic()
+        prepared = prepare(experiment, method, setup, feds[seed], seed)
+        first = first or (prepared, time.monotonic() - began)
+        share = left / (len(experiment.seeds) - i) / 2
+        moved, still = (
+            _try(experiment, prepared, feds[seed], code, moved=far, jobs=share, evaluated=not i and far > 0)
+            for far in (MOVED, 0.0)
+        )
+        if isinstance(moved, Exception):
+            why = f"{type(moved).__name__}: {moved}"
+            notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
+            return None
+        runs.append(moved)
+        left -= sum(2 * r.work for r in moved.rounds)
+        pairs = [] if isinstance(still, Exception) else list(zip(moved.rounds, still.rounds, strict=False))
+        if not pairs or any(a.bytes != b.bytes for a, b in pairs):
+            sure.add("estimated")
+            notes.append(f"{label}: training decides what it sends, its bytes are an estimate")
+        elif len(pairs) < experiment.rounds:
+            sure.add("extrapolated")
+    if lost := sum(run.abandoned for run in runs):
+        count = sum(len(run.rounds) for run in runs)
+        notes.append(
+            f"{label}: {lost} of {count} rounds have too few replies for a result and leave the model as it was"
+        )
+    assert first is not None
+    return _Driven(method, *first, runs, code, max(sure, key=get_args(TrafficCertainty).index))
+
+
+def _try(experiment: Experiment, prepared: PreparedMethod, *args: Any, **how: Any) -> DryRun | Exception:
+    label = prepared.method.label
+    try:
+        return dry_run(experiment, prepared, *args, **how)
+    except (QuorumError, ProtocolError) as error:  # no training would mend these
+        raise type(error)(f"{label}: {error}") from error
+    except Exception as error:  # a plan may well refuse numbers that no training would bring
+        if (short := shortage(error)) is not None:
+            raise ConfigError(f"{label}: {short}") from None
+        return error
 
 
 # ---------------------------------------------------------------- time
 @dataclass(eq=False)
-class _Clock:
-    """Tries each kind of job once, on as much of it as there is time for, and adds up what rounds will take.
+class _Times:
+    """What each kind of job takes, tried once on as much of it as there is time for, and what rounds of them take.
 
-    `lines` has what each kind takes; without a line of its own a kind takes what the last one like it does.
+    A kind without a line of its own takes what the last one like it does.
     """
 
     experiment: Experiment
     setup: Setup
     workers: int
-    budget_s: float
-    patient: bool
-    lines: dict[Kind, Line] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    evaluation: Line | None = None
+    lines: dict[Kind, Line]
 
-    def time(self, driven: _Driven) -> None:
+    def measure(self, driven: _Driven) -> None:
         """Time the kinds of jobs of one method that no method before it had."""
-        threads = torch.get_num_threads()
-        if self.setup.executor_kind.processes:
-            torch.set_num_threads(1)  # as in a worker
-        try:
-            self._time(driven)
-        except UnskewError as error:
-            self.refused[driven.method.label] = str(error)
-        finally:
-            torch.set_num_threads(threads)
+        with threads(1) if self.setup.executor_kind.processes else nullcontext():  # as in a worker
+            trainer, samples = driven.prepared.trainer, driven.runs[0].samples
+            if EVALUATION not in self.lines:
+                most = min(trainer.size("test"), LocalTrainer.CHUNK)
+                self.lines[EVALUATION] = affine(evaluated(driven.prepared), most, TIME_S)
+            self.lines |= {kind: (driven.code.seconds(kind),) * 2 for kind in driven.code.times}
+            fresh = [kind for kind in samples if kind not in self.lines][:KINDS]
+            for kind in fresh:
+                once, steps = trained(driven.prepared, samples[kind])
+                self.lines[kind] = affine(once, steps, TIME_S / len(self.experiment.methods) / len(fresh))
 
-    def _time(self, driven: _Driven) -> None:
-        prepared, samples = driven.prepared, driven.first.samples
-        trainer = prepared.trainer
-        if self.evaluation is None:
-            most = min(trainer.size("test"), LocalTrainer.CHUNK)
-            self.evaluation = affine(evaluated(prepared), most, self.budget_s)
-        for kind in driven.code.times:
-            self.lines[kind] = (driven.code.seconds(kind),) * 2
-        asked = {kind: n for r in driven.first.rounds for kind, n, _ in r.jobs if kind not in self.lines}
-        each = self.budget_s / len(self.experiment.methods) / max(len(asked), 1)
-        until = time.monotonic() + self.budget_s
-        for i, (kind, n) in enumerate(asked.items()):
-            if kind[0] == "sgd" and (i < 2 or time.monotonic() < until):
-                first, more = self.evaluation
-                batch = min(samples[kind].config.batch_size or n, n)
-                if not self.patient and (step := 3 * (first + more * batch)) > self.budget_s:  # forward, and backward
-                    raise UnskewError(f"one local step alone takes about {step:.1f} s; unskew plan takes that time")
-                once, steps = trained(prepared, samples[kind])
-                self.lines[kind] = affine(once, steps, each)
-            elif kind[0] == "prior":
-                if not self.patient:
-                    raise UnskewError(f"the prior {kind[1]} is not tried as a run begins; unskew plan does")
-                self.lines[kind] = of_prior(prepared, kind, n, each)
-
-    def cost(self, driven: _Driven, notes: list[str]) -> MethodCost:
+    def cost(self, driven: _Driven) -> MethodCost:
         """The cost of a method."""
-        label, runs = driven.method.label, driven.runs
-        if not runs:
-            return MethodCost(label)
-        sent = {d: driven.mean(lambda r, d=d: r.bytes[d]) for d in DIRECTIONS}  # type: ignore[misc]
-        known = MethodCost(label, driven.traffic, sent, min(len(r.rounds) for r in runs))
-        if label in self.refused:
-            notes.append(f"{label}: no time is predicted: {self.refused[label]}")
-            return known
         rounds, every = self.experiment.rounds, self.experiment.eval_every
+        sent = {d: driven.mean(lambda r, d=d: r.bytes[d], rounds) for d in DIRECTIONS}  # type: ignore[misc]
+        known = MethodCost(driven.method.label, driven.traffic, sent, min(len(r.rounds) for r in driven.runs))
+        if driven.code.prior:
+            return known
         times = sum(t % every == 0 or t == rounds for t in range(1, rounds + 1))
         return dataclasses.replace(
             known,
-            training_s=driven.mean(self._clients_s),
-            server_s=driven.mean(lambda r: r.server_s + self._server_s(r)),
-            evaluation_s=times * self.evaluation_s(driven),
+            training_s=driven.mean(self._clients_s, rounds),
+            server_s=driven.mean(lambda r: r.server_s + self._server_s(r), rounds),
+            evaluation_s=times * self.evaluation_s(driven.runs[0].evaluation),
         )
 
-    def evaluation_s(self, driven: _Driven) -> float:
+    def evaluation_s(self, requests: Requests | None) -> float:
         """Seconds of one evaluation."""
-        requests = driven.first.evaluation
-        if requests is None or self.evaluation is None:
+        if requests is None:
             return 0.0
-        first, more = self.evaluation
-        models = sum(first + more * n for n in requests.evaluated) / self.workers
+        models = sum(self._job_s(EVALUATION, n) for n in requests.evaluated) / self.workers
         return requests.server_s + self._clients_s(requests) + models
 
     def _clients_s(self, requests: Requests) -> float:
@@ -381,23 +320,3 @@ def evaluated(prepared: PreparedMethod) -> Callable[[int], Any]:
     """Evaluation of a number of test examples."""
     trainer, params = prepared.trainer, dict(prepared.population.initial)
     return lambda n: trainer.evaluate(params, "test", torch.arange(n, device=trainer.device))[0].sum().item()
-
-
-def of_prior(prepared: PreparedMethod, kind: Kind, most: int, budget_s: float) -> Line:
-    """Seconds of a prior's work for one, and for each more."""
-    _, source, what, steps = kind
-    real, x = prior_of(prepared.trainer, source), prepared.trainer.device_data.x[:1]
-
-    def sample(n: int, steps: int | None = 1) -> Any:  # not through the imagery, which keeps what it made
-        return real.prior.sample(real.start()[None], n, KEY, None, steps)
-
-    tried: dict[str, Callable[[int], Any]] = {
-        "encode": lambda n: real.encode(x.expand(n, *x.shape[1:])),
-        "decode": lambda n: real.decode(torch.zeros(n, *real.latent_shape)),
-        "distances": lambda n: real.distances(real.start().repeat(n, 1), KEY),
-        "invert": lambda n: real.invert([torch.zeros(1, *real.latent_shape)] * n, KEY, steps=1, batch_size=1),
-        "sample": sample,
-    }
-    one, more = affine(tried[what], min(most, real.prior.at_once), budget_s)
-    times = max(1.0, timed(lambda: sample(1, None)) / one) if steps is None else steps
-    return one * times, more * times

@@ -1,20 +1,18 @@
 """A forecast as a value: what a run will cost in bytes, seconds and memory, and its JSON."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from unskew.errors import ConfigError
 from unskew.ledger import Direction
 from unskew.units import human_bytes
 
-SCHEMA = 1
 TrafficCertainty = Literal["exact", "extrapolated", "estimated", "unknown"]
 """Certainty of the bytes.
 
 exact         every round of every seed was driven in two ways, and both send the same
-extrapolated  they do in the rounds driven; others, or results of clients' own code, are taken to be like these
+extrapolated  they do in the rounds driven; others are taken to be like these
 estimated     they differ, so training decides what is sent
 unknown       the plan could not be driven at all
 """
@@ -112,11 +110,6 @@ class Forecast:
         return None if self.least is None or self.seconds is None else self.seconds * self.least / self.seeds
 
     @property
-    def in_processes(self) -> bool:
-        """True if clients train in worker processes."""
-        return any(part.place == "worker" for part in self.parts)
-
-    @property
     def peak(self) -> int:
         """Peak of the main process, bytes."""
         return max(self.reached, self.peak_of("main"))
@@ -143,13 +136,11 @@ class Forecast:
         ):
             if limit is not None and needed > limit:
                 parts = [p for p in self.parts if p.bytes and (p.place == "device") == (what == "CUDA memory")]
-                sums = " + ".join(
-                    f"{human_bytes(p.bytes)} {p.what}{' a worker' * (p.place == 'worker')}" for p in parts
-                )
+                sums = (f"{human_bytes(p.bytes)} {p.what}{' a worker' * (p.place == 'worker')}" for p in parts)
                 largest = max(parts, key=lambda p: p.bytes * (p.what != NOW))
                 return (
-                    f"the run needs {human_bytes(needed)} of {what} ({sums}), but {human_bytes(limit)} can be had; "
-                    f"{largest.remedy}"
+                    f"the run needs {human_bytes(needed)} of {what} ({' + '.join(sums)}), but {human_bytes(limit)} can "
+                    f"be had; {largest.remedy}"
                 )
         return ""
 
@@ -162,29 +153,19 @@ class Forecast:
         if self.too_large:
             raise ConfigError(self.too_large)
 
+    def to_json(self) -> dict[str, Any]:
+        """The forecast as plan.json and `unskew plan --json` show it; bytes and seconds."""
+        table = {name: value for name, value in asdict(self).items() if name not in ("costs", "parts", "reached")}
+        limits = {"limit": table.pop("limit"), "device_limit": table.pop("device_limit")}
+        peaks = {"peak": self.peak, "everything": self.everything, "device": self.peak_of("device")}
+        return {
+            **table,
+            "least_seconds": self.least_seconds,
+            "methods": [{**asdict(c), "seconds": c.seconds} for c in self.costs],
+            "memory": {**peaks, **limits, "parts": [asdict(part) for part in self.parts]},
+            "energy_j": None,  # nothing here measures power
+        }
+
 
 NOW = "so far"
 """Name of the memory that this process holds already."""
-
-
-def to_json(forecast: Forecast) -> dict[str, Any]:
-    """The forecast as plan.json and `unskew plan --json` show it; bytes and seconds."""
-
-    def some(of: object, *names: str) -> dict[str, Any]:
-        return {name: getattr(of, name) for name in names}
-
-    own = ("method", "traffic", "rounds_driven", "seconds", "training_s", "server_s", "evaluation_s")
-    costs = [{**some(c, *own), "bytes": None if c.bytes is None else dict(c.bytes)} for c in forecast.costs]
-    return {
-        "schema": SCHEMA,
-        **some(forecast, "run", "seeds", "rounds", "executor", "workers", "nodes", "seconds"),
-        **({} if forecast.least is None else some(forecast, "least", "least_seconds")),
-        "methods": costs,
-        "memory": {
-            **some(forecast, "peak", "everything", "limit", "device_limit"),
-            "device": forecast.peak_of("device"),
-            "parts": [dataclasses.asdict(part) for part in forecast.parts],
-        },
-        "energy_j": None,
-        "notes": [*forecast.notes, "energy is not predicted: nothing here measures power"],
-    }

@@ -6,16 +6,11 @@ result.py   tuned against default settings on test rows, under fresh seeds; the 
 page.py     the page
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from unskew import api
-from unskew.data.patients import PatientIds
-from unskew.data.preprocess import Preprocess
-from unskew.data.split import Split
 from unskew.decide.cells import queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
@@ -26,14 +21,12 @@ from unskew.decide.tuning.result import SEEDS, Tuning, compared, corrected
 from unskew.decide.tuning.search import Budget, Pruner, TuningWork, judging_fold, optuna_module, search
 from unskew.decide.tuning.space import ranges_of
 from unskew.errors import ConfigError
-from unskew.experiment.config import Experiment, TaskConfig
+from unskew.experiment.config import Experiment
 from unskew.files import user_path
 from unskew.local.ray import RAY
-from unskew.protocol import SgdConfig
 from unskew.run.folder import require_own
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs
-from unskew.tasks.kind import Loss
 
 TRIALS = "trials.sqlite"
 
@@ -42,19 +35,6 @@ def tune(
     methods: object,
     *,
     out: str | Path,
-    data: object = ...,
-    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
-    target: str | Sequence[str] | None = None,
-    client: str | None = None,
-    patient: str | None = None,
-    patient_ids: PatientIds | None = None,
-    test: object = None,
-    preprocess: Preprocess | bool | None = None,
-    split: Split | None = None,
-    local: SgdConfig | None = None,
-    task: TaskConfig | str | None = None,
-    loss: str | Loss | None = None,
-    rounds: int = 20,
     trials: int | None = None,
     seconds: float | None = None,
     pruner: Pruner = "median",
@@ -62,7 +42,7 @@ def tune(
     ray: str | None = None,
     final_seeds: int = SEEDS,
     progress: bool = True,
-    **settings: Any,
+    **given: Any,
 ) -> Tuning:
     """Tune methods at equal budgets, on validation rows of the clients that train.
 
@@ -70,8 +50,7 @@ def tune(
     tuned and default settings that follows, under fresh seeds.
 
     Args:
-        methods, data, model, target, client, patient, patient_ids, test, preprocess, split, local, task, loss, rounds:
-            As in `simulate`.
+        methods: As in `simulate`.
         out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
             tuning.html, and the tuned experiment, tuned.toml.
         trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
@@ -82,21 +61,15 @@ def tune(
             executor is "ray".
         final_seeds: Number of fresh seeds of the comparison.
         progress: Say on stderr how far it is.
-        settings: Further settings of the experiment, such as clients_per_round or val_fraction.
+        given: Data, model and settings of the experiment: `data`, `target`, `rounds` and more, as in `simulate`.
 
     Raises:
         ConfigError, DataError: If the experiment or the budget is impossible.
         RunError: If `out` cannot be written or has files of something else, or Optuna (extra unskew[tune]) is missing.
         WorkerError: If a worker is lost, or there is no cluster at the address.
     """
-    api.require_settings(settings, "tune")
     with api.torch_left_alone(), watching(not progress) as watcher:
-        experiment, inputs = api.described(
-            methods, {"name": "tuning", "rounds": rounds, **settings}, data=data, model=model, target=target,
-            client=client, patient=patient, patient_ids=patient_ids, test=test,
-            preprocess=preprocess, split=split, local=local,
-            task=task, loss=loss,
-        )  # fmt: skip
+        experiment, inputs = api.asked("tune", methods, given, "tuning")
         budget = Budget(trials, seconds, pruner)
         return tune_experiment(
             experiment, user_path(out), budget, final_seeds, watcher.note, inputs=inputs, workers=workers, ray=ray
@@ -136,8 +109,6 @@ def tune_experiment(
     first = max(experiment.seeds) + 1
     fresh = tuple(range(first, first + final_seeds))
     with queue(file, about(sites, file)) as kept, crew(TuningWork(sites), workers, ray) as at_work:
-        if kept.others and kept.fresh:
-            note("the trials there are of other data, code or settings, so that the search begins anew")
         searches = run([search(sites, m, ranges, budget, note) for m, ranges in chosen], kept, at_work)
         worth = run([compared(sites, s, fresh, note) for s in searches], kept, at_work)
     tuning = corrected(sites, searches, worth, budget, fresh)

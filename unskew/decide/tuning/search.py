@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.forecast.measure import threads
 from unskew.decide.sites import Sites, measurable
-from unskew.decide.training import Training, TrainingWork, as_json, threads
+from unskew.decide.training import Training, TrainingWork, as_json
 from unskew.decide.tuning.space import present, with_values
 from unskew.errors import ConfigError, DataError, DivergedError, RunError
 from unskew.experiment.config import NamedMethod
