@@ -215,9 +215,8 @@ class SumOfVectors:
 class SecureSum(Wrapper):
     """Sums of uploads that the server learns without a single one of them.
 
-    Each client adds masks that cancel in the sum (Bonawitz et al., CCS 2017).  Entries are rounded to multiples of
-    2^-24 and take eight bytes, and a round has four exchanges, each of which may lose a client.  Fields that a reply
-    marks `Each` stay beside the sum, in clear.  Robust means cannot be had with it.
+    Masks cancel in the sum (Bonawitz et al., CCS 2017).  Entries are multiples of 2^-24 and take eight bytes; a round
+    has four exchanges, each of which may lose a client.  What a reply marks `Each` is sent beside the sum, in clear.
 
     Attributes:
         clip: Largest size of an entry of an update; larger ones are cut to it.
