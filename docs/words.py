@@ -31,7 +31,7 @@ def sentences(text: str) -> Iterator[str]:
     text = re.sub(r"^(?:\|.*|#.*|!\[.*|<!--.*)$", "", text, flags=re.M)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     for paragraph in re.split(r"\n\s*\n|\n(?=[*-] )", text):
-        yield from (s for s in re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split())) if s)
+        yield from (s for s in re.split(r"(?<=[.!?])(?:\*\*)?\s+", " ".join(paragraph.split())) if s)
 
 
 def literal(node: ast.expr) -> str:
