@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-network test-slow coverage check size corpus format docs wheel nightly lock bench-peers clean
+.PHONY: help demo test test-network test-slow coverage check size corpus format pictures words docs wheel nightly lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -79,6 +79,12 @@ corpus: $(EXTRAS) ## Rewrite the corpus of behaviour and say what changed
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+pictures: $(STAMP) ## Draw the pictures of README and guides from demo/ (after make demo)
+	$(BIN)/python docs/pictures.py
+
+words: $(STAMP) ## List long sentences, long guides and words of our own dialect
+	$(BIN)/python docs/words.py
 
 docs: $(STAMP) ## Build the documentation site into build/docs
 	$(PIP) -e '.[docs]'

@@ -1,4 +1,4 @@
-"""Writes the table of methods and kinds of task into docs/guides/tasks.md:  python docs/needs_table.py
+"""Writes the table of methods and kinds of task into docs/reference/tasks.md:  python docs/needs_table.py
 
 It is made from what methods declare (`unskew.tasks.needs`); a test compares the page with it.
 """
@@ -9,7 +9,7 @@ from unskew import algorithms
 from unskew.tasks import TABLE, kind_of
 from unskew.tasks.needs import NEEDS, given, needs_of
 
-PAGE = Path(__file__).parent / "guides" / "tasks.md"
+PAGE = Path(__file__).parent / "reference" / "tasks.md"
 BEGIN, END = "<!-- made by docs/needs_table.py -->\n", "<!-- end -->\n"
 
 

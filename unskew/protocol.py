@@ -310,7 +310,7 @@ class SgdConfig:
         betas, eps: Decay rates of the moments and denominator constant of Adam and AdamW.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
         lr_schedule: Factor on `lr` by round.
-        trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name.
+        trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name; the others travel too.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
         tolerance: Largest entry of the gradient at which lbfgs ends.

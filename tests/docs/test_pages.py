@@ -149,18 +149,18 @@ def test_experiments_sweeps_and_command_lines_are_taken() -> None:
 
 
 SETTINGS = {
-    "settings.md": {
-        "\n## Experiment\n": config.Experiment,
-        "\n## Task\n": config.TaskConfig,
-        "\n## Local\n": SgdConfig,
-        "\n## Seeds\n": config.UntilDecided,
-        "\n## Unseen\n": config.Unseen,
-        "\n## Stop\n": config.Stop,
-        "\n## Keep models\n": config.KeepModels,
-        "\n## World\n": config.World,
-        "\n## Runtime\n": config.Runtime,
-    },
-    "radio.md": {"\n| `channel` | ": Radio, "\n| `spectrum` | ": Spectrum, "\n| `energy` | ": Energy},
+    "\n## Experiment\n": config.Experiment,
+    "\n## Task\n": config.TaskConfig,
+    "\n## Local\n": SgdConfig,
+    "\n## Seeds\n": config.UntilDecided,
+    "\n## Unseen\n": config.Unseen,
+    "\n## Stop\n": config.Stop,
+    "\n## Keep models\n": config.KeepModels,
+    "\n## World\n": config.World,
+    "\n## Runtime\n": config.Runtime,
+    "\n## Channel\n": Radio,
+    "\n## Spectrum\n": Spectrum,
+    "\n## Energy\n": Energy,
 }
 APART = {"local", "bounds", "until", "name"}
 """Settings of a file alone, one that is written in the place of `seeds`, and names of presets."""
@@ -168,11 +168,10 @@ APART = {"local", "bounds", "until", "name"}
 
 def test_every_setting_is_on_its_page_and_no_other() -> None:
     differ = {}
-    for page, tables in SETTINGS.items():
-        for begin, kind in tables.items():
-            table = PAGES[f"docs/guides/{page}"].partition(begin)[2].partition("|---")[2].partition("\n\n")[0]
-            listed = {name.partition(".")[0] for name in re.findall(r"^\| `([\w.]+)`", table, re.M)}
-            differ[begin] = (listed ^ {field.name for field in dataclasses.fields(kind)}) - APART
+    for begin, kind in SETTINGS.items():
+        table = PAGES["docs/reference/settings.md"].partition(begin)[2].partition("|---")[2].partition("\n\n")[0]
+        listed = {name.partition(".")[0] for name in re.findall(r"^\| `([\w.]+)`", table, re.M)}
+        differ[begin] = (listed ^ {field.name for field in dataclasses.fields(kind)}) - APART
     assert {begin: names for begin, names in differ.items() if names} == {}
 
 
@@ -253,7 +252,7 @@ def results(page: str) -> str:
     ("page", "made_by"),
     [
         ("docs/architecture.svg", "docs/architecture.py"),
-        ("docs/guides/tasks.md", "docs/needs_table.py"),
+        ("docs/reference/tasks.md", "docs/needs_table.py"),
         ("README.md", "docs/readme_table.py"),
         ("docs/results/README.md", "-m unskew.papers.overview"),
     ],

@@ -117,6 +117,10 @@ class _Budget(Exception):
 class CentralDP(Wrapper):
     """Differential privacy of clients by a server that is trusted with their updates.
 
+    All data of one client are covered, if they are replaced by any others, towards whoever sees the models.  The sum
+    then moves by up to 2 C, so the noise counts half of what add-or-remove-one papers report for the same z.  A
+    simulation counts the sampling of cohorts; a deployment, whose participants know the seed, does not.
+
     Attributes:
         clip: Clipping norm of a client's update, C, at first if it adapts; a large one, as 1e9, does not clip.
         noise_multiplier: Standard deviation of the noise on the sum over C, z; 0 adds none.

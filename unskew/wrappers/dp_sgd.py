@@ -67,6 +67,9 @@ ROOM = 2**24
 class DPSGD(ClientNoise):
     """Differential privacy of single examples, by noise in a client's own training.
 
+    One example is covered, if it is replaced by one that adds nothing; who has k of them is covered k times less.
+    Batches are Poisson samples, so `batch_size` is not heeded and an epoch is 1 / share steps.  BatchNorm is refused.
+
     Attributes:
         clip: Clipping norm of an example's gradient, C; a large one, as 1e9, does not clip.
         noise_multiplier: Standard deviation of the noise on a sum of gradients over C, z; 0 adds none.

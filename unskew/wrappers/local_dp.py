@@ -45,6 +45,9 @@ from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 class LocalDP(ClientNoise, UploadWrapper):
     """Differential privacy of a client by itself, whoever gets its upload.
 
+    All data of a client but their number are covered, towards everyone, its server included.  A mean over M clients
+    has the noise divided by the root of M, where `CentralDP` divides by M.  When a client answers is not covered.
+
     Attributes:
         clip: Clipping norm of an upload, C.
         noise_multiplier: Standard deviation of the noise on every number over C, z.

@@ -215,6 +215,9 @@ class SumOfVectors:
 class SecureSum(Wrapper):
     """Sums of uploads that the server learns without a single one of them.
 
+    Masks cancel in the sum (Bonawitz et al., CCS 2017).  Entries are multiples of 2^-24 and take eight bytes; a round
+    has four exchanges, each of which may lose a client.  What a reply marks `Each` is sent beside the sum, in clear.
+
     Attributes:
         clip: Largest size of an entry of an update; larger ones are cut to it.
         threshold: Share of the cohort that has to stay until the end, more than half of it; if fewer do, the round

@@ -1,0 +1,59 @@
+"""Draws the pictures of README and guides into docs/pictures:  python docs/pictures.py [FOLDER]
+
+The page and its figures are those of a run of the demo, by default demo/ (`make demo`); two small runs, half a minute
+of CPU, give the others.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+import unskew as us
+from unskew.world.attack import SignFlip
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+LARGEST = 60_000
+"""Bytes of a figure; the page's screenshot may have twice as many."""
+
+
+def save(chart: Any, name: str) -> None:
+    """A still by vl-convert, on white, since a page may be dark; a tenth of a pixel is enough."""
+    path = PICTURES / f"{name}.svg"
+    chart.properties(background="white").save(path)
+    path.write_text(re.sub(r"\d+\.\d{2,}", lambda m: f"{float(m[0]):.1f}", path.read_text("utf-8")), "utf-8")
+    assert path.stat().st_size <= LARGEST, path
+
+
+def screenshot(page: Path, path: Path) -> None:
+    """A page's first screen, by Chromium, in few colours."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        sys.exit("There is no Chromium here, so the page's screenshot stays as it was.")
+    flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=6000 --window-size=1200,800"
+    subprocess.run([browser, *flags.split(), f"--screenshot={path}", page.resolve().as_uri()], check=True)
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    assert path.stat().st_size <= 2 * LARGEST, path
+
+
+def main(demo: Path) -> None:
+    """Draw all of them."""
+    plot = us.load_run(demo).plot
+    save(plot.curves(), "curves")
+    save(plot.differences(), "gains")
+    save(plot.clients(), "clients")
+    noise = {f"noise {z}": us.wrap(us.FedAvg(), us.CentralDP(clip=1.0, noise_multiplier=z)) for z in (0.3, 1.0)}
+    save(us.simulate({"no noise": us.FedAvg(), **noise}, rounds=10, seeds=range(3)).plot.curves(), "noise")
+    means, even = {"mean": us.FedAvg(), "median": us.wrap(us.FedAvg(), us.Median())}, us.Dirichlet(1.0, num_clients=10)
+    liars = us.World(attack=SignFlip(fraction=0.2, scale=3.0))
+    save(us.simulate(means, split=even, rounds=10, seeds=range(3), world=liars).plot.curves(), "liars")
+    screenshot(demo / "report.html", PICTURES / "page.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "demo")

@@ -1,0 +1,80 @@
+"""Lists what is hard to read in guides, README and messages:  python docs/words.py
+
+Sentences beyond 30 words, guides beyond 900, and words of our own dialect: a list to work from, which fails nothing.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LONGEST, WHOLE = 30, 900
+DIALECT = (
+    r"\bdoubts?\b",
+    r"\bremarks?\b",
+    r"\bnewcomers?\b",
+    r"\btold\b",
+    r"\botherwise than\b",
+    r"\bas \w+ as it is where\b",
+    r"\bof its own accord\b",
+    r"\bin the place of\b",
+    r"\bwhere (?:it|that|there) is so\b",
+    r"\bwhat is (?:said|told|made) of (?:it|them)\b",
+)
+WARNS = re.compile(r"warn|[Nn]ote$|[Rr]efus|Error$")
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of Markdown: no code, no tables, no headings, a link as its words."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"^(?:\|.*|#.*|!\[.*|<!--.*)$", "", text, flags=re.M)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    for paragraph in re.split(r"\n\s*\n|\n(?=[*-] )", text):
+        yield from (s for s in re.split(r"(?<=[.!?])(?:\*\*)?\s+", " ".join(paragraph.split())) if s)
+
+
+def literal(node: ast.expr) -> str:
+    """The text of a string, with an x for each value in it; empty if it is none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(literal(part) if isinstance(part, ast.Constant) else "x" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return literal(node.left) + literal(node.right)
+    return ""
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """What a module raises or warns of, with its line."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and WARNS.search(ast.unparse(node.func))):
+            calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+            yield from ((node.lineno, text) for c in calls for text in map(literal, c.args) if " " in text)
+
+
+def complaints(text: str) -> Iterator[str]:
+    """Its long sentences and its words of our dialect."""
+    for sentence in sentences(text):
+        if (count := len(sentence.split())) > LONGEST:
+            yield f"{count} words: {sentence[:90]}..."
+        yield from (f"“{m[0]}”: ...{sentence[max(m.start() - 30, 0) : m.end() + 30]}..."
+                    for word in DIALECT for m in re.finditer(word, sentence, re.I))  # fmt: skip
+
+
+def main() -> None:
+    """Print the list."""
+    for page in [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted(ROOT.glob("docs/guides/*.md"))]:
+        text, name = page.read_text("utf-8"), page.relative_to(ROOT)
+        if page.parent.name == "guides" and (count := len(text.split())) > WHOLE:
+            print(f"{name}: {count} words, at most {WHOLE}")
+        for complaint in complaints(text):
+            print(f"{name}: {complaint}")
+    for path in sorted((ROOT / "unskew").rglob("*.py")):
+        for line, message in sorted(set(messages(path))):
+            for complaint in complaints(message):
+                print(f"{path.relative_to(ROOT)}:{line}: {complaint}")
+
+
+if __name__ == "__main__":
+    main()
