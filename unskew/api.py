@@ -107,6 +107,7 @@ def simulate(
     eval_every: int = 1,
     evaluate: Sequence[str | Measure | Callable[[Any, Any], float]] = ("global", "personal"),
     evaluate_clients: Literal["cohort", "all"] | int = "all",
+    by: str | Sequence[str] = (),
     unseen: float | Sequence[str] | Unseen = (),
     stop: Stop = Stop(),
     keep_models: KeepModels = KeepModels(),
@@ -181,6 +182,7 @@ def simulate(
             (outputs, targets), arrays of all examples, to a number of which more is better; or a `Measure`.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
+        by: Columns of a table by whose values the clients' own models are evaluated after the last round, as "sex".
         unseen: Clients that come after training, by which methods are judged for newcomers: a share of the clients, or
             their names; `Unseen` also says how they adapt.
         stop, keep_models, world, runtime: The same as in a configuration file.
@@ -393,8 +395,10 @@ def described(
     for name, wanted in kinds.items():
         if not isinstance(given := settings.get(name, {}), wanted | Mapping):
             raise ConfigError(f"{name} must be {wanted.__name__}(...), got {given!r:.80}")
+    by = settings.get("by", ())
     plain = {
         **settings,
+        "by": [by] if isinstance(by, str) else by,
         **({} if until is None else {"seeds": list(until.seeds)}),
         "task": _task(task, data, {"model": model, "loss": loss, "augment": transform}, table, rules),
         "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),

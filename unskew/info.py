@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 from pydantic import AfterValidator, AllowInfNan, TypeAdapter, ValidationInfo
@@ -683,6 +683,104 @@ class RecallByClass(Info):
             raise ValueError(f"found must be at most examples, of each class, got {self.found} and {self.examples}")
 
 
+# ---------------------------------------------------------------- what a model goes by, and for whom it works
+@dataclass(frozen=True, kw_only=True)
+class Effects(Info):
+    """Coefficients of a linear global model after the last round, with what the training rows say of their precision.
+
+    Attributes:
+        names: What each is the effect of: one unit of a column, or a word beside another.
+        estimates: Coefficient of each, on the scale of the linear predictor.
+        errors: Its standard error; None where the training rows say nothing of the effect.
+        ratio: What the exponential of a coefficient is a ratio of; empty where effects are differences.
+        rows: Training rows behind the errors.
+        step: How far the farthest coefficient is from the maximum of the likelihood, in its standard errors.
+    """
+
+    type: ClassVar[str] = "unskew.effects"
+
+    names: tuple[str, ...]
+    estimates: tuple[Finite, ...]
+    errors: tuple[Finite | None, ...]
+    ratio: Literal["odds", "rate", "hazard", ""]
+    rows: Count
+    step: Finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importance(Info):
+    """By how much the headline of the global model is worse where a column of the test rows is shuffled.
+
+    Attributes:
+        names: Columns of the table.
+        lost: Of each column, what each shuffle costs; below 0 where the headline is better.
+    """
+
+    type: ClassVar[str] = "unskew.importance"
+
+    names: tuple[str, ...]
+    lost: tuple[tuple[Finite, ...], ...]
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """Held-out rows of all clients with one value, or a range of values, of a column.
+
+    Attributes:
+        by, value: The column, and the value or range.
+        rows: Their number.
+        result: Headline of the clients' own models on them; None where it is not defined.
+    """
+
+    by: str
+    value: str
+    rows: Count
+    result: Finite | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subgroups(Info):
+    """Results by values of columns that `by` names, after the last round."""
+
+    type: ClassVar[str] = "unskew.subgroups"
+
+    groups: tuple[Subgroup, ...]
+
+
+@dataclass(frozen=True)
+class SiteCurve:
+    """Probabilities of the second class at one client, by its own model on its held-out rows.
+
+    Attributes:
+        client, rows: Its number, and that of the rows.
+        likely, happened: Mean probability and share of the second class in fifths of the rows by probability.
+        share: Share of the second class.
+        benefit: Net benefit at each threshold.
+    """
+
+    client: Client
+    rows: Count
+    likely: tuple[Finite, ...]
+    happened: tuple[Finite, ...]
+    share: Finite
+    benefit: tuple[Finite, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteCurves(Info):
+    """Calibration and net benefit by client, after the last round, where two classes are told apart.
+
+    Attributes:
+        thresholds: Probabilities from which on one would act.
+        sites: Clients with enough rows.
+    """
+
+    type: ClassVar[str] = "unskew.site-curves"
+
+    thresholds: tuple[Finite, ...]
+    sites: tuple[SiteCurve, ...]
+
+
 # ---------------------------------------------------------------- rows of the record
 TYPES: dict[str, type[Info]] = {
     kind.type: kind
@@ -690,7 +788,7 @@ TYPES: dict[str, type[Info]] = {
         Info, AbandonedRound, OneClassModels, WorseThanConstant, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups,
         Passes, DiffusionRound, Exchanges,
         ClientWeights, Appeals, ClassRelations, Embeddings, Mixtures, PrivacyBudget, ExampleBudget, PredictedNumbers,
-        RankedClasses, RecallByClass,
+        RankedClasses, RecallByClass, Effects, Importance, Subgroups, SiteCurves,
     )
 }  # fmt: skip
 """Types by their names in rows."""

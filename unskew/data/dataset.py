@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ from unskew.data.images import ByteImages, as_tensor
 from unskew.data.inputs import Inputs, check_values, prepared
 from unskew.data.preprocess import RawRows
 from unskew.data.text import FIRST_WORD, UNKNOWN
-from unskew.errors import DataError, shown
+from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.tasks.targets import CLASS, LabelType, Targets
+from unskew.words import some
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +104,21 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example, such as (3, 32, 32)."""
         return tuple(self.x_train.shape[1:])
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of a table's training rows as it was given, (N,).
+
+        Raises:
+            ConfigError: If the data are no table, or have no input of that name.
+        """
+        names = [column.name for column in self.inputs.columns]
+        if name not in names:
+            raise ConfigError(f"{self.name} has no column {name!r}{did_you_mean(name, names)} (it has {some(names)})")
+        if self.raw is not None:
+            return self.raw.train[name]
+        at = sum(len(column.features) for column in self.inputs.columns[: names.index(name)])
+        values: npt.NDArray[Any] = self.x_train[:, at].double().numpy()
+        return values
 
     @property
     def nbytes(self) -> int:

@@ -340,6 +340,7 @@ class Experiment:
             set; and further metrics of the task by name, as balanced_accuracy, or module:attribute.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
+        by: Columns of a table by whose values the clients' models are evaluated after the last round, as by sex or age.
         client_rows: The most clients that have a list each in partition.json; of more, or of more than 20 million
             examples of all seeds, there are columns in files beside it.
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
@@ -367,6 +368,7 @@ class Experiment:
     eval_every: Annotated[int, Ge(1)] = 1
     evaluate: tuple[str, ...] = ("global", "personal")
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
+    by: tuple[str, ...] = ()
     client_rows: Annotated[int, Ge(0)] = 10_000
     mean_last: Annotated[int, Ge(1)] | None = None
     unseen: Unseen = Unseen()

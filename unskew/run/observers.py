@@ -19,7 +19,7 @@ from unskew.info import Info
 from unskew.keys import drawn_since, global_states
 from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
-from unskew.run import attack, constant, models, one_class, tested, unseen
+from unskew.run import attack, constant, explain, models, one_class, tested, unseen
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Progress
 from unskew.run.cell import Cell, LiveRun
@@ -83,8 +83,8 @@ class Observers:
         self.curve = HeadlineCurve()
         self.kept = KeptModels(self.curve)
         self.all: tuple[Observer, ...] = (
-            self.curve, _Backdoor(), _Unseen(), _OneClassModels(), _TrainedAlone(), _Predictions(), self.kept, *follow,
-            _Shown(run, self.curve),
+            self.curve, _Backdoor(), _Unseen(), _OneClassModels(), _TrainedAlone(), _Predictions(), _Explained(),
+            self.kept, *follow, _Shown(run, self.curve),
         )  # fmt: skip
 
 
@@ -165,6 +165,16 @@ class _Predictions(Observer):
             report = kind.report(outputs.astype(np.float64), y)
             if report is not None:
                 yield report
+
+
+class _Explained(Observer):
+    """Reports after the last round what the models go by, and for whom they work, where the data are a table."""
+
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Info]:
+        if not seen.last:
+            return ()
+        shared = cell.sim.method.serve(seen.state, None)
+        return explain.explained(cell, shared, seen.own if seen.all_own else None)
 
 
 # ---------------------------------------------------------------- how the headline goes

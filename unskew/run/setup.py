@@ -120,6 +120,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
             f"test_fraction = {experiment.test_fraction:g} would be ignored: {dataset.name} has test rows of each "
             "client's own; leave it out (of a table or natural data, say task.data_options.test)"
         )
+    for column in experiment.by:
+        dataset.column(column)
     augment = augmentation(experiment.task.augment if inputs.transform is None else inputs.transform)
     if augment is not None:
         augment(dataset.x_train[:2], Key(0).generator())  # refuses what it cannot change, before any work

@@ -74,7 +74,10 @@ class Task:
         So does the warning of models that find one class only, where no measure's values say which classes are found.
         """
         known = self.kind.correct in (None, self.measures[0].each)  # which classes are found
-        return not known or self.kind.report is not None or any(m.each is None or m.by_row for m in self.measures)
+        ranks = self.num_classes == 2 and self.kind.probabilities is not None  # how probable the second class is
+        return (
+            not known or ranks or self.kind.report is not None or any(m.each is None or m.by_row for m in self.measures)
+        )
 
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """Return what an evaluation keeps of each example: its value in the measures that are means over examples.

@@ -1,0 +1,282 @@
+"""What a trained model goes by, and for whom it works: reported after the last round of a run on a table.
+
+Effects     of a linear model: eta = x . theta, the log odds, log rate, log hazard, or the expected target itself.
+            l      negative log-likelihood of all training rows at theta; squared errors over twice their variance
+            I      information, the Hessian of l at theta;  C  a row of contrasts for each effect
+            effect C theta, with standard error sqrt(diag(C I^+ C')), if the rows say anything of it                (1)
+            step   I^+ grad l, which Newton's method would still take: training ended at the maximum where it is
+                   small beside the errors                                                                         (2)
+Importance  of a column, for other models: what the headline loses where the column is shuffled among the test rows
+            (L. Breiman, "Random Forests", Machine Learning 45, 2001; A. Fisher et al., JMLR 20, 2019).
+Sites       net benefit of acting from a probability t on (A. J. Vickers, E. B. Elkin, Med. Decision Making 26, 2006):
+            true positives / n - false positives / n * t / (1 - t)                                                 (3)
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from unskew.data.inputs import Column
+from unskew.info import Effects, Importance, Info, SiteCurve, SiteCurves, Subgroup, Subgroups
+from unskew.keys import Key
+from unskew.local.executor import Columns, joined
+from unskew.local.trainer import LocalTrainer
+from unskew.models import loss_of
+from unskew.protocol import ClientId, hook
+from unskew.run import setup as run_setup
+from unskew.run.cell import Cell
+from unskew.run.evaluation import OwnModels, on_own_rows
+from unskew.tasks.binary import cross_entropy
+from unskew.tasks.kind import Loss
+from unskew.tasks.regression import poisson, squared
+from unskew.tasks.survival import cox
+from unskew.tree import Params
+
+Array = npt.NDArray[np.float64]
+Ratio = Literal["odds", "rate", "hazard", ""]
+
+LIKELIHOODS: dict[tuple[str, str], tuple[Loss, Ratio]] = {
+    ("classification", "cross_entropy"): (cross_entropy, "odds"),  # of two classes, by the difference of their logits
+    ("binary", "cross_entropy"): (cross_entropy, "odds"),
+    ("regression", "poisson"): (poisson, "rate"),
+    ("regression", "squared"): (squared, ""),
+    ("survival", "cox"): (cox, "hazard"),
+}
+"""Losses that are negative log-likelihoods, by kind of task and name, and what a coefficient's exponential is."""
+
+MOST_COLUMNS = 100
+SHUFFLES = 5
+FEWEST_ROWS, MOST_SITES = 20, 30
+THRESHOLDS = tuple(k / 20 for k in range(1, 20))
+MOST_VALUES = 8
+"""Values of a number that are subgroups of their own; of more there are thirds."""
+
+
+def explained(cell: Cell, model: Params | None, own: OwnModels | None) -> Iterator[Info]:
+    """Report on the global model and the clients' own models, where the data are a table.
+
+    Nothing is said of a method with differential privacy: its noise does not cover what is computed here.
+    """
+    inputs, linear = cell.fed.dataset.inputs, False
+    if not inputs.columns or cell.sim.clients.remote or hook(cell.method.method, "has_dp_noise"):
+        return
+    if model is not None and len(inputs.columns) <= MOST_COLUMNS:
+        report = effects_of(cell, model)
+        linear = report is not None
+        if report is not None:
+            yield report
+    if model is not None and not linear and len(inputs.columns) <= MOST_COLUMNS:
+        trainer, dataset = cell.sim.model.server_trainer, cell.fed.dataset
+        yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
+    if own:
+        columns = dict(on_own_rows(cell.sim, own, cell.fed.clients.test))
+        if groups := _subgroups(cell, columns):
+            yield Subgroups(groups=groups)
+        if sites := _site_curves(cell, columns):
+            yield SiteCurves(thresholds=THRESHOLDS, sites=sites)
+
+
+# ---------------------------------------------------------------- effects
+def effects_of(cell: Cell, model: Params) -> Effects | None:
+    """The effects of a cell's global model; None if it is not linear, or its loss is no likelihood."""
+    task, config, dataset = cell.setup.task, cell.experiment.task, cell.fed.dataset
+    loss = loss_of(config.model, config.loss, task.kind) or next(iter(task.kind.losses))
+    known = LIKELIHOODS.get((task.kind.name, loss)) if cell.setup.inputs.loss is None else None
+    rows = cell.fed.clients.train.values
+    x = torch.cat([dataset.x_train[rows].double(), torch.ones(len(rows), 1, dtype=torch.float64)], 1)
+    theta = None if known is None else linear_predictor(model, x.shape[1] - 1)
+    if known is None or theta is None or len(task.layout.trainable) != len(model):
+        return None
+    shift, by = run_setup.target_scale(config, cell.setup, cell.fed) or (0.0, 1.0)
+    if loss == "poisson":
+        theta[-1] += np.log(by)
+    elif loss == "squared":
+        theta = by * theta
+        theta[-1] += shift
+    names, matrix = contrasts(dataset.inputs.columns)
+    return effects(theta, x, dataset.y_train[rows], names, matrix, *known) if names else None
+
+
+def linear_predictor(model: Params, width: int) -> Tensor | None:
+    """Weights and bias, (width + 1,), of a model that is one linear layer of one output, or of two classes."""
+    weight = next((t for t in model.values() if t.dim() == 2), None)
+    bias = next((t for t in model.values() if t.dim() == 1), None)
+    if weight is None or weight.shape[1] != width or len(weight) > 2 or len(model) != 1 + (bias is not None):
+        return None
+    whole = torch.cat([weight, weight.new_zeros(len(weight), 1) if bias is None else bias[:, None]], 1).double().cpu()
+    return whole[0].clone() if len(whole) == 1 else whole[1] - whole[0]
+
+
+def contrasts(columns: Sequence[Column]) -> tuple[list[str], Tensor]:
+    """Name the effects of a table's columns, and give the combination of inputs that each is, (effects, inputs + 1).
+
+    Of a number it is one unit, or one standard deviation where each client has its own; of a category each word beside
+    the first.
+    """
+    names: list[str] = []
+    rows: list[dict[int, float]] = []
+    at = 0
+    for column in columns:
+        if column.kind == "number":
+            own = len(column.sd) > 1
+            sd = 1.0 if own or not column.sd else column.sd[0]
+            if sd > 0:
+                names.append(f"{column.name}, per standard deviation" if own else column.name)
+                rows.append({at: 1 / sd})
+        else:
+            known = [k for k, word in enumerate(column.values) if word not in column.unlearnt]
+            words = [*column.values, *["other"] * column.other]
+            for k in [*known, *([len(column.values)] if column.other else [])][1:]:
+                names.append(f"{column.name}: {words[k]} beside {words[known[0]]}")
+                rows.append({at + k: 1.0, at + known[0]: -1.0})
+        at += len(column.features)
+        if column.gaps and not column.gaps_unlearnt:
+            names.append(f"{column.name} missing")
+            rows.append({at - 1: 1.0})
+    matrix = torch.zeros(len(rows), at + 1, dtype=torch.float64)
+    for row, entries in enumerate(rows):
+        for place, value in entries.items():
+            matrix[row, place] = value
+    return names, matrix
+
+
+def effects(
+    theta: Tensor, x: Tensor, y: Tensor, names: Sequence[str], matrix: Tensor, loss: Loss, ratio: Ratio
+) -> Effects:
+    """Effects with standard errors, by (1) and (2).
+
+    Args:
+        theta: Coefficients, (d,) float64.
+        x, y: Rows (N, d) float64 and their targets, those that the model was trained on.
+        names, matrix: Effects and their contrasts, (effects, d).
+        loss: Negative log-likelihood of each row from its linear predictor, (N, 1), or squared errors.
+        ratio: As of `Effects`.
+    """
+    variance = 1.0
+    if not ratio:
+        variance = 2 * float(loss(x @ theta[:, None], y).sum()) / max(len(x) - len(theta), 1)
+    slope: Callable[[Tensor], Tensor] = grad(lambda t: loss(x @ t[:, None], y).sum() / variance)
+    units = torch.eye(len(theta), dtype=theta.dtype)
+    information = torch.stack([grad(lambda t, unit=unit: slope(t) @ unit)(theta) for unit in units])
+    values, vectors = torch.linalg.eigh((information + information.T) / 2)
+    seen = values > 1e-10 * values.max()  # a category's columns add up to the bias's: what the rows say nothing of
+    unknown = (matrix @ vectors[:, ~seen]).abs().sum(1) > 1e-6
+    inverse = vectors[:, seen] / values[seen] @ vectors[:, seen].T
+    errors = (matrix @ inverse * matrix).sum(1).sqrt()
+    step = (matrix @ inverse @ slope(theta)).abs() / errors
+    return Effects(
+        names=tuple(names),
+        estimates=tuple((matrix @ theta).tolist()),
+        errors=tuple(None if none else error for none, error in zip(unknown.tolist(), errors.tolist(), strict=True)),
+        ratio=ratio,
+        rows=len(x),
+        step=max(step[~unknown].tolist(), default=0.0),
+    )
+
+
+# ---------------------------------------------------------------- importance
+def importance(
+    trainer: LocalTrainer, model: Params, columns: Sequence[Column], x: Tensor, y: Tensor, key: Key
+) -> Importance:
+    """Shuffle the inputs of one column after the other among the test rows.
+
+    Args:
+        trainer: Evaluates the model.
+        model: Its tensors.
+        columns: Those of the table, in the order of the inputs.
+        x, y: Test rows (N, inputs) and targets.
+        key: Root of the shuffles; the same for all methods of a seed.
+    """
+    headline, device = trainer.task.headline, trainer.device
+    x, y = x.to(device), y.to(device)
+    whole = trainer.task.values(trainer.evaluate_on(model, x, y))[0]
+    lost: list[tuple[float, ...]] = []
+    at = 0
+    for column in columns:
+        place = slice(at, at := at + len(column.features))
+        costs: list[float] = []
+        for k in range(SHUFFLES):
+            order = torch.randperm(len(x), generator=(key / "importance" / column.name / k).generator()).to(device)
+            mixed = x.clone()
+            mixed[:, place] = x[order, place]
+            change = trainer.task.values(trainer.evaluate_on(model, mixed, y))[0] - whole
+            costs.append(-change if headline.higher else change)
+        lost.append(tuple(costs))
+    kept = [k for k, costs in enumerate(lost) if np.isfinite(costs).all()]
+    return Importance(names=tuple(columns[k].name for k in kept), lost=tuple(lost[k] for k in kept))
+
+
+# ---------------------------------------------------------------- subgroups and sites
+def _subgroups(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[Subgroup, ...]:
+    dataset, task = cell.fed.dataset, cell.setup.task
+    if not columns or not cell.experiment.by:
+        return ()
+    rows = torch.cat([cell.fed.clients.test[c] for c in columns]).numpy()
+    whole = joined(list(columns.values()))
+    groups: list[Subgroup] = []
+    for by in cell.experiment.by:
+        for value, chosen in values_of(dataset.column(by), rows):
+            places = torch.from_numpy(np.flatnonzero(chosen))
+            result = task.values([part[places.to(part.device)] for part in whole])[0] if len(places) else float("nan")
+            groups.append(Subgroup(by, value, len(places), result if np.isfinite(result) else None))
+    return tuple(groups)
+
+
+def values_of(column: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """The values of a column and the rows that have each, (rows,) bool; of a number with many values its thirds."""
+    values = column[rows]
+    if column.dtype.kind != "f":
+        missing = np.array([v is None for v in values], bool)
+        for word in sorted({v for v in column if v is not None}):
+            yield str(word), values == word
+    else:
+        missing = np.isnan(values)
+        several = np.unique(column[~np.isnan(column)])
+        if len(several) <= MOST_VALUES:
+            for number in several:
+                yield f"{number:g}", values == number
+        else:
+            low, high = np.nanquantile(column, [1 / 3, 2 / 3])
+            yield f"below {low:.3g}", values < low
+            yield f"{low:.3g} to {high:.3g}", (values >= low) & (values <= high)
+            yield f"above {high:.3g}", values > high
+    if missing.any():
+        yield "missing", missing
+
+
+def _site_curves(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[SiteCurve, ...]:
+    probabilities, task = cell.setup.task.kind.probabilities, cell.setup.task
+    if probabilities is None or task.num_classes != 2 or not task.keeps_outputs:
+        return ()
+    enough = [c for c, part in columns.items() if len(part[-1]) >= FEWEST_ROWS]
+    sites: list[SiteCurve] = []
+    for client in sorted(enough, key=lambda c: (-len(columns[c][-1]), c))[:MOST_SITES]:
+        outputs, y = (part.double().cpu() for part in columns[client][-2:])
+        sites.append(site_curve(client, probabilities(outputs)[:, 1].numpy(), y.numpy()))
+    return tuple(sites)
+
+
+def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
+    """Calibration in fifths and net benefit (3) of probabilities `p` of the second class, (N,), with `y` 0 or 1.
+
+    >>> site_curve(0, np.array([0.9, 0.8, 0.1, 0.2]), np.array([1.0, 0.0, 0.0, 0.0])).benefit[9]  # t = 1/2
+    0.0
+    """
+    fifths = np.array_split(np.argsort(p, kind="stable"), min(5, len(p)))
+    acted = [p >= t for t in THRESHOLDS]
+    benefit = [
+        float((y[a].sum() - (1 - y[a]).sum() * t / (1 - t)) / len(y)) for a, t in zip(acted, THRESHOLDS, strict=True)
+    ]
+    return SiteCurve(
+        client,
+        len(y),
+        tuple(float(p[part].mean()) for part in fifths),
+        tuple(float(y[part].mean()) for part in fifths),
+        float(y.mean()),
+        tuple(benefit),
+    )
