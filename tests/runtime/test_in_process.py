@@ -234,6 +234,7 @@ def test_a_late_client_was_sent_the_message_and_remembers_but_is_not_heard() -> 
     late = {f.client for f in trace.failures}
     assert 0 < len(late) < N
     assert {f.reason for f in trace.failures} == {"late"}
+    assert len(trace.losses) == N - len(late)  # the loss of a round is of the replies that count
     assert {c for c, _ in method.trail} == set(range(N))
     assert [sim.memory.get(c) for c in range(N)] == [1] * N
     assert {t.dst for t in trace.transfers if t.src == SERVER} == {node(c) for c in range(N)}

@@ -103,7 +103,7 @@ class Trace:
         transfers: All messages, in the order sent.
         work: All local training, in the order requested.
         failures: All replies that were lost.
-        losses: (number of examples, mean training loss) of every local optimisation.
+        losses: (number of examples, mean training loss) of every local optimisation whose reply arrived and counts.
         abandoned: Reason why the round has no result, a sentence; empty if it has one.
     """
 
@@ -473,6 +473,7 @@ class Driver(Generic[S]):
                 self.memory.discard()
             # What the first try sent and computed stays in the record: it has been spent.
             trace.failures.clear()
+            trace.losses.clear()
             left_out |= {c: f"refused: {why}" for c, why in suspects.items()}
             self.clients.restart(t)
 
@@ -655,7 +656,6 @@ class _Round:
             if isinstance(answer, Lost):
                 lost[c] = answer.reason
                 continue
-            self.trace.losses.extend((answer.n, loss) for loss in answer.losses)
             if answer.examples:
                 self.trace.work.append(Effort(self.t, self.hop, c, answer.examples))
             self.driver.memory.stage(c, answer.memory)
@@ -665,6 +665,8 @@ class _Round:
                 self.charge(node(c), SERVER, answer.size)
                 if answer.refused:
                     lost[c] = f"refused: {answer.refused}"
+                else:
+                    self.trace.losses.extend((answer.n, loss) for loss in answer.losses)
 
     # ------------------------------------------------------------------ Collect, Probe
     def collect(self, request: Collect) -> list[Any]:
