@@ -188,7 +188,7 @@ class _Loop:
             state, trace = cell.sim.attempt(cell.state, t, last)
         given = marks(state, content=True) if t <= FIRST else {}
         cell.trained = {w.client for w in trace.work}
-        cell.clients_per_second = len(trace.losses) / max(time.monotonic() - began, 1e-9)
+        cell.clients_per_second = len(trace.work) / max(time.monotonic() - began, 1e-9)
         sent = totals(() if cell.pooled else trace.transfers)
         metrics = [Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()]
         reports: list[Info] = []
