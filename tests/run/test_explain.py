@@ -161,6 +161,9 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
         k = report["names"].index(name)
         assert abs(report["estimates"][k] - truth) < 3 * report["errors"][k], name
     assert "unskew.importance" not in info
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "What the models go by" in page
+    assert "Decision curve, FedAvg" in page
 
 
 def test_another_model_reports_importance(tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Ma
 _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": INK}
 
 
-def forest(data: Rows, x: str, of: Mapping[str, str] | None = None) -> alt.LayerChart:
+def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, its seeds, and the line of no difference.
 
     Args:
@@ -352,10 +352,12 @@ def forest(data: Rows, x: str, of: Mapping[str, str] | None = None) -> alt.Layer
             is a diamond), size and seeds, a list of values.
         x: Title of the axis.
         of: Colours by name, in place of those of kinds.
+        log: Of ratios: a logarithmic axis, with 1 for no difference.
     """
+    zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
     order = [r["name"] for r in every]
-    axis = over(x, [v for r in every for v in (0.0, r["value"], r["low"], r["high"], *r.get("seeds", ()))])
+    axis = over(x, [v for r in every for v in (zero, r["value"], r["low"], r["high"], *r.get("seeds", ()))], log)
     colour = by_name(_KINDS, "kind") if of is None else by_name({n: of[n] for n in order}, "name")
     seeds = [{**r, "seed": v} for r in every for v in r.get("seeds", ())]
     plain = rows([{k: v for k, v in r.items() if k != "seeds"} for r in every])
@@ -368,7 +370,7 @@ def forest(data: Rows, x: str, of: Mapping[str, str] | None = None) -> alt.Layer
     )
     return themed(
         alt.layer(
-            rule(),
+            rule(zero),
             *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
             base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
             base.mark_point(filled=True, opacity=1).encode(

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.info import RecallByClass, info_type
+from unskew.info import Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
 from unskew.record.logs import described
 from unskew.record.reader import Record, read
 from unskew.registry import OURS
@@ -26,6 +26,8 @@ from unskew.report.together import merge
 from unskew.version import __version__
 from unskew.words import beginning, counted
 
+OF_MODELS = {info_type(of) for of in (RecallByClass, Effects, Importance, Subgroups, SiteCurves)}
+"""What nearly every run reports, whose methods cost as much as the ledger says."""
 MOST_NOTES = 3
 """Serious notes that stand above the pictures; the others are folded."""
 
@@ -213,8 +215,7 @@ def _own_sections(record: Record) -> list[Section | None]:
     """Sections on costs and on what methods report of their rounds."""
     marks = pictures.colours(record)
     sections: list[Section | None] = []
-    # Nearly every run reports what global models find of each class.
-    if any(types - {info_type(RecallByClass)} for types in record.info.values()):
+    if any(types - OF_MODELS for types in record.info.values()):
         sections.append(cost.section(record, marks))
     drawn: set[str] = set()
     for entry in SECTIONS.entries():

@@ -124,6 +124,8 @@ SECTIONS = Registry(
     "unskew.sections",
     {
         "predictions": "unskew.report.sections.predictions:KIND",
+        "effects": "unskew.report.sections.effects:KIND",
+        "subgroups": "unskew.report.sections.subgroups:KIND",
         "embeddings": "unskew.report.sections.embeddings:KIND",
         "diffusion": "unskew.report.sections.diffusion:KIND",
         "groups": "unskew.report.sections.groups:KIND",
