@@ -117,7 +117,8 @@ class Dataset:
         if self.raw is not None:
             return self.raw.train[name]
         at = sum(len(column.features) for column in self.inputs.columns[: names.index(name)])
-        values: npt.NDArray[Any] = self.x_train[:, at].double().numpy()
+        rows: Any = self.x_train  # a table is a tensor
+        values: npt.NDArray[Any] = rows[:, at].double().numpy()
         return values
 
     @property

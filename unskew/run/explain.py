@@ -70,8 +70,8 @@ def explained(cell: Cell, model: Params | None, own: OwnModels | None) -> Iterat
         linear = report is not None
         if report is not None:
             yield report
-    if model is not None and not linear and len(inputs.columns) <= MOST_COLUMNS:
-        trainer, dataset = cell.sim.model.server_trainer, cell.fed.dataset
+    trainer, dataset = cell.sim.model.server_trainer, cell.fed.dataset
+    if model is not None and not linear and isinstance(trainer, LocalTrainer) and len(inputs.columns) <= MOST_COLUMNS:
         yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
     if own:
         columns = dict(on_own_rows(cell.sim, own, cell.fed.clients.test))
