@@ -227,11 +227,6 @@ class ClientGroups(Info):
 
     groups: tuple[tuple[Client, ...], ...]
 
-    def __post_init__(self) -> None:
-        for members in self.groups:
-            if len(set(members)) < len(members):
-                raise ValueError(f"a group must name clients once each, got {list(members)!r:.60}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenGroups(ClientGroups):
@@ -356,24 +351,6 @@ class JudgedGroups(ClientGroups):
     alpha: float | None = None
     tried: tuple[TriedAlpha, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        n = len(self.compared)
-        if self.similarity and (len(self.similarity) != n or any(len(row) != n for row in self.similarity)):
-            raise ValueError(f"similarity must be a square matrix of the {n} clients in compared")
-        root: dict[int, int] = {}
-
-        def find(client: int) -> int:
-            while (above := root.get(client, client)) != client:
-                root[client] = client = root.get(above, above)
-            return client
-
-        for merge in (*self.history, *self.beyond):
-            first, second = map(find, merge.merge)
-            if first == second:
-                raise ValueError(f"a merge joins clients {merge.merge[0]} and {merge.merge[1]}, already in one group")
-            root[second] = first
-
 
 # ---------------------------------------------------------------- models that travel between clients
 @dataclass(frozen=True, kw_only=True)
@@ -437,25 +414,6 @@ class DiffusionRound(Passes):
     starts: tuple[Client, ...]
     hops: tuple[DiffusionHop, ...]
     sizes: tuple[Count, ...]
-
-    def __post_init__(self) -> None:
-        if self.models not in (None, len(self.starts)):
-            raise ValueError(f"models is {self.models}, but starts names {len(self.starts)}")
-        holders = list(self.starts)
-        for k, hop in enumerate(self.hops, start=1):
-            if hop.hop != k:
-                raise ValueError(f"hops must be counted from 1 without a gap, got {hop.hop} as number {k}")
-            if len({move.model for move in hop.moves}) < len(hop.moves):
-                raise ValueError(f"a model moves twice in diffusion round {k}")
-            for move in hop.moves:
-                if move.model >= len(holders):
-                    raise ValueError(f"a move must name a model below {len(holders)}, got {move.model}")
-                if holders[move.model] != move.src:
-                    raise ValueError(
-                        f"model {move.model} moves from client {move.src}, but client {holders[move.model]} has it"
-                    )
-            for move in hop.moves:
-                holders[move.model] = move.dst
 
     def chains(self) -> tuple[tuple[int, ...], ...]:
         """List the clients that trained each model, in order."""
@@ -537,13 +495,6 @@ class ClassRelations(Info):
     class_norms: tuple[float, ...] | None = None
     distance: float | None = None
 
-    def __post_init__(self) -> None:
-        for name, matrix in (("sl", self.sl), ("cr", self.cr)):
-            if matrix is not None and (not matrix or any(len(row) != len(matrix) for row in matrix)):
-                raise ValueError(f"{name} must be a square matrix, got {len(matrix)} rows")
-        if self.sl is not None and self.cr is not None and len(self.sl) != len(self.cr):
-            raise ValueError(f"sl and cr must have one size, got {len(self.sl)} and {len(self.cr)} classes")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings(Info):
@@ -585,18 +536,6 @@ class Embeddings(Info):
     trained_at: str = ""
     sigma: float | None = None
 
-    def __post_init__(self) -> None:
-        if len({len(row) for row in self.embeddings}) != 1 or not self.embeddings[0]:
-            raise ValueError("embeddings must be rows of equally many numbers, at least one")
-        lengths = [len(of) for of in (self.embeddings, self.labels, self.counts, self.owners)]
-        if len(set(lengths)) > 1:
-            raise ValueError(
-                "embeddings need a label, a count and an owner each, got {}, {}, {} and {}".format(*lengths)
-            )
-        numbers = [*self.kept, *(i for members in self.sets for i in members), *(i for p in self.pairs for i in p[:2])]
-        if max(numbers, default=0) >= max(self.sent, len(self.embeddings)):
-            raise ValueError(f"there are {self.sent} embeddings, number {max(numbers)} is not one of them")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures(Info):
@@ -621,10 +560,6 @@ class PredictedNumbers(Info):
 
     true: tuple[Finite, ...]
     predicted: tuple[Finite, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.true) != len(self.predicted) or not self.true:
-            raise ValueError(f"true and predicted must be as many, got {len(self.true)} and {len(self.predicted)}")
 
 
 Share = Annotated[float, Interval(ge=0.0, le=1.0)]
@@ -654,15 +589,6 @@ class RankedClasses(Info):
     average_precision: Share
     share: Share
 
-    def __post_init__(self) -> None:
-        for x, y in (
-            (self.false_alarms, self.found),
-            (self.recall, self.precision),
-            (self.likely, self.happened),
-        ):
-            if len(x) != len(y) or not x:
-                raise ValueError(f"the two coordinates of a curve must be as many, got {len(x)} and {len(y)}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecallByClass(Info):
@@ -676,11 +602,6 @@ class RecallByClass(Info):
 
     found: tuple[Count, ...]
     examples: tuple[Count, ...]
-
-    def __post_init__(self) -> None:
-        pairs = zip(self.found, self.examples, strict=False)
-        if len(self.found) != len(self.examples) or any(found > n for found, n in pairs):
-            raise ValueError(f"found must be at most examples, of each class, got {self.found} and {self.examples}")
 
 
 # ---------------------------------------------------------------- what a model goes by, and for whom it works

@@ -16,7 +16,6 @@ The degrees of learning, with u = (1/2, 1/2) and W the L2 norm:
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -296,42 +295,6 @@ def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path
     run = replace(run, headline=replace(run.headline, label="error", direction="lower"))
     assert cost.target(run) == ({0: 0.35}, "the worst of the methods’ best values on the test curve")
     assert _rounds({str(row["method"]): row for row in cost.reached(run)}) == {"A": (1.0,), "B": (2.0,)}
-
-
-# ---------------------------------------------------------------- what can be wrong with the log
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda f: f.update(starts=[0, 4]), r"info\.starts\.1: clients must be below 4, got 4"),
-        (lambda f: f.update(starts=[0, "2"]), r"info\.starts\.1 must be an integer, got \"2\""),
-        (lambda f: f.update(models=3), r"info: models is 3, but starts names 2"),
-        (
-            lambda f: f["hops"][1].update(hop=3),
-            r"info: hops must be counted from 1 without a gap, got 3 as number 2",
-        ),
-        (lambda f: f["hops"][0]["moves"][0].update(model=2), r"info: a move must name a model below 2, got 2"),
-        (
-            lambda f: f["hops"][0]["moves"][0].update(dst=9),
-            r"hops\.0\.moves\.0\.dst: clients must be below 4, got 9",
-        ),
-        (lambda f: f["hops"][1]["moves"][0].update(src=0), r"model 1 moves from client 0, but client 3 has it"),
-        (lambda f: f["hops"][0]["moves"].append(move(0, 0, 3, 0.1)), r"a model moves twice in diffusion round 1"),
-        (lambda f: f["hops"][0].update(efficiency="much"), r"info\.hops\.0\.efficiency must be a number, got \"much\""),
-        (lambda f: f["hops"][0]["moves"][0].pop("bid"), r"info\.hops\.0\.moves\.0\.bid is required"),
-        (lambda f: f.update(warnings=[3]), r"info\.warnings\.0 must be a string, got 3"),
-        (lambda f: f.update(ignored="all"), r"info\.ignored must be a list, got \"all\""),
-    ],
-)
-def test_info_that_cannot_be_are_named_with_their_line(
-    tmp_path: Path, edit: Callable[[Info], object], message: str
-) -> None:
-    folder = make_run(tmp_path / "run")
-    first, *rest = written(folder, "info")
-    edit(first["info"])
-    rewrite(folder, info=[first, *rest])
-    with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
-        _section(folder)
-    assert re.search(message, str(refused.value))
 
 
 @pytest.mark.parametrize(

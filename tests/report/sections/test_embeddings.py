@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unskew import priors
 from unskew.data.sources import load
-from unskew.errors import DataError, RunError
+from unskew.errors import DataError
 from unskew.info import Embeddings, adapter
 from unskew.keys import Key
 from unskew.local import imagery
@@ -305,27 +305,6 @@ def test_of_rows_beyond_the_limit_those_with_the_most_images_are_drawn(monkeypat
     rows, all_rows = generated_images.gallery_rows(uploads())
     assert rows == {(0, 0): [0, 1], (0, 1): [2], (1, 0): [3], (2, 2): [5]}
     assert all_rows == 5
-
-
-# ---------------------------------------------------------------- what cannot be
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"embeddings": [[1.0]] * 5}, r"embeddings need a label, a count and an owner each, got 5, 6, 6 and 6"),
-        ({"embeddings": [[1.0], [1.0, 2.0]]}, r"embeddings must be rows of equally many numbers"),
-        ({"embeddings": [["a"]]}, r"info\.embeddings\.0\.0 must be a number, got \"a\""),
-        ({"embeddings": [1.0]}, r"info\.embeddings\.0 must be a list, got 1\.0"),
-        ({"pairs": [[0, 1]]}, r"info\.pairs\.0\.2 is required"),
-        ({"pairs": [[0, 9, 1.0]]}, r"there are 6 embeddings, number 9 is not one of them"),
-        ({"kept": [6]}, r"there are 6 embeddings, number 6 is not one of them"),
-        ({"closest": {"first": 1.0}}, r"info\.closest\.first.*integer"),
-        ({"privacy": {"epsilon": 2.0, **SEEN}}, r"an epsilon needs a delta and what it covers"),
-    ],
-)
-def test_info_that_cannot_be_are_named_with_their_line(tmp_path: Path, change: Info, message: str) -> None:
-    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **change})})
-    with pytest.raises(RunError, match=rf"run\.sqlite: .*{message}"):
-        embeddings.one_round(read(folder), "feddistr")
 
 
 # ---------------------------------------------------------------- the built-in experiment

@@ -10,8 +10,6 @@ Clients 0, 1 have one domain, 2, 3 the other.  The adjusted Rand index is 0 in r
 and 0 in round 3: one pair agrees (0-1) of 3 and 2 pairs, 3 * 2 / 6 = 1 is what chance gives.
 """
 
-import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from unskew.algorithms import hcct
 from unskew.algorithms.ifca import IFCA
 from unskew.algorithms.independent import Independent
 from unskew.data.split import Dirichlet
-from unskew.errors import RunError
 from unskew.info import ClientGroups
 from unskew.report import charts, read
 from unskew.report.section import Chart, Table
@@ -224,36 +221,6 @@ def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -
     assert found.last == {3: ((0, 1, 2), (3,)), 5: ((0, 1, 2), (3,))}
     assert found.rand is not None
     assert found.rand.seeds == 2
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda f: f.update(groups=[[0, 4]]), r"info\.groups\.0\.1: clients must be below 4, got 4"),
-        (lambda f: f.update(groups=[[1, 1]]), r"a group must name clients once each, got \[1, 1\]"),
-        (lambda f: f.update(groups=[3]), r"info\.groups\.0 must be a list, got 3"),
-        (lambda f: f.update(utility=[1.0]), r"info\.utility: must have a value for each of 4 clients, got 1"),
-        (lambda f: f.update(utility=["a"] * 4), r"info\.utility\.0 must be a number, got \"a\""),
-        (lambda f: f["history"].append(merge(1, 2, 0.1)), r"a merge joins clients 1 and 2, already in one group"),
-        (
-            lambda f: f["history"].append(merge(0, 9, 0.1)),
-            r"history\.2\.merge\.1: clients must be below 4, got 9",
-        ),
-        (lambda f: f["history"][0].update(benefit="big"), r"info\.history\.0\.benefit must be a number, got \"big\""),
-        (lambda f: f["similarity"].pop(), r"similarity must be a square matrix of the 4 clients in compared"),
-        (lambda f: f.update(similarity=[1, 2, 3, 4]), r"info\.similarity\.0 must be a list, got 1"),
-        (lambda f: f.update(compared=[0, 1, 2, 4]), r"info\.compared\.3: clients must be below 4, got 4"),
-    ],
-)
-def test_info_that_cannot_be_are_named_with_their_line(
-    tmp_path: Path, edit: Callable[[Info], object], message: str
-) -> None:
-    row = json.loads(json.dumps(ROUND_3))
-    edit(row)
-    folder = make_run(tmp_path / "run", info={"hcct": [*HCCT[:2], row]})
-    with pytest.raises(RunError, match=r"run\.sqlite: .*") as refused:
-        _grouping(folder)
-    assert re.search(message, str(refused.value))
 
 
 # ---------------------------------------------------------------- who is with whom
