@@ -5,21 +5,21 @@ python examples/resume.py [ROUNDS]
 
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import unskew as us
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.callbacks import Progress
 
 
-class PowerCut(NoCallback):
+def power_cut(after: int) -> Callable[[Progress], None]:
     """Ends the program in the middle of the run, as Ctrl-C would."""
 
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def progress(self, progress: Progress) -> None:
-        if progress.round == self.after:
+    def cut(progress: Progress) -> None:
+        if progress.round == after:
             raise KeyboardInterrupt
+
+    return cut
 
 
 def main(rounds: int = 8) -> None:
@@ -36,7 +36,7 @@ def main(rounds: int = 8) -> None:
                 rounds=rounds,
                 out=folder,
                 runtime=us.Runtime(checkpoint_every=2),
-                callback=PowerCut(after=rounds // 2 + 1),
+                callback=power_cut(after=rounds // 2 + 1),
             )
         except KeyboardInterrupt as stopped:
             print("interrupted:", str(stopped).replace(str(folder), "FOLDER"))

@@ -99,7 +99,7 @@ def simulate(
     progress: bool = True,
     track: Sequence[str] = (),
     track_options: Mapping[str, Mapping[str, Any]] | None = None,
-    callback: callbacks.Callback | None = None,
+    callback: callbacks.Callback | Callable[[callbacks.Progress], object] | None = None,
     fraction: float | None = None,
     clients_per_round: int | None = None,
     test_fraction: float = Experiment.test_fraction,
@@ -173,7 +173,8 @@ def simulate(
             data and settings stand in the history in any case.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         track_options: Settings of trackers, by name.
-        callback: Called when the run starts and after every round.
+        callback: A function that is called with a `Progress` after every round, whose `metrics` has every number; or an
+            object with start, progress and note, as `unskew.run.callbacks.NoCallback` has them.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
@@ -255,7 +256,7 @@ def resume(
     transform: Transform | None = None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
     progress: bool = True,
-    callback: callbacks.Callback | None = None,
+    callback: callbacks.Callback | Callable[[callbacks.Progress], object] | None = None,
     force: bool = False,
     allow_code: bool = False,
 ) -> History:

@@ -118,6 +118,14 @@ def test_a_log_gets_a_few_lines_and_no_one_who_asks_for_silence(capsys: pytest.C
     assert len(err.splitlines()) < 8
 
 
+def test_a_function_hears_every_number_of_every_round() -> None:
+    heard: list[callbacks.Progress] = []
+    history = us.simulate({"FedAvg": us.FedAvg(FAST)}, **TINY, callback=heard.append)
+    assert [p.round for p in heard] == [1, 2]
+    for name in ("global.accuracy", "personal.accuracy.mean", "train.loss", "bytes.up"):
+        assert [p.metrics[name] for p in heard] == [v for t, v in history.curve("FedAvg", name) if t], name
+
+
 def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytest.CaptureFixture[str]) -> None:
     class Heard(callbacks.NoCallback):
         def __init__(self) -> None:

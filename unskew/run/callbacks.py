@@ -1,8 +1,9 @@
 """Callbacks: objects that are notified while a run goes on."""
 
 import copy
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError
@@ -27,6 +28,7 @@ class Progress:
         clients_per_second: Client trainings per second in this round.
         megabytes: Sent by this cell so far.
         left_s: Estimated seconds to the end of the whole run.
+        metrics: Every number of the round that is of no single client, by its name in the record.
     """
 
     method: str
@@ -43,6 +45,7 @@ class Progress:
     clients_per_second: float
     megabytes: float
     left_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Callback(Protocol):
@@ -65,18 +68,26 @@ class NoCallback(Callback):
     """A callback that does nothing; a base class for callbacks that need only one method."""
 
 
+class AfterRounds(NoCallback):
+    """A function of `Progress` that is called after every round."""
+
+    def __init__(self, function: Callable[[Progress], object]) -> None:
+        self._function = function
+
+    def progress(self, progress: Progress) -> None:
+        """Call it."""
+        self._function(progress)
+
+
 class Several:
     """A callback that calls several, one after the other; those after the first are somebody's own and get copies.
 
     Raises:
-        ConfigError: If one is no callback.
+        ConfigError: If one is neither a callback nor a function.
     """
 
-    def __init__(self, *callbacks: Callback) -> None:
-        for callback in callbacks:
-            if not all(callable(getattr(callback, part, None)) for part in ("start", "progress", "note")):
-                raise ConfigError(f"callback must be an object with start, progress and note, got {callback!r:.80}")
-        self._callbacks = callbacks
+    def __init__(self, *callbacks: Callback | Callable[[Progress], object]) -> None:
+        self._callbacks = tuple(map(_as_callback, callbacks))
 
     def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
         """Call every `start`."""
@@ -95,3 +106,14 @@ class Several:
         """Call every `note`."""
         for callback in self._callbacks:
             callback.note(text)
+
+
+def _as_callback(given: Any) -> Callback:
+    if all(callable(getattr(given, part, None)) for part in ("start", "progress", "note")):
+        callback: Callback = given
+        return callback
+    if not callable(given):
+        raise ConfigError(
+            f"callback must be a function, or an object with start, progress and note, got {given!r:.80}"
+        )
+    return AfterRounds(given)

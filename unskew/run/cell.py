@@ -101,6 +101,7 @@ class Cell:
         at: The round in progress.
         seconds, bytes: What its rounds have taken and sent.
         trained: Clients that trained in the round in progress, or else the last one.
+        metrics: Every number of the last round that is of no single client.
         clients_per_second: Client trainings per second in that round.
         save_at: When the next checkpoint is due.
         warned: Warnings that were shown.
@@ -119,6 +120,7 @@ class Cell:
         self.round = self.at = self.bytes = 0
         self.seconds = self.clients_per_second = 0.0
         self.trained: set[ClientId] = set()
+        self.metrics: dict[str, float] = {}
         self.warned: set[str] = set()
 
     @property

@@ -206,6 +206,7 @@ class _Loop:
         recording.record(cell, t, [*metrics, Metric("seconds", spent)], trace, parts)
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         cell.state, cell.round = state, t
+        cell.metrics = {m.name: m.value for m in (*metrics, Metric("seconds", spent)) if m.client is None}
         cell.seconds, cell.bytes = cell.seconds + spent, cell.bytes + sum(sent.values())
         for observer in self.observers.all:
             observer.ended_round(cell)

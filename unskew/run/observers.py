@@ -349,6 +349,7 @@ class _Shown(Observer):
                 clients_per_second=cell.clients_per_second,
                 megabytes=cell.bytes / 1e6,
                 left_s=pace_s * (len(run.cells) * rounds - done),
+                metrics=dict(cell.metrics),
             )
         )
 

@@ -164,6 +164,8 @@ class Lines:
 
     def close(self) -> None:
         """Take the bar away."""
+        if not self._bar:  # which would print an empty line
+            return
         self._progress.stop()
         for task in self._progress.task_ids:
             self._progress.remove_task(task)
