@@ -364,7 +364,7 @@ def test_a_loss_and_a_metric_given_as_values_are_given_again(tmp_path: Path) -> 
 
     settings: dict[str, Any] = {"split": us.IID(num_clients=4), "rounds": 2, "evaluate": ["global", shift]}
     whole = us.simulate(us.FedAvg(FAST), **settings, loss=doubled)
-    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r', loss=\.\.\., metrics=\[\.\.\.\]\)$"):
+    with pytest.raises(KeyboardInterrupt, match=r"unskew\.resume\('.*r'\)$"):
         us.simulate(us.FedAvg(FAST), **settings, loss=doubled, callback=StopsOnce(), out=tmp_path / "r")
     with pytest.raises(ConfigError, match=r"^loss '.*doubled' was given as a value.*resume\(FOLDER, loss=\.\.\."):
         us.resume(tmp_path / "r", metrics=[shift])

@@ -72,16 +72,6 @@ def test_progress_without_a_terminal_is_plain_lines(unskew: Unskew) -> None:
     assert "650 parameters" in said.err
 
 
-def test_progress_says_of_which_round_an_accuracy_is_that_is_not_of_this_one() -> None:
-    now = Progress(
-        "fedavg", 0, 7, 10, 1, 1, ACCURACY, 0.5, 1.25, False, evaluated=5, clients_per_second=3, megabytes=1, left_s=4
-    )
-    assert "own data 50.0 %" in describe(dataclasses.replace(now, own=True))
-    assert "accuracy 50.0 %  loss 1.25  (round 5)  " in describe(now)
-    assert "(round" not in describe(dataclasses.replace(now, evaluated=7))
-    assert "(round" not in describe(dataclasses.replace(now, value=None, loss=None, evaluated=0))
-
-
 def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(unskew: Unskew) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "-q")
     lines = said.out.splitlines()

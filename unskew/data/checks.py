@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, word
+from unskew.data.columns import Array, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of, word
 from unskew.data.inputs import refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
@@ -25,6 +25,7 @@ from unskew.data.table import (
     label_name,
     names_of_numbers,
 )
+from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
 from unskew.tasks.targets import RowError, mislabelled
 from unskew.words import counted, letters, separate_classes, some, spelling_variants
@@ -593,6 +594,31 @@ def _gives(values: Array, target: DataTarget) -> bool:
     return min(n, len(kind) - n) >= FEW_ROWS and max(auroc, 1 - auroc) > 0.99
 
 
+def cut_texts(table: DataTable) -> Iterable[str]:
+    """Texts of which the end is not read."""
+    share = float((table.features["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
+    if share >= 0.05:
+        yield (
+            f"{share:.0%} of the training texts have {LENGTH} words or more, and only the first {LENGTH} are read: put "
+            "first what matters, or divide them"
+        )
+
+
+def codes_beside_words(table: DataTable) -> Iterable[str]:
+    """Columns of words that some sites write in numbers alone."""
+    for name, values in table.features.items():
+        sides: dict[bool, list[str]] = {}
+        for i, client in enumerate(table.compared if values.dtype.kind == "O" else ()):
+            kinds = {value_of(one) is not None for one in set(values[table.at(i)].tolist()) if isinstance(one, str)}
+            if len(kinds) == 1:
+                sides.setdefault(kinds.pop(), []).append(client)
+        if len(sides) == 2:
+            yield (
+                f"column {name!r} holds numbers at {some(sides[True])} and words at {some(sides[False])}, which count "
+                "as different: write them alike"
+            )
+
+
 def names_people(table: DataTable) -> Iterable[str]:
     """A column that seems to say who is in a row, where that is not known."""
     return [] if table.patients is not None or table.measured else unnamed_patients(table.features)
@@ -607,13 +633,13 @@ def copies(table: DataTable) -> Iterable[str]:
     if x is None:
         numbers = [values for values in table.columns.values() if values.dtype.kind == "f"]
         x = np.stack(numbers, 1) if numbers else np.empty((len(table), 0))
-        different = np.unique(x, axis=0)  # copies do not vouch for each other
-        kinds = np.array([len(np.unique(column)) for column in different.T]) / max(len(different), 1)
-        rich = (kinds > 0.5).sum() > 2 or (kinds > 0.9).any()
-    else:
-        rich = x.dtype.kind != "O" and (x.ndim > 2 or x.shape[1] >= 2 * MOST_CLASSES)
-    if not rich:
+    if x.dtype.kind == "O":
         return
+    if x.ndim == 2 and x.shape[1] < 2 * MOST_CLASSES:
+        different = np.unique(x[:2000], axis=0)  # copies do not vouch for each other
+        kinds = np.array([len(np.unique(column)) for column in different.T]) / max(len(different), 1)
+        if (kinds > 0.5).sum() <= 2 and not (kinds > 0.9).any():
+            return
     y = table.y.reshape(len(table), -1).astype(str)
 
     def marks(chosen: Array) -> Iterator[int | None]:
@@ -644,6 +670,8 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     stands_for_none,
     unscaled,
     empty_at,
+    cut_texts,
+    codes_beside_words,
     identifies,
     names_the_site,
     gives_the_answer,

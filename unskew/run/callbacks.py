@@ -113,7 +113,5 @@ def _as_callback(given: Any) -> Callback:
         callback: Callback = given
         return callback
     if not callable(given):
-        raise ConfigError(
-            f"callback must be a function, or an object with start, progress and note, got {given!r:.80}"
-        )
+        raise ConfigError(f"callback must be a function, or an object with start, progress and note, got {given!r:.80}")
     return AfterRounds(given)

@@ -160,7 +160,10 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if self._bar:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:  # in a notebook Rich would draw it
+            self._console.file.write(f"{text}\n")
 
     def close(self) -> None:
         """Take the bar away."""
