@@ -52,6 +52,9 @@ def main(demo: Path) -> None:
     means, even = {"mean": us.FedAvg(), "median": us.wrap(us.FedAvg(), us.Median())}, us.Dirichlet(1.0, num_clients=10)
     liars = us.World(attack=SignFlip(fraction=0.2, scale=3.0))
     save(us.simulate(means, split=even, rounds=10, seeds=range(3), world=liars).plot.curves(), "liars")
+    table = {"data": ROOT / "examples/hospitals.csv", "target": "diagnosis", "client": "hospital", "preprocess": True}
+    one = us.simulate(us.FedAvg(), **table, task="binary", model="logistic", rounds=20, seeds=range(3))
+    save(one.plot.effects(), "effects")
     screenshot(demo / "report.html", PICTURES / "page.png")
 
 

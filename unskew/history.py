@@ -428,6 +428,19 @@ class Plots:
             raise KeyError(f"no method {best!r} has gains over training alone; there are {', '.join(gains)}")
         return _drawing(pictures.clients(gains[best], self.history.headline), "")
 
+    def effects(self, method: str | None = None) -> "alt.LayerChart":
+        """Coefficients of a linear model of a table, with 95 % intervals; ratios on a logarithmic axis.
+
+        Raises:
+            RunError: If no method, or not this one, has them.
+        """
+        from unskew.report.sections import effects
+
+        record = self.history.record
+        of = effects.reported(record, record.methods if method is None else [method])
+        chart = effects.forest(*next(iter(of.items()))) if of else None
+        return _drawing(chart, "no linear model of a table was trained; model='logistic' is one")
+
     def groups(self, method: str | None = None) -> "alt.LayerChart":
         """Groups by round, under a method that forms them.
 

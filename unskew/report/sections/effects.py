@@ -33,7 +33,7 @@ class Effect(NamedTuple):
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on what models go by; None if no method has reported it under a seed that counts."""
-    linear = {m: last for m in methods if (last := _last(record, m, Effects))}
+    linear = reported(record, methods)
     others = {m: last for m in methods if (last := _last(record, m, Importance))}
     if not linear and not others:
         return None
@@ -43,7 +43,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         lead += [_unfinished(m, reports) for m, reports in linear.items()]
     if others:
         lead.append("Of the other models: what shuffling a column among the test rows costs")
-    drawn = [_forest(*next(iter(linear.items())))] if linear else []
+    drawn = [forest(*next(iter(linear.items())))] if linear else []
     if others:
         drawn.append(_importances(record, others, marks))
     return Section(
@@ -52,6 +52,11 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         tuple(drawn),
         (_table(linear),) if linear else (),
     )
+
+
+def reported(record: Record, methods: Sequence[str]) -> dict[str, list[Effects]]:
+    """The effects of each linear method under each seed that counts."""
+    return {m: last for m in methods if (last := _last(record, m, Effects))}
 
 
 def _last(record: Record, method: str, kind: type[Any]) -> list[Any]:
@@ -109,7 +114,7 @@ def _table(linear: Mapping[str, Sequence[Effects]]) -> Table:
     return table("Effects, with 95 % intervals", head, entries, note, data=data)
 
 
-def _forest(method: str, reports: Sequence[Effects]) -> Chart:
+def forest(method: str, reports: Sequence[Effects]) -> Chart:
     """The effects of one method, with the line of no effect; a ratio's axis is logarithmic."""
     ratio = bool(reports[0].ratio)
     known = {name: e for name, e in combined(reports).items() if e.low is not None}
