@@ -15,6 +15,7 @@ from unskew.cli.app import app
 from unskew.data.differs import holm
 from unskew.data.look import Look
 from unskew.errors import DataError
+from unskew.report import data_page
 
 RNG = np.random.default_rng(4)
 N = 200

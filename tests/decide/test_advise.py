@@ -218,8 +218,8 @@ def test_rounds_that_lose_all_replies_end_no_training() -> None:
     sites = sites_of(*described(made(), clients_per_round=1, world=us.World(outage=us.Outage(late=0.5))))
     training = Training(config.method("fedavg", {}), sites, 12, 0, sites.fed)
     training.go_on(12)
-    assert 0 < len({w.round for w in training.work if w.examples}) <= training.at == 12
-    assert len({t.round for t in training.transfers if t.dst == 0}) < 12
+    assert training.at == 12
+    assert 0 < len({t.round for t in training.transfers if t.dst == 0}) < 12
     lost = sites_of(*described(made(), world=us.World(outage=us.Outage(late=1.0))))
     with pytest.raises(QuorumError, match="3 rounds in a row have no result"):
         Training(config.method("fedavg", {}), lost, 3, 0, lost.fed).go_on(3)
@@ -1101,9 +1101,7 @@ def test_a_site_whose_training_diverges_is_named() -> None:
         x = size * g.normal(size=(60, 4)).astype("float32")
         data[site] = (x, (x[:, 0] + size * g.normal(size=60) > 0).astype(int))
     advice = us.advise(data, minutes=0.2, rounds=4, progress=False)
-    assert re.match(
-        r"Undecided: .*each site alone could not be trained under seed 1, .*\(Chur\), step ", advice.headline
-    )
+    assert re.match(r"Undecided: .*each site alone could not be trained under seed 1, .*\(Chur\)", advice.headline)
     assert "0 test rows" not in str(advice)
     assert ": ." not in str(advice)
     data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])

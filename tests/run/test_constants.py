@@ -154,9 +154,10 @@ def test_a_head_is_not_asked_for_where_no_method_needs_it(tmp_path: Path) -> Non
     for i, network in enumerate((Swapped(), Bare())):
         history = run("fedavg", network, tmp_path / str(i))
         assert not [doubt for doubt in history.doubts if "head" in doubt]
-    assert differing(run("fedper", Bare(), tmp_path / "own")) == {"w"}
+    named = us.TaskConfig(head="w")
+    assert differing(run("fedper", Bare(), tmp_path / "own", task=named)) == {"w"}
     with pytest.raises(ConfigError, match="needs what enters the last layer, and the network calls none as one layer"):
-        run("moon", Bare(), tmp_path / "moon")
+        run("moon", Bare(), tmp_path / "moon", task=named)
     run("fedavg", Hidden(), tmp_path / "hidden")
     run("fedper", Swapped(), tmp_path / "p")
 

@@ -94,7 +94,7 @@ def test_contrasts_are_units_and_words_beside_the_first() -> None:
         Column("smoker", "category", values=("current", "former", "never"), unlearnt=("current",)),
     ]
     names, matrix = contrasts(columns)
-    assert names == ["age", "age missing", "smoker: never beside former"]
+    assert names == ["age", "age missing", "smoker: never vs former"]
     # Inputs: age, age missing, constant, three words, bias.
     assert matrix.tolist() == [[0.1, 0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, -1, 1, 0]]
 
@@ -156,8 +156,8 @@ def run(tmp_path: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
 def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> None:
     _, info = run(tmp_path)
     report = info["unskew.effects"]
-    assert (report["names"], report["ratio"]) == (["age", "sex: m beside f", "noise"], "odds")
-    for name, truth in (("age", 0.1), ("sex: m beside f", 1.0), ("noise", 0.0)):
+    assert (report["names"], report["ratio"]) == (["age", "sex: m vs f", "noise"], "odds")
+    for name, truth in (("age", 0.1), ("sex: m vs f", 1.0), ("noise", 0.0)):
         k = report["names"].index(name)
         assert abs(report["estimates"][k] - truth) < 3 * report["errors"][k], name
     assert "unskew.importance" not in info

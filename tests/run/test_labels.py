@@ -16,7 +16,7 @@ import unskew as us
 from unskew.data.own import dataset
 from unskew.data.saved import save
 from unskew.data.sources import load
-from unskew.errors import DataError, RunError
+from unskew.errors import RunError
 from unskew.run.models import card_of
 
 N = 60
@@ -88,13 +88,6 @@ def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
     data = dataset(TABLE.assign(y=np.where(OLD, 7, -3)), target="y", client="site")
     save(data, tmp_path / "data.npz")
     assert load("run:data.npz", tmp_path).label_type == data.label_type == "integer"
-    with np.load(tmp_path / "data.npz") as arrays:
-        older = {key: arrays[key] for key in arrays.files if key != "label_type"}
-    np.savez(tmp_path / "older.npz", **older)
-    assert load("run:older.npz", tmp_path).label_type == "text"
-    np.savez(tmp_path / "odd.npz", **older, label_type="boolean")
-    with pytest.raises(DataError, match="the labels are of type boolean, and class '-3' is not True or False"):
-        load("run:odd.npz", tmp_path)
 
 
 def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A whole run in worker processes: same bits, a worker that dies, and workers that cannot be forked."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable

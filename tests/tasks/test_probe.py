@@ -70,9 +70,17 @@ HEADS: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
         ("1.2",),
     ),
     "frozen": (Net(classified, out=nn.Linear(16, 3).requires_grad_(False), body=body()), ("out",)),
+    "beside a parameter of the whole": (
+        Net(lambda n, x: n.out(n.body(x) + n.p), out=nn.Linear(16, 3), body=body(), p=weight(16)),
+        ("out",),
+    ),
     "the whole network": (nn.Linear(8, 3), ("",)),
     # What is no single layer is not guessed: task.head names it.
     "a parameter": (Net(lambda n, x: n.body(x) @ n.w.t() + n.b, w=weight(3, 16), b=weight(3), body=body()), ()),
+    "a parameter after as many outputs": (
+        Net(lambda n, x: n.body(x).relu() @ n.w, w=weight(3, 3), body=nn.Linear(8, 3)),
+        (),
+    ),
     "normalised afterwards": (nn.Sequential(body(), nn.Linear(16, 3), nn.BatchNorm1d(3)), ()),
     "bent afterwards": (nn.Sequential(body(), nn.Linear(16, 3), nn.Softmax(1)), ()),
     "two in a sum": (

@@ -114,7 +114,7 @@ def _reached(record: Record) -> str:
         means = {k: spread.mean for k, spread in last.items() if spread is not None and k in competing}
         if means:
             best = m.first(means)
-            among = "has the best" if len(means) > 1 else "reaches a"
+            among = "has the best" if len(means) > 1 else "reaches"
             return f"{best} {among} {whose} {m.label} of {m.with_unit(means[best])}."
     return f"No model has a {m.label} yet."
 

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from unskew.keys import Key, drawn_since, global_states
+from unskew.protocol import is_part
 
 
 def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
     """The layer that makes the `width` outputs; none if a run does not show one.
 
     It is the last that is called of those with parameters, and its weight has a row for each output.  That nothing
-    bends what it makes is tried: outputs double with its parameters.  The network takes the examples, (batch,
-    *input_shape), in evaluation mode, and stays in it.
+    bends what it makes is tried: outputs double with its parameters, and not with those of a layer around it.  The
+    network takes the examples, (batch, *input_shape), in evaluation mode, and stays in it.
     """
     called: list[tuple[str, nn.Module]] = []
     hooks = [
@@ -34,21 +35,26 @@ def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
             out: Tensor = module(examples.clone())
         return out
 
+    def makes(layer: nn.Module, once: Tensor) -> bool:
+        own = list(layer.parameters(recurse=False))
+        with torch.no_grad():
+            for p in own:
+                p.mul_(2.0)
+            try:
+                return torch.allclose(outputs(), 2.0 * once, rtol=1e-3, atol=1e-5)
+            finally:
+                for p in own:
+                    p.div_(2.0)
+
     try:
         once = outputs()
-        name, layer = called[-1]
+        calls = called[::-1]
+        around = [layer for name, layer in calls if any(is_part(other, name) and other != name for other, _ in calls)]
+        name, layer = next((name, layer) for name, layer in calls if layer not in around)
         weight = layer.weight
         if not isinstance(weight, Tensor) or weight.dim() < 2 or len(weight) != width:
             return ()
-        with torch.no_grad():
-            for p in layer.parameters(recurse=False):
-                p.mul_(2.0)
-            try:
-                twice = outputs()
-            finally:
-                for p in layer.parameters(recurse=False):
-                    p.div_(2.0)
-        return (name,) if torch.allclose(twice, 2.0 * once, rtol=1e-3, atol=1e-5) else ()
+        return (name,) if makes(layer, once) and not any(makes(outer, once) for outer in around) else ()
     except Exception:  # the network may be user code; `check_network` says what it cannot take
         return ()
     finally:
