@@ -630,7 +630,7 @@ class Effects(Info):
 
 @dataclass(frozen=True, kw_only=True)
 class Importance(Info):
-    """By how much the headline of the global model is worse where a column of the test rows is shuffled.
+    """Losses of the global model's headline where a column of the test rows is shuffled.
 
     Attributes:
         names: Columns of the table.

@@ -197,27 +197,25 @@ def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "changes", "text"),
+    ("column", "changes"),
     [
-        ("age", {"n": -20}, "age' must have n of 0, or of 2 or more rows"),
-        ("age", {"n": 10**30}, "age' must have n of 0, or of 2 or more rows"),
-        ("age", {"n": 19}, "age' must have the same n as other columns"),
-        ("chol", {"n": 20}, "chol' must have the same n as other columns, or fewer where it has gaps"),
-        ("age", {"mean": float("nan")}, "age' must have a mean that networks can hold"),
-        ("age", {"mean": 1e300}, "age' must have a mean that networks can hold"),
-        ("age", {"m2": -1.0}, "age' must have m2 of 0 or more"),
-        ("age", {"m2": float("inf")}, "age' must have m2 of 0 or more"),
-        ("chol", {"n": 0}, "chol' must have a mean that networks can hold"),
-        ("chol", {"n": 0, "mean": 0.0}, "chol' must have m2 of 0 or more"),
-        ("chol", {"n": 1}, "chol' must have n of 0, or of 2 or more rows, as the mean of one value is that value"),
-        ("age", {"words": ["old"]}, "age' must have words or numbers"),
-        ("smokes", {"words": [f"w{i}" for i in range(5000)]}, "smokes' must have .* at most 100 different words"),
-        ("smokes", {"words": ["yes", "yes"]}, "smokes' must have .* at most 100 different words"),
+        ("age", {"n": -20}),
+        ("age", {"n": 10**30}),
+        ("age", {"n": 19}),
+        ("chol", {"n": 20}),
+        ("age", {"mean": float("nan")}),
+        ("age", {"mean": 1e300}),
+        ("age", {"m2": -1.0}),
+        ("age", {"m2": float("inf")}),
+        ("chol", {"n": 0}),
+        ("chol", {"n": 0, "mean": 0.0}),
+        ("chol", {"n": 1}),
+        ("age", {"words": ["old"]}),
+        ("smokes", {"words": [f"w{i}" for i in range(5000)]}),
+        ("smokes", {"words": ["yes", "yes"]}),
     ],
 )
-def test_statistics_that_no_rows_have_are_refused(
-    column: str, changes: dict[str, object], text: str, tmp_path: Path
-) -> None:
+def test_statistics_that_no_rows_have_are_refused(column: str, changes: dict[str, object], tmp_path: Path) -> None:
     frames = tables(tmp_path)
     if column == "age":  # the number of rows is known from another column
         for name, frame in frames.items():
@@ -226,7 +224,7 @@ def test_statistics_that_no_rows_have_are_refused(
     basel = json.loads((tmp_path / "basel.json").read_text())
     basel[column] |= changes
     (tmp_path / "basel.json").write_text(json.dumps(basel))
-    with pytest.raises(DataError, match=f"basel: column '{text}"):
+    with pytest.raises(DataError, match=f"basel: the sums of column '{column}' are those of no rows"):
         unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
 
 
@@ -267,11 +265,13 @@ def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Pa
     """Of one row the mean is that row."""
     rows = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
     options = ("--target", "sick", "--test", "part", "--sums", str(tmp_path / "x.json"))
-    for n, says in ((1, None), (4, "has 4 training rows: sums of so few tell much about each")):
+    for n, says in ((1, None), (4, "has fewer than 5 training rows with a value or a word in age")):
         path = tmp_path / f"{n}.csv"
         path.write_text("\n".join([rows[0], *rows[1 : n + 1], rows[-1]]))
         if says is None:
-            with pytest.raises(DataError, match="has one training row, and its mean is that row itself"):
+            with pytest.raises(
+                DataError, match="has one value in its training rows of age, and its mean is that value itself"
+            ):
                 unskew(str(path), *options)
             assert not (tmp_path / "x.json").exists()
         else:
@@ -314,7 +314,7 @@ def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, 
     """Before, they stood in the experiment's file as they are, and in the terminal."""
     basel = sums_file(tmp_path, "basel", "sex", words=["yes", "x"])
     for column, words in (("sex", [odd, "x"]), (odd, ["yes", "x"])):
-        with pytest.raises(DataError, match=r"^bern: column .* none of which terminals obey") as refused:
+        with pytest.raises(DataError, match=r"^bern: the sums of column .* are those of no rows") as refused:
             unskew(basel, sums_file(tmp_path, "bern", column, words=words))
         assert odd not in str(refused.value)
 
@@ -361,5 +361,5 @@ def test_a_site_of_its_own_applies_the_experiments_rule_in_time(tmp_path: Path) 
     )
     assert (train, val, test) == ([*range(15)], [*range(15, 20)], [*range(20, 30)])
     early = site(tmp_path, 1, None, tmp_path / "basel.csv", test={"latest": "on", "after": "2023"})
-    with pytest.raises(DataError, match="nothing to train on before 2023: the table begins with 2024-06-01"):
+    with pytest.raises(DataError, match="the table has nothing to train on before 2023"):
         opened(early)

@@ -135,7 +135,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
             for name, t in load_model(simulated, method, client, seed).state_dict().items()
         )
     assert load_model(run, "fedavg").unskew.client is None
-    with pytest.raises(RunError, match="clients keep theirs to themselves, in their own folders"):
+    with pytest.raises(RunError, match="clients that keep theirs to themselves have it in their own folders"):
         load_model(run, "fedper", client=0)
     with pytest.raises(RunError, match="there is no global model of fedper, seed 0, and clients keep theirs to themse"):
         load_model(run, "fedper")

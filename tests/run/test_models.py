@@ -95,7 +95,7 @@ def test_models_are_kept_whether_they_are_tested_or_not(
 
 
 # ---------------------------------------------------------------- how it is stored
-TASK = TaskCard("mlp", {}, (2,), ("no", "yes"), Inputs(), ("w", "b"))
+TASK = TaskCard("mlp", {}, (2,), ("no", "yes"), Inputs(shape=(2,)), ("w", "b"))
 
 
 def cell(num_clients: int, names: tuple[str, ...] | None = None) -> CellCard:

@@ -10,7 +10,7 @@ from unskew.wrappers.base import Wrapper, wrap
 from unskew.wrappers.robust import Median
 from unskew.wrappers.secure_sum import SecureSum
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protections.md"
 REASONS = {
     "marks none": "no: the server does not simply average uploads",
     "by itself": "no: single replies are compared",

@@ -67,7 +67,7 @@ def is_clock(value: object) -> bool:
 
 
 def kind_of_time(value: object) -> str:
-    """What a date, a span of time or a time of day is, in words; else empty."""
+    """Name a date, a span of time or a time of day in words; empty for anything else."""
     if isinstance(value, timedelta | np.timedelta64) or is_clock(value):
         return "span of time"
     return "time of day" if isinstance(value, time) else "date" if is_date(value) else ""

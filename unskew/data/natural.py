@@ -247,4 +247,4 @@ NATURAL: dict[str, NaturalSet] = {
         newcomers=True,
     ),
 }
-"""Data sets with their own clients, the bundled one first; docs/guides/data-sets.md has terms and citations."""
+"""Data sets with their own clients, the bundled one first."""

@@ -29,7 +29,7 @@ OF_TRAINING = ("y_train", "domains", "owners", "patients", "own_test", "rows", "
 
 @dataclass(frozen=True)
 class _About:
-    """What is kept of a data set beside its tensors, under the names that `Dataset` has for it."""
+    """The part of a data set beside its tensors, under the names that `Dataset` has for it."""
 
     name: str
     outputs: tuple[str, ...]

@@ -98,7 +98,7 @@ class _Reader:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What tells a value from others of its type."""
+    """The parts that tell a value from others of its type."""
     if isinstance(value, types.FunctionType):
         code, known = value.__code__, value.__globals__
         yield f"{value.__module__}:{value.__qualname__}", value.__defaults__, value.__kwdefaults__

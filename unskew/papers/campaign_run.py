@@ -273,7 +273,7 @@ def _evidence(differences: Sequence[float]) -> str:
 
 # ---------------------------------------------------------------- the status
 def _ran(planned: Planned, kept: Queue) -> dict[tuple[str, int], Outcome]:
-    """What has run of a comparison's arms, by address and seed."""
+    """The runs there are of a comparison's arms, by address and seed."""
     every = {(arm.address, seed): outcome_of(kept, arm, seed) for arm in planned.arms for seed in planned.rule.seeds}
     return {key: outcome for key, outcome in every.items() if outcome is not None}
 

@@ -125,7 +125,7 @@ T = TypeVar("T", bound=Info)
 
 
 def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, T]]:
-    """What a method reported of a type, by seed and round, under the seeds that count.
+    """Reports of a type by a method, by seed and round, under the seeds that count.
 
     Raises:
         RunError: If a row is not as the type is.

@@ -94,7 +94,7 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
 
 
 def _facts(record: Record) -> dict[str, str]:
-    """What a run was: rounds, seeds and data."""
+    """Facts of a run: rounds, seeds and data."""
     rounds = max(tables.reached(record, c.method, c.seed) for c in record.cells)
     facts = {"rounds": f"{rounds}{'' if record.finished else ' (unfinished)'}"}
     facts["seeds"] = ", ".join(map(str, record.seeds))

@@ -1,4 +1,6 @@
-"""What a trained model goes by, and for whom it works: reported after the last round of a run on a table.
+"""Explanations of a trained model of a table: by what it decides, and for whom it works.
+
+Reported after the last round of a run.
 
 Effects     of a linear model: eta = x . theta, the log odds, log rate, log hazard, or the expected target itself.
             l      negative log-likelihood of all training rows at theta; squared errors over twice their variance

@@ -235,7 +235,7 @@ def _try(experiment: Experiment, prepared: PreparedMethod, *args: Any, **how: An
 # ---------------------------------------------------------------- time
 @dataclass(eq=False)
 class _Times:
-    """What each kind of job takes, tried once on as much of it as there is time for, and what rounds of them take.
+    """Times of each kind of job, tried once on as much of it as there is time for, and what rounds of them take.
 
     A kind without a line of its own takes what the last one like it does.
     """

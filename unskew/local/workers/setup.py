@@ -1,4 +1,4 @@
-"""What a worker needs for one method under one seed."""
+"""Parts that a worker needs for one method under one seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedB
         answers.send(pipe)
 
 
-def answer(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> tuple[dict[str, Any], dict[str, Any]]:
+def answer(setup: WorkerSetup, head: dict[str, Any], reader: "JobReader") -> tuple[dict[str, Any], dict[str, Any]]:
     """Answer one request: what is known of the answer, and its values by name."""
     if head["do"] == "evaluate":
         return {}, {"evaluated": _evaluate(setup, head, reader)}
@@ -103,7 +103,7 @@ def answer(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> tuple[
     )
 
 
-def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> Columns:
+def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "JobReader") -> Columns:
     params = reader.read(head["params"], Params)
     rows = reader.read(head["rows"], Tensor | list[int])
     if not isinstance(rows, Tensor):  # (piece, pieces): that piece of all rows, in whole chunks
@@ -117,7 +117,7 @@ def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "Reader") -> Col
     return setup.trainer.evaluate(params, head["part"], rows)
 
 
-class Reader(Protocol):
+class JobReader(Protocol):
     """Reads the values of a job."""
 
     def read(self, place: dict[str, Any], value_type: Any) -> Any:

@@ -39,7 +39,7 @@ def target(record: Record) -> tuple[dict[int, float], str]:
 
 
 def reached(record: Record) -> list[dict[str, object]]:
-    """What each method but bounds spent until its first evaluation that reaches the target.
+    """Costs of each method but bounds until its first evaluation that reaches the target.
 
     Returns:
         Rows of method, seeds (that have a target and were evaluated), rounds, iterations, models and mb: a Spread over

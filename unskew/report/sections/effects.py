@@ -1,4 +1,4 @@
-"""What a model of a table goes by: effects of a linear model with intervals, or the importance of its columns.
+"""Columns that a model of a table goes by: effects of a linear model with intervals, or the importance of its columns.
 
 Over m seeds effects are combined as imputations are (D. B. Rubin, "Multiple Imputation for Nonresponse in Surveys",
 1987): the mean, with the mean of the squared errors plus (1 + 1 / m) times the variance between seeds.
@@ -60,7 +60,7 @@ def reported(record: Record, methods: Sequence[str]) -> dict[str, list[Effects]]
 
 
 def _last(record: Record, method: str, kind: type[Any]) -> list[Any]:
-    """What each seed of a method reported last."""
+    """The last report of each seed of a method."""
     return [rounds[max(rounds)] for rounds in tables.reported(record, method, kind).values()]
 
 
@@ -125,7 +125,7 @@ def forest(method: str, reports: Sequence[Effects]) -> Chart:
 
 
 def _importances(record: Record, others: Mapping[str, Sequence[Importance]], marks: Mapping[str, str]) -> Chart:
-    """What each column's shuffles cost, over seeds, columns that cost most first."""
+    """Costs of each column's shuffles, over seeds, columns that cost most first."""
     m = record.headline
     costs: dict[tuple[str, str], list[float]] = {}
     for method, reports in others.items():

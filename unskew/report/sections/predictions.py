@@ -76,7 +76,7 @@ def _label(partition: DataSplit | None, k: int) -> str:
 
 
 def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
-    """What each method's first seed reported last."""
+    """The last report of each method's first seed."""
     every = {m: tables.reported(record, m, kind) for m in methods}
     firsts = {m: seeds[min(seeds)] for m, seeds in every.items() if seeds}
     return {m: rounds[max(rounds)] for m, rounds in firsts.items()}

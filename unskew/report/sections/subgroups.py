@@ -1,4 +1,4 @@
-"""For whom the models work: results by values of a column, and by client calibration and net benefit."""
+"""Results by values of a column, and by client calibration and net benefit."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 
 def _first(seeds: Mapping[int, Mapping[int, Any]]) -> Any:
-    """What the first seed reported last."""
+    """The last report of the first seed."""
     rounds = seeds[min(seeds)]
     return rounds[max(rounds)]
 
