@@ -137,9 +137,9 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     assert load_model(run, "fedavg").unskew.client is None
     with pytest.raises(RunError, match="clients that keep theirs to themselves have it in their own folders"):
         load_model(run, "fedper", client=0)
-    with pytest.raises(RunError, match="there is no global model of fedper, seed 0, and clients keep theirs to themse"):
+    with pytest.raises(RunError, match="there is no global model of fedper, seed 0: say whose"):
         load_model(run, "fedper")
-    with pytest.raises(RunError, match=r"no model of client 1 of fedper, seed 0: it has none$"):
+    with pytest.raises(RunError, match="no model of client 1 of fedper, seed 0"):
         load_model(tmp_path / "client-0", "fedper", client=1)
     for folder in (tmp_path, tmp_path / "server"):
         with pytest.raises(RunError, match="has no models: "):
