@@ -308,7 +308,7 @@ print(json.dumps(heard))
 def test_a_signal_to_end_is_a_keyboard_interrupt_whenever_it_comes(tmp_path: Path) -> None:
     """In the first milliseconds, in a round, at the end: it stops the run, or comes when the run has returned."""
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, "12", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", SIGNALLED, "6", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     heard = json.loads(done.stdout)

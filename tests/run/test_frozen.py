@@ -86,7 +86,11 @@ def sent(out: Path) -> int:
 pytestmark = pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # that bodies travel, which they are to
 
 
-@pytest.mark.parametrize("name", METHODS)
+TRIED = ("own bias", "feddw", "hcct", "feddif", "scaffold + SecureSum")
+"""A run of each kind of loop; `make test-slow` has all."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(m, marks=() if m in TRIED else pytest.mark.slow) for m in METHODS])
 def test_a_run_is_the_same_bits_as_one_whose_body_travels(name: str, tmp_path: Path) -> None:
     """`local.trainable` leaves the same parameters alone; then they and their statistics are in every model."""
     for free in (True, False):

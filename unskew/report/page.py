@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from unskew.errors import RunError
@@ -30,6 +31,10 @@ OF_MODELS = {info_type(of) for of in (RecallByClass, Effects, Importance, Subgro
 """What nearly every run reports, whose methods cost as much as the ledger says."""
 MOST_NOTES = 3
 """Serious notes that stand above the pictures; the others are folded."""
+
+
+unchecked = debug_mode(False)
+"""Charts of ours are checked against Vega-Lite's schema by tests: it takes half of the time of a page."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ def write_page(page: Page, out: Path) -> Path:
     return out
 
 
+@unchecked
 def html(page: Page) -> str:
     """The page as a document; a picture of the first screen is in no folded part again."""
     shown = {chart.described for chart in page.pictures}
@@ -79,6 +85,7 @@ def html(page: Page) -> str:
     )
 
 
+@unchecked
 def first_screen(page: Page) -> str:
     """A page as a notebook shows it: its verdict, pictures and table, without a script."""
     drawn = [replace(c, html=Markup(charts.still(c.drawing).decode())) for c in page.pictures]
@@ -147,6 +154,7 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], r
     return write_page(replace(page, warnings=[*([remark] if remark else []), *page.warnings]), Path(out))
 
 
+@unchecked
 def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] = (), brief: bool = False) -> Page:
     """The page of a run, or of several.
 
