@@ -553,7 +553,7 @@ def gives_the_answer(table: DataTable) -> Iterable[str]:
     for target in table.targets:
         yield from _named(
             [name for name, of in _columns(table) if _gives(of, target) or _gives(gaps_in(of) * 1.0, target)],
-            f"tells {target.called} by itself, with its gaps: is it known only afterwards?",
+            f"tells {target.called} by itself, with its gaps, and may be known only afterwards",
         )
 
 

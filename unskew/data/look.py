@@ -522,9 +522,10 @@ def _difference(values: Array | None, table: DataTable, classes: Sequence[Label]
     names = [table.clients[i] for i in seen.pair]
     what = "" if seen.kind is None else f"{classes[seen.kind]} "
     levels = [f"{of:.3g}" if seen.kind is None else f"{of:.0%}" for of in seen.levels]
-    return SiteDifference(
-        seen.share, seen.chance, seen.p, f"{what}{levels[0]} at {names[0]}, {levels[1]} at {names[1]}"
+    apart = (
+        f"{what}{levels[0]} at {names[0]}, {levels[1]} at {names[1]}" if names[0] != names[1] else "alike everywhere"
     )
+    return SiteDifference(seen.share, seen.chance, seen.p, apart)
 
 
 def _disagreement(
