@@ -51,7 +51,10 @@ LIKELIHOODS: dict[tuple[str, str], tuple[Loss, Ratio]] = {
 }
 """Losses that are negative log-likelihoods, by kind of task and name, and what a coefficient's exponential is."""
 
-MOST_COLUMNS = 100
+LINEAR = ("logistic", "one_logit", "feddif_fcn_linear")
+"""Networks that are one linear layer; one of somebody's own may bend its inputs first."""
+
+MOST_COLUMNS, MOST_CELLS = 100, 20_000_000
 SHUFFLES = 5
 FEWEST_ROWS, MOST_SITES = 20, 30
 THRESHOLDS = tuple(k / 20 for k in range(1, 20))
@@ -75,12 +78,14 @@ def explained(cell: Cell, model: Params | None, own: OwnModels | None) -> Iterat
     trainer, dataset = cell.sim.model.server_trainer, cell.fed.dataset
     if model is not None and not linear and isinstance(trainer, LocalTrainer) and len(inputs.columns) <= MOST_COLUMNS:
         yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
-    if own:
-        columns = dict(on_own_rows(cell.sim, own, cell.fed.clients.test))
-        if groups := _subgroups(cell, columns):
-            yield Subgroups(groups=groups)
-        if sites := _site_curves(cell, columns):
-            yield SiteCurves(thresholds=THRESHOLDS, sites=sites)
+    sites = _sites(cell, own or {})
+    if own and (cell.experiment.by or sites):
+        asked = own if cell.experiment.by else {client: own[client] for client in sites}
+        columns = dict(on_own_rows(cell.sim, asked, cell.fed.clients.test))
+        if cell.experiment.by:
+            yield Subgroups(groups=_subgroups(cell, columns))
+        if sites:
+            yield SiteCurves(thresholds=THRESHOLDS, sites=_site_curves(cell, {c: columns[c] for c in sites}))
 
 
 # ---------------------------------------------------------------- effects
@@ -89,11 +94,12 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
     task, config, dataset = cell.setup.task, cell.experiment.task, cell.fed.dataset
     loss = loss_of(config.model, config.loss, task.kind) or next(iter(task.kind.losses))
     known = LIKELIHOODS.get((task.kind.name, loss)) if cell.setup.inputs.loss is None else None
-    rows = cell.fed.clients.train.values
-    x = torch.cat([dataset.x_train[rows].double(), torch.ones(len(rows), 1, dtype=torch.float64)], 1)
-    theta = None if known is None else linear_predictor(model, x.shape[1] - 1)
-    if known is None or theta is None or len(task.layout.trainable) != len(model):
+    rows, width = cell.fed.clients.train.values, dataset.input_shape[0]
+    theta = linear_predictor(model) if known is not None and config.model in LINEAR else None
+    if known is None or theta is None or len(rows) * width > MOST_CELLS:
         return None
+    bias = torch.full((len(rows), 1), float(len(model) > 1), dtype=torch.float64)
+    x = torch.cat([dataset.x_train[rows].double(), bias], 1)
     shift, by = run_setup.target_scale(config, cell.setup, cell.fed) or (0.0, 1.0)
     if loss == "poisson":
         theta[-1] += np.log(by)
@@ -104,11 +110,11 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
     return effects(theta, x, dataset.y_train[rows], names, matrix, *known) if names else None
 
 
-def linear_predictor(model: Params, width: int) -> Tensor | None:
-    """Weights and bias, (width + 1,), of a model that is one linear layer of one output, or of two classes."""
-    weight = next((t for t in model.values() if t.dim() == 2), None)
+def linear_predictor(model: Params) -> Tensor | None:
+    """Weights and bias, (inputs + 1,), of one linear layer; None if it has more outputs than two classes."""
+    weight = next(t for t in model.values() if t.dim() == 2)
     bias = next((t for t in model.values() if t.dim() == 1), None)
-    if weight is None or weight.shape[1] != width or len(weight) > 2 or len(model) != 1 + (bias is not None):
+    if len(weight) > 2:
         return None
     whole = torch.cat([weight, weight.new_zeros(len(weight), 1) if bias is None else bias[:, None]], 1).double().cpu()
     return whole[0].clone() if len(whole) == 1 else whole[1] - whole[0]
@@ -216,8 +222,6 @@ def importance(
 # ---------------------------------------------------------------- subgroups and sites
 def _subgroups(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[Subgroup, ...]:
     dataset, task = cell.fed.dataset, cell.setup.task
-    if not columns or not cell.experiment.by:
-        return ()
     rows = torch.cat([cell.fed.clients.test[c] for c in columns]).numpy()
     whole = joined(list(columns.values()))
     groups: list[Subgroup] = []
@@ -251,16 +255,19 @@ def values_of(column: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Iterator
         yield "missing", missing
 
 
+def _sites(cell: Cell, own: OwnModels) -> list[ClientId]:
+    """The clients with most held-out rows, if two classes are told apart and their probabilities known."""
+    task, sizes = cell.setup.task, cell.fed.clients.test.sizes
+    if task.kind.probabilities is None or task.num_classes != 2:
+        return []
+    return sorted((c for c in own if sizes[c] >= FEWEST_ROWS), key=lambda c: (-sizes[c], c))[:MOST_SITES]
+
+
 def _site_curves(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[SiteCurve, ...]:
-    probabilities, task = cell.setup.task.kind.probabilities, cell.setup.task
-    if probabilities is None or task.num_classes != 2 or not task.keeps_outputs:
-        return ()
-    enough = [c for c, part in columns.items() if len(part[-1]) >= FEWEST_ROWS]
-    sites: list[SiteCurve] = []
-    for client in sorted(enough, key=lambda c: (-len(columns[c][-1]), c))[:MOST_SITES]:
-        outputs, y = (part.double().cpu() for part in columns[client][-2:])
-        sites.append(site_curve(client, probabilities(outputs)[:, 1].numpy(), y.numpy()))
-    return tuple(sites)
+    probabilities = cell.setup.task.kind.probabilities
+    assert probabilities is not None
+    last = {c: [part.double().cpu() for part in columns[c][-2:]] for c in columns}
+    return tuple(site_curve(c, probabilities(outputs)[:, 1].numpy(), y.numpy()) for c, (outputs, y) in last.items())
 
 
 def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
