@@ -636,7 +636,8 @@ def copies(table: DataTable) -> Iterable[str]:
     if x.ndim == 2 and x.shape[1] < 2 * MOST_CLASSES:
         different = np.unique(x[:2000], axis=0)  # copies do not vouch for each other
         kinds = np.array([len(np.unique(column)) for column in different.T]) / max(len(different), 1)
-        if len(different) < 20 or len(kinds) < 2 or ((kinds > 0.5).sum() <= 2 and not (kinds > 0.9).any()):
+        several = len(kinds) > 1 and ((kinds > 0.5).sum() > 2 or (kinds > 0.9).any())
+        if len(different) < 20 or not (several or len(different) > 0.9 * len(x[:2000])):
             return
     y = table.y.reshape(len(table), -1).astype(str)
 
