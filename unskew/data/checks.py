@@ -644,7 +644,7 @@ def copies(table: DataTable) -> Iterable[str]:
     def marks(chosen: Array) -> Iterator[int | None]:
         for row in chosen.tolist():
             flat = x[row].reshape(-1)
-            empty = x.ndim > 2 and (flat != flat[-1]).sum() < FEW_ROWS
+            empty = (x.ndim > 2 and (flat != flat[-1]).sum() < FEW_ROWS) or not (flat == flat).any()  # gaps alone
             yield None if empty else hash((flat.tobytes(), *y[row]))
 
     known = set(marks(train)) - {None}
