@@ -343,7 +343,7 @@ def test_a_run_of_a_model_that_is_a_value_goes_on_with_the_same_one(tmp_path: Pa
         us.simulate(us.FedAvg(FAST), **settings, callback=StopsOnce(), out=tmp_path / "r")
     with pytest.raises(ConfigError, match=r"was given as a value.*unskew\.resume\(FOLDER, model=\.\.\.\)"):
         us.resume(tmp_path / "r")
-    with pytest.raises(RunError, match="the network .* was changed since the run began"):
+    with pytest.raises(RunError, match=r"the network .* was changed since the run began"):
         us.resume(tmp_path / "r", model=other)
     resumed = us.resume(tmp_path / "r", model=model)
     assert resumed.summary["fingerprint"] == whole.summary["fingerprint"]
