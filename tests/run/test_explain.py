@@ -67,6 +67,11 @@ def test_least_squares_errors_are_s_times_the_root_of_the_inverse() -> None:
     np.testing.assert_allclose(report.errors, np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x))), rtol=1e-9)
 
 
+def test_a_fit_without_any_error_has_no_effects() -> None:
+    x = np.array([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])  # whole numbers, whose sums are exact
+    assert of([2.0, 3.0], x, x @ [2.0, 3.0], squared, "") is None
+
+
 def test_cox_by_hand() -> None:
     """Three fail in turn, z = 1, 0, 1.  With w = e^beta and z binary the risk sets add m (1 - m), m their mean of z.
 

@@ -67,17 +67,15 @@ def explained(cell: Cell, model: Params | None, own: OwnModels | None) -> Iterat
 
     Nothing is said of a method with differential privacy: its noise does not cover what is computed here.
     """
-    inputs, linear = cell.fed.dataset.inputs, False
+    dataset, trainer = cell.fed.dataset, cell.sim.model.server_trainer
+    inputs = dataset.inputs
     if not inputs.columns or cell.sim.clients.remote or hook(cell.method.method, "has_dp_noise"):
         return
     if model is not None and len(inputs.columns) <= MOST_COLUMNS:
-        report = effects_of(cell, model)
-        linear = report is not None
-        if report is not None:
+        if (report := effects_of(cell, model)) is not None:
             yield report
-    trainer, dataset = cell.sim.model.server_trainer, cell.fed.dataset
-    if model is not None and not linear and isinstance(trainer, LocalTrainer) and len(inputs.columns) <= MOST_COLUMNS:
-        yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
+        elif isinstance(trainer, LocalTrainer):
+            yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
     sites = _sites(cell, own or {})
     if own and (cell.experiment.by or sites):
         asked = own if cell.experiment.by else {client: own[client] for client in sites}
@@ -155,8 +153,8 @@ def contrasts(columns: Sequence[Column]) -> tuple[list[str], Tensor]:
 
 def effects(
     theta: Tensor, x: Tensor, y: Tensor, names: Sequence[str], matrix: Tensor, loss: Loss, ratio: Ratio
-) -> Effects:
-    """Effects with standard errors, by (1) and (2).
+) -> Effects | None:
+    """Effects with standard errors, by (1) and (2); None where numbers are infinite, as of a fit without any error.
 
     Args:
         theta: Coefficients, (d,) float64.
@@ -171,11 +169,14 @@ def effects(
     slope: Callable[[Tensor], Tensor] = grad(lambda t: loss(x @ t[:, None], y).sum() / variance)
     units = torch.eye(len(theta), dtype=theta.dtype)
     information = torch.stack([grad(lambda t, unit=unit: slope(t) @ unit)(theta) for unit in units])
+    if not information.isfinite().all():
+        return None
     values, vectors = torch.linalg.eigh((information + information.T) / 2)
     seen = values > 1e-10 * values.max()  # a category's columns add up to the bias's: what the rows say nothing of
     unknown = (matrix @ vectors[:, ~seen]).abs().sum(1) > 1e-6
     inverse = vectors[:, seen] / values[seen] @ vectors[:, seen].T
-    errors = (matrix @ inverse * matrix).sum(1).sqrt()
+    errors = (matrix @ inverse * matrix).sum(1).clamp(min=0).sqrt()
+    unknown |= errors == 0
     step = (matrix @ inverse @ slope(theta)).abs() / errors
     return Effects(
         names=tuple(names),

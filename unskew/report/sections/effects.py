@@ -73,7 +73,7 @@ def _unfinished(method: str, reports: Sequence[Effects]) -> str:
 
 def combined(reports: Sequence[Effects]) -> dict[str, Effect]:
     """Effects over seeds, by name; a ratio where the model has one."""
-    made: dict[str, Effect] = {}
+    effects: dict[str, Effect] = {}
     for name in dict.fromkeys(name for report in reports for name in report.names):
         known = [(r.estimates[k], r.errors[k]) for r in reports for k in [r.names.index(name)] if name in r.names]
         mean, m = statistics.fmean(e for e, _ in known), len(known)
@@ -83,8 +83,10 @@ def combined(reports: Sequence[Effects]) -> dict[str, Effect]:
         if len(errors) == m:
             half = Z * math.sqrt(statistics.fmean(s * s for s in errors) + (1 + 1 / m) * between)
         scale = (lambda v: math.exp(min(v, LARGEST))) if reports[0].ratio else float
-        made[name] = Effect(scale(mean), *((None, None) if half is None else (scale(mean - half), scale(mean + half))))
-    return made
+        effects[name] = Effect(
+            scale(mean), *((None, None) if half is None else (scale(mean - half), scale(mean + half)))
+        )
+    return effects
 
 
 def _what(reports: Sequence[Effects]) -> str:
@@ -93,7 +95,7 @@ def _what(reports: Sequence[Effects]) -> str:
 
 def _written(effect: Effect) -> str:
     if effect.low is None or effect.high is None:
-        return "cannot be told"
+        return "cannot be estimated"
     return f"{effect.value:.3g} [{effect.low:.3g}, {effect.high:.3g}]"
 
 
