@@ -651,14 +651,14 @@ def _same_test_rows(partitions: Mapping[int, DataSplit]) -> bool:
 def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in sorted(_divisions(folder).items()):
-        told = {**card, **card.get("stats", {}), "unseen": card.get("unseen", {}).get("sizes", ())}
+        content = {**card, **card.get("stats", {}), "unseen": card.get("unseen", {}).get("sizes", ())}
         if "columns" in card:
             arrays = columns.partition_columns(folder, seed)
-            told |= {name: values.tolist() for name, values in vars(arrays).items()}
-            told["sizes"] = arrays.label_counts.sum(1).tolist()
-        known = {f.name: told[f.name] for f in fields(DataSplit) if told.get(f.name) is not None}
+            content |= {name: values.tolist() for name, values in vars(arrays).items()}
+            content["sizes"] = arrays.label_counts.sum(1).tolist()
+        known = {f.name: content[f.name] for f in fields(DataSplit) if content.get(f.name) is not None}
         # A folder that does not say has the same test rows at least where all parts are the same.
-        known.setdefault("test_sha256", told.get("sha256", ""))
+        known.setdefault("test_sha256", content.get("sha256", ""))
         try:
             split: DataSplit = adapter(DataSplit).validate_python(known)
         except pydantic.ValidationError as error:

@@ -492,8 +492,8 @@ def forecast(record: Record) -> Table | None:
     rows = []
     for what, unit, foretold, actual_value, sure in facts:
         ratio = f"{foretold / actual_value:.2f}" if foretold and actual_value else "–"
-        told = "–" if foretold is None else quantity(foretold)
-        rows.append(TableRow(what, (unit, told, quantity(actual_value), ratio, sure)))
+        expected = "–" if foretold is None else quantity(foretold)
+        rows.append(TableRow(what, (unit, expected, quantity(actual_value), ratio, sure)))
     head = ["what", "unit", "predicted", "actual", "ratio", "the prediction is"]
     note = "Predicted before the first round, without training; of a method the mean over seeds."
     data = dict(zip(("what", "unit", "predicted", "actual", "sure"), map(list, zip(*facts, strict=True)), strict=True))

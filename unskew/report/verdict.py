@@ -183,7 +183,7 @@ def _of_gains(record: Record) -> list[str]:
     unjudged = worth.unjudged(record)
     alike = {c for i in tables.reported(record, base, OneClassModels).values() for of in i.values() for c in of.clients}
     losers = dict.fromkeys(c.name for w in of for c in w.clients if c.verdict == "loses" and c.number in alike)
-    said = {
+    sentences = {
         f"Few test rows: {few}.": few,
         unsettled(record): True,
         f"{_some(useless, 'methods')} and {base} are on average worse than a constant prediction: train longer.":
@@ -195,7 +195,7 @@ def _of_gains(record: Record) -> list[str]:
         f"Corrected for the number of methods (Holm), the gain of {listed(uncorrected)} is undecided.": uncorrected,
         "One seed says nothing about how much seeds matter: intervals leave that out.": any(w.seeds == 1 for w in of),
     }  # fmt: skip
-    return [sentence for sentence, holds in said.items() if holds]
+    return [sentence for sentence, holds in sentences.items() if holds]
 
 
 def _some(names: Sequence[str], what: str) -> str:

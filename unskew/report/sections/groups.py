@@ -284,8 +284,8 @@ def merges_table(g: GroupHistory) -> Table | None:
     rows = []
     for k, m in enumerate((*judged.history, *judged.beyond), start=1):
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
-        made = "made" if k <= len(judged.history) else "not made"
-        rows.append(TableRow(str(k), (" and ".join(g.clients[c] for c in m.merge), benefit, made)))
+        state = "made" if k <= len(judged.history) else "not made"
+        rows.append(TableRow(str(k), (" and ".join(g.clients[c] for c in m.merge), benefit, state)))
     head = ["Merge", "The groups of", "Benefit", ""]
     return table(f"How the groups of {g.method} formed, seed {g.seed}, round {round}", head, rows, "", [1, 3])
 

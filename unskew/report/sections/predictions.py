@@ -49,7 +49,7 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     classes = [k for k, n in enumerate(examples) if n]
     if not classes:
         return None
-    found = {
+    shares = {
         m: {k: Spread(tuple(i.found[k] / i.examples[k] for i in of if i.examples[k])) for k in classes}
         for m, of in infos.items()
     }
@@ -62,12 +62,12 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
         note += f"Test examples are few: of {_label(partition, fewest)} there are {examples[fewest]}, {one}."
     if len(classes) > MOST_CLASSES:
         caption += f"; {MOST_CLASSES} of {len(classes)} classes, those with the lowest mean over methods"
-        classes.sort(key=lambda k: statistics.fmean(by[k].mean for by in found.values()))
+        classes.sort(key=lambda k: statistics.fmean(by[k].mean for by in shares.values()))
     entries = [
-        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(by[k]) for by in found.values())))
+        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(by[k]) for by in shares.values())))
         for k in classes[:MOST_CLASSES]
     ]
-    head = ["Class", "Test examples", *(f"{method} | %" for method in found)]
+    head = ["Class", "Test examples", *(f"{method} | %" for method in shares)]
     return table(caption, head, entries, note.strip())
 
 
