@@ -476,25 +476,25 @@ def _column(
         held = values[present] if present.any() else np.zeros(1)
         mean, sd = float(held.mean()), float(held.std())
         summary = f"{mean:.4g} ± {sd:.4g}"
-        commonest: dict[str, Any] = {"lowest": float(held.min()), "highest": float(held.max()), "mean": mean, "sd": sd}
+        facts: dict[str, Any] = {"lowest": float(held.min()), "highest": float(held.max()), "mean": mean, "sd": sd}
         compared = np.where(present, values, np.nan)
         measured = (compared - mean) / (sd or 1.0)
     else:
         kind = "words"
         words, code, counts = np.unique(held.astype(str), return_inverse=True, return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        commonest = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
-        summary = ", ".join(f"{word} {count / len(held):.0%}" for word, count in commonest["commonest"])
+        facts = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
+        summary = ", ".join(f"{word} {count / len(held):.0%}" for word, count in facts["commonest"])
         summary += f", {len(words) - 3} more" if len(words) > 3 else ""
         compared = np.full(len(values), -1)
         compared[present] = np.minimum(np.argsort(order)[code], MOST_WORDS)
         shown = (*map(str, words[order[:MOST_WORDS]]), "other words")
         measured = (compared == 0).astype(np.float64)
     if (compared[present] == compared[present][:1]).all():
-        return ColumnLook(name, "constant", summary if present.any() else "no value at all", *gaps, **commonest)
+        return ColumnLook(name, "constant", summary if present.any() else "no value at all", *gaps, **facts)
     rows = [group[present[group]] for group in groups]
     means = tuple(float(measured[group].mean()) if len(group) else None for group in rows)
-    return ColumnLook(name, kind, summary, *gaps, _difference(compared, table, shown), means, **commonest)
+    return ColumnLook(name, kind, summary, *gaps, _difference(compared, table, shown), means, **facts)
 
 
 def _difference(values: Array | None, table: DataTable, classes: Sequence[Label] = ()) -> SiteDifference | None:
