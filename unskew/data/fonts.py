@@ -179,11 +179,22 @@ def _blurred(paint: Floats, sigma: Floats) -> Floats:
 # Glyphs
 
 
+def font_files() -> Path:
+    """The folder of the fonts.
+
+    Raises:
+        DataError: If Matplotlib, which has them, is not installed.
+    """
+    try:
+        from matplotlib import get_data_path
+    except ImportError:
+        raise DataError("glyphs are drawn from Matplotlib's fonts; pip install 'unskew[fonts]'") from None
+    return Path(get_data_path()) / "fonts" / "ttf"
+
+
 def _cells() -> tuple[npt.NDArray[np.float32], Floats]:
     """d in every cell (faces, 10, CELL, CELL), and half of each digit's width in points (faces, 10)."""
-    from matplotlib import get_data_path  # a tenth of a second's import, paid by those who print
-
-    folder = Path(get_data_path()) / "fonts" / "ttf"
+    folder = font_files()
     cells, half = np.empty((len(FACES), 10, CELL, CELL), np.float32), np.empty((len(FACES), 10))
     for f, face in enumerate(FACES):
         for digit, edges in enumerate(_outlines(folder / f"{face}.ttf")):

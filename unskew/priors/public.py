@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unskew.data.fonts import FACES
+from unskew.data.fonts import FACES, font_files
 from unskew.data.images import as_tensor
 from unskew.data.sources import load
 from unskew.errors import DataError
@@ -252,12 +252,11 @@ def glyphs(face: Tensor, character: Tensor) -> Tensor:
 
 def _glyph(face: str, character: str) -> npt.NDArray[np.uint8]:
     """Grey of each pixel, (32, 32): the part of its 16 points that lie inside an odd number of outlines."""
-    from matplotlib import get_data_path
+    file = font_files() / f"{face}.ttf"
     from matplotlib.font_manager import FontProperties
     from matplotlib.path import Path as Outline
     from matplotlib.textpath import TextPath
 
-    file = Path(get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
     if not file.is_file():
         raise DataError(f"the font {file} of Matplotlib is missing; the prior's glyphs need it: reinstall matplotlib")
     outline = TextPath((0, 0), character, size=26, prop=FontProperties(fname=file))

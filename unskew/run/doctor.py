@@ -38,6 +38,7 @@ EXTRAS = {
     "ray": ("training on more than one machine", ("ray",)),
     "dp": ("privacy accounting", ("dp-accounting",)),
     "tune": ("tuning of hyperparameters", ("optuna",)),
+    "fonts": ("printed digits, and training the built-in prior", ("matplotlib",)),
 }
 """Purpose and packages of each optional extra."""
 
