@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from unskew.cli.advise import advise
 from unskew.cli.audit import audit
 from unskew.cli.bench import HELP, bench
+from unskew.cli.card import card
 from unskew.cli.catalogue import list_
 from unskew.cli.data import data
 from unskew.cli.deploy import deploy
@@ -70,6 +71,7 @@ def top(
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "run": (run, "Run an experiment, go on with one that was stopped, or sweep a grid."),
     "show": (show, "Show what runs found: table, page, costs, a trained model."),
+    "card": (card, "Write the card of a model: data, sites, results, limits."),
     "predict": (predict, "Use a trained model on new rows, images or texts."),
     "list": (list_, "Name what there is: methods, data, models, splits, metrics."),
     "data": (data, "Look at data: sites, how they differ, gaps, what may be wrong."),

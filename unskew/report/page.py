@@ -49,6 +49,7 @@ class Page:
         table: The numbers behind the answer.
         warnings: What a reader must not miss.
         sections: The folded parts.
+        opened: True for a page that folds nothing, as a model card.
     """
 
     title: str
@@ -58,16 +59,17 @@ class Page:
     table: Table | None = None
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = ()
+    opened: bool = False
 
 
 def write_page(page: Page, out: Path) -> Path:
-    """Write a page, and return its path.
+    """Write a page, as Markdown where its name ends in .md, and return its path.
 
     Raises:
         RunError: If it cannot be written; an older page then stays as it was.
     """
     try:
-        write_atomically(out, html(page))
+        write_atomically(out, markdown(page) if out.suffix == ".md" else html(page))
     except OSError as e:
         raise RunError(f"{out} cannot be written: {e.strerror or e}; give another place for the page") from e
     return out
@@ -83,6 +85,17 @@ def html(page: Page) -> str:
     return _template("page.html").render(
         page=replace(page, sections=folded), version=__version__, library=charts.library()
     )
+
+
+def markdown(page: Page) -> str:
+    """The page in Markdown, with what its figures say in their place."""
+    parts = [f"# {page.title}", page.what, f"**{page.verdict}**", *(f"> {sentence}" for sentence in page.warnings)]
+    for section in (Section("", "", tuple(page.pictures), (page.table,) if page.table else ()), *page.sections):
+        parts += [f"## {section.title}" if section.title else "", section.lead]
+        parts += [f"*{chart.described}*" for chart in section.charts]
+        parts += [render.markdown(table).strip() for table in section.tables]
+        parts += [f"```\n{section.code.strip()}\n```" if section.code else ""]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 @unchecked
@@ -209,10 +222,10 @@ def _sections(
         Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
         for title, drawn, some, about in parts
     ]
-    own = [] if records else [*_own_sections(record), _data(record)]
+    own = [] if records else [*_own_sections(record), data_of(record)]
     sections[6:6] = own
     settings = [
-        _settings(r, f" of {name}" if records else "")
+        settings_of(r, f" of {name}" if records else "")
         for r, name in zip(records or [record], names or [""], strict=True)
     ]
     return [s for s in (*sections, *settings) if s is not None and (s.charts or s.tables or s.lead)]
@@ -245,7 +258,8 @@ def _own_sections(record: Record) -> list[Section | None]:
     return [*sections, other]
 
 
-def _data(record: Record) -> Section:
+def data_of(record: Record) -> Section:
+    """Who has which examples, under each seed."""
     first = next(iter(record.partitions.values()), None)
     if first is None:
         why = (
@@ -281,7 +295,7 @@ def _data(record: Record) -> Section:
     return Section("Data", lead, () if chart is None else (chart,), (division,), "who has what")
 
 
-def _settings(record: Record, named: str) -> Section:
+def settings_of(record: Record, named: str = "") -> Section:
     """Settings of a run, its machine, and the command that runs it again."""
     of = {
         "unskew": record.version, "started": record.created, "command": "" if record.deployed else record.command,

@@ -1,0 +1,137 @@
+"""A model card: what was learned of which data, by what, how well and for whom, and what nobody has shown.
+
+M. Mitchell et al., "Model Cards for Model Reporting", FAT* 2019.  A card is a page with nothing folded and no figures.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from unskew.errors import ConfigError, RunError, did_you_mean
+from unskew.info import PrivacyBudget
+from unskew.record.reader import Record, configured, method_tables
+from unskew.report import page, results, tables, verdict
+from unskew.report.page import Page
+from unskew.report.section import SECTIONS, Section, Table, TableRow, table
+
+OF_MODEL = ("effects", "subgroups", "privacy")
+"""The sections of a report that a card has the tables of."""
+TASK = ("kind", "model", "model_options", "loss", "class_weights", "preprocess")
+LOCAL = ("lr", "local_epochs", "batch_size", "optimizer", "momentum", "weight_decay", "trainable", "precision")
+APART = ("personal", "worst_decile", "spread_over_clients")
+MOST_CLIENTS = 20
+
+
+def of_run(record: Record, method: str | None = None) -> Page:
+    """The card of a run's method.
+
+    Args:
+        record: The run.
+        method: The method; by default the only one, or the one whose models are clearly the best.
+
+    Raises:
+        ConfigError: If there is no such method, or no method stands out.
+    """
+    method = _chosen(record, method)
+    beside = (method, *tables.bounds(record))
+    headline = results.headline(record, brief=True)
+    entries = tuple(entry for entry in headline.entries if entry.name in beside)
+    sections = [
+        page.data_of(record), _sites(record, beside), Section("Method", "", (), (_method(record, method),)),
+        *_of_model(record, method), _limits(record, method), _source(record),
+    ]  # fmt: skip
+    title, shown = f"Model card: {method} of {record.name}", replace(headline, entries=entries, caption="")
+    bare = [replace(section, charts=(), about="") for section in sections if section is not None]
+    return Page(title, verdict.what(record), verdict.verdict(record), (), shown, verdict.serious(record), bare, True)
+
+
+def _chosen(record: Record, method: str | None) -> str:
+    competing = [k for k in record.methods if record.cell(k).bound is None]
+    if method is None:
+        own = tables.leader(record, record.headline.own)
+        method = competing[0] if len(competing) == 1 else tables.leader(record) or own
+        if method is None:
+            raise ConfigError(f"no method is clearly the best; give --method, one of {', '.join(competing)}")
+    if method not in record.methods:
+        known = ", ".join(record.methods)
+        raise ConfigError(f"--method must be one of {known}, got {method!r}{did_you_mean(method, record.methods)}")
+    return method
+
+
+def _sites(record: Record, beside: Sequence[str]) -> Section | None:
+    """Results by client and gains over training alone, where clients have names; else how far clients are apart."""
+    if not any(part.client_names for part in record.partitions.values()):
+        apart = results.headline(record, [name for name in APART if name in results.columns(record)])
+        shown = replace(apart, caption="", entries=tuple(e for e in apart.entries if e.name in beside))
+        return Section("Results by client", "Clients have no names.", (), (shown,))
+    try:
+        every = [results.by_client(record), *results.gains(record)[1:]]
+    except RunError:  # no client was evaluated by itself
+        return None
+    return Section("Results by client", "", (), tuple(_of_methods(t, beside, record) for t in every))
+
+
+def _of_methods(of: Table, methods: Sequence[str], record: Record) -> Table:
+    """The table without the columns of other methods, and without clients beyond the first that fit on a page."""
+    kept = [k for k, (title, _) in enumerate(of.head) if title not in record.methods or title in methods]
+    rows = (replace(entry, cells=tuple(entry.cells[k - 1] for k in kept[1:])) for entry in of.entries[:MOST_CLIENTS])
+    left = len(of.entries) - MOST_CLIENTS
+    note = f"{of.note} {left} more clients are in the run’s report." if left > 0 else of.note
+    return Table(of.caption, tuple(of.head[k] for k in kept), tuple(rows), note)
+
+
+def _method(record: Record, method: str) -> Table:
+    """What was trained and how, a line for each setting."""
+    config = configured(record)
+    task = {name: value for name, value in config.get("task", {}).items() if name in TASK}
+    run = {name: config[name] for name in ("rounds", "cohort") if name in config}
+    own = dict(method_tables(record).get(method, {}))
+    own |= {"local": {name: value for name, value in own.get("local", {}).items() if name in LOCAL}}
+    every = own | task | run | {"parameters of the network": record.parameters}
+    rows = [TableRow(name, (words,)) for name, of in every.items() if name != "label" and (words := _words(of))]
+    return table("", ["setting", "value"], rows, words=[1])
+
+
+def _words(value: Any) -> str:
+    """A setting's value in words; empty if it is the same as none."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {words}" for name, of in value.items() if (words := _words(of)))
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value in (None, "none") else str(value)
+
+
+def _of_model(record: Record, method: str) -> Iterator[Section]:
+    """What the model goes by, for whom it works, and what its privacy is, where the run has measured it."""
+    for name in OF_MODEL:
+        kind = SECTIONS.resolve(name)
+        if any(method in record.reports(of) for of in kind.types):
+            section = kind.draw(record, [method], {method: ""})
+            yield from (section,) if section is not None and section.tables else ()
+
+
+def _limits(record: Record, method: str) -> Section:
+    """What nobody has shown, and every note on the run."""
+    first = next(iter(record.partitions.values()), None)
+    unmeasured = {
+        "Only the clients of this run were tested, so nothing is known of others.": not record.newcomers,
+        "Test rows are of the same time as training rows, so nothing is known of later ones.":
+            first is not None and not first.in_time,
+        "The model is not differentially private: it may tell of rows it was trained on.":
+            method not in record.reports(PrivacyBudget),
+        "One seed was trained, so the part of chance in training is not known.": len(record.seeds) == 1,
+    }  # fmt: skip
+    lines = [*(sentence for sentence, holds in unmeasured.items() if holds), *verdict.notes(record)]
+    rows = [TableRow(str(k), (line,)) for k, line in enumerate(lines, start=1)]
+    return Section("Limits", "", (), (table("", ["", "limit"], rows, words=[1]),))
+
+
+def _source(record: Record) -> Section:
+    """What the card was made from."""
+    of = {
+        "run": record.folder.name, "unskew": record.version, "started": record.created, "command": record.command,
+        "fingerprint": record.summary.fingerprint if record.summary else "none yet",
+        "configuration, SHA-256": record.config_sha256,
+    }  # fmt: skip
+    rows = [TableRow(name, (value,)) for name, value in of.items() if value]
+    return Section("Where it comes from", "", (), (table("", ["", "value"], rows, words=[1]),))
