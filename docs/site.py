@@ -7,6 +7,7 @@ On the site those become pages too, and the links are turned to them.
 import ast
 import posixpath
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 """Pages outside docs/, under the same path on the site."""
 EXAMPLES = "examples/index.md"
 REFERENCE = "reference.md"
+NOTEBOOKS = [f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.ipynb")]
 GROUPS = {
     "api.": "Simulate",
     "run.": "Simulate",
@@ -84,6 +86,11 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, EXAMPLES, content=examples()))
     files.append(File.generated(config, REFERENCE, content=reference()))
+    sys.path.insert(0, str(ROOT / "docs"))
+    import notebooks
+
+    for path in notebooks.NOTEBOOKS:
+        files.append(File.generated(config, f"examples/{path.stem}.md", content=notebooks.page(path)))
     return files
 
 
@@ -139,6 +146,8 @@ def turned(source: str, link: str, anchor: str) -> str:
         place = target.removeprefix("docs/")
     elif target in BESIDE:
         place = target
+    elif target.endswith(".ipynb"):
+        place = target.replace(".ipynb", ".md")
     elif target == "examples" or target.startswith("examples/"):
         place, anchor = EXAMPLES, f"#{posixpath.basename(target).removesuffix('.py')}" if link.endswith(".py") else ""
     else:

@@ -451,6 +451,14 @@ class Plots:
 
         return _drawing(pictures.groups(self.history.record, method), "no method of this run forms groups of clients")
 
+    def every(self) -> "dict[str, alt.LayerChart]":
+        """Every figure of the run's page, by its title."""
+        from unskew.report import page
+
+        whole = page.of_run(read(self.history.folder))
+        figures = [*whole.pictures, *(chart for section in whole.sections for chart in section.charts)]
+        return {chart.title: chart.drawing for chart in figures if not chart.html}
+
 
 def _drawing(chart: "Chart | None", lacks: str) -> "alt.LayerChart":
     if chart is None:

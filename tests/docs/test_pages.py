@@ -217,7 +217,8 @@ def test_the_site_has_every_page_and_its_links_stay_on_it() -> None:
     nav = re.search(r"^nav:\n((?:  .*\n)+)", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
     assert nav is not None
     named = [entry for entry in re.findall(r"([^\s:]+)$", nav[1], re.M) if entry.endswith((".md", "/"))]
-    pages = {*site.pages(), *site.BESIDE, site.EXAMPLES, site.REFERENCE}
+    made = {site.EXAMPLES, site.REFERENCE, *site.NOTEBOOKS}
+    pages = {*site.pages(), *site.BESIDE, *made}
     whole = list(site.named(site.whole(named, site.pages())))
     assert sorted(whole) == sorted(pages)
 
@@ -229,7 +230,7 @@ def test_the_site_has_every_page_and_its_links_stay_on_it() -> None:
         return path in pages or (ROOT / "docs" / path).is_file()
 
     lost = []
-    for page in pages - {site.EXAMPLES, site.REFERENCE}:
+    for page in pages - made:
         text = PAGES[page if page in site.BESIDE else f"docs/{page}"] + LINK_IN_CODE
         turned = site.on_page_markdown(
             text, types.SimpleNamespace(file=types.SimpleNamespace(src_uri=page)), None, None

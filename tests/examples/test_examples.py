@@ -1,6 +1,5 @@
 """Every example is run as a reader would run it, and its output is read."""
 
-import ast
 import json
 import os
 import re
@@ -8,9 +7,11 @@ import runpy
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import altair
 import pandas
 import pytest
 
@@ -162,21 +163,17 @@ def test_every_example_is_run() -> None:
 
 
 # ---------------------------------------------------------------- three hospitals
-def test_the_notebooks_code_runs_and_ends_with_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session")
+def cells() -> Callable[[Path, dict[str, Any]], Iterator[tuple[str, str, Any]]]:
+    """How the documentation runs a notebook."""
+    return runpy.run_path(str(ROOT / "docs" / "notebooks.py"))["cells"]
+
+
+def test_the_notebooks_code_runs_and_ends_with_predictions(cells: Any, tmp_path: Path) -> None:
     """Every code cell in order, as Jupyter would; the patients of a hospital are better off than by guessing."""
     (tmp_path / "examples").symlink_to(EXAMPLES)
-    monkeypatch.chdir(tmp_path)
-    notebook = json.loads((EXAMPLES / "hospitals.ipynb").read_text("utf-8"))
     module: dict[str, object] = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert (cell["outputs"], cell["execution_count"]) == ([], None)
-            code = ast.parse("".join(cell["source"]))
-            shown = code.body.pop() if isinstance(code.body[-1], ast.Expr) else None
-            exec(compile(code, "hospitals.ipynb", "exec"), module)
-            last = (
-                None if shown is None else eval(compile(ast.Expression(shown.value), "hospitals.ipynb", "eval"), module)
-            )
+    *_, (_, _, last) = cells(tmp_path / "examples" / "hospitals.ipynb", module)
     assert isinstance(last, list)
     assert set(last) <= {"healthy", "sick"}
     by_hospital = module["by_hospital"]
@@ -184,6 +181,13 @@ def test_the_notebooks_code_runs_and_ends_with_predictions(tmp_path: Path, monke
     assert by_hospital.index.tolist() == ["Basel", "Bern", "Chur"]
     assert by_hospital.mean().min() > 0.6
     assert {path.name for path in tmp_path.iterdir()} == {"examples"}
+
+
+def test_every_cell_of_the_gallery_ends_with_a_chart(cells: Any, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    shown = [value for kind, _, value in cells(tmp_path / "examples" / "gallery.ipynb", {}) if kind == "code"]
+    assert [type(value).__name__ for value in shown if not isinstance(value, altair.TopLevelMixin)] == ["list"]
+    assert len(shown) > 20
 
 
 def test_the_experiment_of_three_hospitals_runs_from_the_folder_above(
