@@ -123,7 +123,7 @@ def _limits(record: Record, method: str) -> Section:
     }  # fmt: skip
     lines = [*(sentence for sentence, holds in unmeasured.items() if holds), *verdict.notes(record)]
     rows = [TableRow(str(k), (line,)) for k, line in enumerate(lines, start=1)]
-    return Section("Limits", "", (), (table("", ["", "limit"], rows, words=[1]),))
+    return Section("Limits", "", (), (table("", ["no.", "limit"], rows, words=[1]),))
 
 
 def _source(record: Record) -> Section:
@@ -134,4 +134,4 @@ def _source(record: Record) -> Section:
         "configuration, SHA-256": record.config_sha256,
     }  # fmt: skip
     rows = [TableRow(name, (value,)) for name, value in of.items() if value]
-    return Section("Where it comes from", "", (), (table("", ["", "value"], rows, words=[1]),))
+    return Section("Where it comes from", "", (), (table("", ["what", "value"], rows, words=[1]),))
