@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 from pydantic import AfterValidator, AllowInfNan, TypeAdapter, ValidationInfo
@@ -57,12 +57,9 @@ class Info:
     """A round with nothing to report but these.
 
     Attributes:
-        type: Name of the class in rows of the record.
         warnings: Sentences for the user, shown once during the run and in the report.
         ignored: Replies that the method refused.
     """
-
-    type: ClassVar[str] = "unskew.info"
 
     warnings: tuple[str, ...] = ()
     ignored: tuple[Refused, ...] = ()
@@ -76,8 +73,6 @@ class AbandonedRound(Info):
         reason: Reason, a sentence.
     """
 
-    type: ClassVar[str] = "unskew.abandoned-round"
-
     reason: str
 
 
@@ -88,8 +83,6 @@ class OneClassModels(Info):
     Attributes:
         clients: Their numbers, ascending.
     """
-
-    type: ClassVar[str] = "unskew.one-class-models"
 
     clients: tuple[Client, ...]
 
@@ -102,8 +95,6 @@ class WorseThanConstant(Info):
         clients: Their numbers, ascending.
         mean: True if the mean over all clients is worse, too.
     """
-
-    type: ClassVar[str] = "unskew.worse-than-constant"
 
     clients: tuple[Client, ...]
     mean: bool
@@ -194,8 +185,6 @@ class PrivacyBudget(Info):
         by_clients: The noise of each release, where clients add it themselves.
     """
 
-    type: ClassVar[str] = "unskew.privacy"
-
     privacy: Privacy
     clip: Finite | None
     noise: Finite
@@ -213,8 +202,6 @@ class ExampleBudget(PrivacyBudget):
         spent: Epsilon that each client has spent; one that never trained is left out.
     """
 
-    type: ClassVar[str] = "unskew.example-privacy"
-
     spent: Mapping[Client, Finite]
 
 
@@ -222,8 +209,6 @@ class ExampleBudget(PrivacyBudget):
 @dataclass(frozen=True, kw_only=True)
 class ClientGroups(Info):
     """Clients that train together: the members of each group, which may be empty or overlap."""
-
-    type: ClassVar[str] = "unskew.groups"
 
     groups: tuple[tuple[Client, ...], ...]
 
@@ -238,8 +223,6 @@ class ChosenGroups(ClientGroups):
         ties: Clients for which two groups were equally good.
         judged: True if clients chose in this round.
     """
-
-    type: ClassVar[str] = "unskew.chosen-groups"
 
     chosen: Mapping[Client, Count | tuple[Count, ...]]
     heard: tuple[Client, ...] = ()
@@ -264,8 +247,6 @@ class SplitGroups(ClientGroups):
         mean_norm, max_norm: Norm of each group's mean update, and of its largest; None before the first.
         splits: All splits so far.
     """
-
-    type: ClassVar[str] = "unskew.split-groups"
 
     mean_norm: tuple[float | None, ...]
     max_norm: tuple[float | None, ...]
@@ -338,8 +319,6 @@ class JudgedGroups(ClientGroups):
         tried: Results of that pilot.
     """
 
-    type: ClassVar[str] = "unskew.judged-groups"
-
     history: tuple[GroupMerge, ...] = ()
     beyond: tuple[GroupMerge, ...] = ()
     placed: tuple[Placement, ...] = ()
@@ -361,8 +340,6 @@ class Passes(Info):
         models: Number of models in training.
         iterations: Passes of local training; simultaneous ones count once.
     """
-
-    type: ClassVar[str] = "unskew.passes"
 
     models: Count | None = None
     iterations: Annotated[int, Ge(1)] | None = None
@@ -409,8 +386,6 @@ class DiffusionRound(Passes):
         sizes: Examples along the chain of each model.
     """
 
-    type: ClassVar[str] = "unskew.diffusion"
-
     starts: tuple[Client, ...]
     hops: tuple[DiffusionHop, ...]
     sizes: tuple[Count, ...]
@@ -428,8 +403,6 @@ class DiffusionRound(Passes):
 class Exchanges(Info):
     """Gossip inside clusters (TT-HF): the clients drawn, and the exchanges of each cluster at each D2D instant."""
 
-    type: ClassVar[str] = "unskew.exchanges"
-
     drawn: tuple[Client, ...]
     exchanges: tuple[tuple[Count, ...], ...]
 
@@ -445,8 +418,6 @@ class ClientWeights(Info):
         trained: Number of rounds it has trained in so far.
     """
 
-    type: ClassVar[str] = "unskew.client-weights"
-
     weights: Mapping[Client, float]
     accuracy: Mapping[Client, float]
     trained: Mapping[Client, Count]
@@ -461,8 +432,6 @@ class Appeals(Info):
         met: True if the model it was sent met its requirement.
         appeal: Share of clients whose requirement was met; None if no client replied.
     """
-
-    type: ClassVar[str] = "unskew.appeals"
 
     weights: Mapping[Client, float]
     met: Mapping[Client, bool]
@@ -485,8 +454,6 @@ class ClassRelations(Info):
         distance: ||SL - CR||_F; None if there is no global model.
         privacy: Information that the uploads reveal.
     """
-
-    type: ClassVar[str] = "unskew.class-relations"
 
     privacy: Privacy
     sl: Matrix | None = None
@@ -517,8 +484,6 @@ class Embeddings(Info):
         sigma: Standard deviation of the noise on an upload, in units of its bound; None without noise.
     """
 
-    type: ClassVar[str] = "unskew.embeddings"
-
     embeddings: tuple[tuple[Finite, ...], ...]
     coordinates: str
     labels: tuple[Count, ...]
@@ -541,8 +506,6 @@ class Embeddings(Info):
 class Mixtures(Info):
     """The one round of FedPFT: the mixture components of each label, and what each party learned from them."""
 
-    type: ClassVar[str] = "unskew.mixtures"
-
     components: Mapping[Count, Count]
     privacy: Privacy
 
@@ -555,8 +518,6 @@ class PredictedNumbers(Info):
     Attributes:
         true, predicted: Target and prediction of each of at most 500 examples.
     """
-
-    type: ClassVar[str] = "unskew.predicted-numbers"
 
     true: tuple[Finite, ...]
     predicted: tuple[Finite, ...]
@@ -577,8 +538,6 @@ class RankedClasses(Info):
         share: Share of the second class.
     """
 
-    type: ClassVar[str] = "unskew.ranked-classes"
-
     false_alarms: tuple[Share, ...]
     found: tuple[Share, ...]
     recall: tuple[Share, ...]
@@ -598,8 +557,6 @@ class RecallByClass(Info):
         found, examples: Of each class, in the order of the classes, the number that is found, and of all.
     """
 
-    type: ClassVar[str] = "unskew.recall-by-class"
-
     found: tuple[Count, ...]
     examples: tuple[Count, ...]
 
@@ -618,8 +575,6 @@ class Effects(Info):
         step: How far the farthest coefficient is from the maximum of the likelihood, in its standard errors.
     """
 
-    type: ClassVar[str] = "unskew.effects"
-
     names: tuple[str, ...]
     estimates: tuple[Finite, ...]
     errors: tuple[Finite | None, ...]
@@ -636,8 +591,6 @@ class Importance(Info):
         names: Columns of the table.
         lost: Of each column, what each shuffle costs; below 0 where the headline is better.
     """
-
-    type: ClassVar[str] = "unskew.importance"
 
     names: tuple[str, ...]
     lost: tuple[tuple[Finite, ...], ...]
@@ -662,8 +615,6 @@ class Subgroup:
 @dataclass(frozen=True, kw_only=True)
 class Subgroups(Info):
     """Results by values of columns that `by` names, after the last round."""
-
-    type: ClassVar[str] = "unskew.subgroups"
 
     groups: tuple[Subgroup, ...]
 
@@ -696,15 +647,13 @@ class SiteCurves(Info):
         sites: Clients with enough rows.
     """
 
-    type: ClassVar[str] = "unskew.site-curves"
-
     thresholds: tuple[Finite, ...]
     sites: tuple[SiteCurve, ...]
 
 
 # ---------------------------------------------------------------- rows of the record
 TYPES: dict[str, type[Info]] = {
-    kind.type: kind
+    kind.__name__: kind
     for kind in (
         Info, AbandonedRound, OneClassModels, WorseThanConstant, ClientGroups, ChosenGroups, SplitGroups, JudgedGroups,
         Passes, DiffusionRound, Exchanges,
@@ -731,8 +680,8 @@ def parts(reported: object) -> tuple[object, ...]:
 
 def info_type(kind: type) -> str:
     """The name of a type in rows: its own for one of unskew's, "module:class" for another."""
-    if issubclass(kind, Info) and TYPES.get(kind.type) is kind:
-        return kind.type
+    if TYPES.get(kind.__name__) is kind:
+        return kind.__name__
     return f"{kind.__module__}:{kind.__qualname__}"
 
 

@@ -62,7 +62,7 @@ def test_over_processes_a_method_comes_to_what_it_comes_to_in_the_simulator(
 def info_of(run: Path) -> list[dict[str, Any]]:
     """What the method says of each round; a large share of examples is named in a deployment alone."""
     of = list(rows(run, "info"))
-    plain = [r for r in of if r["type"] == "unskew.info"]
+    plain = [r for r in of if r["type"] == "Info"]
     assert all("% of its cohort's" in text for r in plain for text in r["info"]["warnings"])
     return [r for r in of if r not in plain]
 

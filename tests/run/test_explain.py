@@ -160,12 +160,12 @@ def run(tmp_path: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
 
 def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> None:
     _, info = run(tmp_path)
-    report = info["unskew.effects"]
+    report = info["Effects"]
     assert (report["names"], report["ratio"]) == (["age", "sex: m vs f", "noise"], "odds")
     for name, truth in (("age", 0.1), ("sex: m vs f", 1.0), ("noise", 0.0)):
         k = report["names"].index(name)
         assert abs(report["estimates"][k] - truth) < 3 * report["errors"][k], name
-    assert "unskew.importance" not in info
+    assert "Importance" not in info
     page = (tmp_path / "run" / "report.html").read_text()
     assert "What the models go by" in page
     assert "Decision curve, FedAvg" in page
@@ -173,16 +173,16 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
 
 def test_another_model_reports_importance(tmp_path: Path) -> None:
     _, info = run(tmp_path, model="mlp", local=us.SgdConfig(lr=0.3, local_epochs=10))
-    report = info["unskew.importance"]
+    report = info["Importance"]
     mean = dict(zip(report["names"], (sum(costs) / len(costs) for costs in report["lost"]), strict=True))
     assert mean["age"] > max(0.05, mean["noise"])
-    assert "unskew.effects" not in info
+    assert "Effects" not in info
 
 
 def test_subgroups_and_sites_are_of_the_held_out_rows(tmp_path: Path) -> None:
     _, info = run(tmp_path)
-    groups = info["unskew.subgroups"]["groups"]
-    held_out = sum(site["rows"] for site in info["unskew.site-curves"]["sites"])
+    groups = info["Subgroups"]["groups"]
+    held_out = sum(site["rows"] for site in info["SiteCurves"]["sites"])
     assert [g["value"] for g in groups] == ["f", "m"]
     assert sum(g["rows"] for g in groups) == held_out
     assert all(0.5 < g["result"] <= 1 for g in groups)
@@ -194,7 +194,7 @@ def test_noise_covers_none_of_it(tmp_path: Path) -> None:
         us.FedAvg(local=us.SgdConfig(optimizer="lbfgs")), us.CentralDP(clip=1.0, noise_multiplier=1.0, delta=0.01)
     )
     _, info = run(tmp_path, methods={"private": private})
-    assert not {"unskew.effects", "unskew.subgroups", "unskew.site-curves", "unskew.importance"} & info.keys()
+    assert not {"Effects", "Subgroups", "SiteCurves", "Importance"} & info.keys()
 
 
 def test_by_must_name_a_column(tmp_path: Path) -> None:

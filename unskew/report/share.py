@@ -22,7 +22,7 @@ from unskew.run.folder import create, read_json, require_done, taken
 LOGS = ("metrics", "transfers", "work", "network", "diverged")
 """Tables that are copied row by row."""
 
-INFO = {kind.type for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
+INFO = {kind.__name__ for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
 OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in"}

@@ -58,7 +58,7 @@ def make_run(
                 at = {"method": m, "seed": seed, "round": t}
                 metrics.append({**at, "name": "global.accuracy", "value": 0.5, "weight": 1.0})
                 reported = told(seed, t)
-                kind = "unskew.class-relations" if "privacy" in reported else "dict"
+                kind = "ClassRelations" if "privacy" in reported else "dict"
                 kept.append({**at, "type": kind, "info": reported})
     by_hand.write(folder, list(methods), seeds, counts)
     rewrite(folder, metrics=metrics, info=kept)

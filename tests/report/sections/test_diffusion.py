@@ -111,7 +111,7 @@ def make_run(
                 }.items():
                     metrics.append({**at, "name": f"bytes.{d}", "value": 1000.0 * n, "weight": 1.0})
                 if method != "FedAvg":
-                    kept_info.append({**at, "type": "unskew.diffusion", "info": told})
+                    kept_info.append({**at, "type": "DiffusionRound", "info": told})
     methods = "".join(
         f'[[methods]]\nname = "{m.lower()}"\nlabel = "{m}"\n{options if m != "FedAvg" else ""}\n' for m in accuracy
     )

@@ -64,7 +64,7 @@ MIXTURES: Info = {"components": {"0": 2}, "privacy": {"epsilon": "no guarantee",
 
 def kind(info: Info) -> str:
     """The type of a row."""
-    return {"embeddings": "unskew.embeddings", "components": "unskew.mixtures"}.get(next(iter(info)), "unskew.info")
+    return {"embeddings": "Embeddings", "components": "Mixtures"}.get(next(iter(info)), "Info")
 
 
 Told = Callable[[int, int], Info]

@@ -78,7 +78,7 @@ def make_run(
                     for c, a in enumerate(OWN[m])
                 ]
                 if m in info and t <= len(info[m]):
-                    kind = "unskew.judged-groups" if "groups" in info[m][t - 1] else "dict"
+                    kind = "JudgedGroups" if "groups" in info[m][t - 1] else "dict"
                     kept.append({**at, "type": kind, "info": info[m][t - 1]})
     tables = (f'[[methods]]\nname = "{m}"\nlabel = "{m}"\n{options if m == "hcct" else ""}\n' for m in methods)
     by_hand.write(
