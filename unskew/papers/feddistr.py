@@ -241,7 +241,7 @@ def add_realised(draft: Draft, history: History, where: str) -> None:
 def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The info FedDistr reported in its round, by label and seed."""
     every = log(history.folder, "info")
-    return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.type}
+    return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.__name__}
 
 
 def level_line(rounds: int, errors: Sequence[float]) -> Curve:

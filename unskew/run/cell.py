@@ -146,7 +146,7 @@ class Cell:
         self.seconds, self.bytes = position.cell_seconds, position.cell_bytes
         self.trained = {row["client"] for row in self.recorded("work", "round = ?", self.round)}
         if not sim.clients.remote:  # a server that was started again has as many tries as before
-            lost = {row["round"] for row in self.recorded("info", "type = ?", AbandonedRound.type)}
+            lost = {row["round"] for row in self.recorded("info", "type = ?", AbandonedRound.__name__)}
             sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in lost)
 
     def is_due(self) -> bool:

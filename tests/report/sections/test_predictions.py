@@ -114,7 +114,7 @@ def test_a_run_reports_what_its_global_models_find_of_each_class(tmp_path: Path)
     assert second.info.examples == ((y == "ill").sum(), (y == "well").sum())
     assert second.info.found == tuple(((predicted == y) & (y == name)).sum() for name in ("ill", "well"))
     for types, costs in (({RecallByClass}, False), ({RecallByClass, RankedClasses}, True)):
-        info = {"FedAvg": frozenset(of.type for of in types)}
+        info = {"FedAvg": frozenset(of.__name__ for of in types)}
         page = write_report(replace(read(tmp_path / "run"), info=info), tmp_path / "page.html").read_text()
         assert "Recall by class: the share" in page
         assert ("Cost to target" in page) == costs
