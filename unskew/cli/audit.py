@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located
-from unskew.cli.tables import print_table
+from unskew.cli.tables import width
 from unskew.words import counted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def audit(
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.9999, help="Probability that a correct epsilon passes.")
     ] = 0.99,
-    out: Annotated[Path | None, typer.Option(help="Also draw the figure there, as SVG.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a page there, as HTML.")] = None,
     data_dir: DataDir = None,
     allow_code: AllowCode = False,
     as_json: AsJson = False,
@@ -38,11 +38,12 @@ def audit(
     A folder with a method or network of your own needs [bold]--allow-code[/].
 
     [dim]unskew audit private.toml[/]
-    [dim]unskew audit runs/private --out audit.svg[/]
+    [dim]unskew audit runs/private --out audit.html[/]
     """
-    from unskew.errors import ConfigError
+    from unskew.errors import ConfigError, shown
     from unskew.protocol import hook
-    from unskew.report.audit_figure import document
+    from unskew.report import audit_page, render
+    from unskew.report.page import write_page
     from unskew.run.audit import audit as attack
     from unskew.run.audit import taken_apart
 
@@ -61,26 +62,14 @@ def audit(
     for method in private:
         print(f"{method.label}: runs of {counted(chosen.rounds, 'round')}", file=sys.stderr)
         audits.append(attack(chosen, method, runs, confidence))
-    if out is not None:
-        out.write_text(document(audits), encoding="utf-8")
+    page = audit_page.page(audits, chosen.name)
     if as_json:
         rows = [asdict(a) | {"claimed": a.claimed if isfinite(a.claimed) else None, "holds": a.holds} for a in audits]
         print(json.dumps({"rows": rows}))
-    else:
-        cells = []
-        for a in audits:
-            claimed = f"{a.claimed:.3g}" if isfinite(a.claimed) else "none"
-            verdict = "not refuted" if a.holds else f"false: {a.fault or 'epsilon'}"
-            numbers = (f"{a.clip:.3g}", f"{a.noise:.3g}", f"{a.lower:.3g}", claimed)
-            cells.append((a.method, *numbers, verdict if isfinite(a.claimed) else "none"))
-        print_table(
-            "Noise as measured, beside the claim",
-            ["method", "clip", "noise", "epsilon at least", "claimed", "claim is"],
-            cells,
-            f"With {100 * audits[0].confidence:g} % confidence; clip and noise in clipping norms.  Epsilon is for one "
-            "client's data replaced by any others.",
-            words=[-1],
-        )
+    elif page.table is not None:
+        print(shown(f"{page.verdict}\n\n{render.text(page.table, width())}"))
+    if out is not None:
+        print(f"page: {write_page(page, out)}", file=sys.stderr)
     if not all(a.holds for a in audits):
         raise typer.Exit(1)
 
