@@ -23,9 +23,11 @@ def test_keeping_a_result_writes_the_page(tmp_path: Path) -> None:
     text = (tmp_path / "README.md").read_text("utf-8")
     assert text.startswith("# Mine")
     assert "Of 3 claims **1 hold, 1 do not, 1 are undecided**" in text
-    assert text.index("| [feddw/mu](feddw/mu/small/README.md) | small | 2 | 0 | 1 | 1 | 1 min 0 s |") < text.index(
-        "| [mine/one](mine/one/small/README.md) |"
+    assert text.index("| [feddw](feddw/README.md) | 2 | 0 | 1 | 1 | 1 min 0 s |") < text.index(
+        "| [mine](mine/README.md) |"
     )
+    own = (tmp_path / "feddw" / "README.md").read_text("utf-8")
+    assert "| [feddw/mu](mu/small/README.md) | small | 2 | 0 | 1 | 1 | 1 min 0 s |" in own
     assert "All of it took 2 min 0 s." in text
 
 
@@ -66,15 +68,17 @@ def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path
     keep(result("mine/one", Claim("c (1)", False, "-2"), scale="paper"), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
     assert "Of 4 headline claims 1 hold, 1 do not, 2 are undecided.\n\n" in text
-    place = "[mine/one](mine/one/paper/README.md), at the paper's size"
-    assert f"| Mine | one is above (Table I) | does not hold | -2 ({place}) |  |" in text
-    assert "| Mine | one is above at small | holds | +1 ([mine/one](mine/one/small/README.md)) |  |" in text
-    assert "| Mine | two is above (not the paper's) | undecided | not kept yet (mine/two) |  |" in text
+    assert "| Mine | one is above (Table I) | does not hold | [paper](mine/one/paper/README.md) |" in text
+    assert "| Mine | one is above at small | holds | [small](mine/one/small/README.md) |" in text
+    assert "| Mine | two is above (not the paper's) | undecided | not kept yet |" in text
+    own = (tmp_path / "mine" / "README.md").read_text("utf-8")
+    assert "| one is above (Table I) | does not hold | -2 | [paper](one/paper/README.md) |" in own
+    assert "| two is above (not the paper's) | undecided | not kept yet | mine/two |" in own
     with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
         keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
     (tmp_path / "headlines.toml").write_text(small.replace('"small"', '"papr"'), "utf-8")
     with pytest.raises(RunError, match=r"headlines\.0\.scale must be"):
-        overview.page(tmp_path)
+        overview.pages(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_a_headline_about_an_amount_fails_with_it(differences: list[float], verd
     keep(result("mine/one", decide("x", differences, published=0.0937)), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
     assert f"| {verdict} | " in text
-    assert " | the size |" in text
+    assert "* **+9.37** the size\n" in (tmp_path / "mine" / "README.md").read_text("utf-8")
 
 
 def test_what_is_no_result_is_refused_by_its_path(tmp_path: Path) -> None:

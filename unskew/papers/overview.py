@@ -1,6 +1,6 @@
-"""The page over all kept results: what the papers are known for, and how many claims of each reproduction hold.
+"""The pages over kept results, one over all and one a paper: what it is known for, and which claims hold.
 
-It is made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and from two files
+They are made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and two files
 beside them.  `headlines.toml` has what each paper is known for, in its order, and the claims that stand for it.
 `reasons.toml` has reasons for claims that do not hold, by reproduction and by the claim's text, in which `*` stands for
 anything; the first pattern that fits counts.  A reason that begins with "Proven" names the run that shows it.
@@ -94,9 +94,12 @@ class Kept:
     claims: tuple[KeptClaim, ...]
     seconds: float
 
-    def link(self, root: Path) -> str:
+    def link(self, root: Path, title: str) -> str:
         """A link to its page."""
-        return f"[{self.name}]({(self.folder / 'README.md').relative_to(root).as_posix()})"
+        return f"[{title}]({(self.folder / 'README.md').relative_to(root).as_posix()})"
+
+
+Answer = tuple[PaperHeadline, Kept | None, KeptClaim | None]
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def _claim(row: Mapping[str, Any], reason: str) -> KeptClaim:
     return KeptClaim(row["text"], verdict, bool(row.get("level")), ours, published, reason)
 
 
-def headlines(root: Path, results: Sequence[Kept]) -> list[tuple[PaperHeadline, Kept | None, KeptClaim | None]]:
+def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
     """Read what the papers are known for, with the result and the claim that stand for it; None where not kept.
 
     Raises:
@@ -167,7 +170,7 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[tuple[PaperHeadline, 
         listed = schema.build(_Headlines, _toml(path), "", str(path), owner="a list of headlines").headlines
     except ConfigError as error:
         raise RunError(str(error)) from None
-    answers: list[tuple[PaperHeadline, Kept | None, KeptClaim | None]] = []
+    answers: list[Answer] = []
     for h in listed:
         there = [r for r in results if r.name == h.reproduction and h.scale in ("", r.scale)]
         best = min(there, key=lambda r: r.scale != "paper", default=None)
@@ -178,41 +181,34 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[tuple[PaperHeadline, 
     return answers
 
 
-# ---------------------------------------------------------------- the page
-def page(root: Path) -> str:
-    """The made part of the page, in Markdown.
+# ---------------------------------------------------------------- the pages
+def pages(root: Path) -> dict[str, str]:
+    """The made part of the page over all papers, under "", and the page of each, by its folder.
 
     Raises:
         RunError: As `kept` and `headlines` do.
     """
     results = kept(root)
-    return "\n".join((*_headline_lines(root, results), *_lines(results, root)))
-
-
-def _headline_lines(root: Path, results: Sequence[Kept]) -> Iterator[str]:
-    """Write what the papers are known for, as one table."""
     answers = headlines(root, results)
-    if not answers:
-        return
-    n = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in answers)
-    yield "## What the papers are known for\n"
-    yield f"Of {len(answers)} headline claims {n[HOLDS]} hold, {n[FAILS]} do not, {n[OPEN]} are undecided.\n"
-    yield "| paper | it says | verdict | ours | reason |"
-    yield "|---|---|---|---|---|"
-    for headline, r, claim in answers:
-        where = r.link(root) if r else headline.reproduction
-        where += ", at the paper's size" if r and r.scale == "paper" else ""
-        ours = "not kept yet"
-        if claim is not None:
-            ours = claim.ours + f"; published {claim.published}" * bool(claim.published)
-        reason = headline.reason or (claim.reason if claim else "")
-        says = _cell(headline.says) + " (not the paper's)" * headline.ours
-        cells = (headline.paper, says, headline.verdict(claim), f"{_cell(ours)} ({where})", _cell(reason))
-        yield f"| {' | '.join(cells)} |"
-    yield ""
+    folders = list(dict.fromkeys(r.name.partition("/")[0] for r in results))
+    made = {"": "\n".join(_overview(root, results, answers))}
+    for folder in folders:
+        own = [r for r in results if r.name.startswith(f"{folder}/")]
+        claimed = [answer for answer in answers if answer[0].reproduction.startswith(f"{folder}/")]
+        made[folder] = "\n".join(_of_paper(folder, root / folder, own, claimed))
+    return made
 
 
-def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
+def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:
+    """What the papers are known for, a line each, and how the claims of each stand."""
+    if answers:
+        yield f"## What the papers are known for\n\n{_counted(answers)}\n"
+        yield "| paper | it says | verdict | size |"
+        yield "|---|---|---|---|"
+        for headline, r, claim in answers:
+            size = r.link(root, r.scale) if r else "not kept yet"
+            yield f"| {headline.paper} | {_says(headline)} | {headline.verdict(claim)} | {size} |"
+        yield ""
     claims = [claim for result in results for claim in result.claims]
     total, failed = Counter(claim.verdict for claim in claims), [claim for claim in claims if claim.verdict == FAILS]
     proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
@@ -225,29 +221,83 @@ def _lines(results: Sequence[Kept], root: Path) -> Iterator[str]:
         f"{sum(bool(claim.reason) for claim in failed)}, and proven for {proven}.  Of {len(printed)} published "
         f"differences our intervals exclude {out}.  All of it took {duration(sum(r.seconds for r in results))}.\n"
     )
-    yield "| reproduction | scale | claims | hold | do not | undecided | cost |"
-    yield "|---|---|---:|---:|---:|---:|---:|"
+    yield "| page | claims | hold | do not | undecided | cost |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    by_paper: dict[str, list[Kept]] = {}
     for r in results:
-        each = Counter(claim.verdict for claim in r.claims)
-        counts = " | ".join(map(str, (len(r.claims), *(each[v] for v in VERDICTS))))
-        yield f"| {r.link(root)} | {r.scale} | {counts} | {duration(r.seconds)} |"
+        by_paper.setdefault(r.name.partition("/")[0], []).append(r)
+    for folder, own in by_paper.items():
+        yield f"| [{folder}]({folder}/README.md) | {_counts(own)} |"
     yield ""
+
+
+def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:
+    """A paper's page: what it is known for and what was found; folded, why not, and all reproductions."""
+    yield f"# {answers[0][0].paper if answers else name}: what holds\n"
+    if answers:
+        yield f"{_counted(answers)}  How they are decided: [claims](../claims.md).\n"
+        yield "| it says | verdict | ours | size |"
+        yield "|---|---|---|---|"
+    reasons = []
+    for headline, r, claim in answers:
+        ours = "not kept yet"
+        if claim is not None:
+            ours = claim.ours + f"; published {claim.published}" * bool(claim.published)
+        size = r.link(root, r.scale) if r else headline.reproduction
+        yield f"| {_says(headline)} | {headline.verdict(claim)} | {_cell(ours)} | {size} |"
+        if reason := headline.reason or (claim.reason if claim else ""):
+            reasons.append(f"* **{_says(headline)}** {_cell(reason)}")
+    if reasons:
+        yield from ("", *_folded("Why claims do not hold", reasons))
+    table = [
+        "| reproduction | scale | claims | hold | do not | undecided | cost |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    table += [f"| {r.link(root, r.name)} | {r.scale} | {_counts([r])} |" for r in results]
+    yield from ("", *(_folded("All reproductions", table) if answers else table))
+    yield ""
+
+
+def _folded(title: str, lines: Sequence[str]) -> tuple[str, ...]:
+    return (f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>")
+
+
+def _counted(answers: Sequence[Answer]) -> str:
+    n = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in answers)
+    return f"Of {len(answers)} headline claims {n[HOLDS]} hold, {n[FAILS]} do not, {n[OPEN]} are undecided."
+
+
+def _counts(results: Sequence[Kept]) -> str:
+    """The cells that count claims by verdict, and their cost."""
+    claims = [claim.verdict for r in results for claim in r.claims]
+    each = Counter(claims)
+    cells = (len(claims), *(each[v] for v in VERDICTS), duration(sum(r.seconds for r in results)))
+    return " | ".join(map(str, cells))
+
+
+def _says(headline: PaperHeadline) -> str:
+    return _cell(headline.says) + " (not the paper's)" * headline.ours
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
-def written(text: str, root: Path) -> str:
-    """The page with today's made part."""
+def written(text: str, made: str) -> str:
+    """The page over all papers with today's made part."""
     before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{page(root)}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
 def write(root: Path) -> Path:
-    """Write the page into README.md of the folder, keeping what stands around the made part; return its path."""
-    path = root / "README.md"
-    write_atomically(path, written(path.read_text("utf-8") if path.exists() else "# Results that are kept\n\n", root))
+    """Write each paper's page, and the made part of the folder's README.md; return the latter's path."""
+    made, path = pages(root), root / "README.md"
+    for folder, text in made.items():
+        if folder:
+            write_atomically(root / folder / "README.md", text)
+    write_atomically(
+        path, written(path.read_text("utf-8") if path.exists() else "# Results that are kept\n\n", made[""])
+    )
     return path
 
 
