@@ -555,10 +555,12 @@ class RecallByClass(Info):
 
     Attributes:
         found, examples: Of each class, in the order of the classes, the number that is found, and of all.
+        confused: Examples of each class, by the class that is predicted; empty with many classes.
     """
 
     found: tuple[Count, ...]
     examples: tuple[Count, ...]
+    confused: tuple[tuple[Count, ...], ...] = ()
 
 
 # ---------------------------------------------------------------- what a model goes by, and for whom it works
@@ -628,6 +630,7 @@ class SiteCurve:
         likely, happened: Mean probability and share of the second class in fifths of the rows by probability.
         share: Share of the second class.
         benefit: Net benefit at each threshold.
+        false_alarms, found: The ROC curve, as of `RankedClasses`.
     """
 
     client: Client
@@ -636,6 +639,8 @@ class SiteCurve:
     happened: tuple[Finite, ...]
     share: Finite
     benefit: tuple[Finite, ...]
+    false_alarms: tuple[Finite, ...] = ()
+    found: tuple[Finite, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

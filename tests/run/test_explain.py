@@ -105,11 +105,13 @@ def test_contrasts_are_units_and_words_beside_the_first() -> None:
 
 
 # ---------------------------------------------------------------- sites and subgroups
-def test_net_benefit_and_calibration_by_hand() -> None:
+def test_net_benefit_calibration_and_ranks_by_hand() -> None:
     """At t = 1/4 the two above it are one true and one false positive: (1 - 1 x 1/3) / 10."""
     p, y = np.array([0.6, 0.3, *[0.1] * 8]), np.array([1.0, 0.0, *[0.0] * 7, 1.0])
     curve = site_curve(3, p, y)
     assert curve.benefit[THRESHOLDS.index(0.25)] == pytest.approx((1 - 1 / 3) / 10)
+    # Above .6 one of two ill is found and nobody else, above .3 one of eight well, too.
+    assert list(zip(curve.false_alarms, curve.found, strict=True)) == [(0, 0), (0, 0.5), (0.125, 0.5), (1, 1)]
     assert (curve.likely[-1], curve.happened[-1], curve.share) == (pytest.approx(0.45), 0.5, 0.2)
 
 

@@ -277,6 +277,9 @@ def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
     >>> site_curve(0, np.array([0.9, 0.8, 0.1, 0.2]), np.array([1.0, 0.0, 0.0, 0.0])).benefit[9]  # t = 1/2
     0.0
     """
+    from sklearn.metrics import roc_curve
+
+    false, detected, _ = roc_curve(y, p) if 0 < y.sum() < len(y) else ((), (), ())
     fifths = np.array_split(np.argsort(p, kind="stable"), min(5, len(p)))
     acted = [p >= t for t in THRESHOLDS]
     benefit = [
@@ -289,4 +292,6 @@ def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
         tuple(float(y[part].mean()) for part in fifths),
         float(y.mean()),
         tuple(benefit),
+        tuple(map(float, false)),
+        tuple(map(float, detected)),
     )

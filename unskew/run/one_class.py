@@ -1,18 +1,23 @@
 """Recall of each class by trained models, and warnings where only one is found: accuracy may be high and say little."""
 
+import torch
 from torch import Tensor
 
 from unskew.experiment.config import Experiment
 from unskew.info import OneClassModels, RecallByClass
 from unskew.local.executor import Columns
+from unskew.local.trainer import LocalTrainer
 from unskew.run.cell import Cell
 from unskew.run.evaluation import OwnModels, on_own_rows
 from unskew.run.setup import Setup
 from unskew.tasks.classification import MISSED, only_class_found
 from unskew.tasks.task import Task
+from unskew.tree import Params
 
 TELLING = ("balanced_accuracy", "macro_f1", "lowest_recall")
 """Metrics that say what an accuracy hides."""
+CONFUSED = 20
+"""Most classes of a confusion matrix."""
 NAMED = 5
 """Clients that a warning names."""
 
@@ -46,11 +51,27 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
     )
 
 
-def recalls(setup: Setup, columns: Columns) -> RecallByClass:
+def recalls(setup: Setup, columns: Columns, confused: tuple[tuple[int, ...], ...] = ()) -> RecallByClass:
     """Return what the global model finds of each class of the global test set."""
     y, classes = setup.dataset.y_test, setup.task.num_classes
-    recalled = y[right(setup.task, columns)].bincount(minlength=classes)
-    return RecallByClass(found=tuple(recalled.tolist()), examples=tuple(y.bincount(minlength=classes).tolist()))
+    recalled, examples = (rows.bincount(minlength=classes).tolist() for rows in (y[right(setup.task, columns)], y))
+    return RecallByClass(found=tuple(recalled), examples=tuple(examples), confused=confused)
+
+
+def confusion(cell: Cell, model: Params) -> tuple[tuple[int, ...], ...]:
+    """Examples of the global test set by class and predicted class; empty of many classes, or where it is not here."""
+    trainer, classes = cell.sim.model.server_trainer, cell.setup.task.num_classes
+    probabilities, dataset = cell.setup.task.kind.probabilities, cell.setup.dataset
+    if probabilities is None or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
+        return ()
+    x = dataset.x_test
+    with torch.no_grad():
+        parts = [
+            probabilities(trainer.refer(x[rows].to(trainer.device), model)[1]).argmax(1).cpu()
+            for rows in torch.split(torch.arange(len(x)), LocalTrainer.CHUNK)
+        ]
+    counts = torch.bincount(dataset.y_test * classes + torch.cat(parts), minlength=classes**2)
+    return tuple(map(tuple, counts.view(classes, classes).tolist()))
 
 
 def of_own(cell: Cell, own: OwnModels) -> OneClassModels | None:

@@ -46,7 +46,7 @@ def test_of_many_numbers_five_hundred_are_kept_the_first_and_the_last_among_them
     ("kind", "titles"),
     [
         ("regression", ["Predicted against true"]),
-        ("binary", ["ROC curve", "Precision and recall", "Calibration"]),
+        ("binary", ["ROC curve", "Precision and recall", "Calibration", "Confusion, FedAvg"]),
         ("survival", []),
     ],
 )
@@ -112,7 +112,10 @@ def test_a_run_reports_what_its_global_models_find_of_each_class(tmp_path: Path)
     first, second = info_of(read(tmp_path / "run"), "FedAvg", RecallByClass)
     assert (first.seed, second.seed, second.round) == (0, 1, 2)
     assert second.info.examples == ((y == "ill").sum(), (y == "well").sum())
-    assert second.info.found == tuple(((predicted == y) & (y == name)).sum() for name in ("ill", "well"))
+    assert second.info.confused == tuple(
+        tuple(((predicted == taken) & (y == name)).sum() for taken in ("ill", "well")) for name in ("ill", "well")
+    )
+    assert second.info.found == tuple(row[k] for k, row in enumerate(second.info.confused))
     for types, costs in (({RecallByClass}, False), ({RecallByClass, RankedClasses}, True)):
         info = {"FedAvg": frozenset(of.__name__ for of in types)}
         page = write_report(replace(read(tmp_path / "run"), info=info), tmp_path / "page.html").read_text()

@@ -35,6 +35,11 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         ranked_charts(ranked, marks, second) if ranked else []
     )
     recall = _recall_table(record, methods)
+    confused = {m: i for m, i in _first(record, methods, RecallByClass).items() if i.confused}
+    best = tables.leader(record)
+    if confused:
+        shown = best if best in confused else next(iter(confused))
+        drawn.append(confusion_chart(shown, confused[shown], partition))
     if not drawn and recall is None:
         return None
     lead = f"Global models on the global test set, last round{', first seed' * bool(drawn)}."
@@ -69,6 +74,21 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     ]
     head = ["Class", "Test examples", *(f"{method} | %" for method in shares)]
     return table(caption, head, entries, note.strip())
+
+
+def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | None) -> Chart:
+    """Shares of each class's test examples by the class that is predicted."""
+    names = [_label(partition, k) for k in range(len(info.examples))]
+    cells = [
+        {"column": names[k], "row": names[c], "value": n / max(info.examples[c], 1)}
+        for c, of in enumerate(info.confused)
+        for k, n in enumerate(of)
+    ]
+    wrong = [(n, names[c], names[k]) for c, of in enumerate(info.confused) for k, n in enumerate(of) if k != c]
+    most, true, taken = max(wrong)
+    alt = f"{true} is taken for {taken} most often, {most} times." if most else "No class is taken for another."
+    drawn = charts.matrix(cells, "predicted", "class", "share of the class’s examples")
+    return Chart(f"Confusion, {method}", f"Darker: a larger share of the row’s class. {alt}", drawn, alt)
 
 
 def _label(partition: DataSplit | None, k: int) -> str:

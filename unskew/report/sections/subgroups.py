@@ -75,6 +75,11 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
         for name, site in sites.items()
         for x, y in zip(site.likely, site.happened, strict=True)
     ]
+    ranks = [
+        {"method": name, "x": x, "y": y}
+        for name, site in sites.items()
+        for x, y in zip(site.false_alarms, site.found, strict=True)
+    ]
     calibration = charts.square(points, colours, "predicted probability", f"share of {partition.label(1)}", dotted=True)
     total = sum(site.rows for site in curves.sites)
     share = sum(site.rows * site.share for site in curves.sites) / total
@@ -98,6 +103,12 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
             "On the line probabilities are right. First seed, the clients with most rows.",
             calibration,
             f"Calibration of {', '.join(sites)}: predicted against observed shares of {partition.label(1)}.",
+        ),
+        Chart(
+            f"ROC curve by client, {method}",
+            "Up and left is better. First seed, the clients with most rows.",
+            charts.square(ranks, colours, "1 − specificity", "sensitivity"),
+            f"ROC curves of {', '.join(sites)}.",
         ),
         Chart(
             f"Decision curve, {method}",
