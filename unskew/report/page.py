@@ -16,8 +16,8 @@ from markupsafe import Markup
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.info import Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
-from unskew.record.logs import described
+from unskew.info import TYPES, Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
+from unskew.record.logs import described, plain
 from unskew.record.reader import Record, read
 from unskew.registry import OURS
 from unskew.report import charts, pictures, render, results, tables, verdict, worth
@@ -149,20 +149,13 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], r
     """
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
-    records = [read(f) for f in folders]
-    page = of_run(merge(records, names), records, names)
+    page = of_run(merge([read(f) for f in folders], names))
     return write_page(replace(page, warnings=[*([remark] if remark else []), *page.warnings]), Path(out))
 
 
 @unchecked
-def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] = (), brief: bool = False) -> Page:
-    """The page of a run, or of several.
-
-    Args:
-        record: The run, or several as one (`unskew.report.together.merge`).
-        records, names: These several, and what they are called.
-        brief: True for the first screen alone.
-    """
+def of_run(record: Record, brief: bool = False) -> Page:
+    """The page of a run, or of several as one; if brief the first screen alone."""
     coloured = {} if brief else pictures.colours(record)  # a notebook has no style sheet
     swatches = {method: charts.swatch(colour) for method, colour in coloured.items()}
     serious = verdict.serious(record)
@@ -173,13 +166,11 @@ def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] 
         [chart for chart in (pictures.forest(record), pictures.curve(record, "round")) if chart is not None],
         replace(results.headline(record, swatches=swatches, brief=True), caption="", note=tables.left_out(record)),
         serious[:MOST_NOTES],
-        [] if brief else _sections(record, records, names, swatches),
+        [] if brief else _sections(record, swatches),
     )
 
 
-def _sections(
-    record: Record, records: Sequence[Record], names: Sequence[str], swatches: results.Swatches
-) -> list[Section]:
+def _sections(record: Record, swatches: results.Swatches) -> list[Section]:
     """The folded parts of a page; one without pictures, tables and words is left out."""
     m, base, worths = record.headline, tables.reference(record), worth.worths(record) if record.comparable else ()
     named = [w for w in worths if w.bound is None and worth.named(w.clients)]
@@ -190,7 +181,7 @@ def _sections(
         pictures.curve(record, "round", "train.loss", "training loss"),
     )  # fmt: skip
     clients = pictures.spread(record)
-    lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record, records, names))
+    lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))
     rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
     parts = [
         ("All results", (), (results.headline(record, swatches=swatches),), "every metric, last round"),
@@ -209,12 +200,9 @@ def _sections(
         Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
         for title, drawn, some, about in parts
     ]
-    own = [] if records else [*_own_sections(record), _data(record)]
+    own = [] if record.parts else [*_own_sections(record), _data(record)]
     sections[6:6] = own
-    settings = [
-        _settings(r, f" of {name}" if records else "")
-        for r, name in zip(records or [record], names or [""], strict=True)
-    ]
+    settings = [_settings(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()]
     return [s for s in (*sections, *settings) if s is not None and (s.charts or s.tables or s.lead)]
 
 
@@ -237,7 +225,7 @@ def _own_sections(record: Record) -> list[Section | None]:
                 raise
             # A stranger's code, which raises what it likes; the rest of the report is none the worse.
             sections.append(Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}"))
-    undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
+    undrawn = {m: sorted(types - TYPES.keys() - drawn) for m, types in record.info.items()}
     kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
     other = (
         Section("Info of other types", f"Kept in the run and drawn by no section. {kinds_of}.") if kinds_of else None
@@ -283,11 +271,12 @@ def _data(record: Record) -> Section:
 
 def _settings(record: Record, named: str) -> Section:
     """Settings of a run, its machine, and the command that runs it again."""
+    card, summary = record.card, record.summary
     of = {
-        "unskew": record.version, "started": record.created, "command": "" if record.deployed else record.command,
-        "fingerprint": record.summary.fingerprint if record.summary else "none yet",
-        "seconds": f"{record.summary.seconds:.1f}" if record.summary else "",
-        "configuration, SHA-256": record.config_sha256, **record.environment,
+        "unskew": card["unskew"], "started": card["created"], "command": "" if record.deployed else card["command"],
+        "fingerprint": summary["fingerprint"] if summary else "none yet",
+        "seconds": f"{summary['seconds']:.1f}" if summary else "",
+        "configuration, SHA-256": card["config_sha256"], **{k: plain(v) for k, v in card["environment"].items()},
     }  # fmt: skip
     where = table("Where and how it ran", ["", "value"], [TableRow(k, (v,)) for k, v in of.items() if v], words=[1])
     again = "Run the command, or save the configuration below and give it to unskew run."

@@ -31,8 +31,7 @@ def spread(record: Record) -> Chart | None:
     """Results of single clients, by method; None where the run has none."""
     m = record.headline
     values = {
-        k: [v for s in tables.counted_seeds(record, k) for v in record.clients.get((k, s), {}).values()]
-        for k in record.methods
+        k: [v for s in tables.counted_seeds(record, k) for v in record.clients(k, s).values()] for k in record.methods
     }
     parts = [(k, m.scale * v) for k, of in values.items() for v in of]
     if not parts:
@@ -93,7 +92,7 @@ def clients(w: Worth, m: Measure) -> Chart:
 def curve(record: Record, by: tables.By, metric: str | None = None, y: str = "") -> Chart | None:
     """A metric, by default the headline, by round, traffic or time; None where nobody has it."""
     m = record.headline
-    metric = metric or (m.shared if any(name == m.shared for _, _, name in record.series) else m.own)
+    metric = metric or (m.shared if m.shared in record.numbers.names() else m.own)
     y = y or ("global " if metric == m.shared else "own ") + m.axis
     scale = 1.0 if metric.endswith("loss") else m.scale
     x = {"round": "round", "traffic": "sent so far, MB", "time": "time so far, s"}[by]

@@ -7,7 +7,7 @@ unrounded in its frame: accuracies as fractions, and nothing where a number was 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import ADAPTED, SERVED, gap_name
-from unskew.record.reader import Flow, Record
+from unskew.record.reader import Record, select
 from unskew.report import tables, worth
 from unskew.report.gain import Gain
 from unskew.report.section import Frame, Table, TableRow, table
@@ -66,7 +66,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
 
     def total(title: str, unit: str, scale: float, *names: str) -> TableColumn:
         def value(method: str) -> Spread | None:
-            spent = [[record.series.get((method, s, name), {}) for name in names] for s in seeds[method]]
+            spent = [[record.numbers.curve(method, s, name) for name in names] for s in seeds[method]]
             sums = tuple(math.fsum(v for row in rows for v in row.values()) / scale for rows in spent)
             return Spread(sums) if spent and all(any(rows) for rows in spent) else None
 
@@ -77,8 +77,8 @@ def columns(record: Record) -> dict[str, TableColumn]:
         return TableColumn(title, f"{POINTS * m.percent}95 %", values, bracket)
 
     planned = {method: sum(c.method == method for c in record.cells) for method in methods}
-    reached = {k: Spread(tuple(float(tables.reached(record, k, s)) for s in of)) for k, of in seeds.items() if of}
-    gains = {w.method: w.whole for w in worth.worths(record)} if record.clients and record.comparable else {}
+    reached = {k: Spread(tuple(float(record.numbers.reached(k, s)) for s in of)) for k, of in seeds.items() if of}
+    gains = {w.method: w.whole for w in worth.worths(record)} if record.comparable else {}
     of_clients = each(lambda k: tables.results(record, k, seeds[k], m.across))
     names = {d: "device to device" if d == "d2d" else d for d in DIRECTIONS}
     further = {
@@ -168,11 +168,11 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
     of = {name: c for name, c in columns(record).items() if c.values} if of is None else of
     several = [len(counted_seeds(record, k)) > 1 for k in methods]
     out: dict[str, list[Any]] = {
-        "run": [record.run_of.get(k, record.name) for k in methods],
+        "run": [run_of(record, k).name for k in methods],
         "method": list(methods),
         "setting": [record.cell(k).setting for k in methods],
         "bound": [record.cell(k).bound for k in methods],
-        "finished": [record.runs.get(record.run_of.get(k, ""), record.finished) for k in methods],
+        "finished": [run_of(record, k).finished for k in methods],
         "same_test_rows": [record.same_test_rows if more else None for more in several],
         "compared_with": [tables.reference(record)] * len(methods),
     }
@@ -189,11 +189,18 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
     return out
 
 
+def run_of(record: Record, method: str) -> Record:
+    """The run of a method, where several are one."""
+    for name, of in record.parts.items():
+        if method.removeprefix(f"{name}/") in of.methods:
+            return replace(of, name=name)
+    return record
+
+
 def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
     """Notes on the numbers in these columns."""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
-    unfinished = [name for name, done in record.runs.items() if not done]
-    unfinished = unfinished or ([] if record.finished else [record.name])
+    unfinished = [name for name, of in (record.parts or {record.name: record}).items() if not of.finished]
     sentences = {
         "Last round; mean ± standard deviation over seeds.": True,
         f"The mean of the {last_words(record)} of evaluations is steadier.": "tail" in shown and shown["tail"].values,
@@ -324,17 +331,17 @@ def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Sp
         seeds = counted_seeds(record, method)
         for seed in seeds:
             names = record.partitions[seed].client_names if seed in record.partitions else ()
-            for c in record.clients.get((method, seed), {}):
+            for c in record.clients(method, seed):
                 by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
         planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1
         for at, numbers in by_client.items():
-            tested = [round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()]
-            values = tuple(record.clients[method, seed][c] for seed, c in numbers.items())
+            tested = [round(record.tested(method, seed).get(c, 0)) for seed, c in numbers.items()]
+            values = tuple(record.clients(method, seed)[c] for seed, c in numbers.items())
             client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
             spread = Spread(values, planned - len(values))
             mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
             row = {
-                "run": record.run_of.get(method, record.name), "method": method, "bound": record.cell(method).bound,
+                "run": run_of(record, method).name, "method": method, "bound": record.cell(method).bound,
                 "client": at[0], "seed": at[1], "test_rows": mean if all(tested) else None, "seeds": len(values),
                 name: spread.mean, f"{name}_std": spread.std,
                 "same_test_rows": record.same_test_rows if len(values) > 1 else None,
@@ -388,7 +395,7 @@ def gap(record: Record, method: str, part: str) -> tuple[Spread | None, Ends, En
     """
     seeds = counted_seeds(record, method)
     last = tables.results(record, method, seeds, gap_name(part, record.headline.name))
-    values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
+    values = [(record.clients(method, s), record.clients(method, s, part)) for s in seeds]
     pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in values]
     named = any(split.client_names for split in record.partitions.values())
     if last is None:
@@ -423,15 +430,23 @@ def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
 
 
 # ---------------------------------------------------------------- what was sent, lost and foretold
+SENT_BY_WAY = (
+    "SELECT method, seed, CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END, kind, sum(bytes), "
+    "count(*) FROM transfers GROUP BY 1, 2, 3, 4"
+)
+
+
 def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
     """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
-    rows, data = [], []
+    rows, data, flows = [], [], dict[tuple[str, str, str], list[tuple[int, int]]]()
+    for method, seed, way, kind, size, count in select(record, SENT_BY_WAY):
+        if seed in counted_seeds(record, method):
+            flows.setdefault((method, way, kind), []).append((size, count))
     for method in record.methods:
         seeds = counted_seeds(record, method)
         for kind in KINDS if seeds else ():
-            flows = {d: [record.flows.get((method, s, d, kind), Flow()) for s in seeds] for d in DIRECTIONS}
-            mb = {d: sum(f.bytes for f in of) / len(seeds) / MB for d, of in flows.items()}
-            times = {d: sum(f.transfers for f in of) / len(seeds) for d, of in flows.items()}
+            mb = {d: sum(size for size, _ in flows.get((method, d, kind), ())) / len(seeds) / MB for d in DIRECTIONS}
+            times = {d: sum(n for _, n in flows.get((method, d, kind), ())) / len(seeds) for d in DIRECTIONS}
             if any(times.values()):
                 sent = (cell for d in DIRECTIONS for cell in (quantity(mb[d]), quantity(times[d])))
                 rows.append(TableRow(method, (kind, *sent), (swatches or {}).get(method, Markup())))
@@ -449,7 +464,7 @@ def lost(record: Record) -> Table | None:
     """Clients that were asked and did not reply, by method and reason, all seeds together; None if all replied."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for f in record.failures:
-        groups.setdefault((f.method, f.reason), []).append((f.round, f.client))
+        groups.setdefault((f["method"], f["reason"]), []).append((f["round"], f["client"]))
     rows = [
         TableRow(method, (reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}"))
         for (method, reason), at in groups.items()
@@ -474,21 +489,23 @@ def forecast(record: Record) -> Table | None:
     if plan is None or summary is None:
         return None
     every, few = columns(record), "from a few steps"
+    methods = {of["method"]: of for of in plan["methods"]}
     facts: list[tuple[str, str, float | None, float, str]] = []
     for method in record.methods:
-        sent, seconds = plan.methods.get(method, (None, None))
-        sure = SURE.get(plan.traffic.get(method, ""), "–")
+        of = methods.get(method, {"method": method})
+        sent, sure = of.get("bytes"), SURE.get(of.get("traffic", ""), "–")
         for name, unit, foretold, how in (
-            ("mb", "MB", None if sent is None else sent / MB, sure), ("seconds", "s", seconds, few)
+            ("mb", "MB", sum(sent.values()) / MB if sent else None, sure), ("seconds", "s", of.get("seconds"), few)
         ):  # fmt: skip
             actual = every[name].values.get(method)
             facts += [] if actual is None else [(method, unit, foretold, actual.mean, how)]
     # The forecast is of all the seeds there may be; of those that a decision left out nothing was spent.
     share = 1.0 if record.until is None else len(record.seeds) / record.until["most"]
-    facts.append(("whole run", "s", None if plan.seconds is None else share * plan.seconds, summary.seconds, few))
-    if summary.peak_rss is not None:
-        peak = "peak memory of the main process"
-        facts.append((peak, "MB", plan.peak / MB, summary.peak_rss / MB, "a sum of parts"))
+    whole = plan.get("seconds")
+    facts.append(("whole run", "s", whole and share * whole, summary["seconds"], few))
+    if (peak := summary.get("peak_rss")) is not None:
+        what = "peak memory of the main process"
+        facts.append((what, "MB", plan["memory"]["peak"] / MB, peak / MB, "a sum of parts"))
     rows = []
     for what, unit, foretold, actual_value, sure in facts:
         ratio = f"{foretold / actual_value:.2f}" if foretold and actual_value else "–"

@@ -250,7 +250,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     worse, diverged = _both_worse(record, method, base), bool(record.diverged_seeds(method))
 
     def client(c: int, seeds: Sequence[int]) -> tuple[ClientGain, Chance | None, Floats | None]:
-        of = client_of(record, c, seeds, record.tested.get((method, seeds[0]), {}).get(c, 0))
+        of = client_of(record, c, seeds, record.tested(method, seeds[0]).get(c, 0))
         pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
         if known is not None:
             ranked = record.tested_rows[method, seeds[0]].ranked
@@ -270,7 +270,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         of = [client(c, [seed]) for seed, values in by_seed.items() for c in values]
     clients = tuple(c for c, _, _ in of)
     gains = [{c: sign * (a - b) for c, (a, b) in values.items()} for values in by_seed.values()]
-    tested = [record.tested.get((method, seed), {}) for seed in by_seed]
+    tested = [record.tested(method, seed) for seed in by_seed]
     beside: Beside = ""
     chances: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
     if same:
@@ -410,7 +410,7 @@ def unjudged(record: Record) -> tuple[str, ...]:
     names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
     if tables.settings(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
         return ()
-    known = {client for results in record.clients.values() for client in results}
+    known = {client for c in record.cells for client in record.clients(c.method, c.seed)}
     return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
 
 
@@ -433,9 +433,9 @@ def fewest(clients: Sequence[Client], m: Measure) -> str:
 
 def uncovered(record: Record) -> str:
     """A clause on what intervals over seeds leave out, with the client for which that matters most."""
-    (method, seed), tested = next(iter(record.tested.items()), (("", 0), {}))
-    known = record.clients.get((method, seed), {})
-    least = fewest([client_of(record, c, [seed], n) for c, n in tested.items() if c in known], record.headline)
+    cells = ((c.seed, of) for c in record.cells if (of := record.tested(c.method, c.seed)))
+    seed, tested = next(cells, (0, {}))
+    least = fewest([client_of(record, c, [seed], n) for c, n in tested.items()], record.headline)
     return f"the intervals do not cover the choice of test examples{f': {least}' if least else ''}"
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from unskew.ledger import DIRECTIONS
-from unskew.record.reader import Record
+from unskew.record.reader import Record, select
 from unskew.report import charts, tables
 from unskew.report.section import Section, TableRow, table
 from unskew.report.stats import Spread
@@ -16,6 +16,10 @@ from unskew.units import MB
 
 Spent = Mapping[tuple[str, int], Mapping[int, float]]
 """(method, seed) -> {round: amount}."""
+COUNTS = {
+    "iterations": "SELECT method, seed, round, count(DISTINCT hop) FROM work GROUP BY 1, 2, 3",
+    "models": "SELECT method, seed, round, count(*) FROM transfers WHERE kind = 'model' GROUP BY 1, 2, 3",
+}
 
 
 def target(record: Record) -> tuple[dict[int, float], str]:
@@ -27,7 +31,7 @@ def target(record: Record) -> tuple[dict[int, float], str]:
     bests: dict[int, dict[str, float]] = {}
     for method in record.methods:
         for seed in tables.counted_seeds(record, method):
-            curve = record.series.get((method, seed, m.shared))
+            curve = record.numbers.curve(method, seed, m.shared)
             if curve and record.cell(method).bound is None and base in (None, method):
                 bests.setdefault(seed, {})[method] = m.best(curve.values())
     if base is not None:
@@ -46,10 +50,14 @@ def reached(record: Record) -> list[dict[str, object]]:
         the seeds that reached it, None if none did, or if the amount was not recorded.
     """
     goal, rows = target(record)[0], []
-    spent: dict[str, Spent] = {"iterations": record.passes, "models": record.models, "mb": _sent(record)}
+    spent: dict[str, Spent] = {"mb": _sent(record)}
+    for name, query in COUNTS.items():
+        by_round = spent[name] = dict[tuple[str, int], dict[int, float]]()
+        for method, seed, t, count in select(record, query):
+            by_round.setdefault((method, seed), {})[t] = count
     for method in (k for k in record.methods if record.cell(k).bound is None):
         curves = {
-            s: record.series.get((method, s, record.headline.shared)) for s in tables.counted_seeds(record, method)
+            s: record.numbers.curve(method, s, record.headline.shared) for s in tables.counted_seeds(record, method)
         }
         when = {s: first_reached(curve, goal[s], record.headline) for s, curve in curves.items() if curve and s in goal}
         first = {s: t for s, t in when.items() if t is not None}
@@ -67,7 +75,7 @@ def _sent(record: Record) -> Spent:
     """MB by round."""
     sent = {}
     for c in record.cells:
-        rows = [record.series.get((c.method, c.seed, f"bytes.{d}"), {}) for d in DIRECTIONS]
+        rows = [record.numbers.curve(c.method, c.seed, f"bytes.{d}") for d in DIRECTIONS]
         if any(rows):
             sent[c.method, c.seed] = {t: sum(row.get(t, 0.0) for row in rows) / MB for t in set().union(*rows)}
     return sent

@@ -256,7 +256,7 @@ def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[flo
 def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -> Table:
     """Should I join?  What its group promised each client in the last round of a seed, and what it got and gained."""
     m, where = record.headline, g.places[max(g.places)]
-    own, utilities = record.clients.get((g.method, g.seed), {}), g.judged.utility or ()
+    own, utilities = record.clients(g.method, g.seed), g.judged.utility or ()
     apart = utility_alone(options, record.partitions[g.seed].sizes) if utilities else None
     data: list[dict[str, Any]] = []
     rows = []
