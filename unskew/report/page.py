@@ -6,8 +6,8 @@ is made from its record only and written in one step, so a reader never sees hal
 
 import functools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jinja2
@@ -49,6 +49,7 @@ class Page:
         table: The numbers behind the answer.
         warnings: What a reader must not miss.
         sections: The folded parts.
+        swatches: What stands beside the names of methods.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Page:
     table: Table | None = None
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = ()
+    swatches: Mapping[str, Markup] = field(default_factory=dict)
 
 
 def write_page(page: Page, out: Path) -> Path:
@@ -156,21 +158,21 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], r
 @unchecked
 def of_run(record: Record, brief: bool = False) -> Page:
     """The page of a run, or of several as one; if brief the first screen alone."""
-    coloured = {} if brief else pictures.colours(record)  # a notebook has no style sheet
-    swatches = {method: charts.swatch(colour) for method, colour in coloured.items()}
     serious = verdict.serious(record)
     return Page(
         record.name,
         verdict.what(record),
         verdict.verdict(record),
         [chart for chart in (pictures.forest(record), pictures.curve(record, "round")) if chart is not None],
-        replace(results.headline(record, swatches=swatches, brief=True), caption="", note=tables.left_out(record)),
+        replace(results.headline(record, brief=True), caption="", note=tables.left_out(record)),
         serious[:MOST_NOTES],
-        [] if brief else _sections(record, swatches),
+        [] if brief else _sections(record),
+        # A notebook has no style sheet.
+        {} if brief else {method: charts.swatch(colour) for method, colour in pictures.colours(record).items()},
     )
 
 
-def _sections(record: Record, swatches: results.Swatches) -> list[Section]:
+def _sections(record: Record) -> list[Section]:
     """The folded parts of a page; one without pictures, tables and words is left out."""
     m, base, worths = record.headline, tables.reference(record), worth.worths(record) if record.comparable else ()
     named = [w for w in worths if w.bound is None and worth.named(w.clients)]
@@ -184,15 +186,15 @@ def _sections(record: Record, swatches: results.Swatches) -> list[Section]:
     lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))
     rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
     parts = [
-        ("All results", (), (results.headline(record, swatches=swatches),), "every metric, last round"),
-        (f"Differences to {base}", (), results.differences(record, base, swatches) if base is not None else (),
+        ("All results", (), (results.headline(record),), "every metric, last round"),
+        (f"Differences to {base}", (), results.differences(record, base) if base is not None else (),
          "seed by seed, corrected by Holm"),
-        ("Gains over training alone", [pictures.clients(w, m) for w in named[:6]], results.gains(record, swatches),
+        ("Gains over training alone", [pictures.clients(w, m) for w in named[:6]], results.gains(record),
          "by method and by client"),
         ("Clients", (clients,), (results.by_client(record),) if clients else (), "each client’s own result"),
         ("Curves", curves, (), "by traffic and time; losses"),
-        ("Unseen clients", (), (results.newcomers(record, swatches),), "who came after training"),
-        ("Traffic and losses", (), (results.traffic(record, swatches), results.lost(record), results.forecast(record)),
+        ("Unseen clients", (), (results.newcomers(record),), "who came after training"),
+        ("Traffic and losses", (), (results.traffic(record), results.lost(record), results.forecast(record)),
          "messages, lost replies, forecast"),
         ("Notes", (), (table("", ["", "note"], rows, words=[1]) if rows else None,), counted(len(rows), "note")),
     ]  # fmt: skip
@@ -212,7 +214,7 @@ def _own_sections(record: Record) -> list[Section | None]:
     marks = pictures.colours(record)
     sections: list[Section | None] = []
     if any(types - OF_MODELS for types in record.info.values()):
-        sections.append(cost.section(record, marks))
+        sections.append(cost.section(record))
     drawn: set[str] = set()
     for entry in SECTIONS.entries():
         try:

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
-
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.record.reader import Record, select
 from unskew.report import tables, worth
 from unskew.report.gain import Gain
-from unskew.report.section import Frame, Table, TableRow, table
+from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
 from unskew.report.tables import BOUNDS, Difference, bracket, counted_seeds, last_words, quantity, with_spread
@@ -31,8 +29,6 @@ from unskew.words import beginning, counted, of_seeds
 Value = Spread | Difference | Gain
 Ends = tuple[float, float] | None
 POINTS = "points, "
-Swatches = Mapping[str, Markup]
-"""A method's mark in figures."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +118,12 @@ BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted")
 """Columns that a terminal has; the difference only where there is no gain over training alone."""
 
 
-def headline(record: Record, names: Sequence[str] = (), swatches: Swatches | None = None, brief: bool = False) -> Table:
+def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> Table:
     """The table of results: a row for each method, in the run's order.
 
     Args:
         record: The run.
         names: Columns beside the method, in the order given; by default all that have a number.
-        swatches: The methods' marks in figures.
         brief: True for the columns that fit into a terminal.
 
     Raises:
@@ -153,12 +148,12 @@ def headline(record: Record, names: Sequence[str] = (), swatches: Swatches | Non
         cells = tuple(c.write(c.values[method]) if method in c.values else "–" for c in shown.values())
         below = ", ".join(filter(None, (marks.get(method), record.cell(method).setting if several else "")))
         bold = frozenset(k for k, c in enumerate(shown.values()) if c.leader == method)
-        rows.append(TableRow(method, cells, (swatches or {}).get(method, Markup()), below, bold))
+        rows.append(TableRow(method, cells, below, bold))
     head = (("method", ""), *((c.title, c.unit) for c in shown.values()))
     return Table(record.name, head, tuple(rows), _note(record, shown), data=frame(record, some))
 
 
-def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
+def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Columns:
     """The table of results unrounded: a row for each method.
 
     A mean has its standard deviation over seeds beside it as NAME_std, a difference its interval as NAME_low_95 and
@@ -218,7 +213,7 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
 READING = {"level": "level", "undecided": "cannot be told apart", "no interval": "no interval possible"}
 
 
-def differences(record: Record, base: str | None = None, swatches: Swatches | None = None) -> list[Table]:
+def differences(record: Record, base: str | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
     base = tables.reference(record) if base is None else base
     m = record.headline
@@ -242,8 +237,7 @@ def differences(record: Record, base: str | None = None, swatches: Swatches | No
                 READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)),
                 "  ".join(map(m.signed, d.values)),
             )  # fmt: skip
-            mark = (swatches or {}).get(d.method, Markup())
-            rows.append(TableRow(d.method, cells, mark, BOUNDS[d.bound] if d.bound else ""))
+            rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
         head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
                 f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
         data = [
@@ -255,7 +249,7 @@ def differences(record: Record, base: str | None = None, swatches: Swatches | No
     return parts
 
 
-def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
+def gains(record: Record) -> list[Table]:
     """Gains over training alone: each method's, and each client's with each method; empty where there are none."""
     m, alone = record.headline, worth.alone(record)
     worths = worth.worths(record) if record.comparable else ()
@@ -270,8 +264,7 @@ def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
             worth.bracket(by_row[w.method].whole if w.method in by_row else None, m), reading[w.verdict],
             w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), w.why or "–",
         )  # fmt: skip
-        mark = (swatches or {}).get(w.method, Markup())
-        rows.append(TableRow(w.method, cells, mark, "" if w.bound is None else BOUNDS[w.bound]))
+        rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
             f"reading | Holm, {len(worth.competing(worths))} methods", "interval over", "better off | clients",
             "worse off | clients", "why not"]  # fmt: skip
@@ -301,7 +294,7 @@ MOST_CLIENTS = 100
 
 def _of_clients(
     caption: str, clients: Sequence[tuple[worth.Client, Mapping[str, str]]], names: Mapping[str, str],
-    data: Frame | None = None, note: str = "",
+    data: Columns | None = None, note: str = "",
 ) -> Table:  # fmt: skip
     """A row for each client, those with the most test rows where they are many; `names` are the columns' heads."""
     if len(clients) > MOST_CLIENTS:
@@ -404,7 +397,7 @@ def gap(record: Record, method: str, part: str) -> tuple[Spread | None, Ends, En
     return last, over_seeds, welch(pairs, drawn_anew=not named or len(pairs) < 2)
 
 
-def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
+def newcomers(record: Record) -> Table | None:
     """Clients that trained beside unseen ones, as served and adapted; None for a run without these."""
     m, every = record.headline, columns(record)
     rows, data = [], []
@@ -416,7 +409,7 @@ def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
             apart, *ends = gap(record, method, part)
             cells += [m.signed(apart.mean) if apart else "–", *("–" if e is None else m.interval(*e) for e in ends)]
             row[f"{part}_gap"] = apart.mean if apart else None
-        rows.append(TableRow(method, tuple(cells), (swatches or {}).get(method, Markup())))
+        rows.append((method, *cells))
         data.append(row)
     head = ["method", *(f"{what} | {m.unit}" for what in ("trained", "unseen, as served", "unseen, adapted"))]
     for how in ("as served", "adapted"):
@@ -436,7 +429,7 @@ SENT_BY_WAY = (
 )
 
 
-def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
+def traffic(record: Record) -> Table | None:
     """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
     rows, data, flows = [], [], dict[tuple[str, str, str], list[tuple[int, int]]]()
     for method, seed, way, kind, size, count in select(record, SENT_BY_WAY):
@@ -449,7 +442,7 @@ def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
             times = {d: sum(n for _, n in flows.get((method, d, kind), ())) / len(seeds) for d in DIRECTIONS}
             if any(times.values()):
                 sent = (cell for d in DIRECTIONS for cell in (quantity(mb[d]), quantity(times[d])))
-                rows.append(TableRow(method, (kind, *sent), (swatches or {}).get(method, Markup())))
+                rows.append((method, kind, *sent))
                 by_way = {f"{what}_{d}": of[d] for d in DIRECTIONS for what, of in (("mb", mb), ("transfers", times))}
                 data.append({"method": method, "kind": kind, **by_way})
     head = ["method", "kind"]

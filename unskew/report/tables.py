@@ -131,6 +131,17 @@ def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, 
     return by_seed
 
 
+def last(record: Record, method: str, kind: type[T]) -> dict[int, T]:
+    """The last report of each seed that counts."""
+    return {seed: rounds[max(rounds)] for seed, rounds in reported(record, method, kind).items()}
+
+
+def of_first_seed(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
+    """The last report of each method's first seed, of those methods that have one."""
+    every = {m: last(record, m, kind) for m in methods}
+    return {m: of[min(of)] for m, of in every.items() if of}
+
+
 Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 """From a curve and the rounds that were evaluated to a result; None if it is not defined."""
 

@@ -241,7 +241,7 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
 def _rows(folder: Path) -> list[str]:
     """The table of costs as text, without a radio."""
     record = read(folder)
-    section = cost.section(record, charts.colours(record.methods))
+    section = cost.section(record)
     assert section is not None
     return [" ".join((entry.name, *entry.cells)) for entry in section.tables[0].entries]
 
