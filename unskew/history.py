@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from unskew.record.reader import Record
     from unskew.report.section import Chart
-    from unskew.report.worth import GainRow
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
@@ -325,7 +324,7 @@ class History:
         """The run's figures, as Altair charts: `history.plot.curves()`, `.differences()`, `.clients()`."""
         return Plots(self)
 
-    def gains(self) -> "list[GainRow]":
+    def gains(self) -> list[dict[str, Any]]:
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
 
         A row is {"method", "client", "alike", "seed", "gain", "low", "high", "verdict", "why", "seeds", "lost"}, and

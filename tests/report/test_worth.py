@@ -25,7 +25,7 @@ from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
 from unskew.report.contributions import Contribution, contributions
-from unskew.report.gain import Chance, chance_in_mean, gain, over_all_rows
+from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run import constant
 from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from unskew.info import ClientGroups
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables, verdict, worth
-from unskew.report.gain import Gain
 from unskew.report.section import Chart, columns
 from unskew.report.sections.groups import grouping, rounds_chart
 from unskew.report.tables import Difference
-from unskew.report.worth import Worth
+from unskew.report.worth import Gain, Worth
 from unskew.tasks.measure import Measure
 from unskew.words import beginning, counted, of_seeds
 

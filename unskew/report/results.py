@@ -16,11 +16,11 @@ from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.record.reader import Record, select
 from unskew.report import tables, worth
-from unskew.report.gain import Gain
 from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
 from unskew.report.tables import BOUNDS, Difference, bracket, counted_seeds, last_words, quantity, with_spread
+from unskew.report.worth import Gain
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
 from unskew.units import MB

@@ -11,9 +11,8 @@ from unskew.record import doubts
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record
 from unskew.report import tables, together, worth
-from unskew.report.gain import Gain
 from unskew.report.tables import Difference
-from unskew.report.worth import Worth
+from unskew.report.worth import Gain, Worth
 from unskew.tasks.measure import Measure
 from unskew.words import counted, listed
 
