@@ -149,7 +149,7 @@ def test_traffic_of_a_run_is_the_sum_over_its_rounds(tmp_path: Path):
     assert results.frame(made)["mb_down"] == [3.0]
     table = results.traffic(made)
     assert table is not None
-    assert (table.data["mb_down"], table.data["transfers_down"], table.data["mb_up"]) == ([1.5], [2.0], [0.0])
+    assert [(row.name, *row.cells[:5]) for row in table.entries] == [("A", "model", "1.50", "2", "0", "0")]
     rewrite(tmp_path, transfers=())
     assert results.traffic(made) is None
 

@@ -20,7 +20,7 @@ from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
 from unskew.report.tables import BOUNDS, Difference, bracket, counted_seeds, last_words, quantity, with_spread
-from unskew.report.worth import Gain
+from unskew.report.worth import Client, Gain
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
 from unskew.units import MB
@@ -240,12 +240,7 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
             rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
         head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
                 f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
-        data = [
-            {"method": d.method, "difference": d.mean, "low_95": d.low, "high_95": d.high, "p": d.p,
-             "verdict": d.verdict, "seeds": len(d.seeds)}
-            for d in several
-        ]  # fmt: skip
-        parts += [table(what, head, rows, note, [3, 4, 6], columns_of(data))] if several else []
+        parts += [table(what, head, rows, note, [3, 4, 6])] if several else []
     return parts
 
 
@@ -255,14 +250,14 @@ def gains(record: Record) -> list[Table]:
     worths = worth.worths(record) if record.comparable else ()
     if not worths:
         return []
-    by_row = {w.method: w for w in worth.per_row(worths)}
+    by_row = {w.method: w.whole for w in worth.per_row(worths)}
     reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}
     rows = []
     for w in worths:
         cells = (
-            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
-            worth.bracket(by_row[w.method].whole if w.method in by_row else None, m), reading[w.verdict],
-            w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), w.why or "–",
+            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(by_row.get(w.method), m),
+            reading[w.verdict], w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
+            w.why or "–",
         )  # fmt: skip
         rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
@@ -275,10 +270,10 @@ def gains(record: Record) -> list[Table]:
         "A client is better or worse off if its 95 % interval excludes zero. "
         f"{by_chance}The best of many methods looks better than it is."
     )
-    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, 7], columns_of(worth.rows(record)))
+    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, 7])
     if not worth.named(worths[0].clients):
         return [whole]
-    by_client: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
+    by_client: dict[Any, tuple[Client, dict[str, str]]] = {}
     for w in worths:
         for c in w.clients:
             by_client.setdefault((c.label, c.seed), (c, {}))[1][w.method] = worth.bracket(c.gain, m)
@@ -293,7 +288,7 @@ MOST_CLIENTS = 100
 
 
 def _of_clients(
-    caption: str, clients: Sequence[tuple[worth.Client, Mapping[str, str]]], names: Mapping[str, str],
+    caption: str, clients: Sequence[tuple[Client, Mapping[str, str]]], names: Mapping[str, str],
     data: Columns | None = None, note: str = "",
 ) -> Table:  # fmt: skip
     """A row for each client, those with the most test rows where they are many; `names` are the columns' heads."""
@@ -305,20 +300,21 @@ def _of_clients(
     for c, cells in clients:
         row = {"rows": str(c.examples or "–"), "patients": f"{c.patients:,}" if c.patients else "–"}
         row["rarest"] = ": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"
-        rows.append(TableRow(c.name, tuple((row | {**cells}).get(name, "–") for name in names)))
+        rows.append((c.name, *((row | {**cells}).get(name, "–") for name in names)))
     return table(caption, ["client", *names.values()], rows, note.strip(), data=data)
 
 
-def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]:
-    """Each method's results of its clients, in the run's order; empty if the run has none of single clients.
+def by_client(record: Record) -> Table:
+    """A row for each client with each method's result, of many those that are tested most; its frame has all.
 
-    Returns:
-        The client, its number of test rows by seed, 0 if not known, its results over seeds, and the row of the frame.
+    Raises:
+        RunError: If the run has no results of single clients.
     """
-    same, out = worth.lasting(record), list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]()
+    m, same = record.headline, worth.lasting(record)
     gained = worth.rows(record) if record.comparable else []
     gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
-    name = record.headline.name
+    clients: dict[Any, tuple[Client, dict[str, str]]] = {}
+    data: list[dict[str, Any]] = []
     for method in record.methods:
         by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
         seeds = counted_seeds(record, method)
@@ -330,41 +326,29 @@ def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Sp
         for at, numbers in by_client.items():
             tested = [round(record.tested(method, seed).get(c, 0)) for seed, c in numbers.items()]
             values = tuple(record.clients(method, seed)[c] for seed, c in numbers.items())
-            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
             spread = Spread(values, planned - len(values))
+            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
+            rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
+            clients.setdefault(at, (client, {"rows": rows}))[1][method] = with_spread(spread, m)
             mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
             row = {
                 "run": run_of(record, method).name, "method": method, "bound": record.cell(method).bound,
                 "client": at[0], "seed": at[1], "test_rows": mean if all(tested) else None, "seeds": len(values),
-                name: spread.mean, f"{name}_std": spread.std,
+                m.name: spread.mean, f"{m.name}_std": spread.std,
                 "same_test_rows": record.same_test_rows if len(values) > 1 else None,
             }  # fmt: skip
             ends = zip(("gain", "gain_low_95", "gain_high_95"), gains.get((method, *at), (None,) * 3), strict=True)
-            out.append((client, tested, spread, row | dict(ends)))
-    return out
-
-
-def by_client(record: Record) -> Table:
-    """A row for each client with each method's result, of many those that are tested most; its frame has all.
-
-    Raises:
-        RunError: If the run has no results of single clients.
-    """
-    every, m = client_results(record), record.headline
-    if not every:
+            data.append(row | dict(ends))
+    if not clients:
         raise RunError(f'{record.folder} has no results of single clients; run it with "personal" in evaluate')
-    clients: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
-    for client, tested, spread, row in every:
-        rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
-        cells = clients.setdefault((client.label, client.seed), (client, {"rows": rows}))[1]
-        cells[row["method"]] = with_spread(spread, m)
-    names = {"rows": "test rows"}
-    names |= {"patients": "patients | tested"} if any(c.patients for c, _ in clients.values()) else {}
+    every = [client for client, _ in clients.values()]
+    heads = {"rows": "test rows"}
+    heads |= {"patients": "patients | tested"} if any(c.patients for c in every) else {}
     rarest = f"{'events' if m.of_events else 'rarest class'} | test rows"
-    names |= {"rarest": rarest} if any(c.rarest for c, _ in clients.values()) else {}
+    heads |= {"rarest": rarest} if any(c.rarest for c in every) else {}
     units = {k: ", ".join(filter(None, (tables.bounds(record).get(k), "%" * m.percent))) for k in record.methods}
-    names |= {k: f"{k} | {units[k]}" for k in record.methods if any(k in row for _, row in clients.values())}
-    few = [c for c, _ in clients.values() if 0 < c.telling < worth.FEW]
+    heads |= {k: f"{k} | {units[k]}" for k in record.methods if any(k in cells for _, cells in clients.values())}
+    few = [c for c in every if 0 < c.telling < worth.FEW]
     unjudged = worth.unjudged(record)
     sentences = {
         "Last round; mean ± standard deviation over seeds.": True,
@@ -375,42 +359,34 @@ def by_client(record: Record) -> Table:
     }
     caption = f"{beginning(m.label)} of each client’s own model on its own test data{', ' * bool(m.way)}{m.way}"
     note = " ".join(sentence for sentence, holds in sentences.items() if holds)
-    return _of_clients(caption, list(clients.values()), names, columns_of([row for *_, row in every]), note)
+    return _of_clients(caption, list(clients.values()), heads, columns_of(data), note)
 
 
 # ---------------------------------------------------------------- clients that came after training
-def gap(record: Record, method: str, part: str) -> tuple[Spread | None, Ends, Ends]:
-    """Clients that trained minus unseen ones, as served or after adapting: of each seed, and 95 % intervals.
-
-    The first is over seeds, the second over clients, Welch's, of the clients' values in each seed, averaged over the
-    seeds: how far the mean of so few can be trusted.  Clients that have names are the same people under another seed,
-    so that more seeds do not make it narrower.
-    """
-    seeds = counted_seeds(record, method)
-    last = tables.results(record, method, seeds, gap_name(part, record.headline.name))
-    values = [(record.clients(method, s), record.clients(method, s, part)) for s in seeds]
-    pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in values]
-    named = any(split.client_names for split in record.partitions.values())
-    if last is None:
-        return None, None, None
-    over_seeds = interval(last.values, sequential=record.until is not None)
-    return last, over_seeds, welch(pairs, drawn_anew=not named or len(pairs) < 2)
-
-
 def newcomers(record: Record) -> Table | None:
-    """Clients that trained beside unseen ones, as served and adapted; None for a run without these."""
+    """Clients that trained beside unseen ones, as served and adapted; None for a run without these.
+
+    The gap, of clients that trained minus unseen ones, has an interval over seeds and one over clients, Welch's, of
+    the clients' values in each seed, averaged over the seeds: how far the mean of so few can be trusted.  Clients that
+    have names are the same people under another seed, so that more seeds do not make it narrower.
+    """
     m, every = record.headline, columns(record)
-    rows, data = [], []
-    for method, served in every["unseen"].values.items():
+    anew = not any(split.client_names for split in record.partitions.values())
+    rows = []
+    for method in every["unseen"].values:
         means = (every[name] for name in ("personal", "unseen", "unseen_adapted"))
         cells = [column.write(v) if (v := column.values.get(method)) else "–" for column in means]
-        row: dict[str, Any] = {"method": method, "unseen": served.mean}
+        seeds = counted_seeds(record, method)
         for part in (SERVED, ADAPTED):
-            apart, *ends = gap(record, method, part)
-            cells += [m.signed(apart.mean) if apart else "–", *("–" if e is None else m.interval(*e) for e in ends)]
-            row[f"{part}_gap"] = apart.mean if apart else None
+            if (last := tables.results(record, method, seeds, gap_name(part, m.name))) is None:
+                cells += ["–"] * 3
+                continue
+            of = [(record.clients(method, s), record.clients(method, s, part)) for s in seeds]
+            pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in of]
+            over_seeds = interval(last.values, sequential=record.until is not None)
+            ends = over_seeds, welch(pairs, drawn_anew=anew or len(pairs) < 2)
+            cells += [m.signed(last.mean), *("–" if e is None else m.interval(*e) for e in ends)]
         rows.append((method, *cells))
-        data.append(row)
     head = ["method", *(f"{what} | {m.unit}" for what in ("trained", "unseen, as served", "unseen, adapted"))]
     for how in ("as served", "adapted"):
         head += [f"gap {how} | {m.points}", "over seeds | 95 %", "over clients | 95 %"]
@@ -418,39 +394,34 @@ def newcomers(record: Record) -> Table | None:
         f"Gap: {m.label} of clients that trained minus that of unseen ones, each on its own test data. As served: what "
         "a method gives to a client it never met; adapted: that after training on the client’s own data."
     )
-    title = f"{beginning(m.label)} of unseen clients"
-    return table(title, head, rows, note, data=columns_of(data)) if rows else None
+    return table(f"{beginning(m.label)} of unseen clients", head, rows, note) if rows else None
 
 
 # ---------------------------------------------------------------- what was sent, lost and foretold
 SENT_BY_WAY = (
-    "SELECT method, seed, CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END, kind, sum(bytes), "
+    "SELECT method, seed, kind, CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END, sum(bytes), "
     "count(*) FROM transfers GROUP BY 1, 2, 3, 4"
 )
 
 
 def traffic(record: Record) -> Table | None:
     """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
-    rows, data, flows = [], [], dict[tuple[str, str, str], list[tuple[int, int]]]()
-    for method, seed, way, kind, size, count in select(record, SENT_BY_WAY):
+    sums: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for method, seed, kind, way, size, count in select(record, SENT_BY_WAY):
         if seed in counted_seeds(record, method):
-            flows.setdefault((method, way, kind), []).append((size, count))
-    for method in record.methods:
-        seeds = counted_seeds(record, method)
-        for kind in KINDS if seeds else ():
-            mb = {d: sum(size for size, _ in flows.get((method, d, kind), ())) / len(seeds) / MB for d in DIRECTIONS}
-            times = {d: sum(n for _, n in flows.get((method, d, kind), ())) / len(seeds) for d in DIRECTIONS}
-            if any(times.values()):
-                sent = (cell for d in DIRECTIONS for cell in (quantity(mb[d]), quantity(times[d])))
-                rows.append((method, kind, *sent))
-                by_way = {f"{what}_{d}": of[d] for d in DIRECTIONS for what, of in (("mb", mb), ("transfers", times))}
-                data.append({"method": method, "kind": kind, **by_way})
+            of = sums.setdefault((method, kind), {}).setdefault(way, [0, 0])
+            of[:] = of[0] + size, of[1] + count
+    rows = []
+    for method, kind in ((m, kind) for m in record.methods for kind in KINDS if (m, kind) in sums):
+        seeds = len(counted_seeds(record, method))
+        means = (sums[method, kind].get(way, [0, 0]) for way in DIRECTIONS)
+        sent = (cell for size, n in means for cell in (quantity(size / seeds / MB), quantity(n / seeds)))
+        rows.append((method, kind, *sent))
     head = ["method", "kind"]
     for d in DIRECTIONS:
         head += [f"{'device to device' if d == 'd2d' else d} | MB", f"{'' if d == 'd2d' else d} | transfers"]
     note = "Model: messages with parameters, and all that travels in them; control: the others, as losses and counts."
-    title = "Mean over seeds, whole run: encoded messages"
-    return table(title, head, rows, note, [1], columns_of(data)) if rows else None
+    return table("Mean over seeds, whole run: encoded messages", head, rows, note, [1]) if rows else None
 
 
 def lost(record: Record) -> Table | None:
@@ -459,7 +430,7 @@ def lost(record: Record) -> Table | None:
     for f in record.failures:
         groups.setdefault((f["method"], f["reason"]), []).append((f["round"], f["client"]))
     rows = [
-        TableRow(method, (reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}"))
+        (method, reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}")
         for (method, reason), at in groups.items()
     ]
     note = "; ".join(f"{method} ignored {n:,} replies that could not be right" for method, n in record.ignored.items())
@@ -481,33 +452,31 @@ def forecast(record: Record) -> Table | None:
     plan, summary = record.predicted, record.summary
     if plan is None or summary is None:
         return None
-    every, few = columns(record), "from a few steps"
+    every, few, rows = columns(record), "from a few steps", list[tuple[str, ...]]()
+
+    def add(what: str, unit: str, foretold: float | None, actual: float, sure: str) -> None:
+        ratio = f"{foretold / actual:.2f}" if foretold and actual else "–"
+        rows.append((what, unit, "–" if foretold is None else quantity(foretold), quantity(actual), ratio, sure))
+
     methods = {of["method"]: of for of in plan["methods"]}
-    facts: list[tuple[str, str, float | None, float, str]] = []
     for method in record.methods:
         of = methods.get(method, {"method": method})
-        sent, sure = of.get("bytes"), SURE.get(of.get("traffic", ""), "–")
-        for name, unit, foretold, how in (
-            ("mb", "MB", sum(sent.values()) / MB if sent else None, sure), ("seconds", "s", of.get("seconds"), few)
-        ):  # fmt: skip
-            actual = every[name].values.get(method)
-            facts += [] if actual is None else [(method, unit, foretold, actual.mean, how)]
+        sent, seconds = (every[name].values.get(method) for name in ("mb", "seconds"))
+        if sent is not None:
+            bytes_of = of.get("bytes")
+            foretold = None if bytes_of is None else sum(bytes_of.values()) / MB
+            add(method, "MB", foretold, sent.mean, SURE.get(of.get("traffic", ""), "–"))
+        if seconds is not None:
+            add(method, "s", of.get("seconds"), seconds.mean, few)
     # The forecast is of all the seeds there may be; of those that a decision left out nothing was spent.
     share = 1.0 if record.until is None else len(record.seeds) / record.until["most"]
-    whole = plan.get("seconds")
-    facts.append(("whole run", "s", whole and share * whole, summary["seconds"], few))
-    if (peak := summary.get("peak_rss")) is not None:
-        what = "peak memory of the main process"
-        facts.append((what, "MB", plan["memory"]["peak"] / MB, peak / MB, "a sum of parts"))
-    rows = []
-    for what, unit, foretold, actual_value, sure in facts:
-        ratio = f"{foretold / actual_value:.2f}" if foretold and actual_value else "–"
-        expected = "–" if foretold is None else quantity(foretold)
-        rows.append(TableRow(what, (unit, expected, quantity(actual_value), ratio, sure)))
+    whole, peak = plan.get("seconds"), summary.get("peak_rss")
+    add("whole run", "s", whole and share * whole, summary["seconds"], few)
+    if peak is not None:
+        add("peak memory of the main process", "MB", plan["memory"]["peak"] / MB, peak / MB, "a sum of parts")
     head = ["what", "unit", "predicted", "actual", "ratio", "the prediction is"]
     note = "Predicted before the first round, without training; of a method the mean over seeds."
-    data = dict(zip(("what", "unit", "predicted", "actual", "sure"), map(list, zip(*facts, strict=True)), strict=True))
-    return table("The forecast and the run", head, rows, note, [1, 5], data)
+    return table("The forecast and the run", head, rows, note, [1, 5])
 
 
 # ---------------------------------------------------------------- what a run costs on the air
@@ -545,7 +514,7 @@ def costs(
             reached = max((n for name, n in counts.items() if name in some.values()), default=trained)
             # Under the other seeds a target was not reached.
             label = method + of_seeds(reached, trained - reached)
-            entries.append(TableRow(label, tuple(cell(method, name) for name in some.values())))
+            entries.append((label, *(cell(method, name) for name in some.values())))
         data = columns_of([{k: row[k] for k in ("method", "metric", "mean", "std")} for row in few])
         caption = f"{caption}: mean ± standard deviation over seeds"
         out += [table(caption, ["method", *some], entries, data=data)] if few else []
