@@ -15,7 +15,7 @@ from unskew import info, simulate
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import Dirichlet
 from unskew.errors import ProtocolError
-from unskew.info import ClientGroups, Info, JudgedGroups, Privacy
+from unskew.info import TYPES, ClientGroups, Info, JudgedGroups, Privacy
 from unskew.record.logs import rows as recorded
 from unskew.record.reader import info_of, read
 from unskew.report import write_report
@@ -78,7 +78,9 @@ def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_pat
     assert rows["frugal", stranger]["groups"] == [[0, 99]]
     record = read(folder)
     assert record.reports(ClientGroups) == ("friendly",)
-    assert record.foreign == {"frugal": (stranger,), "loose": ("dict",), "friendly": (stranger,)}
+    assert {m: types - TYPES.keys() for m, types in record.info.items()} == {
+        "frugal": {stranger}, "loose": {"dict"}, "friendly": {stranger}
+    }  # fmt: skip
     assert {(w.method, w.text) for w in record.warned} == {
         ("frugal", "the budget is nearly spent"), ("friendly", "the budget is nearly spent")
     }  # fmt: skip

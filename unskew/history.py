@@ -25,10 +25,11 @@ from torch import nn
 from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
-from unskew.record import database
+from unskew.record import reader
 from unskew.record.doubts import doubts_of
-from unskew.record.logs import DivergedRow, RunCard, SummaryCard, document, why_diverged
-from unskew.record.reader import Part, client_names, client_values, metric_rows, read, rows_of
+from unskew.record.frame import COLUMNS, Frame
+from unskew.record.logs import DivergedRow, why_diverged
+from unskew.record.reader import Part, client_names, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
 from unskew.run.models import Round, load_model
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from unskew.record.reader import Record
     from unskew.report.section import Chart
-    from unskew.report.worth import GainRow
 
 
 def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
@@ -63,7 +63,7 @@ class History:
     """The numbers of a run; `print` shows their table and the verdict, a notebook its figures, too.
 
     Attributes:
-        rows: {"method", "seed", "round", "name", "value", "weight", "client"?}, one per number.
+        frame: Every number of every round.
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
         client_names: Names of clients 0, 1, ..., where the data name them.
@@ -71,7 +71,7 @@ class History:
             what the methods warned of.
     """
 
-    rows: list[dict[str, Any]]
+    frame: Frame
     summary: dict[str, Any]
     path: Path | None
     client_names: tuple[str, ...] = ()
@@ -80,6 +80,14 @@ class History:
     _scratch: Scratch | None = None
     _network: nn.Module | Callable[..., nn.Module] | None = None
     _allow_code: bool = False
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """{"method", "seed", "round", "name", "value", "weight", "client"?}, one per number, in the order written.
+
+        Those of single clients are in it where these are at most 10,000.
+        """
+        return self.frame.rows(reader.MANY)
 
     @property
     def folder(self) -> Path:
@@ -113,8 +121,15 @@ class History:
         """
         return list(self.summary.get("diverged", ()))
 
-    def _lost(self) -> set[tuple[str, int]]:
-        return {(row["method"], row["seed"]) for row in self.diverged}
+    @cached_property
+    def _counted(self) -> Frame:
+        """The numbers of trainings that did not diverge."""
+        lost = {(row["method"], row["seed"]) for row in self.diverged}
+        return self.frame.where(lambda n: (n.method, n.seed) not in lost)
+
+    @cached_property
+    def _seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(n.seed for n in self.frame.numbers))
 
     def model(
         self,
@@ -145,8 +160,6 @@ class History:
 
         Clients go by name, or by number where the data name no clients.
 
-        Of more than 10,000 clients it is not in `rows`.
-
         Args:
             method: Label of the method.
             metric: Its name: the headline, the loss (personal.loss), or one that the run was asked for, such as
@@ -155,17 +168,12 @@ class History:
 
         Raises:
             KeyError: If that method has no such metric of single clients under that seed.
-            RunError: If the run's files are gone or corrupt.
         """
-        seed = min((row["seed"] for row in self.rows), default=0) if seed is None else seed
+        seed = min(self._seeds, default=0) if seed is None else seed
         metric = metric or f"personal.{self.headline.name}"
-        if (method, seed) in self._lost():
+        if (method, seed) in {(row["method"], row["seed"]) for row in self.diverged}:
             raise self._unknown(method, metric, ())
-        cell = (method, seed, metric)
-        rows = [r for r in self.rows if "client" in r and (r["method"], r["seed"], r["name"]) == cell]
-        if rows:
-            return {self._name(row["client"], seed) or row["client"]: row["value"] for row in rows}
-        if values := client_values(self.folder, *cell):
+        if values := self._counted.clients(method, seed, metric):
             return {self._name(k, seed) or k: value for k, value in values.items()}
         raise KeyError(f"{method}, seed {seed}, has no {metric} of single clients")
 
@@ -214,14 +222,10 @@ class History:
         """
         from unskew.report.stats import curve_by_round
 
-        name, by_seed = metric or self.headline.shared, dict[int, dict[int, float]]()
-        for row in self._of_seed(seed):
-            lost = (method, row["seed"]) in self._lost()
-            if (row["method"], row["name"]) == (method, name) and "client" not in row and not lost:
-                by_seed.setdefault(row["seed"], {})[row["round"]] = row["value"]
-        if (curve := curve_by_round(list(by_seed.values()))) is None:
-            known = (row["name"] for row in self.rows if row["method"] == method and "client" not in row)
-            raise self._unknown(method, name, known)
+        name = metric or self.headline.shared
+        by_seed = [self._counted.curve(method, s, name) for s in self._of_seed(seed)]
+        if (curve := curve_by_round(list(filter(None, by_seed)))) is None:
+            raise self._unknown(method, name, self.frame.names(method))
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
     def value(self, method: str, metric: str | None = None, seed: int | None = None) -> float:
@@ -248,19 +252,19 @@ class History:
         """The table of results of one seed: that of all leaves out seeds without saying which."""
         names = "\n".join(row["metric"] for row in self.summary["rows"])
         last, base = re.search(r"\.mean_last_(\d+)", names), re.search(r"\.minus_(.+)", names)
-        rows, mean_last = self._of_seed(seed), int(last[1]) if last else None
+        of_seed, mean_last = self.frame.where(lambda n: n.seed == seed), int(last[1]) if last else None
+        self._of_seed(seed)
         diverged = [row for row in self.diverged if row["seed"] == seed]
-        return summarise(rows, self.methods, (seed,), "", mean_last, base and base[1], self.headline, diverged)
+        args = self.methods, (seed,), "", mean_last, base and base[1], self.headline, diverged
+        return summarise(of_seed.rows(0), *args)
 
-    def _of_seed(self, seed: int | None) -> list[Any]:
-        """The rows of one seed; all of them without one."""
-        if seed is None:
-            return self.rows
-        rows = [row for row in self.rows if row["seed"] == seed]
-        if not rows:
-            seeds = dict.fromkeys(row["seed"] for row in self.rows)
-            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds)) or 'no numbers yet'}")
-        return rows
+    def _of_seed(self, seed: int | None) -> tuple[int, ...]:
+        """That seed alone; all of them without one."""
+        if seed not in (None, *self._seeds):
+            raise KeyError(
+                f"no seed {seed!r} in this run; it has {', '.join(map(str, self._seeds)) or 'no numbers yet'}"
+            )
+        return self._seeds if seed is None else (seed,)
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
@@ -280,12 +284,12 @@ class History:
 
     @cached_property
     def record(self) -> "Record":
-        """The run's record, without what was sent, as `unskew.report` takes it.
+        """The run's record, as `unskew.report` takes it.
 
         Raises:
             RunError: If the run's files are gone or corrupt.
         """
-        return read(self.folder, results_alone=True)
+        return read(self.folder)
 
     def table(self) -> Any:
         """The table of results as a DataFrame, unrounded: a row for each method.
@@ -310,8 +314,7 @@ class History:
         Raises:
             ConfigError: If neither pandas nor Polars is installed.
         """
-        names = ("method", "seed", "round", "name", "value", "weight", "client")
-        columns = {name: [row.get(name) for row in self.rows] for name in names}
+        columns = {name: [row.get(name) for row in self.rows] for name in COLUMNS}
         called = [self._name(row.get("client"), row["seed"]) for row in self.rows]
         frame = framed({**columns, "client_name": called})
         return frame.astype({"client": "Int64"}) if hasattr(frame, "astype") else frame
@@ -321,7 +324,7 @@ class History:
         """The run's figures, as Altair charts: `history.plot.curves()`, `.differences()`, `.clients()`."""
         return Plots(self)
 
-    def gains(self) -> "list[GainRow]":
+    def gains(self) -> list[dict[str, Any]]:
         """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
 
         A row is {"method", "client", "alike", "seed", "gain", "low", "high", "verdict", "why", "seeds", "lost"}, and
@@ -360,7 +363,7 @@ class History:
         """The table of results as text; below it the verdict, and notes."""
         from unskew.report.screen import screen
 
-        if not self.rows:
+        if not self.frame.numbers:
             return "<History of no round: nothing was evaluated yet>"
         try:
             return screen(self.record, WIDE, more=self.doubts, most=8, whole=True)
@@ -393,11 +396,10 @@ class Plots:
         """
         from unskew.report import pictures
 
-        h, record = self.history, self.history.record if by == "round" else read(self.history.folder)
-        chart = pictures.curve(record, by, metric, metric or "")
+        h = self.history
+        chart = pictures.curve(h.record, by, metric, metric or "")
         if chart is None:
-            what = metric or h.headline.shared
-            raise h._unknown("", what, {row["name"] for row in h.rows if "client" not in row})
+            raise h._unknown("", metric or h.headline.shared, h.frame.names())
         return _drawing(chart, "")
 
     def differences(self) -> "alt.LayerChart":
@@ -508,23 +510,18 @@ def load_run(
     ended = not unfinished or (folder / "summary.json").exists()
     if ended:
         require_done(folder)
-    rows = [dict(row) for row in metric_rows(folder)]
-    state: tuple[str, ...] = ()
-    if ended:
-        summary = dict(document(folder / "summary.json", SummaryCard))
-    else:
-        card, diverged = document(folder / "run.json", RunCard), list[Any](database.rows(folder, "diverged"))
-        summary = _summary_so_far(card, rows, diverged)
-        state = (NO_RESULTS if len(diverged) == len(card["cells"]) else UNFINISHED,)
-    doubts = doubts_of(folder)
-    seeds = client_names(folder)
+    record = read(folder)
+    summary = dict(record.summary) if record.summary is not None else _summary_so_far(record)
+    without = len(record.diverged) == len(record.card["cells"])
+    state = () if ended else (NO_RESULTS if without else UNFINISHED,)
+    seeds = client_names(record)
     trained = {names for names, _ in seeds.values()}
     return History(
-        rows,
+        record.frame,
         summary,
         folder,
         trained.pop() if len(trained) == 1 else (),
-        (*state, *doubts.before, *doubts.during, *_undefined(rows, summary)),
+        (*state, *doubts_of(record), *_undefined(record.frame, summary)),
         {seed: (*names, *later) for seed, (names, later) in seeds.items()},
         _network=network,
         _allow_code=allow_code,
@@ -535,31 +532,24 @@ UNFINISHED = "This run has not finished: its numbers are those of the rounds tha
 NO_RESULTS = "This run has no results: every method diverged under every seed."
 
 
-def _summary_so_far(card: Any, rows: Sequence[Mapping[str, Any]], diverged: Sequence[DivergedRow]) -> dict[str, Any]:
+def _summary_so_far(record: "Record") -> dict[str, Any]:
     """The content of a summary.json so far, of the seeds of each method that came furthest and did not diverge."""
-    without = {(row["method"], row["seed"]) for row in diverged}
-    reached: dict[str, dict[int, int]] = {}
-    for row in rows:
-        method, seed = row["method"], row["seed"]
-        if (method, seed) not in without:
-            rounds = reached.setdefault(method, {})
-            rounds[seed] = max(row["round"], rounds.get(seed, 0))
-    counted = {(m, s) for m, rounds in reached.items() for s, at in rounds.items() if at == max(rounds.values())}
-    last: Any = [row for row in rows if (row["method"], row["seed"]) in counted]
-    labels, seeds = (list(dict.fromkeys(cell[key] for cell in card["cells"])) for key in ("method", "seed"))
-    measures, setting, base = card.get("measures", [None]), card["cells"][0]["setting"], card.get("baseline") or None
-    methods = [m for m in labels if m in reached]
+    reached = {at: record.numbers.reached(*at) for at in dict.fromkeys((m, s) for m, s, _ in record.numbers.keys)}
+    furthest = {m: max(t for (k, _), t in reached.items() if k == m) for m, _ in reached}
+    last = record.numbers.where(lambda n: reached.get((n.method, n.seed)) == furthest.get(n.method, -1))
+    methods, seeds = [m for m in record.methods if m in furthest], list(dict.fromkeys(c.seed for c in record.cells))
+    args = None, record.baseline or None, record.headline, record.diverged
     return {
-        "headline": measures[0],
-        "asked": measures[2:],
+        "headline": record.card.get("measures", [None])[0],
+        "asked": record.card.get("measures", [])[2:],
         "fingerprint": "",
-        "rows": summarise(last, methods, seeds, setting, None, base, described(measures[0]), diverged),
-        "diverged": list(diverged),
+        "rows": summarise(last.rows(0), methods, seeds, record.cells[0].setting, *args),
+        "diverged": list(record.diverged),
     }
 
 
-def _undefined(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
+def _undefined(frame: Frame, summary: Mapping[str, Any]) -> list[str]:
     """A sentence on metrics that were asked for and have no number, so that no table has them."""
-    names, asked = {row["name"] for row in rows}, [card["name"] for card in summary.get("asked") or ()]
-    missing = [name for name in asked if not {f"global.{name}", f"personal.{name}.mean"} & names]
+    asked = [card["name"] for card in summary.get("asked") or ()]
+    missing = [name for name in asked if not {f"global.{name}", f"personal.{name}.mean"} & {*frame.names()}]
     return [f"{listed(missing)} was not a number (NaN) in any round, so no table has it."] if missing else []

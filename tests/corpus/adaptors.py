@@ -50,12 +50,13 @@ def attack(name: str, fraction: float) -> Any:
 
 def traffic(history: us.History) -> dict[str, list[int]]:
     """{"direction kind": [messages, bytes]} of all methods and seeds."""
-    from unskew.record.reader import read
+    from unskew.record.database import rows
 
     total: Counter[tuple[str, int]] = Counter()
-    for (_, _, direction, kind), flow in read(history.folder).flows.items():
-        total[f"{direction} {kind}", 0] += flow.transfers
-        total[f"{direction} {kind}", 1] += flow.bytes
+    for row in rows(history.folder, "transfers"):
+        direction = "down" if row["src"] == 0 else "up" if row["dst"] == 0 else "d2d"
+        total[f"{direction} {row['kind']}", 0] += 1
+        total[f"{direction} {row['kind']}", 1] += row["bytes"]
     return {way: [total[way, 0], total[way, 1]] for way in sorted({way for way, _ in total})}
 
 

@@ -31,7 +31,7 @@ from unskew.decide.training import Training
 from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
-from unskew.report.gain import Floats, Gain
+from unskew.report.worth import Floats, Gain
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.measure import ACCURACY, Measure

@@ -29,7 +29,7 @@ from unskew.decide.tuning.search import Budget, Searched, Trial, TuningWork, opt
 from unskew.decide.tuning.space import LR, present, ranges_of, with_values
 from unskew.errors import ConfigError, DataError, DivergedError, RunError
 from unskew.experiment import config
-from unskew.report.gain import Gain
+from unskew.report.worth import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 
@@ -454,7 +454,7 @@ def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_t
 
 def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:
     """Of four, a excludes zero at 1 - .05/4; b then at 1 - .05/3; c does not at 1 - .05/2, though it does at .95."""
-    from unskew.report.gain import standing
+    from unskew.report.worth import standing
 
     most = {"a": 0.99, "b": 0.985, "c": 0.96, "d": 0.5}  # confidence up to which each excludes zero
     gains = {

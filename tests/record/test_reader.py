@@ -115,7 +115,7 @@ def test_a_finished_record_is_the_one_that_was_written(tmp_path: Path) -> None:
     harmed(folder, "UPDATE metrics SET value = 0.5 WHERE id = 3")
     with pytest.raises(RunError, match="its rows are not those that were written"):
         read(folder)
-    assert before.series
+    assert before.frame.numbers
 
 
 @pytest.mark.parametrize("name", ["config.toml", "run.json", "summary.json", "run.sqlite"])
@@ -137,7 +137,7 @@ def test_a_file_of_a_run_that_is_a_link_or_a_pipe_is_refused(name: str, kind: st
 def test_a_run_that_is_reached_by_a_link_is_read(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     (tmp_path / "latest").symlink_to(folder)
-    assert read(tmp_path / "latest").series == read(folder).series
+    assert read(tmp_path / "latest").frame.rows() == read(folder).frame.rows()
 
 
 def test_documents_and_values_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,73 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unskew.record.reader import Bound, Record, RecordedCell, Summary
+from unskew.record.frame import Frame
+from unskew.record.reader import Bound, Record, RecordedCell
+from unskew.tasks.measure import ACCURACY, Measure
 
 Series = Mapping[tuple[str, int, str], Mapping[int, float]]
+Clients = Mapping[tuple[str, int, str], Mapping[int, float]]
+"""Results of single clients by method, seed, and part, as personal."""
+SUMMARY: Any = {"run": "x", "fingerprint": "f", "seconds": 1.0, "rows": []}
+
+
+def frame(
+    series: Series, clients: Clients | None = None, tested: Clients | None = None, headline: Measure = ACCURACY
+) -> Frame:
+    """Numbers of all clients, and of single ones by method, seed and part."""
+    rows: list[dict[str, Any]] = [
+        {"method": m, "seed": s, "round": t, "name": name, "value": v}
+        for (m, s, name), curve in series.items()
+        for t, v in curve.items()
+    ]
+    for (m, s, part), of in (clients or {}).items():
+        at = {"method": m, "seed": s, "round": 1, "name": f"{part}.{headline.name}"}
+        weights = (tested or {}).get((m, s, part), {})
+        rows += [{**at, "client": c, "value": v, "weight": weights.get(c, 0.0)} for c, v in of.items()]
+    return Frame.of(rows)
+
+
+def series(record: Record) -> dict[tuple[str, int, str], Mapping[int, float]]:
+    """The curves of a record."""
+    return {key: record.frame.curve(*key) for key in record.frame.keys}
+
+
+def clients(record: Record, column: str = "value") -> dict[tuple[str, int, str], Mapping[int, float]]:
+    """Results of single clients in a record."""
+    parts = {n.name.partition(".")[0] for n in record.frame.numbers if n.client is not None}
+    name = record.headline.name
+    every = {(c.method, c.seed, p): record.frame.clients(c.method, c.seed, f"{p}.{name}", column)
+             for c in record.cells for p in parts}  # fmt: skip
+    return {at: of for at, of in every.items() if of}
+
+
+def changed(
+    record: Record, of: Series | None = None, clients_of: Clients | None = None, tested: Clients | None = None,
+    **more: Any,
+) -> Record:  # fmt: skip
+    """The record with other curves, or results of single clients, or other fields."""
+    of, own = of or series(record), clients_of or clients(record)
+    numbers = frame(of, own, tested or clients(record, "weight"), more.get("headline", record.headline))
+    return replace(record, frame=numbers, **more)
 
 
 def record(
-    series: Series, bounds: Mapping[str, Bound] | None = None, finished: bool = True, setting: str = "", **more: Any
-) -> Record:
+    series: Series, bounds: Mapping[str, Bound] | None = None, finished: bool = True, setting: str = "",
+    clients: Clients | None = None, tested: Clients | None = None, **more: Any,
+) -> Record:  # fmt: skip
     """A record with a cell for each method and seed that `series` names; `more` are other fields of it."""
     where = dict.fromkeys((m, s) for m, s, _ in series)
     plain: dict[str, Any] = {
-        "folder": Path("runs/x"), "name": "x", "created": "", "command": "", "version": "", "environment": {},
-        "config_sha256": "", "config": "", "clients": {}, "flows": {}, "partitions": {}, "failures": (),
-        "summary": Summary("f", 1.0, {}, None) if finished else None,
+        "folder": Path("runs/x"), "name": "x", "config": "", "partitions": {}, "failures": (),
+        "card": {"command": "", "cells": []}, "summary": SUMMARY if finished else None,
+        "frame": frame(series, clients, tested, more.get("headline", ACCURACY)),
         "cells": tuple(RecordedCell(m, setting, s, (bounds or {}).get(m)) for m, s in where),
     }  # fmt: skip
-    return Record(series=series, **{**plain, **more})
+    return Record(**{**plain, **more})
 
 
 def write(

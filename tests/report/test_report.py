@@ -391,15 +391,15 @@ def test_what_else_differs_than_the_method_is_noted(tmp_path: Path) -> None:
         for m, w in zip(local, ("samples", "uniform"), strict=True)
     )
     (folder / "config.toml").write_text(methods)
-    assert verdict.set_apart([read(folder)]) == (
+    assert verdict.set_apart(read(folder)) == (
         "Not only the methods differ: momentum is 0.9 for FedProx(mu=0.1) and 0.0 for FedAvg; weighting is uniform for "
         "FedProx(mu=0.1) and samples for FedAvg."
     )
     (folder / "config.toml").write_text(methods.replace("0.9", "0.0").replace("uniform", "samples"))
-    assert verdict.set_apart([read(folder)]) == ""
+    assert verdict.set_apart(read(folder)) == ""
     more = methods.replace("0.9", '0.0, clip_norm = 1.0, precision = "bfloat16"').replace("uniform", "samples")
     (folder / "config.toml").write_text(more)  # FedAvg's lacks what is none, and what was not there yet
-    assert verdict.set_apart([read(folder)]) == (
+    assert verdict.set_apart(read(folder)) == (
         "Not only the methods differ: clip_norm is 1.0 for FedProx(mu=0.1) and none for FedAvg; precision is bfloat16 "
         "for FedProx(mu=0.1) and float32 for FedAvg."
     )
@@ -437,7 +437,7 @@ def test_runs_that_differ_in_more_than_their_methods_are_not_comparable(
         )
         (folder / "config.toml").write_text(text)
     records = [read(folder) for folder in folders]
-    reasons = " ".join(incomparable(records, ["a", "b"]))
+    reasons = " ".join(incomparable(dict(zip("ab", records, strict=True))))
     assert reason in reasons if reason else reasons == ""
     merged = merge(records, ["a", "b"])
     assert merged.comparable == (not reason)
@@ -451,13 +451,13 @@ def test_a_comparison_names_what_makes_runs_incomparable(run: Path, tmp_path: Pa
     partition["seeds"]["1"]["sha256"] = "e" * 64
     partition["seeds"]["1"]["split"] = {"name": "shards", "per_client": 2}
     (other / "partition.json").write_text(json.dumps(partition))
-    text = " ".join(incomparable([read(run), read(other)], ["a", "b"]))
+    text = " ".join(incomparable({"a": read(run), "b": read(other)}))
     assert "in data: usps (757370730000) against digits (646967697473)" in text
     assert "in rounds: 10 against 20" in text
     assert "in seeds: 0, 1 against 0, 1, 2" in text
     assert "“b” differs from “a” in the split of seed 1: eeeeeeeeeeee (name shards, per_client 2) against " in text
     (other / "partition.json").write_text('{"schema": 1, "seeds": {}}')
-    text = " ".join(incomparable([read(run), read(other)], ["a", "b"]))
+    text = " ".join(incomparable({"a": read(run), "b": read(other)}))
     assert "does not say which data its clients trained on: nothing shows that they are the same." in text
 
 

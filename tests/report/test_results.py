@@ -91,7 +91,7 @@ def test_over_seeds_of_the_same_test_rows_nothing_is_bold_and_a_sentence_says_wh
 def test_seeds_that_ended_in_other_rounds_have_a_range_and_in_the_frame_a_mean() -> None:
     """Rounds 5, 7 and 10: mean 7.33, standard deviation 2.52."""
     series = {("A", s, "global.accuracy"): {n: 0.5} for s, n in enumerate((10, 7, 5))}
-    table = results.headline(replace(made({"A": [0.5] * 3}), series=series))
+    table = results.headline(by_hand.changed(made({"A": [0.5] * 3}), series))
     assert table.entries[0].cells[:2] == ("3", "5–10")
     assert table.data["round"] == [pytest.approx(7.3333, abs=1e-4)]
     assert table.data["round_std"] == [pytest.approx(2.5166, abs=1e-4)]
@@ -101,7 +101,7 @@ def test_a_method_for_own_models_has_its_difference_in_these() -> None:
     """Ditto's global model is FedAvg's: a table of its differences said 0.00 and nothing of what Ditto is for."""
     shared, own = made(dict.fromkeys(APART, APART["FedAvg"])), made(APART, metric=PERSONAL)
     config = '[[methods]]\nname = "ditto"\nlabel = "SCAFFOLD"'
-    run = replace(shared, series={**shared.series, **own.series}, config=config)
+    run = by_hand.changed(shared, {**by_hand.series(shared), **by_hand.series(own)}, config=config)
     table = results.headline(run)
     at = {title: k - 1 for k, (title, _) in enumerate(table.head)}
     assert table.entries[1].cells[at["minus FedAvg"]] == "0.00 [in every seed]"
@@ -116,7 +116,7 @@ def test_a_method_for_own_models_is_compared_by_these_beside_the_others() -> Non
     run = made(APART | {"FedProx": [0.6, 0.7, 0.66], "Ditto": [0.5, 0.61, 0.56]})
     own = {(m, s, PERSONAL): {1: v} for m, of in APART.items() for s, v in enumerate(of)}
     own |= {("Ditto", s, PERSONAL): {1: v} for s, v in enumerate(APART["SCAFFOLD"])}
-    run = replace(run, series={**run.series, **own}, for_own=frozenset({"Ditto"}))
+    run = by_hand.changed(run, {**by_hand.series(run), **own}, for_own=frozenset({"Ditto"}))
     by_global, by_own = verdict.compared(run, "FedAvg")
     assert [d.method for d in by_global] == ["SCAFFOLD", "Local", "FedProx"]
     assert [(d.method, d.mean) for d in by_own] == [("Ditto", pytest.approx(0.31 / 3))]
@@ -134,7 +134,7 @@ def test_a_further_metric_is_a_column() -> None:
     auroc = Measure("auroc", "AUROC", percent=False)
     series = {("A", s, "personal.auroc.mean"): {1: v} for s, v in enumerate((0.5, 0.75))}
     run = made({"A": [0.5, 0.6]})
-    run = replace(run, asked=(auroc,), series=run.series | series)
+    run = by_hand.changed(run, by_hand.series(run) | series, asked=(auroc,))
     assert results.headline(run, ["global", "personal_auroc"]).entries[0].cells == ("55.0 ± 7.1", "0.625 ± 0.177")
     assert results.headline(run).head[-1] == ("own AUROC", "")
 
@@ -266,11 +266,11 @@ def _with_clients() -> Record:
     """Two sites with ten test rows each; under FedAvg Bern has .9 and .7, alone .5 both times."""
     run = made({"alone": [0.5, 0.5], "FedAvg": [0.7, 0.6]}, {"alone": "lower"}, metric=PERSONAL)
     of = {"FedAvg": [(0.5, 0.9), (0.5, 0.7)], "alone": [(0.5, 0.5), (0.5, 0.5)]}
-    clients = {(m, s): dict(enumerate(values)) for m, by_seed in of.items() for s, values in enumerate(by_seed)}
+    clients = {(m, s, "personal"): dict(enumerate(v)) for m, by_seed in of.items() for s, v in enumerate(by_seed)}
     tested = {key: {0: 10.0, 1: 10.0} for key in clients}
     split = DataSplit("d", "", 9, {"name": "natural"}, "", (1, 1), ((1,),) * 2, 0.0, 0.0, 1.0)
     splits = {0: replace(split, client_names=("=Basel", "Bern")), 1: replace(split, client_names=("=Basel", "Bern"))}
-    return replace(run, clients=clients, tested=tested, partitions=splits)
+    return by_hand.changed(run, None, clients, tested, partitions=splits)
 
 
 def test_by_client_there_are_value_test_rows_and_gain_of_each_method() -> None:

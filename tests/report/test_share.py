@@ -148,7 +148,7 @@ def test_a_link_in_a_run_is_not_followed_and_no_reason_names_a_path(run: Path, t
     row = {"method": "fedavg", "seed": 0, "round": 1, "client": 0}
     rewrite(theirs, failures=[{**row, "reason": r} for r in ("late", "refused: restore /home/j/state")])
     copy = share(theirs, tmp_path / "copy")
-    assert [f.reason for f in read(copy).failures] == ["late", "refused: left out, as it names a path"]
+    assert [f["reason"] for f in read(copy).failures] == ["late", "refused: left out, as it names a path"]
     assert "begun_in" not in json.loads((copy / "run.json").read_text())
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import by_hand
@@ -10,9 +11,11 @@ import pytest
 from by_hand import Series
 from hypothesis import given
 from hypothesis import strategies as st
+from records import rewrite
 from scipy import stats
 
-from unskew.record.reader import Flow, Record
+from unskew.record import database
+from unskew.record.reader import Record
 from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
 from unskew.report.tables import (
@@ -136,16 +139,19 @@ def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
     assert frame["global_std"] == [pytest.approx(0.141421, abs=1e-6)]
 
 
-def test_traffic_of_a_run_is_the_sum_over_its_rounds():
+def test_traffic_of_a_run_is_the_sum_over_its_rounds(tmp_path: Path):
     """1 MB down in round 1, 2 MB in round 2; the ledger has 3 MB in 4 transfers over two seeds: 1.5 MB in 2 each."""
     series = {**accuracies(A=[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])}
     series |= {("A", s, "bytes.down"): {1: 1e6, 2: 2e6} for s in (0, 1)}
-    made = record(series, flows={("A", s, "down", "model"): Flow(1_500_000, 2) for s in (0, 1)})
+    sent = {"method": "A", "round": 1, "hop": 0, "src": 0, "dst": 1, "kind": "model", "bytes": 750_000}
+    database.write(tmp_path, {"transfers": [{**sent, "seed": s} for s in (0, 0, 1, 1)]})
+    made = record(series, folder=tmp_path)
     assert results.frame(made)["mb_down"] == [3.0]
     table = results.traffic(made)
     assert table is not None
-    assert (table.data["mb_down"], table.data["transfers_down"], table.data["mb_up"]) == ([1.5], [2.0], [0.0])
-    assert results.traffic(record(accuracies(A=[[0.1]]))) is None
+    assert [(row.name, *row.cells[:5]) for row in table.entries] == [("A", "model", "1.50", "2", "0", "0")]
+    rewrite(tmp_path, transfers=())
+    assert results.traffic(made) is None
 
 
 @pytest.mark.parametrize(("until", "reading"), [(5.0, "level"), (4.8, "undecided")])

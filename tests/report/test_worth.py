@@ -22,10 +22,10 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record.columns import RowResults
 from unskew.record.logs import DivergedRow
-from unskew.record.reader import DataSplit, Record, Summary, read
+from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
 from unskew.report.contributions import Contribution, contributions
-from unskew.report.gain import Chance, chance_in_mean, gain, over_all_rows
+from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run import constant
 from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION
@@ -45,9 +45,9 @@ def record(
     """A finished run whose clients have these results, by method and seed; "alone" trains every client by itself."""
     seeds = next(iter(results.values()))
     split = DataSplit("d", "", 9, {"name": "natural"}, "", n, ((1,),) * len(n), 0.0, 0.0, 1.0, client_names=names)
-    clients = {(m, s): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
+    clients = {(m, s, "personal"): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
     return by_hand.record(
-        {(m, s, headline.own): {1: 0.0} for m, s in clients}, {"alone": "lower"}, False, clients=clients,
+        {(m, s, headline.own): {1: 0.0} for m, s, _ in clients}, {"alone": "lower"}, False, clients=clients,
         partitions=dict.fromkeys(seeds, split), baseline="", headline=headline, name="r", folder=Path(),
         tested={at: dict(enumerate(map(float, n))) for at in clients},
     )  # fmt: skip
@@ -63,8 +63,11 @@ def kept(
         unit = [np.asarray(u) for u in units] or [np.arange(len(v)) for v in of]
         sizes = np.array([len(v) for v in of])
         tested[at] = RowResults(np.arange(len(of)), sizes, np.concatenate(unit), np.concatenate(of), ranked)
-    clients = {at: {c: float(np.mean(v)) for c, v in enumerate(map(np.asarray, values))} for at, values in rows.items()}
-    return replace(r, tested_rows=tested, clients=clients)
+    clients = {
+        (*at, "personal"): {c: float(np.mean(v)) for c, v in enumerate(map(np.asarray, values))}
+        for at, values in rows.items()
+    }
+    return by_hand.changed(r, clients_of=clients, tested_rows=tested)
 
 
 def rows_of(right: int, n: int) -> list[int]:
@@ -216,7 +219,7 @@ def test_a_site_with_too_few_test_examples_of_a_class_is_open_and_if_most_have_s
 
 def test_a_concordance_index_hangs_on_the_events_however_few_are_censored() -> None:
     """Test examples that are censored, and that have an event."""
-    r = replace(
+    r = by_hand.changed(
         ranked(((98, 2), (1, 90), (45, 30))), headline=Measure("concordance", "concordance index", percent=False)
     )
     of = worth.worths(r)[0]
@@ -261,8 +264,8 @@ BETTER = {s: (0.9, 0.7, 0.05 + s / 500) for s in range(4)}
 
 def ended(r: Record, rounds: Mapping[tuple[str, int], int]) -> Record:
     """The run, finished, with these last rounds by method and seed."""
-    series = {(m, s, name): {rounds[m, s]: 0.0} for m, s, name in r.series}
-    return replace(r, series=series, summary=Summary("f", 1.0, {}, None))
+    series = {(m, s, name): {rounds[m, s]: 0.0} for m, s, name in r.frame.keys}
+    return by_hand.changed(r, series, summary=by_hand.SUMMARY)
 
 
 def test_seeds_count_whenever_each_training_ended_early() -> None:
@@ -368,9 +371,9 @@ def test_a_run_keeps_the_results_of_test_rows_and_gains_have_intervals_by_them(t
         us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / file}.npz", model="logistic", rounds=1,
                     seeds=(0, 1), test_fraction=0.5, task=task, out=tmp_path / task, progress=False)  # fmt: skip
         r = read(tmp_path / task)
-        assert set(r.tested_rows) == set(r.clients)
+        assert set(r.tested_rows) == {at[:2] for at in by_hand.clients(r)}
         for at, of in r.tested_rows.items():
-            assert {c: v.mean() for c, (_, v) in of.by_client().items()} == pytest.approx(r.clients[at])
+            assert {c: v.mean() for c, (_, v) in of.by_client().items()} == pytest.approx(r.clients(*at))
         (got,) = worth.worths(r)
         assert all(c.gain.low is not None for c in got.clients)
         assert got.over == f"seeds and {'test examples' if task == 'classification' else 'clients'}"
@@ -444,8 +447,7 @@ def test_a_method_that_diverged_under_a_seed_is_not_said_to_gain_by_the_others()
         r = record(of | {"fed": of["bold"]}, names, (100,) * 3)
         gone = {("bold", s) for s in range(1, 5)}
         lost = tuple(DivergedRow(method=m, seed=s, round=2, reason="x") for m, s in sorted(gone))
-        r = replace(r, clients={at: v for at, v in r.clients.items() if at not in gone}, diverged=lost)
-        r = ended(r, {at[:2]: 3 for at in r.series})
+        r = ended(replace(r, diverged=lost), {at[:2]: 3 for at in r.frame.keys})
         bold, fed = worth.worths(r)
         assert (bold.seeds, bold.lost, bold.verdict, fed.verdict) == (1, 4, "open", "gains")
         assert {c.verdict for c in bold.clients} == {"open"}
@@ -460,12 +462,12 @@ def test_a_method_that_diverged_under_a_seed_is_not_said_to_gain_by_the_others()
 
 def test_an_unfinished_run_compares_equal_rounds_and_says_which_seeds_it_leaves_out() -> None:
     r = record({"alone": STEADY, "fed": BETTER}, n=(100,) * 3)
-    behind = replace(ended(r, {at[:2]: 2 if at[:2] == ("fed", 3) else 3 for at in r.series}), summary=None)
+    behind = replace(ended(r, {at[:2]: 2 if at[:2] == ("fed", 3) else 3 for at in r.frame.keys}), summary=None)
     (of,) = worth.worths(behind)
     assert (of.seeds, of.lost) == (3, 1)
     assert results.gains(behind)[0].entries[0].cells[0].endswith("] (3 of 4 seeds)")
     assert "Gains leave out seeds without a result: fed (3 of 4 seeds)." in verdict.notes(behind)
-    nowhere = replace(ended(r, {at[:2]: 2 if at[0] == "fed" else 3 for at in r.series}), summary=None)
+    nowhere = replace(ended(r, {at[:2]: 2 if at[0] == "fed" else 3 for at in r.frame.keys}), summary=None)
     assert results.gains(nowhere) == []
 
 
@@ -500,7 +502,7 @@ def test_a_gain_over_local_training_that_had_not_settled_is_ahead_so_far(
 ) -> None:
     """300 test examples at 70 %: a standard error is 2.6 points."""
     r = record({"alone": {0: (0.7,) * 3}, "fed": {0: (0.9,) * 3}}, n=(100,) * 3)
-    r = replace(r, series={at: curve if at[0] == "alone" else dict.fromkeys(curve, 0.9) for at in r.series})
+    r = by_hand.changed(r, {at: curve if at[0] == "alone" else dict.fromkeys(curve, 0.9) for at in r.frame.keys})
     assert verdict.verdict(r).startswith(head)
     assert says in verdict.unsettled(r)
     assert bool(verdict.unsettled(r)) == bool(says)
@@ -533,7 +535,6 @@ def test_of_many_clients_the_one_of_two_rows_that_lost_both_is_not_said_to_lose(
 
 def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:
     r = record({"alone": STEADY, "fed": BETTER}, names=(*SITES, "Davos"), n=(100, 100, 16, 1))
-    r = replace(r, tested={at: {c: n for c, n in of.items() if c < 3} for at, of in r.tested.items()})
     assert "No verdict on Davos: no test rows from which accuracy can be measured." in verdict.notes(r)
     some = replace(r, config='evaluate_clients = "cohort"')  # others were not asked for
     assert "Davos" not in " ".join(verdict.notes(some))
@@ -564,10 +565,9 @@ def test_of_many_clients_those_with_the_most_test_rows_are_shown_and_the_frame_h
 def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     """With Basel the others have .7 and .5, without it .6 and .5: worth .05; Basel itself .8 against .75 adapted."""
     whole = record({"fed": {0: (0.8, 0.7, 0.5)}})
-    without = replace(
-        record({"fed": {0: (0.6, 0.5)}}, names=("Bern", "Genf"), n=(100, 16)),
-        newcomers={("fed", 0, "unseen"): {2: 0.4}, ("fed", 0, "unseen_adapted"): {2: 0.75}},
-    )
+    without = record({"fed": {0: (0.6, 0.5)}}, names=("Bern", "Genf"), n=(100, 16))
+    came = {("fed", 0, "unseen"): {2: 0.4}, ("fed", 0, "unseen_adapted"): {2: 0.75}}
+    without = by_hand.changed(without, clients_of=by_hand.clients(without) | came)
     (of,) = contributions(whole, {"Basel": without})
     assert of.to_others == pytest.approx((0.05,))
     assert of.to_itself == pytest.approx((0.05,))

@@ -102,8 +102,8 @@ def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, t
     other = shutil.copytree(folder, tmp_path / "run")
     lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
     rewrite(other, failures=lost)
-    assert [(row.method, row.seed) for row in read(other).failures] == [("hot", 0)]
-    series = {(method, seed) for method, seed, name in read(other).series if name == "global.accuracy"}
+    assert [(row["method"], row["seed"]) for row in read(other).failures] == [("hot", 0)]
+    series = {(method, seed) for method, seed, name in read(other).numbers.keys if name == "global.accuracy"}
     assert series == {("fedavg", 0), ("fedavg", 1), ("hot", 0)}
 
 

@@ -105,10 +105,10 @@ def _show_results(runs: list[Path], form: str, out: Path | None, columns: str | 
             print(json.dumps(tables[0].data))
             return
     elif form == "json":
-        print(results_json(_summary(runs, records, names, record)))
+        print(results_json(_summary(runs, record)))
         return
     elif form == "text" and not chosen:
-        print_results(record, records, names)
+        print_results(record)
         if len(runs) == 1:
             print_more_seeds(runs[0], record)
         return
@@ -127,7 +127,7 @@ def _write_page(runs: list[Path], records: "Sequence[Record]", names: Sequence[s
     return write_comparison(runs, Path("comparison.html") if out is None else out, names)
 
 
-def _summary(runs: list[Path], records: "Sequence[Record]", names: Sequence[str], record: "Record") -> dict[str, Any]:
+def _summary(runs: list[Path], record: "Record") -> dict[str, Any]:
     """The summary of a run, or of several as one."""
     from unskew.history import load_run
     from unskew.report import tables, verdict
@@ -136,13 +136,14 @@ def _summary(runs: list[Path], records: "Sequence[Record]", names: Sequence[str]
     summaries = [load_run(folder).summary for folder in runs]
     in_words = {
         "verdict": verdict.verdict(record),
-        "notes": [*verdict.serious(record), *verdict.notes(record, records, names)],
+        "notes": [*verdict.serious(record), *verdict.notes(record)],
     }
     if len(runs) == 1:
         return {**summaries[0], **in_words}
+    records = record.parts.values()
     rows = [
         {**row, "method": f"{name}/{row['method']}"}
-        for name, s in zip(names, summaries, strict=True)
+        for name, s in zip(record.parts, summaries, strict=True)
         for row in s["rows"]
     ]
     rows += [
@@ -156,7 +157,7 @@ def _summary(runs: list[Path], records: "Sequence[Record]", names: Sequence[str]
         "seconds": sum(s["seconds"] for s in summaries),
         "headline": record.headline.card(),
         **in_words,
-        **comparability(records, names),
+        **comparability(record.parts),
         "same_test_rows": any(r.same_test_rows for r in records) if any(len(r.seeds) > 1 for r in records) else None,
         "rows": rows,
         "diverged": record.diverged,

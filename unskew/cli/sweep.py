@@ -56,7 +56,7 @@ def run(
         from unskew.report import read, together
 
         records, reached = [read(r.folder) for r in done], [r.point for r in done]
-        print_results(together.merge(records, reached), records, reached)
+        print_results(together.merge(records, reached))
     if len(done) > 1:
         from unskew.report import write_comparison
 
@@ -88,7 +88,7 @@ def _as_json(
         "run": name,
         "fingerprint": hashlib.sha256(prints.encode()).hexdigest(),
         "seconds": sum(s["seconds"] for s in summaries.values()),
-        **comparability([read(r.folder) for r in done], [r.point for r in done]),
+        **comparability({r.point: read(r.folder) for r in done}),
         "rows": [{**row, "method": f"{point}/{row['method']}"} for point, s in summaries.items() for row in s["rows"]],
         "points": [
             {

@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,11 @@ def results_json(summary: dict[str, Any]) -> str:
     return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged)
 
 
-def comparability(records: "Sequence[Record]", names: Sequence[str]) -> dict[str, Any]:
-    """Say for `--json` whether runs can be compared, and why not."""
+def comparability(parts: "Mapping[str, Record]") -> dict[str, Any]:
+    """Say for `--json` whether runs, by their names, can be compared, and why not."""
     from unskew.report.together import incomparable
 
-    reasons = incomparable(records, names) if records else ()
+    reasons = incomparable(parts)
     return {"comparable": not reasons, "reasons": list(reasons)}
 
 
@@ -54,11 +54,11 @@ def print_table(
     print(shown(render.text(table(caption, head, entries, note, words), width())))
 
 
-def print_results(record: "Record", records: "Sequence[Record]" = (), names: Sequence[str] = ()) -> None:
-    """Print a run, or several as one, with these several and what they are called."""
+def print_results(record: "Record") -> None:
+    """Print a run, or several as one."""
     from unskew.report.screen import screen
 
-    print(screen(record, width(), records, names))
+    print(screen(record, width()))
 
 
 def print_more_seeds(folder: Path, record: "Record") -> None:
@@ -68,7 +68,7 @@ def print_more_seeds(folder: Path, record: "Record") -> None:
 
     # Over a network the clients know the seeds, so none can be added.
     if undecided(record) and not record.deployed:
-        code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.environment) else []
+        code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.card["environment"]) else []
         command = shlex.join(["unskew", "run", str(folder), "--until", "0.5", "--out", "FOLDER", *code])
         print(shown(f"More seeds: {command}"))
 

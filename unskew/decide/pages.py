@@ -6,9 +6,8 @@ from pathlib import Path
 
 from unskew.errors import RunError
 from unskew.report import charts
-from unskew.report.gain import Gain
 from unskew.report.section import Chart, Table, TableRow
-from unskew.report.worth import bracket
+from unskew.report.worth import Gain, bracket
 from unskew.tasks.measure import Measure
 
 

@@ -1,7 +1,7 @@
 """Scores of the sites' models, and what a method gains over another.
 
 A gain is a site's result minus its result alone, above zero where it is better off, and its interval is over seeds and
-over the site's test rows together (`unskew.report.gain`).  Of a measure that is not a mean over rows, as AUROC, the
+over the site's test rows together (`unskew.report.worth`).  Of a measure that is not a mean over rows, as AUROC, the
 mean gain has the variance over sites in place of that over rows.
 """
 
@@ -17,9 +17,9 @@ from pydantic import PlainSerializer, PlainValidator
 
 from unskew.data.patients import by_patient
 from unskew.protocol import ClientId
-from unskew.report.gain import Floats, Gain, chance_in_mean, mean_gain, over_rows, pooled_variance
-from unskew.report.gain import gain as gain_of
 from unskew.report.stats import CONFIDENCE
+from unskew.report.worth import Floats, Gain, chance_in_mean, mean_gain, over_rows, pooled_variance
+from unskew.report.worth import gain as gain_of
 from unskew.tasks.measure import Measure
 
 

@@ -32,6 +32,7 @@ from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
+from unskew.record.frame import Frame
 from unskew.record.logs import require_none_diverged
 from unskew.record.logs import rows as recorded
 from unskew.report.stats import Curve, curve
@@ -282,14 +283,13 @@ class Draft:
         try:
             history = load_run(complete(compared, folder, self.request.callback).folder)
         except DivergedError:
-            history = History([], {"rows": [], "seconds": 0.0}, None)
+            history = History(Frame(), {"rows": [], "seconds": 0.0}, None)
         diverged: dict[str, str] = {}
         for row in recorded(folder, "diverged"):
             diverged.setdefault(row["method"], f"diverged in seed {row['seed']}, round {row['round']}")
-        rows, table = (
-            [row for row in of if row["method"] not in diverged] for of in (history.rows, history.summary["rows"])
-        )
-        survived = dataclasses.replace(history, rows=rows, summary={**history.summary, "rows": table, "diverged": []})
+        frame = history.frame.where(lambda n: n.method not in diverged)
+        table = [row for row in history.summary["rows"] if row["method"] not in diverged]
+        survived = dataclasses.replace(history, frame=frame, summary={**history.summary, "rows": table, "diverged": []})
         return Survivors(self.count(compared, survived), folder, diverged)
 
     def count(self, experiment: config.Experiment, history: History) -> History:

@@ -144,13 +144,13 @@ def read(folder: Path) -> RecordedRun:
         )
         for cell in record.cells
     )
-    curves = {at: record.series.get((*at, record.headline.shared), {}) for at in cells}
-    if record.parameters is None:
+    curves = {at: record.numbers.curve(*at, record.headline.shared) for at in cells}
+    if (parameters := record.card.get("parameters")) is None:
         raise RunError(f"{folder / 'run.json'}: parameters is required; restore it or run again")
     channel, other = _channel(record)
     return RecordedRun(
         folder, record.name, trainings, record.headline, curves, record.cells[0].setting,
-        4 * record.parameters, channel, record.finished, other,
+        4 * parameters, channel, record.finished, other,
     )  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def select(connection: sqlite3.Connection, table: str, where: str = "1", *values
     `where` is SQL of ours, and `values` are for its question marks.
     """
     if table == "metrics":
-        yield from itertools.chain.from_iterable(map(_expanded, metrics(connection, where, *values)))
+        yield from itertools.chain.from_iterable(map(expanded, metrics(connection, where, *values)))
         return
     names = columns(table)
     for _, *row in itertools.chain.from_iterable(_pages(connection, table, where, values)):
@@ -200,7 +200,8 @@ def _array(content: Any, kind: str, length: int | None = None) -> Any:
     return np.frombuffer(content, kind)
 
 
-def _expanded(m: MetricOfRound) -> Iterator[dict[str, Any]]:
+def expanded(m: MetricOfRound) -> Iterator[dict[str, Any]]:
+    """A row for each number."""
     head = {"method": m.method, "seed": m.seed, "round": m.round, "name": m.name}
     if m.client is None:
         weight = {} if m.weight is None else {"weight": m.weight}

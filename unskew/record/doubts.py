@@ -2,31 +2,17 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
-from unskew.record.reader import Warned, remarks_and_warnings
+from unskew.record.reader import Record, Warned
 from unskew.words import beginning
 
 _NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
 """A measurement: whole numbers may name clients."""
 
 
-class Doubts(NamedTuple):
-    """Doubts from before a run, on its settings and data, and from during it, on its methods."""
-
-    before: tuple[str, ...]
-    during: tuple[str, ...]
-
-
-def doubts_of(folder: Path) -> Doubts:
-    """The doubts about the run in a folder.
-
-    Raises:
-        RunError: If run.json or the database is missing or damaged.
-    """
-    methods, remarks, warned = remarks_and_warnings(folder)
-    return Doubts(before_it(remarks, methods), during_it(warned))
+def doubts_of(record: Record) -> tuple[str, ...]:
+    """The doubts about a run: those from before it, on its settings and data, and those from during it."""
+    return (*before_it(record.remarks, record.methods), *during_it(record.warned))
 
 
 def before_it(remarks: Iterable[str], methods: Collection[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from unskew.report import charts
 from unskew.report.page import Page
-from unskew.report.section import Chart, TableRow, table
+from unskew.report.section import Chart, table
 from unskew.run.audit import Audit
 from unskew.words import counted
 
@@ -25,10 +25,7 @@ def page(audits: Sequence[Audit], name: str) -> Page:
     )
     alt = "; ".join(f"{a.method} at least {a.lower:.3g}, claimed {_claimed(a)}" for a in audits)
     head = ["method", "clip", "noise", "epsilon at least", "claimed", "claim is"]
-    rows = [
-        TableRow(a.method, (f"{a.clip:.3g}", f"{a.noise:.3g}", f"{a.lower:.3g}", _claimed(a), _reading(a)))
-        for a in audits
-    ]
+    rows = [(a.method, f"{a.clip:.3g}", f"{a.noise:.3g}", f"{a.lower:.3g}", _claimed(a), _reading(a)) for a in audits]
     note = f"With {sure}; clip and noise in clipping norms. Epsilon is for one client's data replaced by any others."
     return Page(
         f"Audit of {name}",

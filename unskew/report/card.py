@@ -12,7 +12,7 @@ from unskew.info import PrivacyBudget
 from unskew.record.reader import Record, configured, method_tables
 from unskew.report import page, results, tables, verdict
 from unskew.report.page import Page
-from unskew.report.section import SECTIONS, Section, Table, TableRow, table
+from unskew.report.section import SECTIONS, Section, Table, table
 
 OF_MODEL = ("effects", "subgroups", "privacy")
 """The sections of a report that a card has the tables of."""
@@ -42,7 +42,9 @@ def of_run(record: Record, method: str | None = None) -> Page:
     ]  # fmt: skip
     title, shown = f"Model card: {method} of {record.name}", replace(headline, entries=entries, caption="")
     bare = [replace(section, charts=(), about="") for section in sections if section is not None]
-    return Page(title, verdict.what(record), verdict.verdict(record), (), shown, verdict.serious(record), bare, True)
+    return Page(
+        title, verdict.what(record), verdict.verdict(record), (), shown, verdict.serious(record), bare, opened=True
+    )
 
 
 def _chosen(record: Record, method: str | None) -> str:
@@ -87,8 +89,8 @@ def _method(record: Record, method: str) -> Table:
     run = {name: config[name] for name in ("rounds", "cohort") if name in config}
     own = dict(method_tables(record).get(method, {}))
     own |= {"local": {name: value for name, value in own.get("local", {}).items() if name in LOCAL}}
-    every = own | task | run | {"parameters of the network": record.parameters}
-    rows = [TableRow(name, (words,)) for name, of in every.items() if name != "label" and (words := _words(of))]
+    every = own | task | run | {"parameters of the network": record.card.get("parameters")}
+    rows = [(name, words) for name, of in every.items() if name != "label" and (words := _words(of))]
     return table("", ["setting", "value"], rows, words=[1])
 
 
@@ -114,7 +116,7 @@ def _limits(record: Record, method: str) -> Section:
     """What nobody has shown, and every note on the run."""
     first = next(iter(record.partitions.values()), None)
     unmeasured = {
-        "Only the clients of this run were tested, so nothing is known of others.": not record.newcomers,
+        "Only the clients of this run were tested, so nothing is known of others.": first is None or not first.unseen,
         "Test rows are of the same time as training rows, so nothing is known of later ones.":
             first is not None and not first.in_time,
         "The model is not differentially private: it may tell of rows it was trained on.":
@@ -122,16 +124,17 @@ def _limits(record: Record, method: str) -> Section:
         "One seed was trained, so the part of chance in training is not known.": len(record.seeds) == 1,
     }  # fmt: skip
     lines = [*(sentence for sentence, holds in unmeasured.items() if holds), *verdict.notes(record)]
-    rows = [TableRow(str(k), (line,)) for k, line in enumerate(lines, start=1)]
+    rows = [(str(k), line) for k, line in enumerate(lines, start=1)]
     return Section("Limits", "", (), (table("", ["no.", "limit"], rows, words=[1]),))
 
 
 def _source(record: Record) -> Section:
     """What the card was made from."""
+    card = record.card
     of = {
-        "run": record.folder.name, "unskew": record.version, "started": record.created, "command": record.command,
-        "fingerprint": record.summary.fingerprint if record.summary else "none yet",
-        "configuration, SHA-256": record.config_sha256,
+        "run": record.folder.name, "unskew": card["unskew"], "started": card["created"], "command": card["command"],
+        "fingerprint": record.summary["fingerprint"] if record.summary else "none yet",
+        "configuration, SHA-256": card["config_sha256"],
     }  # fmt: skip
-    rows = [TableRow(name, (value,)) for name, value in of.items() if value]
+    rows = [(name, value) for name, value in of.items() if value]
     return Section("Where it comes from", "", (), (table("", ["what", "value"], rows, words=[1]),))

@@ -22,7 +22,7 @@ import vl_convert
 from markupsafe import Markup, escape
 
 from unskew.files import write_atomically
-from unskew.report.section import Chart, Frame
+from unskew.report.section import Chart, Columns
 from unskew.report.stats import Curve
 
 PAGE, INK, FAINT, BOUND = "#ffffff", "#1b1f24", "#dfe3e8", "#7a828c"
@@ -49,7 +49,7 @@ MOST_POINTS = 60
 HEAVY = 60_000
 """Characters of a drawing beyond which a page has it as pixels, until it is drawn anew."""
 
-Rows = Frame | Sequence[Mapping[str, Any]]
+Rows = Columns | Sequence[Mapping[str, Any]]
 
 
 def colours(methods: Sequence[str], bounds: Sequence[str] = ()) -> dict[str, str]:
@@ -311,10 +311,14 @@ def thin(count: int, most: int = MOST_POINTS) -> list[int]:
     return sorted({round(i * (count - 1) / max(last, 1)) for i in range(last + 1)})
 
 
-def ends(title: str, lines: Mapping[str, Curve], scale: float = 1.0) -> str:
-    """Both ends of curves, in words."""
-    parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in lines.items())
-    return f"{title}: {'; '.join(parts)}."
+def lines(
+    title: str, caption: str, of: Mapping[str, Curve], marks: Mapping[str, str], x: str, y: str, scale: float = 1.0,
+    log: bool = False,
+) -> Chart:  # fmt: skip
+    """Curves over seeds with their words; `log` and titles of axes are as `curves` takes them."""
+    parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in of.items())
+    drawn = curves(of_curves(of, scale), marks, x, y, log=log)
+    return Chart(title, caption, drawn, f"{title}: {'; '.join(parts)}.")
 
 
 def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Mapping[str, str]) -> alt.Chart:

@@ -65,7 +65,7 @@ def contributions(whole: Record, without: Mapping[str, Record]) -> tuple[Contrib
                 if common:
                     others.append(sign * statistics.fmean(mine[name] - theirs[name] for name in common))
                 for values, part in ((itself, ADAPTED), (unadapted, SERVED)):
-                    came = list(record.newcomers.get((method, seed, part), {}).values())
+                    came = list(record.clients(method, seed, part).values())
                     if len(came) == 1 and client in mine:
                         values.append(sign * (mine[client] - came[0]))
             if others:
@@ -75,7 +75,7 @@ def contributions(whole: Record, without: Mapping[str, Record]) -> tuple[Contrib
 
 def _by_name(record: Record, method: str, seed: int, left_out: str | None = None) -> dict[str, float]:
     """Results of clients by name; clients known by number have that of the run with all clients."""
-    of = record.clients.get((method, seed), {})
+    of = record.clients(method, seed)
     names = record.partitions[seed].client_names
     if names:
         return {names[c]: v for c, v in of.items()}

@@ -6,8 +6,8 @@ is made from its record only and written in one step, so a reader never sees hal
 
 import functools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jinja2
@@ -16,8 +16,8 @@ from markupsafe import Markup
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.info import Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
-from unskew.record.logs import described
+from unskew.info import TYPES, Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
+from unskew.record.logs import described, plain
 from unskew.record.reader import Record, read
 from unskew.registry import OURS
 from unskew.report import charts, pictures, render, results, tables, verdict, worth
@@ -50,6 +50,7 @@ class Page:
         warnings: What a reader must not miss.
         sections: The folded parts.
         opened: True for a page that folds nothing, as a model card.
+        swatches: What stands beside the names of methods.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Page:
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = ()
     opened: bool = False
+    swatches: Mapping[str, Markup] = field(default_factory=dict)
 
 
 def write_page(page: Page, out: Path) -> Path:
@@ -162,37 +164,30 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], r
     """
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
-    records = [read(f) for f in folders]
-    page = of_run(merge(records, names), records, names)
+    page = of_run(merge([read(f) for f in folders], names))
     return write_page(replace(page, warnings=[*([remark] if remark else []), *page.warnings]), Path(out))
 
 
 @unchecked
-def of_run(record: Record, records: Sequence[Record] = (), names: Sequence[str] = (), brief: bool = False) -> Page:
-    """The page of a run, or of several.
-
-    Args:
-        record: The run, or several as one (`unskew.report.together.merge`).
-        records, names: These several, and what they are called.
-        brief: True for the first screen alone.
-    """
-    coloured = {} if brief else pictures.colours(record)  # a notebook has no style sheet
-    swatches = {method: charts.swatch(colour) for method, colour in coloured.items()}
+def of_run(record: Record, brief: bool = False) -> Page:
+    """The page of a run, or of several as one; if brief the first screen alone."""
     serious = verdict.serious(record)
     return Page(
         record.name,
         verdict.what(record),
         verdict.verdict(record),
         [chart for chart in (pictures.forest(record), pictures.curve(record, "round")) if chart is not None],
-        replace(results.headline(record, swatches=swatches, brief=True), caption="", note=tables.left_out(record)),
+        replace(results.headline(record, brief=True), caption="", note=tables.left_out(record)),
         serious[:MOST_NOTES],
-        [] if brief else _sections(record, records, names, swatches),
+        [] if brief else _sections(record),
+        # A notebook has no style sheet.
+        swatches={}
+        if brief
+        else {method: charts.swatch(colour) for method, colour in pictures.colours(record).items()},
     )
 
 
-def _sections(
-    record: Record, records: Sequence[Record], names: Sequence[str], swatches: results.Swatches
-) -> list[Section]:
+def _sections(record: Record) -> list[Section]:
     """The folded parts of a page; one without pictures, tables and words is left out."""
     m, base, worths = record.headline, tables.reference(record), worth.worths(record) if record.comparable else ()
     named = [w for w in worths if w.bound is None and worth.named(w.clients)]
@@ -203,18 +198,18 @@ def _sections(
         pictures.curve(record, "round", "train.loss", "training loss"),
     )  # fmt: skip
     clients = pictures.spread(record)
-    lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record, records, names))
+    lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))
     rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
     parts = [
-        ("All results", (), (results.headline(record, swatches=swatches),), "every metric, last round"),
-        (f"Differences to {base}", (), results.differences(record, base, swatches) if base is not None else (),
+        ("All results", (), (results.headline(record),), "every metric, last round"),
+        (f"Differences to {base}", (), results.differences(record, base) if base is not None else (),
          "seed by seed, corrected by Holm"),
-        ("Gains over training alone", [pictures.clients(w, m) for w in named[:6]], results.gains(record, swatches),
+        ("Gains over training alone", [pictures.clients(w, m) for w in named[:6]], results.gains(record),
          "by method and by client"),
         ("Clients", (clients,), (results.by_client(record),) if clients else (), "each client’s own result"),
         ("Curves", curves, (), "by traffic and time; losses"),
-        ("Unseen clients", (), (results.newcomers(record, swatches),), "who came after training"),
-        ("Traffic and losses", (), (results.traffic(record, swatches), results.lost(record), results.forecast(record)),
+        ("Unseen clients", (), (results.newcomers(record),), "who came after training"),
+        ("Traffic and losses", (), (results.traffic(record), results.lost(record), results.forecast(record)),
          "messages, lost replies, forecast"),
         ("Notes", (), (table("", ["", "note"], rows, words=[1]) if rows else None,), counted(len(rows), "note")),
     ]  # fmt: skip
@@ -222,12 +217,9 @@ def _sections(
         Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
         for title, drawn, some, about in parts
     ]
-    own = [] if records else [*_own_sections(record), data_of(record)]
+    own = [] if record.parts else [*_own_sections(record), data_of(record)]
     sections[6:6] = own
-    settings = [
-        settings_of(r, f" of {name}" if records else "")
-        for r, name in zip(records or [record], names or [""], strict=True)
-    ]
+    settings = [settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()]
     return [s for s in (*sections, *settings) if s is not None and (s.charts or s.tables or s.lead)]
 
 
@@ -237,7 +229,7 @@ def _own_sections(record: Record) -> list[Section | None]:
     marks = pictures.colours(record)
     sections: list[Section | None] = []
     if any(types - OF_MODELS for types in record.info.values()):
-        sections.append(cost.section(record, marks))
+        sections.append(cost.section(record))
     drawn: set[str] = set()
     for entry in SECTIONS.entries():
         try:
@@ -250,7 +242,7 @@ def _own_sections(record: Record) -> list[Section | None]:
                 raise
             # A stranger's code, which raises what it likes; the rest of the report is none the worse.
             sections.append(Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}"))
-    undrawn = {m: [t for t in types if t not in drawn] for m, types in record.foreign.items()}
+    undrawn = {m: sorted(types - TYPES.keys() - drawn) for m, types in record.info.items()}
     kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
     other = (
         Section("Info of other types", f"Kept in the run and drawn by no section. {kinds_of}.") if kinds_of else None
@@ -297,11 +289,12 @@ def data_of(record: Record) -> Section:
 
 def settings_of(record: Record, named: str = "") -> Section:
     """Settings of a run, its machine, and the command that runs it again."""
+    card, summary = record.card, record.summary
     of = {
-        "unskew": record.version, "started": record.created, "command": "" if record.deployed else record.command,
-        "fingerprint": record.summary.fingerprint if record.summary else "none yet",
-        "seconds": f"{record.summary.seconds:.1f}" if record.summary else "",
-        "configuration, SHA-256": record.config_sha256, **record.environment,
+        "unskew": card["unskew"], "started": card["created"], "command": "" if record.deployed else card["command"],
+        "fingerprint": summary["fingerprint"] if summary else "none yet",
+        "seconds": f"{summary['seconds']:.1f}" if summary else "",
+        "configuration, SHA-256": card["config_sha256"], **{k: plain(v) for k, v in card["environment"].items()},
     }  # fmt: skip
     where = table("Where and how it ran", ["", "value"], [TableRow(k, (v,)) for k, v in of.items() if v], words=[1])
     again = "Run the command, or save the configuration below and give it to unskew run."

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from unskew.info import ClientGroups
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables, verdict, worth
-from unskew.report.gain import Gain
 from unskew.report.section import Chart, columns
 from unskew.report.sections.groups import grouping, rounds_chart
 from unskew.report.tables import Difference
-from unskew.report.worth import Worth
+from unskew.report.worth import Gain, Worth
 from unskew.tasks.measure import Measure
 from unskew.words import beginning, counted, of_seeds
 
@@ -31,8 +30,7 @@ def spread(record: Record) -> Chart | None:
     """Results of single clients, by method; None where the run has none."""
     m = record.headline
     values = {
-        k: [v for s in tables.counted_seeds(record, k) for v in record.clients.get((k, s), {}).values()]
-        for k in record.methods
+        k: [v for s in tables.counted_seeds(record, k) for v in record.clients(k, s).values()] for k in record.methods
     }
     parts = [(k, m.scale * v) for k, of in values.items() for v in of]
     if not parts:
@@ -93,7 +91,7 @@ def clients(w: Worth, m: Measure) -> Chart:
 def curve(record: Record, by: tables.By, metric: str | None = None, y: str = "") -> Chart | None:
     """A metric, by default the headline, by round, traffic or time; None where nobody has it."""
     m = record.headline
-    metric = metric or (m.shared if any(name == m.shared for _, _, name in record.series) else m.own)
+    metric = metric or (m.shared if m.shared in record.numbers.names() else m.own)
     y = y or ("global " if metric == m.shared else "own ") + m.axis
     scale = 1.0 if metric.endswith("loss") else m.scale
     x = {"round": "round", "traffic": "sent so far, MB", "time": "time so far, s"}[by]

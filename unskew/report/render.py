@@ -7,14 +7,14 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 from markupsafe import Markup, escape
 from rich.cells import cell_len
 
 from unskew.errors import ConfigError, did_you_mean, shown
-from unskew.report.section import Frame, Table, TableRow
+from unskew.report.section import Columns, Table, TableRow
 from unskew.words import in_a_cell, in_markdown
 
 WIDTH = 100
@@ -24,7 +24,7 @@ NAME_WIDTH = 28
 """Characters of a name in text; a longer one is folded."""
 
 
-def frame(table: Table) -> Frame:
+def frame(table: Table) -> Columns:
     """The table's numbers, unrounded where the table has them, else its cells."""
     if table.data:
         return table.data
@@ -143,7 +143,7 @@ def latex(table: Table) -> str:
 
 
 # ---------------------------------------------------------------- CSV
-def as_csv(columns: Frame, separator: str = ",", decimal: str = ".") -> str:
+def as_csv(columns: Columns, separator: str = ",", decimal: str = ".") -> str:
     """A frame as CSV, unrounded; an empty field was not measured."""
 
     def cell(value: object) -> object:
@@ -159,8 +159,12 @@ def as_csv(columns: Frame, separator: str = ",", decimal: str = ".") -> str:
 
 
 # ---------------------------------------------------------------- HTML
-def html(table: Table) -> Markup:
-    """The table as an HTML element, with its caption; its note is a paragraph below."""
+def html(table: Table, swatches: Mapping[str, Markup] | None = None) -> Markup:
+    """The table as an HTML element, with its caption; its note is a paragraph below.
+
+    `swatches` stand beside the names of methods.
+    """
+    marks = (swatches or {}) if table.head[0][0].casefold() == "method" else {}
     join = Markup().join
 
     def cell(text: str, k: int, tag: str = "td", inner: Markup = Markup(), strong: bool = False) -> Markup:
@@ -175,7 +179,7 @@ def html(table: Table) -> Markup:
     )
     rows = join(
         Markup('<tr><th class="text" scope="row"><span class="name">{}<span>{}{}</span></span></th>{}</tr>\n').format(
-            e.swatch,
+            marks.get(e.name, ""),
             Markup(escape(e.name).replace("(", Markup("<wbr>("))),  # so that no number is cut in two
             Markup("<small>{}</small>").format(e.below) if e.below else "",
             join(cell(text, k + 1, strong=k in e.bold) for k, text in enumerate(e.cells)),

@@ -7,22 +7,20 @@ unrounded in its frame: accuracies as fractions, and nothing where a number was 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-from markupsafe import Markup
 
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS, KINDS
 from unskew.record.logs import ADAPTED, SERVED, gap_name
-from unskew.record.reader import Flow, Record
+from unskew.record.reader import Record, select
 from unskew.report import tables, worth
-from unskew.report.gain import Gain
-from unskew.report.section import Frame, Table, TableRow, table
+from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
 from unskew.report.tables import BOUNDS, Difference, bracket, counted_seeds, last_words, quantity, with_spread
+from unskew.report.worth import Client, Gain
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
 from unskew.units import MB
@@ -31,8 +29,6 @@ from unskew.words import beginning, counted, of_seeds
 Value = Spread | Difference | Gain
 Ends = tuple[float, float] | None
 POINTS = "points, "
-Swatches = Mapping[str, Markup]
-"""A method's mark in figures."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
 
     def total(title: str, unit: str, scale: float, *names: str) -> TableColumn:
         def value(method: str) -> Spread | None:
-            spent = [[record.series.get((method, s, name), {}) for name in names] for s in seeds[method]]
+            spent = [[record.numbers.curve(method, s, name) for name in names] for s in seeds[method]]
             sums = tuple(math.fsum(v for row in rows for v in row.values()) / scale for rows in spent)
             return Spread(sums) if spent and all(any(rows) for rows in spent) else None
 
@@ -77,8 +73,8 @@ def columns(record: Record) -> dict[str, TableColumn]:
         return TableColumn(title, f"{POINTS * m.percent}95 %", values, bracket)
 
     planned = {method: sum(c.method == method for c in record.cells) for method in methods}
-    reached = {k: Spread(tuple(float(tables.reached(record, k, s)) for s in of)) for k, of in seeds.items() if of}
-    gains = {w.method: w.whole for w in worth.worths(record)} if record.clients and record.comparable else {}
+    reached = {k: Spread(tuple(float(record.numbers.reached(k, s)) for s in of)) for k, of in seeds.items() if of}
+    gains = {w.method: w.whole for w in worth.worths(record)} if record.comparable else {}
     of_clients = each(lambda k: tables.results(record, k, seeds[k], m.across))
     names = {d: "device to device" if d == "d2d" else d for d in DIRECTIONS}
     further = {
@@ -122,13 +118,12 @@ BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted")
 """Columns that a terminal has; the difference only where there is no gain over training alone."""
 
 
-def headline(record: Record, names: Sequence[str] = (), swatches: Swatches | None = None, brief: bool = False) -> Table:
+def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> Table:
     """The table of results: a row for each method, in the run's order.
 
     Args:
         record: The run.
         names: Columns beside the method, in the order given; by default all that have a number.
-        swatches: The methods' marks in figures.
         brief: True for the columns that fit into a terminal.
 
     Raises:
@@ -153,12 +148,12 @@ def headline(record: Record, names: Sequence[str] = (), swatches: Swatches | Non
         cells = tuple(c.write(c.values[method]) if method in c.values else "–" for c in shown.values())
         below = ", ".join(filter(None, (marks.get(method), record.cell(method).setting if several else "")))
         bold = frozenset(k for k, c in enumerate(shown.values()) if c.leader == method)
-        rows.append(TableRow(method, cells, (swatches or {}).get(method, Markup()), below, bold))
+        rows.append(TableRow(method, cells, below, bold))
     head = (("method", ""), *((c.title, c.unit) for c in shown.values()))
     return Table(record.name, head, tuple(rows), _note(record, shown), data=frame(record, some))
 
 
-def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
+def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Columns:
     """The table of results unrounded: a row for each method.
 
     A mean has its standard deviation over seeds beside it as NAME_std, a difference its interval as NAME_low_95 and
@@ -168,11 +163,11 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
     of = {name: c for name, c in columns(record).items() if c.values} if of is None else of
     several = [len(counted_seeds(record, k)) > 1 for k in methods]
     out: dict[str, list[Any]] = {
-        "run": [record.run_of.get(k, record.name) for k in methods],
+        "run": [run_of(record, k).name for k in methods],
         "method": list(methods),
         "setting": [record.cell(k).setting for k in methods],
         "bound": [record.cell(k).bound for k in methods],
-        "finished": [record.runs.get(record.run_of.get(k, ""), record.finished) for k in methods],
+        "finished": [run_of(record, k).finished for k in methods],
         "same_test_rows": [record.same_test_rows if more else None for more in several],
         "compared_with": [tables.reference(record)] * len(methods),
     }
@@ -189,11 +184,18 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Frame:
     return out
 
 
+def run_of(record: Record, method: str) -> Record:
+    """The run of a method, where several are one."""
+    for name, of in record.parts.items():
+        if method.removeprefix(f"{name}/") in of.methods:
+            return replace(of, name=name)
+    return record
+
+
 def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
     """Notes on the numbers in these columns."""
     kind = "95 % interval" if record.until is None else "95 % confidence sequence"
-    unfinished = [name for name, done in record.runs.items() if not done]
-    unfinished = unfinished or ([] if record.finished else [record.name])
+    unfinished = [name for name, of in (record.parts or {record.name: record}).items() if not of.finished]
     sentences = {
         "Last round; mean ± standard deviation over seeds.": True,
         f"The mean of the {last_words(record)} of evaluations is steadier.": "tail" in shown and shown["tail"].values,
@@ -211,7 +213,7 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
 READING = {"level": "level", "undecided": "cannot be told apart", "no interval": "no interval possible"}
 
 
-def differences(record: Record, base: str | None = None, swatches: Swatches | None = None) -> list[Table]:
+def differences(record: Record, base: str | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
     base = tables.reference(record) if base is None else base
     m = record.headline
@@ -235,36 +237,29 @@ def differences(record: Record, base: str | None = None, swatches: Swatches | No
                 READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)),
                 "  ".join(map(m.signed, d.values)),
             )  # fmt: skip
-            mark = (swatches or {}).get(d.method, Markup())
-            rows.append(TableRow(d.method, cells, mark, BOUNDS[d.bound] if d.bound else ""))
+            rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
         head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
                 f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
-        data = [
-            {"method": d.method, "difference": d.mean, "low_95": d.low, "high_95": d.high, "p": d.p,
-             "verdict": d.verdict, "seeds": len(d.seeds)}
-            for d in several
-        ]  # fmt: skip
-        parts += [table(what, head, rows, note, [3, 4, 6], columns_of(data))] if several else []
+        parts += [table(what, head, rows, note, [3, 4, 6])] if several else []
     return parts
 
 
-def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
+def gains(record: Record) -> list[Table]:
     """Gains over training alone: each method's, and each client's with each method; empty where there are none."""
     m, alone = record.headline, worth.alone(record)
     worths = worth.worths(record) if record.comparable else ()
     if not worths:
         return []
-    by_row = {w.method: w for w in worth.per_row(worths)}
+    by_row = {w.method: w.whole for w in worth.per_row(worths)}
     reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}
     rows = []
     for w in worths:
         cells = (
-            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost),
-            worth.bracket(by_row[w.method].whole if w.method in by_row else None, m), reading[w.verdict],
-            w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")), w.why or "–",
+            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(by_row.get(w.method), m),
+            reading[w.verdict], w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
+            w.why or "–",
         )  # fmt: skip
-        mark = (swatches or {}).get(w.method, Markup())
-        rows.append(TableRow(w.method, cells, mark, "" if w.bound is None else BOUNDS[w.bound]))
+        rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
             f"reading | Holm, {len(worth.competing(worths))} methods", "interval over", "better off | clients",
             "worse off | clients", "why not"]  # fmt: skip
@@ -275,10 +270,10 @@ def gains(record: Record, swatches: Swatches | None = None) -> list[Table]:
         "A client is better or worse off if its 95 % interval excludes zero. "
         f"{by_chance}The best of many methods looks better than it is."
     )
-    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, 7], columns_of(worth.rows(record)))
+    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, 7])
     if not worth.named(worths[0].clients):
         return [whole]
-    by_client: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
+    by_client: dict[Any, tuple[Client, dict[str, str]]] = {}
     for w in worths:
         for c in w.clients:
             by_client.setdefault((c.label, c.seed), (c, {}))[1][w.method] = worth.bracket(c.gain, m)
@@ -293,8 +288,8 @@ MOST_CLIENTS = 100
 
 
 def _of_clients(
-    caption: str, clients: Sequence[tuple[worth.Client, Mapping[str, str]]], names: Mapping[str, str],
-    data: Frame | None = None, note: str = "",
+    caption: str, clients: Sequence[tuple[Client, Mapping[str, str]]], names: Mapping[str, str],
+    data: Columns | None = None, note: str = "",
 ) -> Table:  # fmt: skip
     """A row for each client, those with the most test rows where they are many; `names` are the columns' heads."""
     if len(clients) > MOST_CLIENTS:
@@ -305,43 +300,8 @@ def _of_clients(
     for c, cells in clients:
         row = {"rows": str(c.examples or "–"), "patients": f"{c.patients:,}" if c.patients else "–"}
         row["rarest"] = ": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"
-        rows.append(TableRow(c.name, tuple((row | {**cells}).get(name, "–") for name in names)))
+        rows.append((c.name, *((row | {**cells}).get(name, "–") for name in names)))
     return table(caption, ["client", *names.values()], rows, note.strip(), data=data)
-
-
-def client_results(record: Record) -> list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]:
-    """Each method's results of its clients, in the run's order; empty if the run has none of single clients.
-
-    Returns:
-        The client, its number of test rows by seed, 0 if not known, its results over seeds, and the row of the frame.
-    """
-    same, out = worth.lasting(record), list[tuple[worth.Client, Sequence[int], Spread, dict[str, Any]]]()
-    gained = worth.rows(record) if record.comparable else []
-    gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
-    name = record.headline.name
-    for method in record.methods:
-        by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
-        seeds = counted_seeds(record, method)
-        for seed in seeds:
-            names = record.partitions[seed].client_names if seed in record.partitions else ()
-            for c in record.clients.get((method, seed), {}):
-                by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
-        planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1
-        for at, numbers in by_client.items():
-            tested = [round(record.tested.get((method, seed), {}).get(c, 0)) for seed, c in numbers.items()]
-            values = tuple(record.clients[method, seed][c] for seed, c in numbers.items())
-            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
-            spread = Spread(values, planned - len(values))
-            mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
-            row = {
-                "run": record.run_of.get(method, record.name), "method": method, "bound": record.cell(method).bound,
-                "client": at[0], "seed": at[1], "test_rows": mean if all(tested) else None, "seeds": len(values),
-                name: spread.mean, f"{name}_std": spread.std,
-                "same_test_rows": record.same_test_rows if len(values) > 1 else None,
-            }  # fmt: skip
-            ends = zip(("gain", "gain_low_95", "gain_high_95"), gains.get((method, *at), (None,) * 3), strict=True)
-            out.append((client, tested, spread, row | dict(ends)))
-    return out
 
 
 def by_client(record: Record) -> Table:
@@ -350,21 +310,45 @@ def by_client(record: Record) -> Table:
     Raises:
         RunError: If the run has no results of single clients.
     """
-    every, m = client_results(record), record.headline
-    if not every:
+    m, same = record.headline, worth.lasting(record)
+    gained = worth.rows(record) if record.comparable else []
+    gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
+    clients: dict[Any, tuple[Client, dict[str, str]]] = {}
+    data: list[dict[str, Any]] = []
+    for method in record.methods:
+        by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
+        seeds = counted_seeds(record, method)
+        for seed in seeds:
+            names = record.partitions[seed].client_names if seed in record.partitions else ()
+            for c in record.clients(method, seed):
+                by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
+        planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1
+        for at, numbers in by_client.items():
+            tested = [round(record.tested(method, seed).get(c, 0)) for seed, c in numbers.items()]
+            values = tuple(record.clients(method, seed)[c] for seed, c in numbers.items())
+            spread = Spread(values, planned - len(values))
+            client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
+            rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
+            clients.setdefault(at, (client, {"rows": rows}))[1][method] = with_spread(spread, m)
+            mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
+            row = {
+                "run": run_of(record, method).name, "method": method, "bound": record.cell(method).bound,
+                "client": at[0], "seed": at[1], "test_rows": mean if all(tested) else None, "seeds": len(values),
+                m.name: spread.mean, f"{m.name}_std": spread.std,
+                "same_test_rows": record.same_test_rows if len(values) > 1 else None,
+            }  # fmt: skip
+            ends = zip(("gain", "gain_low_95", "gain_high_95"), gains.get((method, *at), (None,) * 3), strict=True)
+            data.append(row | dict(ends))
+    if not clients:
         raise RunError(f'{record.folder} has no results of single clients; run it with "personal" in evaluate')
-    clients: dict[Any, tuple[worth.Client, dict[str, str]]] = {}
-    for client, tested, spread, row in every:
-        rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
-        cells = clients.setdefault((client.label, client.seed), (client, {"rows": rows}))[1]
-        cells[row["method"]] = with_spread(spread, m)
-    names = {"rows": "test rows"}
-    names |= {"patients": "patients | tested"} if any(c.patients for c, _ in clients.values()) else {}
+    every = [client for client, _ in clients.values()]
+    heads = {"rows": "test rows"}
+    heads |= {"patients": "patients | tested"} if any(c.patients for c in every) else {}
     rarest = f"{'events' if m.of_events else 'rarest class'} | test rows"
-    names |= {"rarest": rarest} if any(c.rarest for c, _ in clients.values()) else {}
+    heads |= {"rarest": rarest} if any(c.rarest for c in every) else {}
     units = {k: ", ".join(filter(None, (tables.bounds(record).get(k), "%" * m.percent))) for k in record.methods}
-    names |= {k: f"{k} | {units[k]}" for k in record.methods if any(k in row for _, row in clients.values())}
-    few = [c for c, _ in clients.values() if 0 < c.telling < worth.FEW]
+    heads |= {k: f"{k} | {units[k]}" for k in record.methods if any(k in cells for _, cells in clients.values())}
+    few = [c for c in every if 0 < c.telling < worth.FEW]
     unjudged = worth.unjudged(record)
     sentences = {
         "Last round; mean ± standard deviation over seeds.": True,
@@ -375,42 +359,34 @@ def by_client(record: Record) -> Table:
     }
     caption = f"{beginning(m.label)} of each client’s own model on its own test data{', ' * bool(m.way)}{m.way}"
     note = " ".join(sentence for sentence, holds in sentences.items() if holds)
-    return _of_clients(caption, list(clients.values()), names, columns_of([row for *_, row in every]), note)
+    return _of_clients(caption, list(clients.values()), heads, columns_of(data), note)
 
 
 # ---------------------------------------------------------------- clients that came after training
-def gap(record: Record, method: str, part: str) -> tuple[Spread | None, Ends, Ends]:
-    """Clients that trained minus unseen ones, as served or after adapting: of each seed, and 95 % intervals.
+def newcomers(record: Record) -> Table | None:
+    """Clients that trained beside unseen ones, as served and adapted; None for a run without these.
 
-    The first is over seeds, the second over clients, Welch's, of the clients' values in each seed, averaged over the
-    seeds: how far the mean of so few can be trusted.  Clients that have names are the same people under another seed,
-    so that more seeds do not make it narrower.
+    The gap, of clients that trained minus unseen ones, has an interval over seeds and one over clients, Welch's, of
+    the clients' values in each seed, averaged over the seeds: how far the mean of so few can be trusted.  Clients that
+    have names are the same people under another seed, so that more seeds do not make it narrower.
     """
-    seeds = counted_seeds(record, method)
-    last = tables.results(record, method, seeds, gap_name(part, record.headline.name))
-    values = [(record.clients.get((method, s), {}), record.newcomers.get((method, s, part), {})) for s in seeds]
-    pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in values]
-    named = any(split.client_names for split in record.partitions.values())
-    if last is None:
-        return None, None, None
-    over_seeds = interval(last.values, sequential=record.until is not None)
-    return last, over_seeds, welch(pairs, drawn_anew=not named or len(pairs) < 2)
-
-
-def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
-    """Clients that trained beside unseen ones, as served and adapted; None for a run without these."""
     m, every = record.headline, columns(record)
-    rows, data = [], []
-    for method, served in every["unseen"].values.items():
+    anew = not any(split.client_names for split in record.partitions.values())
+    rows = []
+    for method in every["unseen"].values:
         means = (every[name] for name in ("personal", "unseen", "unseen_adapted"))
         cells = [column.write(v) if (v := column.values.get(method)) else "–" for column in means]
-        row: dict[str, Any] = {"method": method, "unseen": served.mean}
+        seeds = counted_seeds(record, method)
         for part in (SERVED, ADAPTED):
-            apart, *ends = gap(record, method, part)
-            cells += [m.signed(apart.mean) if apart else "–", *("–" if e is None else m.interval(*e) for e in ends)]
-            row[f"{part}_gap"] = apart.mean if apart else None
-        rows.append(TableRow(method, tuple(cells), (swatches or {}).get(method, Markup())))
-        data.append(row)
+            if (last := tables.results(record, method, seeds, gap_name(part, m.name))) is None:
+                cells += ["–"] * 3
+                continue
+            of = [(record.clients(method, s), record.clients(method, s, part)) for s in seeds]
+            pairs = [(tuple(trained.values()), tuple(later.values())) for trained, later in of]
+            over_seeds = interval(last.values, sequential=record.until is not None)
+            ends = over_seeds, welch(pairs, drawn_anew=anew or len(pairs) < 2)
+            cells += [m.signed(last.mean), *("–" if e is None else m.interval(*e) for e in ends)]
+        rows.append((method, *cells))
     head = ["method", *(f"{what} | {m.unit}" for what in ("trained", "unseen, as served", "unseen, adapted"))]
     for how in ("as served", "adapted"):
         head += [f"gap {how} | {m.points}", "over seeds | 95 %", "over clients | 95 %"]
@@ -418,40 +394,43 @@ def newcomers(record: Record, swatches: Swatches | None = None) -> Table | None:
         f"Gap: {m.label} of clients that trained minus that of unseen ones, each on its own test data. As served: what "
         "a method gives to a client it never met; adapted: that after training on the client’s own data."
     )
-    title = f"{beginning(m.label)} of unseen clients"
-    return table(title, head, rows, note, data=columns_of(data)) if rows else None
+    return table(f"{beginning(m.label)} of unseen clients", head, rows, note) if rows else None
 
 
 # ---------------------------------------------------------------- what was sent, lost and foretold
-def traffic(record: Record, swatches: Swatches | None = None) -> Table | None:
+SENT_BY_WAY = (
+    "SELECT method, seed, kind, CASE WHEN src = 0 THEN 'down' WHEN dst = 0 THEN 'up' ELSE 'd2d' END, sum(bytes), "
+    "count(*) FROM transfers GROUP BY 1, 2, 3, 4"
+)
+
+
+def traffic(record: Record) -> Table | None:
     """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
-    rows, data = [], []
-    for method in record.methods:
-        seeds = counted_seeds(record, method)
-        for kind in KINDS if seeds else ():
-            flows = {d: [record.flows.get((method, s, d, kind), Flow()) for s in seeds] for d in DIRECTIONS}
-            mb = {d: sum(f.bytes for f in of) / len(seeds) / MB for d, of in flows.items()}
-            times = {d: sum(f.transfers for f in of) / len(seeds) for d, of in flows.items()}
-            if any(times.values()):
-                sent = (cell for d in DIRECTIONS for cell in (quantity(mb[d]), quantity(times[d])))
-                rows.append(TableRow(method, (kind, *sent), (swatches or {}).get(method, Markup())))
-                by_way = {f"{what}_{d}": of[d] for d in DIRECTIONS for what, of in (("mb", mb), ("transfers", times))}
-                data.append({"method": method, "kind": kind, **by_way})
+    sums: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for method, seed, kind, way, size, count in select(record, SENT_BY_WAY):
+        if seed in counted_seeds(record, method):
+            of = sums.setdefault((method, kind), {}).setdefault(way, [0, 0])
+            of[:] = of[0] + size, of[1] + count
+    rows = []
+    for method, kind in ((m, kind) for m in record.methods for kind in KINDS if (m, kind) in sums):
+        seeds = len(counted_seeds(record, method))
+        means = (sums[method, kind].get(way, [0, 0]) for way in DIRECTIONS)
+        sent = (cell for size, n in means for cell in (quantity(size / seeds / MB), quantity(n / seeds)))
+        rows.append((method, kind, *sent))
     head = ["method", "kind"]
     for d in DIRECTIONS:
         head += [f"{'device to device' if d == 'd2d' else d} | MB", f"{'' if d == 'd2d' else d} | transfers"]
     note = "Model: messages with parameters, and all that travels in them; control: the others, as losses and counts."
-    title = "Mean over seeds, whole run: encoded messages"
-    return table(title, head, rows, note, [1], columns_of(data)) if rows else None
+    return table("Mean over seeds, whole run: encoded messages", head, rows, note, [1]) if rows else None
 
 
 def lost(record: Record) -> Table | None:
     """Clients that were asked and did not reply, by method and reason, all seeds together; None if all replied."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for f in record.failures:
-        groups.setdefault((f.method, f.reason), []).append((f.round, f.client))
+        groups.setdefault((f["method"], f["reason"]), []).append((f["round"], f["client"]))
     rows = [
-        TableRow(method, (reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}"))
+        (method, reason, str(len(at)), str(len({c for _, c in at})), f"{min(at)[0]}–{max(at)[0]}")
         for (method, reason), at in groups.items()
     ]
     note = "; ".join(f"{method} ignored {n:,} replies that could not be right" for method, n in record.ignored.items())
@@ -473,31 +452,31 @@ def forecast(record: Record) -> Table | None:
     plan, summary = record.predicted, record.summary
     if plan is None or summary is None:
         return None
-    every, few = columns(record), "from a few steps"
-    facts: list[tuple[str, str, float | None, float, str]] = []
+    every, few, rows = columns(record), "from a few steps", list[tuple[str, ...]]()
+
+    def add(what: str, unit: str, foretold: float | None, actual: float, sure: str) -> None:
+        ratio = f"{foretold / actual:.2f}" if foretold and actual else "–"
+        rows.append((what, unit, "–" if foretold is None else quantity(foretold), quantity(actual), ratio, sure))
+
+    methods = {of["method"]: of for of in plan["methods"]}
     for method in record.methods:
-        sent, seconds = plan.methods.get(method, (None, None))
-        sure = SURE.get(plan.traffic.get(method, ""), "–")
-        for name, unit, foretold, how in (
-            ("mb", "MB", None if sent is None else sent / MB, sure), ("seconds", "s", seconds, few)
-        ):  # fmt: skip
-            actual = every[name].values.get(method)
-            facts += [] if actual is None else [(method, unit, foretold, actual.mean, how)]
+        of = methods.get(method, {"method": method})
+        sent, seconds = (every[name].values.get(method) for name in ("mb", "seconds"))
+        if sent is not None:
+            bytes_of = of.get("bytes")
+            foretold = None if bytes_of is None else sum(bytes_of.values()) / MB
+            add(method, "MB", foretold, sent.mean, SURE.get(of.get("traffic", ""), "–"))
+        if seconds is not None:
+            add(method, "s", of.get("seconds"), seconds.mean, few)
     # The forecast is of all the seeds there may be; of those that a decision left out nothing was spent.
     share = 1.0 if record.until is None else len(record.seeds) / record.until["most"]
-    facts.append(("whole run", "s", None if plan.seconds is None else share * plan.seconds, summary.seconds, few))
-    if summary.peak_rss is not None:
-        peak = "peak memory of the main process"
-        facts.append((peak, "MB", plan.peak / MB, summary.peak_rss / MB, "a sum of parts"))
-    rows = []
-    for what, unit, foretold, actual_value, sure in facts:
-        ratio = f"{foretold / actual_value:.2f}" if foretold and actual_value else "–"
-        expected = "–" if foretold is None else quantity(foretold)
-        rows.append(TableRow(what, (unit, expected, quantity(actual_value), ratio, sure)))
+    whole, peak = plan.get("seconds"), summary.get("peak_rss")
+    add("whole run", "s", whole and share * whole, summary["seconds"], few)
+    if peak is not None:
+        add("peak memory of the main process", "MB", plan["memory"]["peak"] / MB, peak / MB, "a sum of parts")
     head = ["what", "unit", "predicted", "actual", "ratio", "the prediction is"]
     note = "Predicted before the first round, without training; of a method the mean over seeds."
-    data = dict(zip(("what", "unit", "predicted", "actual", "sure"), map(list, zip(*facts, strict=True)), strict=True))
-    return table("The forecast and the run", head, rows, note, [1, 5], data)
+    return table("The forecast and the run", head, rows, note, [1, 5])
 
 
 # ---------------------------------------------------------------- what a run costs on the air
@@ -535,7 +514,7 @@ def costs(
             reached = max((n for name, n in counts.items() if name in some.values()), default=trained)
             # Under the other seeds a target was not reached.
             label = method + of_seeds(reached, trained - reached)
-            entries.append(TableRow(label, tuple(cell(method, name) for name in some.values())))
+            entries.append((label, *(cell(method, name) for name in some.values())))
         data = columns_of([{k: row[k] for k in ("method", "metric", "mean", "std")} for row in few])
         caption = f"{caption}: mean ± standard deviation over seeds"
         out += [table(caption, ["method", *some], entries, data=data)] if few else []

@@ -12,8 +12,6 @@ from unskew.report import render, results, verdict
 def screen(
     record: Record,
     width: int,
-    records: Sequence[Record] = (),
-    names: Sequence[str] = (),
     more: Sequence[str] = (),
     most: int = 1,
     whole: bool = False,
@@ -23,7 +21,6 @@ def screen(
     Args:
         record: The run, or several as one.
         width: Characters in a line.
-        records, names: These several, and what they are called.
         more: Notes that come before those of the record.
         most: Notes that are shown beside the serious ones; the page has the others.
         whole: True for notes of several lines; by default each is cut to one.
@@ -33,7 +30,7 @@ def screen(
     lines = [render.text(replace(table, entries=tuple(means)), width, note=False)]
     lines += textwrap.wrap(verdict.verdict(record), width)
     serious = verdict.serious(record)
-    notes = [note for note in dict.fromkeys((*more, *verdict.notes(record, records, names))) if note not in serious]
+    notes = [note for note in dict.fromkeys((*more, *verdict.notes(record))) if note not in serious]
     for i, note in enumerate((*serious, *notes[:most])):
         cut = note if whole or i < len(serious) else textwrap.shorten(note, min(width, 80) - 2, placeholder=" …")
         lines += textwrap.wrap(cut, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)

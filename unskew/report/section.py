@@ -6,11 +6,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unskew.info import Info
+from unskew.info import Info, Privacy
 from unskew.record.reader import Record
 from unskew.registry import Registry
+from unskew.words import sentence
 
-Frame = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Sequence[Any]]
 """Columns of equal length by their names, as `pandas.DataFrame`, `polars.DataFrame` and narwhals take them."""
 
 
@@ -36,21 +37,17 @@ class Chart:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: its name, its swatch in figures (empty if it has none), the note below it, its cells.
-
-    `bold` are the cells that stand out, counted from 0.
-    """
+    """A row of a table: its name, its cells, the note below the name, and the cells that stand out, from 0."""
 
     name: str
     cells: tuple[str, ...]
-    swatch: Markup = Markup()
     below: str = ""
     bold: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers side by side, as `unskew.report.render` writes them.
+    """Numbers side by side, as `unskew.report.render` writes them; rows of methods have these in the first column.
 
     Attributes:
         caption: What the table shows.
@@ -66,32 +63,41 @@ class Table:
     entries: tuple[TableRow, ...]
     note: str = ""
     text: frozenset[int] = frozenset()
-    data: Frame = field(default_factory=dict)
+    data: Columns = field(default_factory=dict)
 
 
 def table(
     caption: str,
     head: Sequence[str],
-    rows: Iterable[TableRow],
+    rows: Iterable[TableRow | Sequence[str]],
     note: str = "",
     words: Sequence[int] = (),
-    data: Frame | None = None,
+    data: Columns | None = None,
 ) -> Table:
-    """A table; of its head `rows | tested` is a title with its unit, and `words` are columns of words."""
+    """A table; of its head `rows | tested` is a title with its unit, and `words` are columns of words.
+
+    A row may be its name and its cells.
+    """
     titles = tuple((title.strip(), unit.strip()) for title, _, unit in (name.partition("|") for name in head))
-    return Table(caption, titles, tuple(rows), note, frozenset(k % len(head) for k in words), data or {})
+    entries = tuple(row if isinstance(row, TableRow) else TableRow(row[0], tuple(row[1:])) for row in rows)
+    return Table(caption, titles, entries, note, frozenset(k % len(head) for k in words), data or {})
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> Frame:
+def columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Rows as columns."""
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+
+
+def seen(privacy: Privacy) -> tuple[str, str, str]:
+    """Cells with what is guaranteed, and what the server and clients saw."""
+    return privacy.guarantee, sentence(privacy.server), sentence(privacy.clients)
 
 
 @dataclass(frozen=True)
 class Section:
     """A folded part of a page: a paragraph, figures side by side, wide figures, tables, then text as it is.
 
-    `about` says in a line what is in it; by default its lead's first sentence does.
+    `about` says in a line what is in it; by default its pictures and tables are counted.
     """
 
     title: str
@@ -110,7 +116,7 @@ class SectionKind:
         about: Description in one line.
         types: The types of info (`unskew.info`) that it draws, subtypes too; the report has the section if a method
             reported one.
-        draw: Draws it from the run's record, the labels of those methods and their looks in figures; None if there is
+        draw: Draws it from the run's record, the labels of those methods and all methods' colours; None if there is
             nothing to show.
     """
 

@@ -78,12 +78,6 @@ def bounds(record: Record) -> dict[str, str]:
     return {m: BOUNDS[bound] for m in record.methods if (bound := record.cell(m).bound) is not None}
 
 
-def reached(record: Record, method: str, seed: int) -> int:
-    """The last round with a metric in the record; 0 if there is none."""
-    rounds = (max(v) for (m, s, _), v in record.series.items() if (m, s) == (method, seed) and v)
-    return max(rounds, default=0)
-
-
 def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
     """The seeds that a method's row counts, ascending.
 
@@ -91,7 +85,7 @@ def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
     as the furthest: a mean over seeds at different rounds would measure the moment of the interruption.
     """
     left = {c.seed for c in record.cells if c.method == method} - record.diverged_seeds(method)
-    seeds = {seed: reached(record, method, seed) for seed in left}
+    seeds = {seed: record.numbers.reached(method, seed) for seed in left}
     furthest = max(seeds.values(), default=0)
     return tuple(sorted(s for s, r in seeds.items() if record.finished or (r == furthest > 0)))
 
@@ -104,8 +98,8 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
     """
     by_seed = {}
     for seed in counted_seeds(record, method):
-        one, other = record.clients.get((method, seed), {}), record.clients.get((base, seed), {})
-        if record.finished or reached(record, method, seed) == reached(record, base, seed):
+        one, other = record.clients(method, seed), record.clients(base, seed)
+        if record.finished or record.numbers.reached(method, seed) == record.numbers.reached(base, seed):
             by_seed[seed] = {c: (result, other[c]) for c, result in one.items() if c in other}
     return {seed: pairs for seed, pairs in by_seed.items() if pairs}
 
@@ -137,6 +131,17 @@ def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, 
     return by_seed
 
 
+def last(record: Record, method: str, kind: type[T]) -> dict[int, T]:
+    """The last report of each seed that counts."""
+    return {seed: rounds[max(rounds)] for seed, rounds in reported(record, method, kind).items()}
+
+
+def of_first_seed(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
+    """The last report of each method's first seed, of those methods that have one."""
+    every = {m: last(record, m, kind) for m in methods}
+    return {m: of[min(of)] for m, of in every.items() if of}
+
+
 Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 """From a curve and the rounds that were evaluated to a result; None if it is not defined."""
 
@@ -146,7 +151,8 @@ def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: 
 
     Seeds under which it diverged are counted as such: it is not as good as the others let it seem.
     """
-    values = [pick(record.series.get((method, s, name), {}), record.evaluated(method, s, name)) for s in seeds]
+    numbers = record.numbers
+    values = [pick(numbers.curve(method, s, name), numbers.evaluated(method, s, name)) for s in seeds]
     defined = tuple(value for value in values if value is not None)
     lacks = len(values) - len(defined) + len(record.diverged_seeds(method))
     return Spread(defined, lacks) if defined else None
@@ -169,15 +175,14 @@ def diverged(record: Record) -> tuple[str, ...]:
 def steadier(record: Record) -> Pick:
     """The mean of the last evaluations; None in a run of so few that it is everywhere the last one alone."""
     last, names = last_k(record), (record.headline.shared, record.headline.own)
-    evaluated = (record.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
+    evaluated = (record.numbers.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
     several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
     return partial(mean_of_last, last=last) if several else lambda by_round, rounds: None
 
 
 def fewer_clients(record: Record, name: str, *methods: str) -> str:
     """Say over how many clients a metric is a mean after the last round, where it is not over all; empty if it is."""
-    counts = [few for (m, s, n), few in record.few.items() if n == name and (m in methods or not methods)]
-    return of_clients(counts)
+    return of_clients(record.numbers.few(name, *methods))
 
 
 def reference(record: Record) -> str | None:
@@ -215,9 +220,9 @@ def paired(
             continue
         pairs: dict[int, float] = {}
         for seed in sorted({c.seed for c in record.cells if c.method == method}):
-            both = [(name, record.evaluated(name, seed, metric)) for name in (method, str(base))]
+            both = [(name, record.numbers.evaluated(name, seed, metric)) for name in (method, str(base))]
             if all(at for _, at in both) and (record.finished or max(both[0][1]) == max(both[1][1])):
-                apart = minus(*(pick(record.series.get((of, seed, metric), {}), at) for of, at in both))
+                apart = minus(*(pick(record.numbers.curve(of, seed, metric), at) for of, at in both))
                 if apart is not None:
                     pairs[seed] = apart
         if pairs:
@@ -241,7 +246,7 @@ def for_own_models(record: Record) -> frozenset[str]:
         if results(record, method, counted_seeds(record, method), measure.own) is not None
         and (
             kinds.get(method) == "personal"
-            or not any(record.evaluated(method, seed, measure.shared) for seed in record.seeds)
+            or not any(record.numbers.evaluated(method, seed, measure.shared) for seed in record.seeds)
         )
     )
 
@@ -311,7 +316,7 @@ def left_out(record: Record) -> str:
         return ""
     if record.same_test_rows:
         return SAME_TEST_ROWS
-    if any(name == record.headline.shared for _, _, name in record.series):
+    if record.headline.shared in record.numbers.names():
         return (
             "The global test set is the same under every seed: ± and intervals of global models over seeds leave out "
             "the chance of its examples."
@@ -329,11 +334,11 @@ def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | N
     over the seeds; None if nothing was.
     """
     seeds = counted_seeds(record, method)
-    by_round = curve_by_round([record.series.get((method, s, name), {}) for s in seeds])
+    by_round = curve_by_round([record.numbers.curve(method, s, name) for s in seeds])
     if by_round is None or by == "round":
         return by_round
     of, unit = ([f"bytes.{d}" for d in DIRECTIONS], MB) if by == "traffic" else (["seconds"], 1.0)
-    spent = [record.series.get((method, s, what), {}) for s in seeds for what in of]
+    spent = [record.numbers.curve(method, s, what) for s in seeds for what in of]
     x = tuple(sum(v for row in spent for r, v in row.items() if r <= t) / len(seeds) / unit for t in by_round.x)
     return replace(by_round, x=x) if any(sum(row.values()) for row in spent) else None
 

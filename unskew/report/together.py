@@ -1,14 +1,14 @@
 """Several runs as one: merged where they differ in their methods alone, else the reasons why not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+from unskew.record.frame import Frame
 from unskew.record.reader import Record, configured
 from unskew.report import tables
 
-BY_METHOD = ("series", "clients", "few", "tested", "tested_rows", "newcomers", "flows")
-"""Parts of a record whose keys begin with the method."""
+T = TypeVar("T")
 
 NOT_CONDITIONS = (
     "name", "methods", "seeds", "rounds", "evaluate", "eval_every", "mean_last", "baseline", "keep_models",
@@ -26,52 +26,53 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
         records: The runs, at least one.
         names: Distinct names of the runs.
     """
-    runs = list(zip(names, records, strict=True))
-    comparable = not incomparable(records, names)
-    bases = (f"{n}/{base}" for n, r in runs if comparable and (base := tables.reference(r)) is not None)
-    relabelled: dict[str, Any] = {
-        part: {(f"{n}/{at[0]}", *at[1:]): value for n, r in runs for at, value in getattr(r, part).items()}
-        for part in BY_METHOD
-    }
+    parts = dict(zip(names, records, strict=True))
+    comparable = not incomparable(parts)
+    bases = (f"{n}/{base}" for n, r in parts.items() if comparable and (base := tables.reference(r)) is not None)
 
-    def prefixed(sentences: Callable[[Record], Sequence[str]]) -> tuple[str, ...]:
-        return tuple(f"{n}: {sentence}" for n, r in runs for sentence in sentences(r))
+    def each(rows: Callable[[Record], Iterable[T]], labelled: Callable[[str, T], T]) -> tuple[T, ...]:
+        return tuple(labelled(n, row) for n, r in parts.items() for row in rows(r))
+
+    def of_method(name: str, row: Any) -> Any:
+        method = f"{name}/{row['method'] if isinstance(row, Mapping) else row.method}"
+        return {**row, "method": method} if isinstance(row, Mapping) else replace(row, method=method)
 
     return replace(
         records[0],
         name=" ".join(names),
-        cells=tuple(replace(c, method=f"{n}/{c.method}") for n, r in runs for c in r.cells),
-        **relabelled,
-        failures=tuple(replace(f, method=f"{n}/{f.method}") for n, r in runs for f in r.failures),
-        warned=tuple(replace(w, method=f"{n}/{w.method}") for n, r in runs for w in r.warned),
-        diverged=tuple({**row, "method": f"{n}/{row['method']}"} for n, r in runs for row in r.diverged),
-        ignored={f"{n}/{m}": times for n, r in runs for m, times in r.ignored.items()},
+        cells=each(lambda r: r.cells, of_method),
+        frame=Frame(number for n, r in parts.items() for number in r.frame.prefixed(f"{n}/").numbers),
+        tested_rows={(f"{n}/{m}", seed): rows for n, r in parts.items() for (m, seed), rows in r.tested_rows.items()},
+        failures=each(lambda r: r.failures, of_method),
+        warned=each(lambda r: r.warned, of_method),
+        diverged=each(lambda r: r.diverged, of_method),
+        ignored={f"{n}/{m}": times for n, r in parts.items() for m, times in r.ignored.items()},
         until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
         baseline=next(bases, ""),
         comparable=comparable,
         info={},
         predicted=None,
-        remarks=prefixed(lambda r: r.remarks),
-        left_out=prefixed(lambda r: r.left_out),
-        for_own=frozenset(f"{n}/{m}" for n, r in runs for m in tables.for_own_models(r)),
-        run_of={f"{n}/{m}": n for n, r in runs for m in r.methods},
-        runs={n: r.finished for n, r in runs},
+        remarks=each(lambda r: r.remarks, "{}: {}".format),
+        left_out=each(lambda r: r.left_out, "{}: {}".format),
+        for_own=frozenset(each(tables.for_own_models, "{}/{}".format)),
+        parts=parts,
     )
 
 
-def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, ...]:
-    """Sentences on why runs cannot be compared, each against the first; empty if they can.
-
-    `names` are distinct names of the runs.
-    """
-    first, sentences = records[0], []
-    for name, other in zip(names[1:], records[1:], strict=True):
+def incomparable(parts: Mapping[str, Record]) -> tuple[str, ...]:
+    """Sentences on why runs, by their names, cannot be compared, each against the first; empty if they can."""
+    sentences = []
+    name, first = next(iter(parts.items()), ("", None))
+    for other_name, other in parts.items():
+        if first is None or other is first:
+            continue
         # What one folder does not tell is no difference, but a setting that one has not is its default.
         pairs = [(_facts(first), _facts(other))]
         pairs += [(_conditions(first), _conditions(other))] if configured(first) and configured(other) else []
+        differs = f"“{other_name}” differs from “{name}” in"
         sentences += [
-            f"“{name}” differs from “{names[0]}” in {what}: {new.get(what, 'none')} against {old.get(what, 'none')}."
+            f"{differs} {what}: {new.get(what, 'none')} against {old.get(what, 'none')}."
             for i, (old, new) in enumerate(pairs)
             for what in {**old, **new}
             if old.get(what) != new.get(what) and (i == 1 or (what in old and what in new))
@@ -83,11 +84,10 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
             new, old = (
                 f"{p.sha256[:12]} ({written(p.split)})" for p in (r.partitions[moved[0]] for r in (other, first))
             )
-            seeds = ", ".join(map(str, moved))
-            sentences.append(f"“{name}” differs from “{names[0]}” in the split of seed {seeds}: {new} against {old}.")
+            sentences.append(f"{differs} the split of seed {', '.join(map(str, moved))}: {new} against {old}.")
         sentences += [
             f"“{n}” does not say which data its clients trained on: nothing shows that they are the same."
-            for n, r in ((names[0], first), (name, other))
+            for n, r in ((name, first), (other_name, other))
             if not r.partitions
         ]
     return tuple(dict.fromkeys(sentences))
@@ -95,7 +95,7 @@ def incomparable(records: Sequence[Record], names: Sequence[str]) -> tuple[str, 
 
 def _facts(record: Record) -> dict[str, str]:
     """Facts of a run: rounds, seeds and data."""
-    rounds = max(tables.reached(record, c.method, c.seed) for c in record.cells)
+    rounds = max(record.numbers.reached(c.method, c.seed) for c in record.cells)
     facts = {"rounds": f"{rounds}{'' if record.finished else ' (unfinished)'}"}
     facts["seeds"] = ", ".join(map(str, record.seeds))
     for p in record.partitions.values():
@@ -110,10 +110,10 @@ def _conditions(record: Record) -> dict[str, str]:
     return flat(task) | flat(settings)
 
 
-def evaluated_otherwise(records: Sequence[Record], names: Sequence[str]) -> str:
+def evaluated_otherwise(parts: Mapping[str, Record]) -> str:
     """A sentence on runs that were evaluated in other rounds, which their last round does not show; empty if none."""
     by_rule: dict[str, list[str]] = {}
-    for name, record in zip(names, records, strict=True):
+    for name, record in parts.items():
         settings = configured(record)
         every, last = settings.get("eval_every", 1), settings.get("mean_last")
         rule = "every round" if every == 1 else f"every {every} rounds"

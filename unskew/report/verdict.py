@@ -11,9 +11,8 @@ from unskew.record import doubts
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record
 from unskew.report import tables, together, worth
-from unskew.report.gain import Gain
 from unskew.report.tables import Difference
-from unskew.report.worth import Worth
+from unskew.report.worth import Gain, Worth
 from unskew.tasks.measure import Measure
 from unskew.words import counted, listed
 
@@ -27,7 +26,7 @@ def what(record: Record) -> str:
     named = listed(federated) if len(federated) <= FEW_NAMED else counted(len(federated), "method")
     bounds = listed(list(dict.fromkeys(tables.bounds(record).values())))
     reached = [
-        tables.reached(record, c.method, c.seed) for c in record.cells if c.seed not in record.diverged_seeds(c.method)
+        record.numbers.reached(c.method, c.seed) for c in record.cells if c.seed not in record.diverged_seeds(c.method)
     ]
     fewest, most = min(reached, default=0), max(reached, default=0)
     least = f"{fewest:,} to " if record.finished and fewest < most else ""  # where training may end early
@@ -146,26 +145,23 @@ def serious(record: Record) -> tuple[str, ...]:
     notes = []
     if record.summary is None:
         behind = [
-            f"{c.method} seed {c.seed} at round {tables.reached(record, c.method, c.seed)}"
+            f"{c.method} seed {c.seed} at round {record.numbers.reached(c.method, c.seed)}"
             for c in record.cells
             if c.seed not in tables.counted_seeds(record, c.method)
         ]
         left = f" Left out, because behind: {', '.join(behind)}." if behind else ""
         notes.append(f"This run has not finished; rows count the seeds that came furthest.{left}")
-    elif record.summary.stopped is not None:
-        why = ", ".join(f"{k}: {plain(v)}" for k, v in record.summary.stopped.items())
+    elif (stopped := record.summary.get("stopped")) is not None:
+        why = ", ".join(f"{k}: {plain(v)}" for k, v in stopped.items())
         notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
     return (*notes, *tables.diverged(record), *record.left_out)
 
 
-def notes(record: Record, records: Sequence[Record] = (), names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Every other note on a run, or on several that `record` merges: remarks, warnings, and what numbers leave out."""
-    apart: tuple[str, ...] = ()
-    if len(records) > 1:
-        apart = (*together.incomparable(records, names), together.evaluated_otherwise(records, names))
-    remarks = doubts.before_it(record.remarks, record.methods)
-    several = (*apart, *remarks, *doubts.during_it(record.warned), *_of_gains(record))
-    several += (_by_tails(record), _evaluated(record), set_apart(records or [record], names))
+def notes(record: Record) -> tuple[str, ...]:
+    """Every other note: why several runs cannot be compared, remarks, warnings, and what numbers leave out."""
+    apart = (*together.incomparable(record.parts), together.evaluated_otherwise(record.parts))
+    several = (*apart, *doubts.doubts_of(record), *_of_gains(record))
+    several += (_by_tails(record), _evaluated(record), set_apart(record))
     return tuple(note for note in several if note)
 
 
@@ -173,7 +169,7 @@ def _of_gains(record: Record) -> list[str]:
     """Notes on what gains over training alone leave out, or may be worth less for."""
     base, m = worth.alone(record), record.headline
     of = [w for w in worth.worths(record) if w.bound is None] if record.comparable else []
-    if base is None or not record.clients:
+    if base is None or not record.has_clients:
         return []
     if not of:
         return [f"No method has clients’ results on a seed of {base}, so there is no gain over training alone."]
@@ -215,7 +211,7 @@ def unsettled(record: Record) -> str:
     before = max(i for i, t in enumerate(mean.x[:-1]) if i == 0 or t <= 0.75 * mean.x[-1])
     earlier, last = mean.mean[before], mean.mean[-1]
     error = 0.01 if m.bounded else 0.01 * abs(last)
-    n = sum(record.tested.get((base, tables.counted_seeds(record, base)[0]), {}).values())
+    n = sum(record.tested(base, tables.counted_seeds(record, base)[0]).values())
     if m.bounded and n and 0 < last < 1:
         error = max(error, math.sqrt(last * (1 - last) / n))
     if abs(last - earlier) <= error:
@@ -247,25 +243,21 @@ def _evaluated(record: Record) -> str:
     return f"Numbers of clients’ own models are of {setting} clients, drawn once for each seed." if some else ""
 
 
-def set_apart(records: Sequence[Record], names: Sequence[str] = ()) -> str:
+def set_apart(record: Record) -> str:
     """A sentence on what else than the method differs: local training and clients' weights, beside the baseline's.
 
     Methods have the defaults of their papers, where some train with momentum and some weigh all clients equally.
-
-    Args:
-        records: The records of one or more runs; the baseline is the first run's that has one.
-        names: What the runs are called, where there are several.
     """
     settings: dict[str, Mapping[str, str]] = {}
     bases = []
-    for i, record in enumerate(records):
-        prefix = f"{names[i]}/" if len(records) > 1 else ""
-        for entry in tables.settings(record).get("methods", []):
+    for name, run in (record.parts or {"": record}).items():
+        prefix = f"{name}/" if name else ""
+        for entry in tables.settings(run).get("methods", []):
             label = entry.get("label", entry.get("name"))
             # A file that was edited may have labels that the logs have not.
-            if label in record.methods and record.cell(label).bound != "pooled":
+            if label in run.methods and run.cell(label).bound != "pooled":
                 settings[prefix + label] = _training(entry)
-        bases.append(prefix + (tables.reference(record) or ""))
+        bases.append(prefix + (tables.reference(run) or ""))
     base = next((name for name in (*bases, *settings) if name in settings), "")
     differing: dict[str, dict[str, list[str]]] = {}
     for label, own in settings.items():

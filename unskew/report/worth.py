@@ -1,67 +1,315 @@
-"""Is federation worth it, and for whom: each method beside local-only training, client by client.
+"""Is federation worth it, and for whom: gains over training alone, client by client, and their intervals.
 
 The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
 under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
-off.  Its interval is over seeds and over the client's test examples, or patients, together, as advice has it
-(`unskew.report.gain`).  Chance of examples is known where the run kept the result of each; of a share of examples it is
-bounded by Agresti and Caffo's, as if the two methods erred independently of each other and alike under all seeds.  A
-client of whose examples no chance is known has no interval: seeds alone do not tell whether it gains.  Nor has one with
-fewer than `FEWEST` test examples of a class for its AUROC; if most have so few, nor has the mean, unless they are many.
+off.  Reports, advice and tuning decide by the same interval, which is over seeds and over the client's test rows.
 
-The mean over clients is that of these very clients where it is a mean over their examples; otherwise clients stand for
-others like them, and its interval is over seeds and clients.
+Two kinds of chance are in a gain: seeds, which stand for initial models, cohorts and batches, and the client's test
+rows, which are often the same under every seed, so that more seeds do not make up for few rows.  The variance of the
+mean over k seeds is that over seeds, divided by k, plus that over rows of their differences, averaged over seeds; the
+half-width is Student's t times the root of the sum, with the degrees of freedom of B. L. Welch, "The generalization of
+'Student's' problem when several different population variances are involved", Biometrika 34, 1947.  Where a part has a
+single degree of freedom, as with two seeds, that is too narrow (9 % of intervals miss instead of 5 %); the squares of
+both parts' half-widths are added instead, as they are where seeds were added until a comparison was decided.  Chance of
+a row under one seed is in both variances: if there is little else, the interval is wider than it has to be.
 
-Clients are the same in all seeds if the data name them; of others each seed's clients count by themselves.
+Chance of rows is known where the run kept the result of each.  Where patients are known, and some have several rows,
+each patient counts as a row, with the sum of its rows' differences (`unskew.data.patients.by_patient`).  For shares of
+rows the interval is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched
+proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows
+never look certain, neither of a client nor, client by client, in the mean over them.  For an AUROC it is DeLong's of
+two correlated ones.  Without the rows, chance of a share is bounded by Agresti and Caffo's, as if the two methods erred
+independently of each other and alike under all seeds.  A client of whose rows no chance is known has no interval: seeds
+alone do not tell whether it gains.  Nor has one with fewer than `FEWEST` test examples of a class for its AUROC; if
+most have so few, nor has the mean, unless they are many.  With one seed, chance of seeds is left out.
+
+The mean over clients is that of these very clients where it is a mean over their rows; otherwise clients stand for
+others like them, and its interval is over seeds and clients.  Clients are the same in all seeds if the data name them;
+of others each seed's clients count by themselves.
 """
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypedDict
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from unskew.data.patients import by_patient
 from unskew.info import WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record
 from unskew.report import tables
-from unskew.report.gain import (
-    Beside,
-    Chance,
-    Floats,
-    Gain,
-    Verdict,
-    chance_in_mean,
-    gain,
-    mean_gain,
-    over_rows,
-    standing,
-)
-from unskew.report.stats import CONFIDENCE
+from unskew.report.stats import CONFIDENCE, interval
 from unskew.tasks.measure import FEWEST, Measure
 from unskew.words import counted
 
+K = TypeVar("K", bound=Hashable)
+Floats = npt.NDArray[np.float64]
+Over = Literal["seeds", "test examples", ""]
+Verdict = Literal["gains", "loses", "open"]
+Beside = Literal["test examples", "clients", ""]
+"""What the interval of a mean over clients is over beside seeds."""
+
 MOST_NAMED = 8
 """Clients up to which each is named in sentences."""
-
 FEW = 30
 """Test examples below which a client's number is given beside its name."""
-
 OF_CLASSES = ("auroc", "balanced_accuracy", "macro_f1")
 """Measures that hang on the class of which there are fewest examples."""
+USELESS = "both models are worse than what the training targets would always say"
+DIVERGED = "the method diverged under other seeds, which the gain leaves out"
+UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
 
 
+# ---------------------------------------------------------------- a gain and its interval
+@dataclass(frozen=True)
+class Gain:
+    """A gain over another method, fractions for accuracies: above zero is better whatever the measure's direction.
+
+    Attributes:
+        mean: Mean over seeds.
+        low, high: Its 95 % interval; None if there is none.
+        over: What the interval is over, or most of it; empty without one.
+        part: The part of the interval's variance that is from `over`.
+        per_row: Of a mean over sites, the mean in which each test row counts alike; None where their number is unknown.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    over: Over
+    part: float = 1.0
+    per_row: "Gain | None" = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The interval's verdict."""
+        if self.low is None or self.high is None:
+            return "open"
+        return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
+
+
+def ranked(of: Mapping[K, Gain]) -> list[K]:
+    """Sort gains: shown to gain, undecided, shown to lose; in each part by their means."""
+    # By means alone the first and the last of many would be those with the fewest test rows.
+    return sorted(of, key=lambda k: (("gains", "open", "loses").index(of[k].verdict), -of[k].mean))
+
+
+@dataclass(frozen=True)
+class Chance:
+    """A part of the chance in a mean: its variance, and the degrees of freedom of that; inf is a normal's.
+
+    `shift` is from the mean to the middle of its interval, as an adjusted interval's is nearer to zero; `beyond` is how
+    much farther its ends are from there than chance alone has them.
+    """
+
+    variance: float
+    freedom: float = math.inf
+    shift: float = 0.0
+    beyond: float = 0.0
+
+
+def gain(
+    of_seeds: Sequence[float],
+    rows: Chance | None,
+    share: bool,
+    confidence: float = CONFIDENCE,
+    sequential: bool = False,
+) -> Gain:
+    """The gain from that of each seed, with its interval over seeds and over test rows, or over clients.
+
+    Without a variance over rows it has no interval, nor where neither seeds nor rows differ.
+
+    Args:
+        of_seeds: The gain of each seed.
+        rows: The chance in their mean that is not from seeds.
+        share: True for a share of rows, which changes by one at most.
+        confidence: The interval's.
+        sequential: True if it may be looked at after every seed (`unskew.run.decide`).
+    """
+    mean = statistics.fmean(of_seeds) if of_seeds else math.nan
+    ends = interval(of_seeds, confidence, sequential=True) if sequential and of_seeds else (mean, mean)
+    seeds = spread(of_seeds) or Chance(0.0)
+    if rows is None or not of_seeds or ends is None or not (both := rows.variance + seeds.variance) > 0.0:
+        return Gain(mean, None, None, "")
+    half = _half([rows] if sequential else [rows, seeds], confidence)
+    middle = mean + rows.shift
+    low = middle - math.hypot(mean - ends[0], half) - rows.beyond
+    high = middle + math.hypot(ends[1] - mean, half) + rows.beyond
+    if share:
+        low, high = max(low, -1.0), min(high, 1.0)
+    over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
+    return Gain(mean, low, high, over, max(rows.variance, seeds.variance) / both)
+
+
+def mean_gain(
+    of_seeds: Sequence[Mapping[K, float]],
+    tested: Sequence[Mapping[K, float]],
+    chances: Sequence[Chance | None],
+    share: bool,
+    confidence: float = CONFIDENCE,
+    sequential: bool = False,
+) -> Gain:
+    """The gain of the mean over sites, with that in which each test row counts alike.
+
+    Args:
+        of_seeds: The gains of each seed's sites.
+        tested: Their test rows under each seed; 0 where not known.
+        chances: The chance in the mean that is not from seeds, of sites alike and of rows alike.
+        share, confidence, sequential: As in `gain`.
+    """
+
+    def weighted(by: Sequence[Mapping[K, float]], chance: Chance | None) -> Gain:
+        means = [statistics.fmean(v.values(), [w[k] for k in v]) for v, w in zip(of_seeds, by, strict=True)]
+        return gain(means, chance, share, confidence, sequential)
+
+    whole = weighted([dict.fromkeys(v, 1.0) for v in of_seeds], chances[0])
+    known = all(w.get(k) for v, w in zip(of_seeds, tested, strict=True) for k in v)
+    return replace(whole, per_row=weighted(tested, chances[1])) if known else whole
+
+
+def chance_in_mean(
+    rows: Sequence[Floats | None],
+    each: Sequence[Chance | None],
+    means: Sequence[float],
+    tested: Sequence[float],
+    measure: Measure,
+) -> tuple[Beside, list[Chance | None]]:
+    """The chance in a mean over sites that is not from seeds, of sites alike and of rows alike; and what it is over.
+
+    Where all sites have differences by row, or a share of rows with a known chance, the mean is of these very sites;
+    otherwise they stand for others like them, and their mean gains are what is drawn.
+    """
+    n = np.maximum(tested, 1.0)
+    weights = np.full(len(n), 1 / len(n)), n / n.sum()
+    differences, chances = [r for r in rows if r is not None], [c for c in each if c is not None]
+    if len(differences) == len(rows):
+        return "test examples", [over_all_rows(differences, measure.percent, w) for w in weights]
+    if len(chances) == len(rows) and measure.name == "accuracy":
+        variances = [c.variance for c in chances]
+        return "test examples", [in_mean(chances, sum(w**2 * variances), w) for w in weights]
+    return "clients", [spread(means, w) for w in weights]
+
+
+def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
+    """The gains, each a function of its confidence, that exclude zero when corrected for their number (S. Holm, 1979).
+
+    Of k gains those that exclude zero at 1 - .05 / k stand; then of the rest those that do at theirs; and so on.
+    """
+    stand: frozenset[str] = frozenset()
+    while left := gains.keys() - stand:
+        level = 1.0 - (1.0 - CONFIDENCE) / len(left)
+        more = {label for label in left if gains[label](level).verdict != "open"}
+        if not more:
+            break
+        stand |= more
+    return stand
+
+
+def over_rows(rows: Floats, share: bool, ranked: bool = False) -> Chance | None:
+    """The chance in the mean of a client's differences by row, or by patient; None if it cannot be told.
+
+    Args:
+        rows: The differences.
+        share: True for a share of rows.
+        ranked: True for DeLong's values of an AUROC, whose degrees of freedom are in them.  Of an AUROC over patients
+            they are not: it has as many as there are patients, less one (N. A. Obuchowski, "Nonparametric analysis of
+            clustered ROC curve data", Biometrics 53, 1997).
+    """
+    n = len(rows)
+    if ranked:
+        return Chance(float(rows.var()) / n)
+    if share:
+        return _of_share(rows)
+    return Chance(float(rows.var(ddof=1)) / n, n - 1) if n > 1 else None
+
+
+def _of_share(rows: Floats) -> Chance:
+    """Agresti and Min's adjusted chance: as if each method had one row more right that the other has wrong."""
+    n = len(rows)
+    middle = float(rows.sum()) / (n + 2)
+    return Chance(((float((rows**2).sum()) + 1) / (n + 2) - middle**2) / (n + 2), shift=middle - float(rows.mean()))
+
+
+def over_all_rows(known: Sequence[Floats], share: bool, weights: Floats | None = None) -> Chance:
+    """The chance in the mean over clients, from the differences by row of each, by default alike.
+
+    The variance of a row is pooled over clients; where those of few rows differ most that is too small for them, so the
+    sum of each client's own counts where it is larger.  Of shares these are adjusted, as is the interval's middle: a
+    client's only row, or rows that all agree, would look certain.
+    """
+    w = np.full(len(known), 1 / len(known)) if weights is None else weights
+    pooled = pooled_variance(known) * sum(w**2 / [len(r) for r in known])
+    freedom = sum(len(r) - 1 for r in known) or math.inf
+    if share:
+        each = [_of_share(r) for r in known]
+        return in_mean(each, max(pooled, sum(w**2 * [c.variance for c in each])), w, freedom)
+    own = sum(w**2 * [float(r.var(ddof=1)) / len(r) if len(r) > 1 else 0.0 for r in known])
+    return Chance(float(max(pooled, own)), freedom)
+
+
+def in_mean(each: Sequence[Chance], variance: float, weights: Floats, freedom: float = math.inf) -> Chance:
+    """The chance in the mean over clients, of a given variance, where each client's interval has a shifted middle.
+
+    Shifts are smaller than chance, but add up over clients, as chance does not.  So the interval ends towards zero as
+    one around the shifted mean, and away from zero as one around the mean itself, which it could leave out otherwise.
+    """
+    shift = float(weights @ [c.shift for c in each])
+    return Chance(float(variance), freedom, shift / 2, abs(shift) / 2)
+
+
+def pooled_variance(rows: Sequence[Floats]) -> float:
+    """The variance of rows around their clients' means; around the mean of all where clients have a row each."""
+    freedom = sum(len(r) - 1 for r in rows)
+    if freedom > 0:
+        return float(sum(((r - r.mean()) ** 2).sum() for r in rows)) / freedom
+    return float(np.concatenate(rows).var())
+
+
+def spread(values: Sequence[float], weights: Floats | None = None) -> Chance | None:
+    """The chance in a mean of independent values, by default alike; None where Student's interval has none.
+
+    With weights the variance is unbiased where that of the values is one, and as many count as weigh alike (L. Kish).
+    """
+    if interval(values) is None:
+        return None
+    w, v = np.full(len(values), 1 / len(values)) if weights is None else weights, np.array(values)
+    return Chance(float(w**2 @ ((v - w @ v) ** 2 / (1 - 2 * w + w @ w))), max(float(1 / (w @ w)) - 1, 1.0))
+
+
+def _half(parts: Sequence[Chance], confidence: float) -> float:
+    """Half the width of an interval over parts that are independent of each other."""
+
+    def t(freedom: float) -> float:
+        return float(special.stdtrit(freedom, (1 + confidence) / 2))
+
+    if min(part.freedom for part in parts) <= 1:
+        return math.sqrt(sum(t(part.freedom) ** 2 * part.variance for part in parts))
+    variance = sum(part.variance for part in parts)
+    below = sum(part.variance**2 / part.freedom for part in parts)
+    return t(variance**2 / below if below else math.inf) * math.sqrt(variance)
+
+
+def bracket(gain: Gain | None, m: Measure) -> str:
+    """A gain with its interval, in percentage points for fractions."""
+    return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)
+
+
+# ---------------------------------------------------------------- the gains of a run
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A client of a run, and what its test examples can tell.
+    """A client of a run, what its test examples can tell, and its gain.
 
     `label` is what the data call it, or its number where they name no clients, and `seed` the only one that has it,
     None where all have the same.  `examples` and `patients` are those of its test, 0 if not known.  `rarest` is the
     class of which it has the fewest test examples, and how many, or how many have an event, without a class, if the
-    measure depends on that.
+    measure depends on that.  `useless` is true if both models, the method's and that alone, do worse than what its
+    training targets would always say, and `diverged` if the method diverged under a seed.
     """
 
     number: int
@@ -70,6 +318,9 @@ class Client:
     examples: int
     patients: int
     rarest: tuple[int, str] | None
+    gain: Gain = Gain(math.nan, None, None, "")
+    useless: bool = False
+    diverged: bool = False
 
     @property
     def name(self) -> str:
@@ -86,19 +337,6 @@ class Client:
     def too_few(self) -> bool:
         """True if it has too few test examples of a class, or with an event, to tell anything."""
         return self.rarest is not None and self.rarest[0] < FEWEST
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientGain(Client):
-    """A client's gain.
-
-    `useless` is true if both models, the method's and that alone, do worse than what its training targets would always
-    say, and `diverged` if the method diverged under a seed.
-    """
-
-    gain: Gain
-    useless: bool
-    diverged: bool
 
     @property
     def judged(self) -> Gain:
@@ -144,7 +382,7 @@ class Worth:
     beside: Beside
     seeds: int
     lost: int
-    clients: tuple[ClientGain, ...]
+    clients: tuple[Client, ...]
     useless: bool = False
     diverged: bool = False
     stands: bool = True
@@ -181,7 +419,7 @@ class Worth:
         return sum(c.verdict == verdict for c in self.clients)
 
 
-def named(clients: Sequence[ClientGain]) -> bool:
+def named(clients: Sequence[Client]) -> bool:
     """True if clients have names: only then can somebody ask whether to join."""
     return bool(clients) and isinstance(clients[0].label, str)
 
@@ -229,10 +467,9 @@ def lasting(record: Record) -> bool:
 def client_of(record: Record, number: int, seeds: Sequence[int], examples: float) -> Client:
     """A client by its number under these seeds, with so many test examples."""
     partition = record.partitions.get(seeds[0])
-    names = partition.client_names if partition else ()
     return Client(
         number=number,
-        label=names[number] if names else number,
+        label=partition.client_names[number] if partition and partition.client_names else number,
         seed=None if lasting(record) else seeds[0],
         examples=round(examples),
         patients=partition.test_patients[number] if partition and partition.test_patients else 0,
@@ -249,8 +486,8 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
     worse, diverged = _both_worse(record, method, base), bool(record.diverged_seeds(method))
 
-    def client(c: int, seeds: Sequence[int]) -> tuple[ClientGain, Chance | None, Floats | None]:
-        of = client_of(record, c, seeds, record.tested.get((method, seeds[0]), {}).get(c, 0))
+    def client(c: int, seeds: Sequence[int]) -> tuple[Client, Chance | None, Floats | None]:
+        of = client_of(record, c, seeds, record.tested(method, seeds[0]).get(c, 0))
         pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
         if known is not None:
             ranked = record.tested_rows[method, seeds[0]].ranked
@@ -262,7 +499,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         chance = None if of.too_few else chance
         gained = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
         useless = all(seed in worse and c in worse[seed][0] for seed in seeds)
-        return ClientGain(**vars(of), gain=gained, useless=useless, diverged=diverged), chance, of_rows
+        return replace(of, gain=gained, useless=useless, diverged=diverged), chance, of_rows
 
     if same:
         of = [client(c, list(by_seed)) for c in sorted(set.intersection(*map(set, by_seed.values())))]
@@ -270,7 +507,6 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         of = [client(c, [seed]) for seed, values in by_seed.items() for c in values]
     clients = tuple(c for c, _, _ in of)
     gains = [{c: sign * (a - b) for c, (a, b) in values.items()} for values in by_seed.values()]
-    tested = [record.tested.get((method, seed), {}) for seed in by_seed]
     beside: Beside = ""
     chances: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
     if same:
@@ -278,6 +514,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
         beside, chances = chance_in_mean(*parts, [c.examples for c in clients], m)
     if 2 * sum(c.too_few for c in clients) > len(clients) and few(clients, m):
         chances = [None, None]
+    tested = [record.tested(method, seed) for seed in by_seed]
     whole = partial(mean_gain, gains, tested, chances, m.percent, sequential=sequential)
     useless = all(seed in worse and worse[seed][1] for seed in by_seed)
     lost = sum(c.method == method for c in record.cells) - len(by_seed)
@@ -286,12 +523,11 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
 
 def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[frozenset[int], bool]]:
     """Clients, by seed, that a constant serves better than both methods, and whether it does on average."""
-    reports = [tables.reported(record, label, WorseThanConstant) for label in (method, base)]
-    last = [{seed: rounds[max(rounds)] for seed, rounds in of.items()} for of in reports]
+    mine, theirs = (tables.last(record, label, WorseThanConstant) for label in (method, base))
     return {
-        seed: (frozenset(mine.clients) & frozenset(last[1][seed].clients), mine.mean and last[1][seed].mean)
-        for seed, mine in last[0].items()
-        if seed in last[1]
+        seed: (frozenset(of.clients) & frozenset(theirs[seed].clients), of.mean and theirs[seed].mean)
+        for seed, of in mine.items()
+        if seed in theirs
     }
 
 
@@ -347,61 +583,32 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
     return min(((n, p.label(label)) for of, p in counts for label, n in enumerate(of) if n), default=None)
 
 
-# ---------------------------------------------------------------- rows
-USELESS = "both models are worse than what the training targets would always say"
-DIVERGED = "the method diverged under other seeds, which the gain leaves out"
-UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
-
-
-class GainRow(TypedDict):
-    """A client's gain with a method, or that of a mean, of which `client` is None and `alike` is what counts alike.
-
-    `client` is its name, or its number where the data name no clients; `seed` is None where all seeds have the same.
-    Gains are fractions for accuracies, above zero where the client is better off; `why` says why there is no interval,
-    or no gain, and so no verdict.  It is over `seeds` of the run, and there is none under `lost` further ones.
-    """
-
-    method: str
-    client: str | int | None
-    alike: str
-    seed: int | None
-    gain: float | None
-    low: float | None
-    high: float | None
-    verdict: str
-    why: str
-    seeds: int
-    lost: int
-
-
-def rows(record: Record) -> list[GainRow]:
+def rows(record: Record) -> list[dict[str, Any]]:
     """Every method's gains over local training: both means, then each client; empty without local training.
 
     A client of which nothing could be measured is there, too, with the reason.
     """
-    m, every, of = record.headline, worths(record), []
+    m, every, out = record.headline, worths(record), list[dict[str, Any]]()
     by_row = {w.method: w for w in per_row(every)}
     unknown = f"it has no test rows from which {m.label} can be measured"
+
+    def add(of: Worth, client: str | int | None, alike: str, seed: int | None, gain: Gain | None, **more: Any) -> None:
+        ends = (
+            {"gain": gain.mean, "low": gain.low, "high": gain.high} if gain else dict.fromkeys(("gain", "low", "high"))
+        )
+        row = {"method": of.method, "client": client, "alike": alike, "seed": seed, **ends}
+        out.append({**row, "verdict": of.verdict, "why": of.why, "seeds": of.seeds, "lost": of.lost, **more})
+
     for w in every:
-        whole: GainRow = {
-            "method": w.method, "client": None, "alike": "clients", "seed": None, "gain": w.whole.mean,
-            "low": w.whole.low, "high": w.whole.high, "verdict": w.verdict, "why": w.why, "seeds": w.seeds,
-            "lost": w.lost,
-        }  # fmt: skip
-        of.append(whole)
+        add(w, None, "clients", None, w.whole)
         if (row := by_row.get(w.method)) is not None:
-            mean = row.whole.mean, row.whole.low, row.whole.high
-            of.append({**whole, "alike": "test rows", "gain": mean[0], "low": mean[1], "high": mean[2],
-                       "verdict": row.verdict, "why": row.why})  # fmt: skip
+            add(row, None, "test rows", None, row.whole)
         for c in w.clients:
-            seeds, lost = (w.seeds, w.lost) if c.seed is None else (1, 0)
-            of.append({**whole, "client": c.label, "alike": "", "seed": c.seed, "gain": c.gain.mean, "low": c.gain.low,
-                       "high": c.gain.high, "verdict": c.verdict, "why": c.why(m), "seeds": seeds,
-                       "lost": lost})  # fmt: skip
-        nothing: GainRow = {**whole, "alike": "", "gain": None, "low": None, "high": None, "verdict": "open",
-                            "why": unknown, "seeds": 0, "lost": w.seeds + w.lost}  # fmt: skip
-        of += [{**nothing, "client": name} for name in unjudged(record)]
-    return of
+            counts = {} if c.seed is None else {"seeds": 1, "lost": 0}
+            add(w, c.label, "", c.seed, c.gain, verdict=c.verdict, why=c.why(m), **counts)
+        for name in unjudged(record):
+            add(w, name, "", None, None, verdict="open", why=unknown, seeds=0, lost=w.seeds + w.lost)
+    return out
 
 
 # ---------------------------------------------------------------- words
@@ -410,7 +617,7 @@ def unjudged(record: Record) -> tuple[str, ...]:
     names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
     if tables.settings(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
         return ()
-    known = {client for results in record.clients.values() for client in results}
+    known = {client for c in record.cells for client in record.clients(c.method, c.seed)}
     return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
 
 
@@ -420,22 +627,22 @@ def _of_which(rarest: tuple[int, str]) -> str:
 
 def fewest(clients: Sequence[Client], m: Measure) -> str:
     """The client with the fewest test examples, and what one of them is; empty where that is not known."""
-    few = min((c for c in clients if c.examples), key=lambda c: c.telling, default=None)
-    if few is None:
+    least = min((c for c in clients if c.examples), key=lambda c: c.telling, default=None)
+    if least is None:
         return ""
-    if few.rarest is not None:
-        return f"{few.name} has {few.rarest[0]} {_of_which(few.rarest)}"
-    if few.patients:
-        return f"{few.name} has {few.examples}, which are of {counted(few.patients, 'patient')}"
-    each = f", so that one more right is {100 / few.examples:.1f} points" if m.percent else ""
-    return f"{few.name} has {few.examples}{each}"
+    if least.rarest is not None:
+        return f"{least.name} has {least.rarest[0]} {_of_which(least.rarest)}"
+    if least.patients:
+        return f"{least.name} has {least.examples}, which are of {counted(least.patients, 'patient')}"
+    each = f", so that one more right is {100 / least.examples:.1f} points" if m.percent else ""
+    return f"{least.name} has {least.examples}{each}"
 
 
 def uncovered(record: Record) -> str:
     """A clause on what intervals over seeds leave out, with the client for which that matters most."""
-    (method, seed), tested = next(iter(record.tested.items()), (("", 0), {}))
-    known = record.clients.get((method, seed), {})
-    least = fewest([client_of(record, c, [seed], n) for c, n in tested.items() if c in known], record.headline)
+    cells = ((c.seed, of) for c in record.cells if (of := record.tested(c.method, c.seed)))
+    seed, tested = next(cells, (0, {}))
+    least = fewest([client_of(record, c, [seed], n) for c, n in tested.items()], record.headline)
     return f"the intervals do not cover the choice of test examples{f': {least}' if least else ''}"
 
 
@@ -445,8 +652,3 @@ def few(clients: Sequence[Client], m: Measure) -> str:
     some = len(sizes) <= MOST_NAMED
     enough = min(sizes, default=FEW) >= FEW if some else sum(sizes) >= FEW * MOST_NAMED
     return "" if enough else fewest(clients, m)
-
-
-def bracket(gain: Gain | None, m: Measure) -> str:
-    """A gain with its interval, in percentage points for fractions."""
-    return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)

@@ -35,7 +35,7 @@ from unskew.experiment.config import World
 from unskew.info import DiffusionRound, adapter
 from unskew.keys import Key
 from unskew.record.logs import rows as written
-from unskew.record.reader import info_of
+from unskew.record.reader import info_of, select
 from unskew.report import charts, read
 from unskew.report.section import Chart, Section
 from unskew.report.sections import cost, diffusion
@@ -241,7 +241,7 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
 def _rows(folder: Path) -> list[str]:
     """The table of costs as text, without a radio."""
     record = read(folder)
-    section = cost.section(record, charts.colours(record.methods))
+    section = cost.section(record)
     assert section is not None
     return [" ".join((entry.name, *entry.cells)) for entry in section.tables[0].entries]
 
@@ -319,6 +319,6 @@ def test_what_a_run_records_is_followed(tmp_path: Path) -> None:
     found = diffusion.diffusion(record, "FedDif")
     assert found is not None
     assert found.hops.mean >= 1
-    passes = record.passes["FedDif", 0]
+    passes = {t: n for method, _, t, n in select(record, cost.COUNTS["iterations"]) if method == "FedDif"}
     iterations = {t: info.iterations for _, t, info in info_of(record, "FedDif", DiffusionRound)}
     assert passes == iterations, "legs counted in the work are those FedDif counted"

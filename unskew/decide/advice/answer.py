@@ -20,10 +20,9 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
-from unskew.report.gain import Gain, ranked
 from unskew.report.page import Page, first_screen
 from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import MOST_NAMED, bracket
+from unskew.report.worth import MOST_NAMED, Gain, bracket, ranked
 from unskew.run import constant
 from unskew.run.progress import duration
 from unskew.words import counted, listed

@@ -8,8 +8,8 @@ from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, OutOfTime, Sites
 from unskew.decide.training import Groups, Trained, TrainingCost, TrainingJob, trained
 from unskew.protocol import ClientId
-from unskew.report.gain import Gain
 from unskew.report.stats import CONFIDENCE
+from unskew.report.worth import Gain
 from unskew.tasks.measure import Measure
 from unskew.words import with_names
 

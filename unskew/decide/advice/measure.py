@@ -23,7 +23,7 @@ from unskew.decide.sites import OutOfTime, Sites
 from unskew.decide.training import Groups, Training, TrainingWork
 from unskew.errors import UnskewError
 from unskew.experiment import config
-from unskew.report.gain import Floats
+from unskew.report.worth import Floats
 from unskew.server import cluster
 
 ROUNDS = 5

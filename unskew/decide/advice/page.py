@@ -15,10 +15,9 @@ from unskew.decide.pages import own_folder, table
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
-from unskew.report.gain import ranked
 from unskew.report.page import Page, write_page
 from unskew.report.section import Section
-from unskew.report.worth import bracket
+from unskew.report.worth import bracket, ranked
 from unskew.run.folder import require_own
 
 MOST_LISTED = 100

@@ -13,9 +13,8 @@ from unskew.decide.training import TrainingJob, trained
 from unskew.decide.tuning.search import Budget, Searched
 from unskew.errors import shown
 from unskew.experiment.config import Experiment
-from unskew.report.gain import Gain, standing
 from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import bracket
+from unskew.report.worth import Gain, bracket, standing
 from unskew.tasks.measure import Measure
 from unskew.words import listed
 

@@ -21,8 +21,7 @@ from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.record.reader import Record
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, TableRow, table
-from unskew.words import sentence
+from unskew.report.section import Chart, Section, SectionKind, seen, table
 
 MOST_SHOWN = 4  # methods whose matrices are drawn
 
@@ -46,7 +45,10 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     }
     lines = {m: curve for m, values in by_round.items() if (curve := stats.curve_by_round(values)) is not None}
     norms = {m: pairs for m, seeds in every.items() if (pairs := _norms(record, seeds))}
-    drawn = [_distance_chart(lines, marks)] if lines else []
+    drawn = []
+    if lines:
+        title, caption = "Soft labels against class relations", "0 if they are equal. The term pulls it down."
+        drawn.append(charts.lines(title, caption, lines, marks, "round", "‖SL − CR‖", log=True))
     drawn += [norms_chart(norms, "training examples", marks)] if norms else []
     for m, seeds in list(every.items())[:MOST_SHOWN]:
         seed, rounds = next(iter(seeds.items()))
@@ -54,11 +56,8 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
             drawn.append(relations_chart(f"{m}, seed {seed}", shown))
     without = ", ".join(m for m in every if m not in lines)
     lead = f"No class relations for {without}: no global model." if without else ""
-    rows = []
-    for m, seeds in every.items():
-        weakest = max((rounds[max(rounds)].privacy for rounds in seeds.values()), key=lambda p: p.bound)
-        cells = (weakest.guarantee, sentence(weakest.server), sentence(weakest.clients))
-        rows.append(TableRow(m, cells, charts.swatch(marks[m])))
+    last = {m: [rounds[max(rounds)].privacy for rounds in seeds.values()] for m, seeds in every.items()}
+    rows = [(m, *seen(max(of, key=lambda p: p.bound))) for m, of in last.items()]
     head = ["Method", "Guarantee", "The server saw", "Clients saw"]
     note = "The largest ε of several seeds. It is about soft labels; models are covered only where they are named."
     learned = table("What each party learned from the soft labels", head, rows, note, [1, 2, 3])
@@ -84,12 +83,6 @@ def _norms(record: Record, seeds: Mapping[int, Mapping[int, ClassRelations]]) ->
 
 
 # ---------------------------------------------------------------- figures
-def _distance_chart(lines: Mapping[str, stats.Curve], marks: Mapping[str, str]) -> Chart:
-    title = "Soft labels against class relations"
-    drawn = charts.curves(charts.of_curves(lines), marks, "round", "‖SL − CR‖", log=True)
-    return Chart(title, "0 if they are equal. The term pulls it down.", drawn, charts.ends(title, lines))
-
-
 def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, str] | None = None) -> Chart:
     """Length of a class's weights against its share (Fig. 4), a mark for each class and seed.
 

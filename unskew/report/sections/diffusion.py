@@ -29,7 +29,7 @@ from unskew.info import DiffusionRound
 from unskew.keys import Key
 from unskew.record.reader import Record, configured, method_tables
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import Chart, Section, SectionKind, Table, table
 from unskew.server.distance import DistanceMetric, iid_distance
 from unskew.world.wireless import Radio
 
@@ -75,9 +75,10 @@ def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.t
     """
     metric, target = options.get("metric", "l2"), options.get("target", "uniform")
     classes, given = histograms.shape[1], isinstance(target, list)
-    if metric not in get_args(DistanceMetric) or (len(target) != classes if given else target not in _EVEN):
+    even = {"uniform": np.ones(classes), "pooled": histograms.sum(axis=0)}
+    if metric not in get_args(DistanceMetric) or (len(target) != classes if given else target not in even):
         raise RunError(f"{where}: there is no metric {metric!r} to a target {target!r:.60}; restore the file")
-    shares = np.array(target, dtype=np.float64) if given else _EVEN[target](histograms)
+    shares = np.array(target, dtype=np.float64) if given else even[target] / even[target].sum()
 
     def between(pooled: Counts) -> Floats:
         with np.errstate(invalid="ignore"):
@@ -85,12 +86,6 @@ def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.t
         return np.asarray(iid_distance(psi, torch.from_numpy(shares), metric).numpy())
 
     return f"{metric.upper()} distance from {'given' if given else target} class shares", between
-
-
-_EVEN: Mapping[str, Callable[[Counts], Floats]] = {
-    "uniform": lambda histograms: np.full(histograms.shape[1], 1 / histograms.shape[1]),
-    "pooled": lambda histograms: histograms.sum(axis=0) / histograms.sum(),
-}
 
 
 # ---------------------------------------------------------------- one method over a run
@@ -154,15 +149,15 @@ def diffusion(record: Record, method: str) -> Diffusion | None:
     places = sum(len(d.info.starts) * len(d.info.hops) for d in drawn)
     chains = [chain for d in drawn for chain in d.info.chains()]
     return Diffusion(
-        method,
-        next(iter(rulers.values()))[0],
-        _by_hop(distances, 0, lasting=True),
-        _by_hop(gained, 1, lasting=False) if hops else None,
-        len(drawn),
-        stats.Spread(tuple(statistics.fmean(len(row) for row in rows) for rows in gained)),
-        sum(len(hop.moves) for hop in hops) / places if places else 0.0,
-        sum(len(chain) == 1 for chain in chains) / len(chains) if chains else 0.0,
-        next((d for d in drawn if any(hop.moves for hop in d.info.hops)), None),
+        method=method,
+        words=next(iter(rulers.values()))[0],
+        distance=_by_hop(distances, 0, lasting=True),
+        efficiency=_by_hop(gained, 1, lasting=False) if hops else None,
+        rounds=len(drawn),
+        hops=stats.Spread(tuple(statistics.fmean(len(row) for row in rows) for rows in gained)),
+        moved=sum(len(hop.moves) for hop in hops) / places if places else 0.0,
+        stayed=sum(len(chain) == 1 for chain in chains) / len(chains) if chains else 0.0,
+        shown=next((d for d in drawn if any(hop.moves for hop in d.info.hops)), None),
     )
 
 
@@ -194,58 +189,36 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     shown = [(d.method, d.shown) for d in every[:MOST_SHOWN] if d.shown is not None]
     near = (f"{d.method}: from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in every)
     rows = [
-        TableRow(
-            d.method,
-            (
-                f"{d.rounds:,}", tables.quantity(d.hops.mean, d.hops.std), f"{100 * d.moved:.0f}",
-                f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}", f"{d.distance.mean[-1]:.3f}",
-            ),
-            charts.swatch(marks[d.method]),
-        )
+        (d.method, f"{d.rounds:,}", tables.quantity(d.hops.mean, d.hops.std), f"{100 * d.moved:.0f}",
+         f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}", f"{d.distance.mean[-1]:.3f}")
         for d in every
     ]  # fmt: skip
     head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
             "Models that stay | % of a round", "IID distance | first trainer",
             "IID distance | end of chain"]  # fmt: skip
-    numbers = table("Diffusion in numbers", head, rows)
+    words, hop = {d.words for d in every}, "diffusion round"
+    y = words.pop() if len(words) == 1 else "IID distance"
+    caption = "Mean over models and communication rounds."
+    distance = {d.method: d.distance for d in every}
+    drawn = [charts.lines("IID distance by diffusion round", caption, distance, marks, hop, y)]
+    if efficiency := {d.method: d.efficiency for d in every if d.efficiency is not None}:
+        title, y = "Diffusion efficiency by diffusion round", "efficiency, 1/(MHz s)"
+        caption = "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."
+        drawn.append(charts.lines(title, caption, efficiency, marks, hop, y, MHZ, log=True))
     return Section(
         "Diffusion",
         f"The models’ mean IID distance. {'; '.join(near)}.",
-        (*_curves(every, marks), *(cell_chart(record, *of) for of in shown)),
-        (numbers, *(_paths(record, *of) for of in shown)),
+        (*drawn, *(cell_chart(record, *of) for of in shown)),
+        (table("Diffusion in numbers", head, rows), *(_paths(record, *of) for of in shown)),
     )
 
 
-def _curves(every: Sequence[Diffusion], marks: Mapping[str, str]) -> list[Chart]:
-    """IID distance, and where it was recorded efficiency, by diffusion round."""
-    words = list(dict.fromkeys(d.words for d in every))
-    distance = {d.method: d.distance for d in every}
-    efficiency = {d.method: d.efficiency for d in every if d.efficiency is not None}
-    kinds = [
-        ("IID distance", words[0] if len(words) == 1 else "IID distance", distance, 1.0,
-         "Mean over models and communication rounds."),
-        ("Diffusion efficiency", "efficiency, 1/(MHz s)", efficiency, MHZ,
-         "How much nearer to IID the winners’ bids promise to bring their models, for each MHz and second."),
-    ]  # fmt: skip
-    drawn = []
-    for what, y, lines, scale, caption in kinds:
-        if lines:
-            title, rows = f"{what} by diffusion round", charts.of_curves(lines, scale)
-            chart = charts.curves(rows, marks, "diffusion round", y, log=scale != 1.0)
-            drawn.append(Chart(title, caption, chart, charts.ends(title, lines, scale)))
-    return drawn
-
-
 def _paths(record: Record, method: str, drawn: Drawn) -> Table:
-    chains, client = drawn.info.chains(), record.partitions[drawn.seed].client
+    chains, client, ends = drawn.info.chains(), record.partitions[drawn.seed].client, drawn.distances[[0, -1]]
     rows = [
-        TableRow(
-            str(m),
-            (" → ".join(map(client, chain)), f"{drawn.examples[m]:,}", f"{drawn.distances[0, m]:.3f}",
-             f"{drawn.distances[-1, m]:.3f}"),
-        )
+        (str(m), " → ".join(map(client, chain)), f"{drawn.examples[m]:,}", *(f"{w[m]:.3f}" for w in ends))
         for m, chain in enumerate(chains[:MOST_MODELS])
-    ]  # fmt: skip
+    ]
     some = f"The first {len(rows)} of {len(chains):,} models." if len(rows) < len(chains) else ""
     head = ["Model", "Clients that trained it | in order", "Examples | along the path",
             "IID distance | first trainer", "IID distance | end of path"]  # fmt: skip

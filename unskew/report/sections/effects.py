@@ -7,12 +7,12 @@ Over m seeds effects are combined as imputations are (D. B. Rubin, "Multiple Imp
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unskew.info import Effects, Importance
 from unskew.record.reader import Record
 from unskew.report import charts, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import Chart, Section, SectionKind, Table, columns, table
 
 Z = statistics.NormalDist().inv_cdf(0.975)
 UNFINISHED = 0.1
@@ -34,58 +34,40 @@ class Effect(NamedTuple):
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on what models go by; None if no method has reported it under a seed that counts."""
     linear = reported(record, methods)
-    others = {m: last for m in methods if (last := _last(record, m, Importance))}
-    if not linear and not others:
-        return None
-    lead = []
+    others = {m: of for m in methods if (of := [*tables.last(record, m, Importance).values()])}
+    lead, drawn = [], []
     if linear:
         lead.append("Of the linear models: coefficients with 95 % intervals, by the training rows of all clients")
-        lead += [_unfinished(m, reports) for m, reports in linear.items()]
+        for m, step in ((m, max(report.step for report in reports)) for m, reports in linear.items()):
+            short = f"{m} stopped short: a coefficient is {step:.2g} standard errors from the best fit to these rows"
+            lead += [short] if step > UNFINISHED else []
+        drawn.append(forest(*next(iter(linear.items()))))
     if others:
         lead.append("Of the other models: what shuffling a column among the test rows costs")
-    drawn = [forest(*next(iter(linear.items())))] if linear else []
-    if others:
         drawn.append(_importances(record, others, marks))
-    return Section(
-        "What the models go by",
-        " ".join(f"{text}." for text in lead if text),
-        tuple(drawn),
-        (_table(linear),) if linear else (),
-    )
+    words = " ".join(f"{text}." for text in lead)
+    return Section("What the models go by", words, tuple(drawn), (_table(linear),) if linear else ()) if lead else None
 
 
 def reported(record: Record, methods: Sequence[str]) -> dict[str, list[Effects]]:
     """The effects of each linear method under each seed that counts."""
-    return {m: last for m in methods if (last := _last(record, m, Effects))}
-
-
-def _last(record: Record, method: str, kind: type[Any]) -> list[Any]:
-    """The last report of each seed of a method."""
-    return [rounds[max(rounds)] for rounds in tables.reported(record, method, kind).values()]
-
-
-def _unfinished(method: str, reports: Sequence[Effects]) -> str:
-    step = max(report.step for report in reports)
-    if step <= UNFINISHED:
-        return ""
-    return f"{method} stopped short: a coefficient is {step:.2g} standard errors from the best fit to these rows"
+    return {m: of for m in methods if (of := [*tables.last(record, m, Effects).values()])}
 
 
 def combined(reports: Sequence[Effects]) -> dict[str, Effect]:
     """Effects over seeds, by name; a ratio where the model has one."""
     effects: dict[str, Effect] = {}
+    scale = (lambda v: math.exp(min(v, LARGEST))) if reports[0].ratio else float
     for name in dict.fromkeys(name for report in reports for name in report.names):
-        known = [(r.estimates[k], r.errors[k]) for r in reports for k in [r.names.index(name)] if name in r.names]
+        known = [(r.estimates[k], r.errors[k]) for r in reports if name in r.names for k in [r.names.index(name)]]
         mean, m = statistics.fmean(e for e, _ in known), len(known)
         errors = [s for _, s in known if s is not None]
         between = statistics.variance(e for e, _ in known) if m > 1 else 0.0
-        half = None
+        low = high = None
         if len(errors) == m:
             half = Z * math.sqrt(statistics.fmean(s * s for s in errors) + (1 + 1 / m) * between)
-        scale = (lambda v: math.exp(min(v, LARGEST))) if reports[0].ratio else float
-        effects[name] = Effect(
-            scale(mean), *((None, None) if half is None else (scale(mean - half), scale(mean + half)))
-        )
+            low, high = scale(mean - half), scale(mean + half)
+        effects[name] = Effect(scale(mean), low, high)
     return effects
 
 
@@ -102,46 +84,33 @@ def _written(effect: Effect) -> str:
 def _table(linear: Mapping[str, Sequence[Effects]]) -> Table:
     by_method = {m: combined(reports) for m, reports in linear.items()}
     every = dict.fromkeys(name for effects in by_method.values() for name in effects)
-    entries = [
-        TableRow(name, tuple(_written(of[name]) if name in of else "" for of in by_method.values())) for name in every
-    ]
+    entries = [(name, *(_written(of[name]) if name in of else "" for of in by_method.values())) for name in every]
     rows = next(iter(linear.values()))[0].rows
     note = f"For one unit more of a number, or a word beside another. Wald intervals, {rows:,} training rows."
-    data = {
-        "method": [m for m, of in by_method.items() for _ in of],
-        "name": [name for of in by_method.values() for name in of],
-        **{key: [getattr(e, key) for of in by_method.values() for e in of.values()] for key in Effect._fields},
-    }
+    data = [{"method": m, "name": name, **e._asdict()} for m, of in by_method.items() for name, e in of.items()]
     head = ["Effect of", *(f"{m} | {_what(reports)}" for m, reports in linear.items())]
-    return table("Effects, with 95 % intervals", head, entries, note, data=data)
+    return table("Effects, with 95 % intervals", head, entries, note, data=columns(data))
 
 
 def forest(method: str, reports: Sequence[Effects]) -> Chart:
     """The effects of one method, with the line of no effect; a ratio's axis is logarithmic."""
-    ratio = bool(reports[0].ratio)
     known = {name: e for name, e in combined(reports).items() if e.low is not None}
     data = [{"name": name, **e._asdict()} for name, e in list(known.items())[:MOST]]
     text = "; ".join(f"{name} {_written(e)}" for name, e in known.items())
-    drawn = charts.forest(data, _what(reports), log=ratio)
+    drawn = charts.forest(data, _what(reports), log=bool(reports[0].ratio))
     return Chart(f"Effects in {method}", "Mean and 95 % interval, by column.", drawn, f"{_what(reports)}: {text}.")
 
 
 def _importances(record: Record, others: Mapping[str, Sequence[Importance]], marks: Mapping[str, str]) -> Chart:
     """Costs of each column's shuffles, over seeds, columns that cost most first."""
-    m = record.headline
-    costs: dict[tuple[str, str], list[float]] = {}
+    m, costs = record.headline, dict[str, dict[str, list[float]]]()
     for method, reports in others.items():
-        for report in reports:
-            for name, lost in zip(report.names, report.lost, strict=True):
-                costs.setdefault((name, method), []).extend(m.scale * one for one in lost)
-    worst = {name: max(statistics.fmean(v) for (n, _), v in costs.items() if n == name) for name, _ in costs}
+        for name, lost in (pair for report in reports for pair in zip(report.names, report.lost, strict=True)):
+            costs.setdefault(name, {}).setdefault(method, []).extend(m.scale * one for one in lost)
+    means = {name: {method: statistics.fmean(v) for method, v in of.items()} for name, of in costs.items()}
+    worst = {name: max(of.values()) for name, of in means.items()}
     order = sorted(worst, key=lambda name: -worst[name])[:MOST]
-    data = [
-        {"method": method, "row": name, "value": statistics.fmean(costs[name, method])}
-        for name in order
-        for method in others
-        if (name, method) in costs
-    ]
+    data = [{"method": method, "row": name, "value": v} for name in order for method, v in means[name].items()]
     text = "; ".join(f"{name} {worst[name]:.3g}" for name in order)
     what = f"{m.label} lost{', ' * bool(m.points)}{m.points}"
     drawn = charts.dots(data, {k: marks[k] for k in others}, what)

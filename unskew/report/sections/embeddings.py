@@ -15,7 +15,7 @@ import numpy as np
 from unskew.info import Embeddings, Mixtures, Privacy
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import Chart, Section, SectionKind, seen, table
 from unskew.report.sections.generated_images import gallery
 from unskew.words import counted, sentence
 
@@ -75,14 +75,22 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     shown = [(r.method, r.seed, r.sent) for r in runs if r.sent is not None]
     for method, seed, sent in shown[:MOST_SHOWN]:
         name, images = f"{method}, seed {seed}", gallery(record, method, seed, sent, options.get(method, {}))
-        drawn += [plane_chart(name, sent), alignment_chart(name, sent)]
-        sentences.append(aligned(name, sent))
-        if isinstance(images, str):
-            sentences.append(images)
-        else:
-            drawn.append(images)
-    title = "Embeddings and generated images"
-    return Section(title, " ".join(sentences), tuple(filter(None, drawn)), (_privacy_table(runs, marks),))
+        drawn += [plane_chart(name, sent), alignment_chart(name, sent), None if isinstance(images, str) else images]
+        sentences += [aligned(name, sent), images if isinstance(images, str) else ""]
+    rows = [
+        (
+            r.method,
+            "not reported" if r.nearest is None else f"{r.nearest[0]:.2f} (client {r.nearest[1]})",
+            *seen(r.privacy),
+            sentence(r.sent.trained_at) if r.sent is not None and r.sent.trained_at else "–",
+        )
+        for r in runs
+    ]
+    head = ["Method", "Nearest image | medians", "Guarantee", "The server saw", "Clients saw", "Models were trained by"]
+    note = "Nearest image: of a generated image to one of the client’s own. Near 0 it would be a copy."
+    learned = table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
+    lead = " ".join(filter(None, sentences))
+    return Section("Embeddings and generated images", lead, tuple(filter(None, drawn)), (learned,))
 
 
 def aligned(name: str, sent: Embeddings) -> str:
@@ -93,24 +101,6 @@ def aligned(name: str, sent: Embeddings) -> str:
         return f"{start}; no two clients sent one of the same label."
     close = sum(p["state"] == JOINED for p in pairs)
     return f"{start}, {close or 'none'} of {counted(len(pairs), 'matched pair')} taken for the same."
-
-
-def _privacy_table(runs: Sequence[OneRound], marks: Mapping[str, str]) -> Table:
-    rows = [
-        TableRow(
-            r.method,
-            (
-                "not reported" if r.nearest is None else f"{r.nearest[0]:.2f} (client {r.nearest[1]})",
-                r.privacy.guarantee, sentence(r.privacy.server), sentence(r.privacy.clients),
-                sentence(r.sent.trained_at) if r.sent is not None and r.sent.trained_at else "–",
-            ),
-            charts.swatch(marks[r.method]),
-        )
-        for r in runs
-    ]  # fmt: skip
-    head = ["Method", "Nearest image | medians", "Guarantee", "The server saw", "Clients saw", "Models were trained by"]
-    note = "Nearest image: of a generated image to one of the client’s own. Near 0 it would be a copy."
-    return table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
 
 
 # ---------------------------------------------------------------- figures

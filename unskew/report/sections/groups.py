@@ -26,7 +26,7 @@ from unskew.errors import ConfigError
 from unskew.info import ClientGroups, JudgedGroups
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, columns, table
+from unskew.report.section import Chart, Section, SectionKind, Table, columns, table
 from unskew.report.worth import alone
 from unskew.server.cluster import alphas
 from unskew.words import counted
@@ -171,7 +171,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     if not histories:
         return None
     drawn: list[Chart | None] = [rand_chart(histories, marks)]
-    parts: list[Table | None] = [_summary(histories, marks)]
+    parts: list[Table | None] = [_summary(histories)]
     for i, g in enumerate(histories):
         if i < MOST_SHOWN:
             drawn += [rounds_chart(g), similarity_chart(g)]
@@ -195,10 +195,7 @@ def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> C
     lines = {g.method: g.rand for g in histories if g.rand is not None}
     title = "Groups against the clients’ domains"
     caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
-    if not lines:
-        return None
-    drawn = charts.curves(charts.of_curves(lines), marks, "round", "adjusted Rand index")
-    return Chart(title, caption, drawn, charts.ends(title, lines))
+    return charts.lines(title, caption, lines, marks, "round", "adjusted Rand index") if lines else None
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
@@ -256,7 +253,7 @@ def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[flo
 def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -> Table:
     """Should I join?  What its group promised each client in the last round of a seed, and what it got and gained."""
     m, where = record.headline, g.places[max(g.places)]
-    own, utilities = record.clients.get((g.method, g.seed), {}), g.judged.utility or ()
+    own, utilities = record.clients(g.method, g.seed), g.judged.utility or ()
     apart = utility_alone(options, record.partitions[g.seed].sizes) if utilities else None
     data: list[dict[str, Any]] = []
     rows = []
@@ -268,7 +265,7 @@ def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -
                      "gain": gain})  # fmt: skip
         cells = ["–" if v is None else f"{v:.2f}".replace("-", "−") for v in (utility, by_itself) if utilities]
         cells += ["–" if got is None else m.show(got)] + ["–" if gain is None else m.signed(gain)] * bool(g.gains)
-        rows.append(TableRow(name, (groups or "–", *cells)))
+        rows.append((name, groups or "–", *cells))
     head = ["client", "group", *["utility | in its group", "utility | alone"] * bool(utilities)]
     head += [f"{m.label} | {m.unit}", *[f"gain over alone | {m.points}"] * bool(g.gains)]
     note = "Utility: agreement with the group less what a small group costs; above that alone it says join."
@@ -285,20 +282,18 @@ def merges_table(g: GroupHistory) -> Table | None:
     for k, m in enumerate((*judged.history, *judged.beyond), start=1):
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
         state = "made" if k <= len(judged.history) else "not made"
-        rows.append(TableRow(str(k), (" and ".join(g.clients[c] for c in m.merge), benefit, state)))
+        rows.append((str(k), " and ".join(g.clients[c] for c in m.merge), benefit, state))
     head = ["Merge", "The groups of", "Benefit", ""]
     return table(f"How the groups of {g.method} formed, seed {g.seed}, round {round}", head, rows, "", [1, 3])
 
 
-def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Table:
+def _summary(histories: Sequence[GroupHistory]) -> Table:
     known, rows = any(g.rand for g in histories), []
     for g in histories:
         sizes = [[len(of) for of in groups] for groups in g.last.values()]
-        counts = (stats.Spread(tuple(float(sum((n > 1) == several for n in of)) for of in sizes))
-                  for several in (True, False))  # fmt: skip
-        cells = [tables.quantity(n.mean, n.std) for n in counts]
-        cells += [f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * known
-        rows.append(TableRow(g.method, tuple(cells), charts.swatch(marks[g.method])))
+        counts = [[float(sum((n > 1) == several for n in of)) for of in sizes] for several in (True, False)]
+        cells = [tables.quantity(n.mean, n.std) for n in (stats.Spread(tuple(of)) for of in counts)]
+        rows.append((g.method, *cells, *[f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * known))
     head = ["Method", "Groups | of two or more", "Alone | clients", *["Adjusted Rand | index"] * known]
     return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
@@ -306,11 +301,8 @@ def _summary(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Tab
 def _pilot(g: GroupHistory) -> Table | None:
     """Measurements of HCCT's pilot for each alpha; None without one."""
     rows = [
-        TableRow(
-            f"{t.alpha:.4g}",
-            (str(t.groups), "–" if t.accuracy is None else f"{100 * t.accuracy:.1f}",
-             "–" if t.loss is None else f"{t.loss:.4g}", "chosen" if t.alpha == g.judged.alpha else ""),
-        )
+        (f"{t.alpha:.4g}", str(t.groups), "–" if t.accuracy is None else f"{100 * t.accuracy:.1f}",
+         "–" if t.loss is None else f"{t.loss:.4g}", "chosen" if t.alpha == g.judged.alpha else "")
         for t in g.judged.tried
     ]  # fmt: skip
     caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on held-out examples"

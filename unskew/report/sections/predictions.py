@@ -6,18 +6,15 @@ classes there is a table of what is found of each.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
 
 import altair as alt
 
-from unskew.info import Info, PredictedNumbers, RankedClasses, RecallByClass
+from unskew.info import PredictedNumbers, RankedClasses, RecallByClass
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import Chart, Section, SectionKind, Table, table
 from unskew.report.stats import Spread
 from unskew.report.worth import FEW
-
-T = TypeVar("T", bound=Info)
 
 MOST_CLASSES = 20
 """Classes that the table has at most."""
@@ -28,18 +25,17 @@ MOST = 4
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on what global models predict; None if no method's first seed has reported it."""
-    numbers, ranked = _first(record, methods, PredictedNumbers), _first(record, methods, RankedClasses)
+    numbers = tables.of_first_seed(record, methods, PredictedNumbers)
+    ranked = tables.of_first_seed(record, methods, RankedClasses)
     partition = next(iter(record.partitions.values()), None)
     second = "the second class" if partition is None or len(partition.classes) < 2 else partition.label(1)
-    drawn = ([numbers_chart(numbers, marks)] if numbers else []) + (
-        ranked_charts(ranked, marks, second) if ranked else []
-    )
-    recall = _recall_table(record, methods)
-    confused = {m: i for m, i in _first(record, methods, RecallByClass).items() if i.confused}
-    best = tables.leader(record)
+    drawn = [*([numbers_chart(numbers, marks)] if numbers else []), *ranked_charts(ranked, marks, second)]
+    confused = {m: of for m, of in tables.of_first_seed(record, methods, RecallByClass).items() if of.confused}
     if confused:
+        best = tables.leader(record)
         shown = best if best in confused else next(iter(confused))
         drawn.append(confusion_chart(shown, confused[shown], partition))
+    recall = _recall_table(record, methods)
     if not drawn and recall is None:
         return None
     lead = f"Global models on the global test set, last round{', first seed' * bool(drawn)}."
@@ -48,8 +44,8 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     """The share of each class that is found, over seeds, a column for each method; of many classes the lowest."""
-    every = {m: list(tables.reported(record, m, RecallByClass).values()) for m in methods}
-    infos = {m: [of[max(of)] for of in seeds] for m, seeds in every.items() if seeds}
+    every = {m: [*tables.last(record, m, RecallByClass).values()] for m in methods}
+    infos = {m: of for m, of in every.items() if of}
     examples = next(iter(infos.values()))[0].examples if infos else ()
     classes = [k for k, n in enumerate(examples) if n]
     if not classes:
@@ -59,21 +55,21 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
         for m, of in infos.items()
     }
     partition = next(iter(record.partitions.values()), None)
+    names = {k: _label(partition, k) for k in classes}
     caption = "Recall by class: the share of the class’s test examples that is found"
     fewest = min(classes, key=lambda k: examples[k])
     note = "Mean ± standard deviation over seeds. " * any(len(of) > 1 for of in infos.values())
     if examples[fewest] < FEW:
         one = f"so that one more found is {100 / examples[fewest]:.1f} points"
-        note += f"Test examples are few: of {_label(partition, fewest)} there are {examples[fewest]}, {one}."
+        note += f"Test examples are few: of {names[fewest]} there are {examples[fewest]}, {one}."
     if len(classes) > MOST_CLASSES:
         caption += f"; {MOST_CLASSES} of {len(classes)} classes, those with the lowest mean over methods"
         classes.sort(key=lambda k: statistics.fmean(by[k].mean for by in shares.values()))
-    entries = [
-        TableRow(_label(partition, k), (f"{examples[k]:,}", *(tables.with_spread(by[k]) for by in shares.values())))
+    rows = [
+        (names[k], f"{examples[k]:,}", *(tables.with_spread(by[k]) for by in shares.values()))
         for k in classes[:MOST_CLASSES]
     ]
-    head = ["Class", "Test examples", *(f"{method} | %" for method in shares)]
-    return table(caption, head, entries, note.strip())
+    return table(caption, ["Class", "Test examples", *(f"{method} | %" for method in shares)], rows, note.strip())
 
 
 def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | None) -> Chart:
@@ -95,13 +91,6 @@ def _label(partition: DataSplit | None, k: int) -> str:
     return f"class {k}" if partition is None or not partition.classes else partition.label(k)
 
 
-def _first(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
-    """The last report of each method's first seed."""
-    every = {m: tables.reported(record, m, kind) for m in methods}
-    firsts = {m: seeds[min(seeds)] for m, seeds in every.items() if seeds}
-    return {m: rounds[max(rounds)] for m, rounds in firsts.items()}
-
-
 def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, str]) -> Chart:
     """Predicted against true, a panel for each method, all with the same axes."""
     shown = dict(list(numbers.items())[:MOST])
@@ -111,24 +100,18 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
         for t, p in zip(info.true, info.predicted, strict=True)
     ]
     axis = charts.over("", [v for info in shown.values() for v in (*info.true, *info.predicted)])
-    ends = axis["scale"].domain
-    axes: dict[str, Any] = {
-        "x": alt.X("x:Q", **{**axis, "title": "true"}),
-        "y": alt.Y("y:Q", **{**axis, "title": "predicted"}),
-    }
-    guides = [{"panel": m, "x": v, "y": v, "guide": True} for m in shown for v in ends]
-    base = alt.Chart(charts.rows([*points, *guides])).encode(**axes)
+    guides = [{"panel": m, "x": v, "y": v, "guide": True} for m in shown for v in axis["scale"].domain]
+    base = alt.Chart(charts.rows([*points, *guides])).encode(
+        x=alt.X("x:Q", **{**axis, "title": "true"}), y=alt.Y("y:Q", **{**axis, "title": "predicted"})
+    )
     diagonal = base.transform_filter("datum.guide").mark_line(color=charts.INK, strokeWidth=1)
     dots = base.transform_filter("!datum.guide").mark_point(filled=True, size=14, opacity=0.6, tooltip=True)
     colour = charts.by_name({m: marks[m] for m in shown}, "panel")
     drawn = charts.faceted(alt.layer(diagonal, dots.encode(color=colour)), list(shown), 2, height=220)
-    worst = "; ".join(f"{m} {_error(i):.3g}" for m, i in shown.items())
+    errors = {m: (abs(p - t) for p, t in zip(i.predicted, i.true, strict=True)) for m, i in shown.items()}
+    worst = "; ".join(f"{m} {statistics.fmean(of):.3g}" for m, of in errors.items())
     caption = f"A dot is a test example; on the line the prediction is right. Mean absolute error: {worst}."
     return Chart("Predicted against true", caption, drawn, f"Predicted against true; mean error {worst}.")
-
-
-def _error(info: PredictedNumbers) -> float:
-    return statistics.fmean(abs(p - t) for p, t in zip(info.predicted, info.true, strict=True))
 
 
 def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], second: str) -> list[Chart]:
@@ -139,6 +122,8 @@ def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], se
         of: Their colours.
         second: The class that is looked for.
     """
+    if not ranked:
+        return []
 
     def curve(x: str, y: str) -> list[dict[str, object]]:
         return [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.record.reader import Record
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import Chart, Section, SectionKind, Table, seen, table
 from unskew.server import privacy as accountant
 from unskew.words import sentence
 
@@ -41,7 +41,7 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Se
     ]
     noises = (_noise(seed, info) for seeds in ends.values() for seed, info in seeds.items())
     words = " ".join([f"{lead}.", *map(sentence, accountant.together(filter(None, noises)))])
-    return Section("Differential privacy", words, figures(spent, marks), (_table(last, marks), *by_client))
+    return Section("Differential privacy", words, figures(spent, marks), (_table(last), *by_client))
 
 
 def _noise(seed: int, info: PrivacyBudget) -> accountant.NoisedSums | accountant.ClientsNoise | None:
@@ -73,18 +73,17 @@ def figures(spent: Spent, marks: Mapping[str, str]) -> tuple[Chart, ...]:
     for (covers, delta), lines in alike.items():
         title = f"Epsilon by round, for {covers}" + ("" if delta is None else f", at delta {delta:g}")
         caption = f"The most that all rounds so far tell about {covers}, the largest of the seeds. Smaller is better."
-        drawn = charts.curves(charts.of_curves(lines), marks, "round", "epsilon spent", log=True)
-        parts.append(Chart(title, caption, drawn, charts.ends(title, lines)))
+        parts.append(charts.lines(title, caption, lines, marks, "round", "epsilon spent", log=True))
     return tuple(parts)
 
 
-def _table(last: Mapping[str, PrivacyBudget], marks: Mapping[str, str]) -> Table:
+def _table(last: Mapping[str, PrivacyBudget]) -> Table:
     head = ["Method", "Clipping norm", "Noise | std", "Budget | ε", "Guarantee", "The server saw", "Clients saw"]
-    rows = []
-    for method, i in last.items():
-        sizes = ["–" if i.clip is None else f"{i.clip:.3g}", f"{i.noise:.3g}", f"{i.budget:g}" if i.budget else "–"]
-        words = [i.privacy.guarantee, sentence(i.privacy.server), sentence(i.privacy.clients)]
-        rows.append(TableRow(method, (*sizes, *words), charts.swatch(marks[method])))
+    rows = [
+        (method, "–" if i.clip is None else f"{i.clip:.3g}", f"{i.noise:.3g}", f"{i.budget:g}" if i.budget else "–",
+         *seen(i.privacy))
+        for method, i in last.items()
+    ]  # fmt: skip
     note = (
         "Noise is that of the last round. Of several seeds the largest ε is given. A simulation’s noise follows from "
         "its seed: the guarantee is that of the same rounds with secret noise."
@@ -98,7 +97,7 @@ def clients_table(training: str, info: ExampleBudget) -> Table:
     most = sorted(info.spent.items(), key=lambda spent: (-spent[1], spent[0]))
     others = len(most) - LISTED
     rest = f" The {others} other clients spent at most {most[LISTED][1]:.3g}." if others > 0 else ""
-    rows = [TableRow(str(c), (f"{epsilon:.3g}",)) for c, epsilon in most[:LISTED]]
+    rows = [(str(c), f"{epsilon:.3g}") for c, epsilon in most[:LISTED]]
     note = f"For one example of the client, by how often it trained.{rest}"
     return table(f"What each client has spent: {training}", ["Client", "Spent | ε"], rows, note)
 

@@ -2,12 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from unskew.info import SiteCurves, Subgroups
 from unskew.record.reader import Record
 from unskew.report import charts, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import Chart, Section, SectionKind, Table, table
 from unskew.report.stats import Spread
 
 MOST_SITES = 8
@@ -16,71 +15,54 @@ MOST_SITES = 8
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on subgroups and sites; None if no method has reported them under a seed that counts."""
-    groups = {m: tables.reported(record, m, Subgroups) for m in methods}
-    groups = {m: seeds for m, seeds in groups.items() if seeds}
-    shown = tables.leader(record) or next(iter(methods), None)
-    curves = {m: tables.reported(record, m, SiteCurves) for m in methods}
-    curves = {m: seeds for m, seeds in curves.items() if seeds}
+    groups = {m: of for m in methods if (of := [*tables.last(record, m, Subgroups).values()])}
+    curves = tables.of_first_seed(record, methods, SiteCurves)
     if not groups and not curves:
         return None
+    shown = tables.leader(record) or methods[0]
     method = shown if shown in curves else next(iter(curves), None)
-    drawn = [] if method is None else _site_charts(record, method, _first(curves[method]))
+    drawn = [] if method is None else _site_charts(record, method, curves[method])
     lead = "Each client’s own model on its held-out rows, after the last round."
     return Section("For whom the models work", lead, tuple(drawn), (_table(record, groups),) if groups else ())
 
 
-def _first(seeds: Mapping[int, Mapping[int, Any]]) -> Any:
-    """The last report of the first seed."""
-    rounds = seeds[min(seeds)]
-    return rounds[max(rounds)]
-
-
-def _table(record: Record, groups: Mapping[str, Mapping[int, Mapping[int, Subgroups]]]) -> Table:
+def _table(record: Record, groups: Mapping[str, Sequence[Subgroups]]) -> Table:
     """The headline by values of columns, over seeds, a column for each method."""
     results: dict[tuple[str, str], dict[str, list[float]]] = {}
-    rows: dict[tuple[str, str], list[int]] = {}
+    counts: dict[tuple[str, str], list[int]] = {}
     for method, seeds in groups.items():
-        for rounds in seeds.values():
-            for group in rounds[max(rounds)].groups:
-                key = (group.by, group.value)
-                rows.setdefault(key, []).append(group.rows)
-                if group.result is not None:
-                    results.setdefault(key, {}).setdefault(method, []).append(group.result)
+        for group in (group for of in seeds for group in of.groups):
+            at = (group.by, group.value)
+            counts.setdefault(at, []).append(group.rows)
+            known = results.setdefault(at, {}).setdefault(method, [])
+            known += [] if group.result is None else [group.result]
     m = record.headline
-    entries = [
-        TableRow(
-            f"{by}: {value}",
-            (
-                f"{statistics.fmean(counts):,.0f}",
-                *(
-                    tables.with_spread(Spread(tuple(of)), m) if (of := results.get((by, value), {}).get(k)) else "–"
-                    for k in groups
-                ),
-            ),
-        )
-        for (by, value), counts in rows.items()
-    ]
+    rows = []
+    for (by, value), of in counts.items():
+        cells = (results[by, value].get(k) for k in groups)
+        spreads = (tables.with_spread(Spread(tuple(known)) if known else None, m) for known in cells)
+        rows.append((f"{by}: {value}", f"{statistics.fmean(of):,.0f}", *spreads))
     head = ["Rows with", "Held-out rows", *(f"{k} | {m.axis}" for k in groups)]
     note = "Mean ± standard deviation over seeds. The fewer rows, the less a difference says."
-    return table(f"Own {m.label} by values of {', '.join(dict.fromkeys(by for by, _ in rows))}", head, entries, note)
+    return table(f"Own {m.label} by values of {', '.join(dict.fromkeys(by for by, _ in counts))}", head, rows, note)
 
 
 def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]:
     """Calibration by client, and the net benefit of the clients together beside acting on everybody and on nobody."""
     partition = next(iter(record.partitions.values()))
     sites = {partition.client(site.client): site for site in curves.sites[:MOST_SITES]}
-    colours = charts.colours(list(sites))
     points = [
         {"method": name, "x": x, "y": y}
         for name, site in sites.items()
         for x, y in zip(site.likely, site.happened, strict=True)
     ]
+    colours, observed = charts.colours(list(sites)), f"share of {partition.label(1)}"
+    calibration = charts.square(points, colours, "predicted probability", observed, dotted=True)
     ranks = [
         {"method": name, "x": x, "y": y}
         for name, site in sites.items()
         for x, y in zip(site.false_alarms, site.found, strict=True)
     ]
-    calibration = charts.square(points, colours, "predicted probability", f"share of {partition.label(1)}", dotted=True)
     total = sum(site.rows for site in curves.sites)
     share = sum(site.rows * site.share for site in curves.sites) / total
     lines = {
@@ -93,8 +75,8 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
         for name, values in lines.items()
         for t, value in zip(curves.thresholds, values, strict=True)
     ]
-    best = [t for t, own, all_ in zip(curves.thresholds, lines[method], lines["act on all"], strict=True)
-            if own > max(all_, 0.0)]  # fmt: skip
+    both = zip(curves.thresholds, lines[method], lines["act on all"], strict=True)
+    best = [t for t, own, others in both if own > max(others, 0.0)]
     useful = f"useful from {min(best):.0%} to {max(best):.0%}" if best else "useful at no threshold"
     drawn = charts.curves(benefit, charts.colours(list(lines)), "probability from which on one acts", "net benefit")
     return [

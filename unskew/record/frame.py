@@ -1,0 +1,116 @@
+"""A run's numbers as one tidy frame: method, seed, round, name, value, weight, and client where it is of a single one.
+
+It holds the rows of the table of metrics as they were written, which has those of single clients together; `rows` and
+`columns` have each by itself.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from unskew.record.database import MetricOfRound, expanded
+from unskew.record.logs import evaluated, part_of
+
+COLUMNS = ("method", "seed", "round", "name", "value", "weight", "client")
+Key = tuple[str, int, str]
+"""Method, seed and name."""
+
+
+class Frame:
+    """Numbers of a run, or of several."""
+
+    def __init__(self, numbers: Iterable[MetricOfRound] = ()) -> None:
+        self.numbers = tuple(numbers)
+        self._by_client: dict[tuple[str, int, str, str], Mapping[int, float]] = {}
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> "Frame":
+        """The frame of these rows."""
+        return cls(
+            MetricOfRound(**{**dict.fromkeys((*COLUMNS, "clients")), **r})
+            if r.get("client") is None
+            else MetricOfRound(**{**r, **{key: np.array([r[key]]) for key in COLUMNS[4:]}, "clients": None})
+            for r in rows
+        )
+
+    def where(self, holds: Callable[[MetricOfRound], object]) -> "Frame":
+        """The numbers of which this holds."""
+        return Frame(filter(holds, self.numbers))
+
+    def prefixed(self, prefix: str) -> "Frame":
+        """The same numbers of methods whose labels begin so."""
+        return Frame(n._replace(method=prefix + n.method) for n in self.numbers)
+
+    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+        """A row for each number, in the order written, but where single clients are more than `most`."""
+        few = (n for n in self.numbers if most is None or n.client is None or len(n.client) <= most)
+        return list(chain.from_iterable(map(expanded, few)))
+
+    # ---------------------------------------------------------------- numbers of all clients
+    @cached_property
+    def _series(self) -> dict[Key, dict[int, float]]:
+        series: dict[Key, dict[int, float]] = {}
+        for n in self.numbers:
+            if n.client is None:
+                series.setdefault((n.method, n.seed, n.name), {})[n.round] = n.value
+        return {key: dict(sorted(of.items())) for key, of in series.items()}
+
+    @property
+    def keys(self) -> Collection[Key]:
+        """Method, seed and name of the numbers of all clients, in the order written."""
+        return self._series.keys()
+
+    def names(self, method: str | None = None) -> tuple[str, ...]:
+        """Names of the numbers of all clients that a method has, or any."""
+        return tuple(dict.fromkeys(name for m, _, name in self._series if method in (None, m)))
+
+    def curve(self, method: str, seed: int, name: str) -> Mapping[int, float]:
+        """{round: value}, rounds ascending; empty if there is none."""
+        return self._series.get((method, seed, name), {})
+
+    @cached_property
+    def _evaluated(self) -> Mapping[Key, Collection[int]]:
+        return evaluated(self._series)
+
+    def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
+        """The rounds in which the part that a metric is measured on was evaluated, whether it is defined or not."""
+        return self._evaluated.get((method, seed, part_of(name)), ())
+
+    @cached_property
+    def _reached(self) -> dict[tuple[str, int], int]:
+        last: dict[tuple[str, int], int] = {}
+        for (method, seed, _), of in self._series.items():
+            last[method, seed] = max(last.get((method, seed), 0), *of)
+        return last
+
+    def reached(self, method: str, seed: int) -> int:
+        """The last round that has a number of all clients; 0 if there is none."""
+        return self._reached.get((method, seed), 0)
+
+    def few(self, name: str, *methods: str) -> list[tuple[int, int]]:
+        """Clients over which the last number is, and all, where these are more; of these methods, or of all."""
+        last = {(n.method, n.seed): n.clients for n in self.numbers if n.name == name and n.client is None}
+        return [(few[0], few[1]) for (m, _), few in last.items() if few is not None and (m in methods or not methods)]
+
+    # ---------------------------------------------------------------- numbers of single clients
+    @cached_property
+    def _of_clients(self) -> dict[Key, list[MetricOfRound]]:
+        """The numbers of the last round that has some."""
+        last: dict[Key, list[MetricOfRound]] = {}
+        for n in self.numbers:
+            if n.client is not None:
+                before = last.get((n.method, n.seed, n.name), [])
+                last[n.method, n.seed, n.name] = [*(b for b in before if b.round == n.round), n]
+        return last
+
+    def clients(self, method: str, seed: int, name: str, column: str = "value") -> Mapping[int, float]:
+        """{client: value, or weight} after the last round that has them, clients ascending; empty if there is none."""
+        at = (method, seed, name, column)
+        if at not in self._by_client:
+            of: list[Any] = self._of_clients.get((method, seed, name), [])
+            pairs = (pair for n in of for pair in zip(n.client.tolist(), getattr(n, column).tolist(), strict=True))
+            self._by_client[at] = dict(sorted(pairs))
+        return self._by_client[at]
