@@ -29,6 +29,13 @@ GROUPS = {
     "": "Settings",
 }
 """Sections of the reference, by the beginning of a name's module below `unskew`."""
+OF_FILES = (
+    "unskew.experiment.config.Experiment",
+    "unskew.data.tables.TableOptions",
+    "unskew.world.spectrum.Spectrum",
+    "unskew.world.energy.Energy",
+)
+"""Settings that only files name: an experiment's, a table's `data_options`, and the rest of a radio cell's."""
 _FENCED = re.compile(r"(^```.*?^```$)", re.M | re.S)
 _LINK = re.compile(r"(?<=\]\()([^()\s#]*)(#[^()\s]*)?(?=\))")
 
@@ -114,11 +121,12 @@ def public_names() -> dict[str, list[str]]:
 
 def reference() -> str:
     """One page with the signature and docstring of every public name."""
-    parts = ["# API reference\n\nEvery name here is `us.NAME` after `import unskew as us`.\n"]
+    parts = ["# API reference\n\nNames are `us.NAME` after `import unskew as us`; a few settings are in files only.\n"]
     groups: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
     for module, names in public_names().items():
         title = next(t for start, t in GROUPS.items() if f"{module}.".startswith(start))
         groups[title] += [f"unskew.{module}.{name}" for name in names]
+    groups["Settings"] += OF_FILES
     for title, paths in groups.items():
         parts.append(f"## {title}\n")
         alone = (

@@ -27,9 +27,6 @@ from unskew.decide import sweep
 from unskew.experiment import config
 from unskew.papers import overview
 from unskew.protocol import SgdConfig
-from unskew.world.energy import Energy
-from unskew.world.spectrum import Spectrum
-from unskew.world.wireless import Radio
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -158,9 +155,6 @@ SETTINGS = {
     "\n## Keep models\n": config.KeepModels,
     "\n## World\n": config.World,
     "\n## Runtime\n": config.Runtime,
-    "\n## Channel\n": Radio,
-    "\n## Spectrum\n": Spectrum,
-    "\n## Energy\n": Energy,
 }
 APART = {"local", "bounds", "until", "name"}
 """Settings of a file alone, one that is written in the place of `seeds`, and names of presets."""
@@ -170,7 +164,8 @@ def test_every_setting_is_on_its_page_and_no_other() -> None:
     differ = {}
     for begin, kind in SETTINGS.items():
         table = PAGES["docs/reference/settings.md"].partition(begin)[2].partition("|---")[2].partition("\n\n")[0]
-        listed = {name.partition(".")[0] for name in re.findall(r"^\| `([\w.]+)`", table, re.M)}
+        cells = " ".join(re.findall(r"^\| (`[^|]+)", table, re.M))
+        listed = {name.partition(".")[0] for name in spans(cells)}
         differ[begin] = (listed ^ {field.name for field in dataclasses.fields(kind)}) - APART
     assert {begin: names for begin, names in differ.items() if names} == {}
 
@@ -240,7 +235,8 @@ def test_the_site_has_every_page_and_its_links_stay_on_it() -> None:
     assert lost == []
     assert all(f"{{ #{name} }}" in site.examples() for name in examples)
     listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", site.reference(), re.M)
-    assert sorted(name for _, name in listed) == sorted({*unskew.__all__} - {"__version__"})
+    beside = [path.rpartition(".")[2] for path in site.OF_FILES]
+    assert sorted(name for _, name in listed) == sorted({*unskew.__all__, *beside} - {"__version__"})
     assert all(hasattr(importlib.import_module(module), name) for module, name in listed)
 
 
