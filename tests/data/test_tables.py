@@ -260,7 +260,7 @@ def test_rows_that_are_empty_in_every_column_are_left_out(tmp_path: Path) -> Non
     lines = [head, rows[0], ";;;;", "", *rows[1:], ";;;;", " ;NA;;;", ";;;;"]
     (tmp_path / "h.csv").write_text("\n".join(lines))
     assert same(load(f"csv:{tmp_path / 'h.csv'}", None, options), whole)
-    assert us.describe(tmp_path / "h.csv", separator=";", **COLUMNS).rows == ROWS
+    assert us.describe(tmp_path / "h.csv", **COLUMNS, data_options={"separator": ";"}).rows == ROWS
     place = tables.lines_of("csv", tmp_path / "h.csv", tables.TableOptions("", separator=";"))
     assert [place(row) for row in (0, 1, ROWS - 1)] == ["line 2", "line 5", f"line {ROWS + 3}"]
 
