@@ -150,14 +150,14 @@ def table(
         for part, value, n in zip(parts, values, lengths, strict=True):
             if value is not None and (value.ndim == 0 or len(value) != n):
                 raise DataError(f"{name}: {role}_{part} has {len(np.atleast_1d(value))} entries for {n} examples")
-            whole = value is None or (value.dtype.kind in "iu" and value.ndim == 1 and not (value < 0).any())
-            if role not in ("x", "y") and not whole:
+            numbered = value is None or (value.dtype.kind in "iu" and value.ndim == 1 and not (value < 0).any())
+            if value is not None and role not in ("x", "y") and not numbered:
                 raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {value.dtype}")
 
     def both(role: str) -> Any:
-        values = [np.full(n, -1) if of is None else of for of, n in zip(held[role], lengths, strict=True)]
         if held[role][0] is None:
             return None
+        values: list[Array] = [np.full(n, -1) if of is None else of for of, n in zip(held[role], lengths, strict=True)]
         if any(len({of.dtype.kind == kind for of in values}) > 1 for kind in "Uf"):
             raise DataError(f"{name}: {role}_train and {role}_test must be of one kind")
         if role == "x" and len({of.shape[1:] for of in values}) > 1:
