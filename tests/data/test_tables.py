@@ -158,7 +158,7 @@ def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gaps"):
         TypeAdapter(Inputs).validate_json('{"gaps": [-99]}')
     old = TypeAdapter(Inputs).validate_json(json.dumps({**asdict(data.inputs), "gaps": ()}))
-    with pytest.warns(DataWarning, match="column 'a' is about -99 here, and had the mean 3"):
+    with pytest.warns(DataWarning, match="column 'a' is about -99 here, and its mean in training was 3"):
         assert not torch.equal(old.prepare([{"a": -99, "b": 0.5}]), gap)
 
 
