@@ -166,7 +166,7 @@ def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, e
         "give it some, leave it out, or give test rows that are nobody's own"
     )
     if entry == "describe":
-        assert f"{sentence[0].upper()}{sentence[1:]}." in us.describe(**given).warnings
+        assert sentence in us.describe(**given).notes
     else:
         with pytest.raises(DataError, match=re.escape(sentence)):
             getattr(us, entry)(**given, **more.get(entry, {}))

@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data.assign import assign
 from unskew.data.dataset import Dataset
 from unskew.data.domains import coloured, join
 from unskew.data.fonts import printed
 from unskew.data.sources import load
-from unskew.data.split import ByGroup
+from unskew.data.split import ByGroup, assign
 from unskew.errors import DataError
 from unskew.keys import Key
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.data import Dataset, checked
-from unskew.data.assign import log_dirichlet
 from unskew.data.entanglement import (
     bases_of,
     block_shares,
@@ -20,7 +19,7 @@ from unskew.data.entanglement import (
     rounded,
 )
 from unskew.data.federated import federate, to_manifest
-from unskew.data.split import Entangled
+from unskew.data.split import Entangled, log_dirichlet
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 

@@ -84,9 +84,9 @@ def test_the_share_of_a_numbers_variance_between_sites() -> None:
     """Basel 0 and 2 by turns, Bern 4 and 6: means 1 and 5 about 2; between 150 + 450 = 600, within 200."""
     stay = np.where(np.arange(N) % 2 == 0, 0.5, 2.5) + 4 * (SITE == "Bern")
     look = seen(table(sick=stay))
-    assert look.classes == ()
+    assert look.targets[0].classes == ()
     assert number(look, "labels").value == pytest.approx(0.75)
-    assert (look.sites[1].mean, look.sites[1].sd) == (pytest.approx(5.5), pytest.approx(1))
+    assert look.targets[0].by_site[1] == pytest.approx((5.5, 1))
 
 
 def test_gaps_are_counted_by_column_and_site() -> None:
@@ -168,12 +168,12 @@ def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_
     frame.write_csv(tmp_path / "t.csv")
     data: Any = tmp_path / "t.csv" if in_file else frame
     look = us.describe(data, target=list(names), client="site")
-    assert (look.classes, [column.name for column in look.columns]) == ((), ["age", "hours"])
+    assert [column.name for column in look.columns] == ["age", "hours"]
     assert [target.name for target in look.targets] == list(names)
     p_alone = {}
     for target in look.targets:
         alone = seen(frame.drop([name for name in names if name != target.name]), target=target.name)
-        assert (target.classes, target.sites) == (alone.classes, alone.sites)
+        assert (target.classes, target.by_site) == (alone.targets[0].classes, alone.targets[0].by_site)
         of_it = number(look, f"labels of {target.name}")
         of_alone = number(alone, "labels")
         assert (of_it.value, of_it.chance) == (of_alone.value, of_alone.chance)
@@ -186,7 +186,7 @@ def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_
     assert any(note.startswith("target 'fever': Bern has training rows of one class only") for note in notes)
     assert any(note.startswith("target 'mood': ") and "'Low'" in note for note in notes)
     assert number(look, "sizes").value == pytest.approx(1.6)
-    said = "of 3 targets, days has numbers, fever has 2 classes (0, 1) and mood has 3 classes (Low, high, low)"
+    said = "; days has numbers; fever has 2 classes (0, 1); mood has 3 classes (Low, high, low)"
     assert said in str(look)
 
 
@@ -195,7 +195,7 @@ def test_json_has_numbers_for_numbers(tmp_path: Path) -> None:
     table(age=np.arange(N) % 5, sick=np.arange(N) % 2, ward=["a"] * 150 + ["b"] * 50).write_csv(tmp_path / "t.csv")
     command = ["data", str(tmp_path / "t.csv"), "--target", "sick", "--client", "site", "--json"]
     look = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
-    assert look["classes"] == [0, 1]
+    assert look["targets"][0]["classes"] == [0, 1]
     age, ward = look["columns"]
     assert (age["mean"], age["sd"], age["lowest"]) == (2, pytest.approx(2**0.5), 0)
     assert (ward["commonest"], ward["mean"]) == ([["a", 150], ["b", 50]], None)
@@ -211,7 +211,7 @@ def test_json_has_numbers_for_numbers(tmp_path: Path) -> None:
 )
 def test_classes_are_of_the_type_of_the_labels(values: list[Any], classes: tuple[Any, ...]) -> None:
     for look in (seen(table(sick=values)), us.describe((RNG.normal(size=(N, 2)), values))):
-        assert [(type(one), one) for one in look.classes] == [(type(one), one) for one in classes]
+        assert [(type(one), one) for one in look.targets[0].classes] == [(type(one), one) for one in classes]
 
 
 # ---------------------------------------------------------------- the command
@@ -219,9 +219,10 @@ def test_classes_are_of_the_type_of_the_labels(values: list[Any], classes: tuple
 
 def test_whole_numbers_without_a_value_are_one_class_more() -> None:
     look = seen(table(grade=[None, 1, 2, 3] * 50), target="grade")
-    assert look.classes == (1, 2, 3, "(none)")
-    assert [sum(site.labels) for site in look.sites] == [150, 50]
-    assert look.sites[0].labels[3] == 38  # rows 0, 4, ..., 148
+    (grade,) = look.targets
+    assert grade.classes == (1, 2, 3, "(none)")
+    assert list(map(sum, grade.by_site)) == [150, 50]
+    assert grade.by_site[0][3] == 38  # rows 0, 4, ..., 148
     assert (
         "the target has no value in 50 rows, the first row 0 (the label is missing): leave such rows out" in look.notes
     )

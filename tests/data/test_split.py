@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data.assign import _repair, assign, largest_remainder, log_dirichlet
 from unskew.data.skew import effective_classes, iid_distance, label_counts
 from unskew.data.split import (
     IID,
@@ -17,6 +16,10 @@ from unskew.data.split import (
     Quantity,
     Shards,
     Split,
+    _repair,
+    assign,
+    largest_remainder,
+    log_dirichlet,
 )
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -247,8 +250,11 @@ def test_a_field_out_of_range_is_refused(split: Split, message: str):
             "300 clients x at least 7 examples = 2100, but there are 2000",
         ),
         (Shards(201), "10 clients x 201 shards = 2010 shards, but there are 2000 examples"),
-        (Pathological(11), "classes_per_client is 11, but only 10 classes have examples"),
-        (Pathological(2, num_clients=4), "4 clients x 2 classes = 8 places, but 10 classes need one each"),
+        (Pathological(11), "10 classes have examples, and 10 clients hold 11 each: lower classes_per_client"),
+        (
+            Pathological(2, num_clients=4),
+            "10 classes have examples, and 4 clients hold 2 each: raise num_clients or classes_per",
+        ),
         (ByGroup(3), "3 clients x at least 2 examples = 6, but group 1 has 5 examples"),
         (ByGroup(2, num_clients=7), "2 domains x 2 clients = 4 clients, but num_clients is 7"),
     ],

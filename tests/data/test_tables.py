@@ -158,7 +158,7 @@ def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gaps"):
         TypeAdapter(Inputs).validate_json('{"gaps": [-99]}')
     old = TypeAdapter(Inputs).validate_json(json.dumps({**asdict(data.inputs), "gaps": ()}))
-    with pytest.warns(DataWarning, match="column 'a' is about -99 here, and had the mean 3"):
+    with pytest.warns(DataWarning, match="column 'a' is about -99 here, and its mean in training was 3"):
         assert not torch.equal(old.prepare([{"a": -99, "b": 0.5}]), gap)
 
 
@@ -260,7 +260,7 @@ def test_rows_that_are_empty_in_every_column_are_left_out(tmp_path: Path) -> Non
     lines = [head, rows[0], ";;;;", "", *rows[1:], ";;;;", " ;NA;;;", ";;;;"]
     (tmp_path / "h.csv").write_text("\n".join(lines))
     assert same(load(f"csv:{tmp_path / 'h.csv'}", None, options), whole)
-    assert us.describe(tmp_path / "h.csv", separator=";", **COLUMNS).rows == ROWS
+    assert us.describe(tmp_path / "h.csv", **COLUMNS, data_options={"separator": ";"}).rows == ROWS
     place = tables.lines_of("csv", tmp_path / "h.csv", tables.TableOptions("", separator=";"))
     assert [place(row) for row in (0, 1, ROWS - 1)] == ["line 2", "line 5", f"line {ROWS + 3}"]
 

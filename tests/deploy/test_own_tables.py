@@ -141,13 +141,13 @@ def test_words_that_were_not_agreed_on_are_named(tmp_path: Path) -> None:
     columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
     smokes = polars.when(polars.col("smokes") == "yes").then(polars.lit("ja")).otherwise(polars.col("smokes"))
     frames["basel"].with_columns(smokes=smokes).write_csv(tmp_path / "basel.csv")
-    with pytest.warns(DataWarning, match=r"words that were not agreed on: ja \(agreed: no, yes\)"):
+    with pytest.warns(DataWarning, match=r"words that were not agreed on, in .* rows: ja \(known: no, yes\)"):
         opened(site(tmp_path, 0, {"columns": columns}))
     frames["bern"].with_columns(smokes=polars.lit("nein")).write_csv(tmp_path / "bern.csv")
     text = r"column 'smokes' holds none of the words that were agreed on \(no, yes\) in any training row, but nein"
     with pytest.raises(DataError, match=text):
         opened(site(tmp_path, 1, {"columns": columns}))
-    with pytest.warns(DataWarning, match="words that were not agreed on: nein"):
+    with pytest.warns(DataWarning, match="words that were not agreed on, in .* rows: nein"):
         opened(site(tmp_path / "client-1", 1, {"columns": columns, "unseen": "other"}, tmp_path / "bern.csv"))
 
 

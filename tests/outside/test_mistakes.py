@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import unskew as us
-from unskew.data.assign import assign
+from unskew.data.split import assign
 from unskew.errors import ConfigError, ProtocolError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import ClientId, Examples, Federation, Me, Sgd, Step, ask, sgd, step

@@ -82,8 +82,9 @@ def data(
         "thousands": thousands,
         "decimal": decimal,
         "encoding": encoding,
+        "gaps": gaps or None,
+        "leave_out": leave_out or None,
     }
-    options |= {"gaps": gaps or None, "leave_out": leave_out or None}
     name, settings = _named(source, {key: value for key, value in options.items() if value is not None})
     if sums is not None:
         _write_sums(name, settings, sums)
@@ -120,12 +121,11 @@ def _latest(column: str | None, after: str | None, test: str | None) -> dict[str
 def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The data and their columns: as given, or as an experiment's file has them."""
     if not source.endswith(".toml"):
-        return source, dict(given)
+        return source, {"data_options": dict(given)}
     task = load_own(source, []).task
     if task.data.startswith("run:"):
         raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
-    kept = {key: value for key, value in task.data_options.items() if key not in given}
-    return task.data, {"data_options": kept, "preprocess": task.preprocess, **given}
+    return task.data, {"data_options": {**task.data_options, **given}, "preprocess": task.preprocess}
 
 
 def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
@@ -134,8 +134,7 @@ def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
     from unskew.data.preprocess import Preprocess
     from unskew.files import write_atomically
 
-    own = {key: value for key, value in settings.items() if key not in ("data_options", "preprocess")}
-    columns = {**settings.get("data_options", {}), **own}
+    columns = settings["data_options"]
     kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
     if kind not in tables.ENDINGS or "target" not in columns:
         raise ConfigError(f"--sums takes a table and its --target, got {name}")

@@ -137,75 +137,73 @@ def table(
     Raises:
         DataError: If shapes, types or lengths do not fit.
     """
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise DataError(f"{name}: x_test and y_test must be there together or not at all")
-    parts = [part for part in ("train", "test") if f"x_{part}" in arrays]
-    lengths = [len(np.atleast_1d(arrays[f"y_{part}"])) for part in parts]
-    for role in ("x", "domain", "client", "patient"):
-        for part, n in zip(parts, lengths, strict=True):
-            values = arrays.get(f"{role}_{part}")
-            if values is not None and (values.ndim == 0 or len(values) != n):
-                raise DataError(f"{name}: {role}_{part} has {len(np.atleast_1d(values))} entries for {n} examples")
-            if (
-                values is not None
-                and role != "x"
-                and (values.dtype.kind not in "iu" or values.ndim != 1 or (values < 0).any())
-            ):
-                raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {values.dtype}")
-    if "client_test" in arrays and "client_train" not in arrays:
-        raise DataError(f"{name}: client_test is given, and client_train is missing; give both")
-    if "patient_train" in arrays and "test" in parts and "patient_test" not in arrays:
-        raise DataError(f"{name}: patient_train is given, and patient_test is missing; give both")
+    parts = [part for part in ("train", "test") if not {f"x_{part}", f"y_{part}"}.isdisjoint(arrays)]
+    held = {
+        role: [arrays.get(f"{role}_{part}") for part in parts] for role in ("y", "x", "client", "domain", "patient")
+    }
+    lengths = [0 if y is None else len(np.atleast_1d(y)) for y in held["y"]]
+    for role, values in held.items():
+        known = [value is not None for value in values]
+        alike = role in ("x", "y", "patient") or (role == "domain" and "client_test" in arrays)
+        if any(known) and not (all(known) if alike else known[0]):
+            raise DataError(f"{name}: {role}_train and {role}_test must be there together")
+        for part, value, n in zip(parts, values, lengths, strict=True):
+            if value is not None and (value.ndim == 0 or len(value) != n):
+                raise DataError(f"{name}: {role}_{part} has {len(np.atleast_1d(value))} entries for {n} examples")
+            numbered = value is None or (value.dtype.kind in "iu" and value.ndim == 1 and not (value < 0).any())
+            if value is not None and role not in ("x", "y") and not numbered:
+                raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {value.dtype}")
 
-    def both(role: str, missing: int | None = None) -> Any:
-        values = [arrays.get(f"{role}_{part}") for part in parts]
-        if values[0] is None:
+    def both(role: str) -> Any:
+        if held[role][0] is None:
             return None
-        filled = [np.full(n, missing) if v is None else v for v, n in zip(values, lengths, strict=True)]
-        if {v.dtype.kind == "U" for v in filled} == {True, False} or {v.dtype.kind == "f" for v in filled} == {
-            True,
-            False,
-        }:
+        values: list[Array] = [np.full(n, -1) if of is None else of for of, n in zip(held[role], lengths, strict=True)]
+        if any(len({of.dtype.kind == kind for of in values}) > 1 for kind in "Uf"):
             raise DataError(f"{name}: {role}_train and {role}_test must be of one kind")
-        if role == "x" and len({v.shape[1:] for v in filled}) > 1:
-            shapes = [v.shape[1:] for v in filled]
+        if role == "x" and len({of.shape[1:] for of in values}) > 1:
+            shapes = [of.shape[1:] for of in values]
             raise DataError(f"{name}: x_train holds examples of shape {shapes[0]}, x_test of {shapes[1]}")
-        return np.concatenate(filled) if len(filled) > 1 else filled[0]
+        return np.concatenate(values) if len(values) > 1 else values[0]
 
-    owners, names = both("client", -1), names_of(name, "clients", arrays)
-    named = names_of(name, "classes", arrays)
-    domains, domain_names = both("domain", -1), names_of(name, "domains", arrays)
-    if domains is not None and (domains < 0).any() and "client_test" in arrays:
-        of_client = dict(zip(owners[: lengths[0]].tolist(), domains[: lengths[0]].tolist(), strict=True))
-        domains = np.array([of_client.get(owner, 0) for owner in owners.tolist()])
-    n = sum(lengths)
+    n, place = sum(lengths), _place(lengths[0])
+
+    def named(role: str) -> tuple[Any, tuple[str, ...]]:
+        """The number of each row's client or domain, and their names."""
+        values, names = both(role), names_of(name, f"{role}s", arrays)
+        if values is None:
+            return None, ()
+        largest = int(values.max(initial=-1))
+        if names is None:
+            names = names_to(largest, n, f"{name}: {role}_train")
+        elif largest >= len(names):
+            at = int(values.argmax())
+            raise DataError(f"{name}: {role} of {place(at)} is {largest}, must be 0..{len(names) - 1}")
+        return values, names
+
+    owners, clients = named("client")
+    domains, domain_names = named("domain")
+    own_names = names_of(name, "classes", arrays)
     rows = DataTable(
         name,
         both("y"),
         both("x"),
         owners=owners,
-        clients=() if owners is None else names or names_to(int(owners.max()), n, f"{name}: client_train"),
+        clients=clients,
         patients=both("patient"),
         patient_ids=patient_ids,
         part=None if len(parts) < 2 else np.repeat([TRAIN, TEST], lengths).astype(np.int8),
         common_test=len(parts) > 1 and "client_test" not in arrays,
         domains=domains,
-        domain_names=None
-        if domains is None
-        else domain_names or names_to(int(domains.max()), n, f"{name}: domain_train"),
-        classes=named or classes,
-        order=named or (),
-        numbers=np.concatenate([np.arange(length) for length in lengths]) if n else np.empty(0, np.int64),
-        place=_place(lengths[0]),
+        domain_names=domain_names or None,
+        classes=own_names or classes,
+        order=own_names or (),
+        numbers=np.concatenate([np.arange(length) for length in lengths]),
+        place=place,
         rules=rules,
         kind=targets,
         alone=alone,
         newcomers=newcomers,
     )
-    for what, values, known in (("client", owners, rows.clients), ("domain", domains, rows.domain_names or ())):
-        if values is not None and len(values) and int(values.max()) >= len(known):
-            row = int(values.argmax())
-            raise DataError(f"{name}: {what} of {rows.place(row)} is {values[row]}, must be 0..{len(known) - 1}")
     return columns_of_arrays(rows, names_of(name, "features", arrays))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of, word
-from unskew.data.inputs import refused_row
+from unskew.data.columns import Array, column, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of
+from unskew.data.inputs import Column, doubts, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
 from unskew.data.table import (
@@ -22,13 +22,12 @@ from unskew.data.table import (
     DataTable,
     DataTarget,
     codes_of,
-    label_name,
     names_of_numbers,
 )
 from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
 from unskew.tasks.targets import RowError, mislabelled
-from unskew.words import counted, letters, separate_classes, some, spelling_variants
+from unskew.words import counted, separate_classes, some, spelling_variants
 
 FEW_ROWS = 5
 """Training rows below which a client is named."""
@@ -88,11 +87,8 @@ def no_class(table: DataTable) -> Iterable[str]:
         )
         return
     y, names = table.y.reshape(-1), table.classes or table.declared
-    if (
-        table.kind.classes
-        and y.dtype.kind in "iu"
-        and (table.declared is None or mislabelled(table.declared, "integer"))
-    ):
+    numbered = table.declared is None or mislabelled(table.declared, "integer")
+    if table.kind.classes and y.dtype.kind in "iu" and numbered:
         own = not names and names_of_numbers(np.unique(y), table.of_table, table.alone)
         bad = np.flatnonzero(((y < 0) | (y >= len(names) if names else False)) & (not own))
         if len(bad):
@@ -102,35 +98,34 @@ def no_class(table: DataTable) -> Iterable[str]:
             )
     for target in table.targets:
         if target.classes:
-            yield from _no_label(table, called, [None if v is None or v != v else v for v in target.values.tolist()])
+            labels = [None if v is None or v != v else v for v in target.values.tolist()]
+            yield from filter(None, [_no_label(table, called, labels)])
 
 
-def _no_label(table: DataTable, called: str, labels: Sequence[Any]) -> Iterator[str]:
+def _no_label(table: DataTable, called: str, labels: Sequence[Any]) -> str:
     values = [v for v in labels if v is not None]
     known, way = set(values), "name another column"
-    rows = {v: labels.index(v) for v in known if (isinstance(v, float) and v % 1) or _strange(v, table)}
     if len({isinstance(v, str | bool) for v in values}) > 1:
-        yield f"{called}: some labels are words and some are numbers; make them all one or the other"
-    elif len(known) > MOST_CLASSES and 2 * len(known) > len(values) and not table.classes and table.of_table:
-        regression = "" if isinstance(values[0], str) else "set task.kind = regression, "
-        yield (
+        return f"{called}: some labels are words and some are numbers; make them all one or the other"
+    regression = "" if any(isinstance(v, str) for v in known) else "set task.kind = regression, "
+    if len(known) > MOST_CLASSES and 2 * len(known) > len(values) and not table.classes and table.of_table:
+        return (
             f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!r}, and a class "
             f"is what many rows share; {regression}group them, or {way}"
         )
-    elif rows:
-        value, row = min(rows.items(), key=lambda one: one[1])
-        nearest = did_you_mean(str(value), table.declared or ())
-        number = "" if isinstance(value, str) else ", set task.kind = regression,"
-        yield f"{called} is {value!r} in {table.place(row)}, which is no class{nearest}: correct it{number} or {way}"
-    elif len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
-        yield f"{called} is {values[0]!r} in all {len(values):,} rows: {way}"
-
-
-def _strange(label: object, table: DataTable) -> bool:
-    """True for a word that is none of the declared classes, and a number beyond 64 bits."""
-    if isinstance(label, str):
-        return bool(table.declared) and label not in (table.declared or ())
-    return isinstance(label, int) and not -(2**63) <= label < 2**63
+    # A fraction, a number beyond 64 bits, or a word that is none of the declared classes.
+    declared = table.declared or known
+    odd = {v for v in known if (v not in declared if isinstance(v, str) else v % 1 or not -(2**63) <= v < 2**63)}
+    if odd:
+        row = next(i for i, v in enumerate(labels) if v in odd)
+        nearest = did_you_mean(str(labels[row]), table.declared or ())
+        return (
+            f"{called} is {labels[row]!r} in {table.place(row)}, which is no class{nearest}: correct it, "
+            f"{regression}or {way}"
+        )
+    if len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
+        return f"{called} is {values[0]!r} in all {len(values):,} rows: {way}"
+    return ""
 
 
 def no_number(table: DataTable) -> Iterable[str]:
@@ -169,13 +164,12 @@ def no_federation(table: DataTable) -> Iterable[str]:
     """A column of clients that names one, or one for each row."""
     if table.owners is None or table.client is None or table.alone:
         return
-    most = int(table.count().max(initial=0))
     if len(table.clients) == 1:
         yield (
             f"column {table.client!r} names only one client ({table.clients[0]}): name another column, or leave client "
             "out and choose a split"
         )
-    elif table.part is None and table.patients is None and most == 1:
+    elif table.part is None and table.patients is None and table.count().max(initial=0) == 1:
         yield (
             f"column {table.client!r} has {len(table.clients):,} clients with one row each, so none can keep a row for "
             "testing: if it numbers rows or patients, name the column of who holds them"
@@ -238,39 +232,30 @@ def no_input(table: DataTable) -> Iterable[str]:
         yield f"x: {table.place(bad[0])} {bad[1]}"
 
 
-def too_long(table: DataTable) -> Iterable[str]:
-    """Words too long for a label, a name or a category: NumPy keeps all of an array as wide as the longest."""
-    who = {} if table.patients is None else {"patient": table.patients}
-    if table.owners is not None:
-        who["client"] = np.array([*table.clients, None], object)[table.owners]
-    for name, values in {"y": table.y.reshape(-1), **who, **table.columns}.items():
-        for row, value in enumerate(values.tolist() if values.dtype.kind in "OU" else ()):
-            if isinstance(value, str) and len(value) > LONGEST:
-                yield (
-                    f"{name!r} holds a text of {len(value):,} characters in {table.place(row)}, and a label or a "
-                    f"category has at most {LONGEST:,}: shorten it, or leave the column out"
-                )
-                break
-
-
 def no_name(table: DataTable) -> Iterable[str]:
-    """Names that cannot be written, or that a terminal would obey, and two classes of one name."""
-    words = [values for values in (*table.columns.values(), table.y) if values.dtype.kind in "OU"]
-    named = {
+    """Names that are too long or cannot be written, or that a terminal would obey, and two classes of one name."""
+    words = [of for of in (*table.columns.values(), table.y) if of.dtype.kind in "OU"]
+    named: dict[str, Sequence[Any]] = {
         "data set": (table.name,),
         "client": table.clients,
         "domain": table.domain_names or (),
         "class": table.classes or table.declared or (),
         "column": tuple(table.columns),
-        "word": {word for values in words for word in values.reshape(-1).tolist() if isinstance(word, str)},
+        "patient": () if table.patients is None else table.patients.tolist(),
+        "word": [v for of in words for v in of.reshape(-1).tolist()],
     }
     for what, names in named.items():
-        if odd := [one for one in names if not writable(one)]:
-            yield f"the {what} name {odd[0]!r} cannot be written in UTF-8; rename it"
-        # A vocabulary may have characters that are not printed.
-        if what not in ("data set", "class" * table.kind.tokens) and (odd := [one for one in names if obeyed(one)]):
-            yield f"the {what} name {odd[0]!r} has control characters, which terminals obey; rename it"
-        if what in ("client", "domain", "class") and len(set(names)) < len(names):
+        known = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+        for name in known:
+            wrong = "" if writable(name) else "cannot be written in UTF-8"
+            wrong = f"has {len(name):,} characters, and {LONGEST:,} are the most" if len(name) > LONGEST else wrong
+            # A vocabulary may have characters that are not printed, and of a data set it is the name of a file.
+            if what not in ("data set", "class" * table.kind.tokens) and obeyed(name):
+                wrong = "has control characters, which terminals obey"
+            if wrong:
+                yield f"the {what} name {name[:40]!r} {wrong}; rename it"
+                break
+        if what in ("client", "domain", "class") and len(known) < len(names):
             yield f"{what} names must differ, got {some(sorted(names))}"
 
 
@@ -318,7 +303,6 @@ REFUSALS: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     lambda table: table.refusals,
     no_name,
     no_input,
-    too_long,
     nobodys,
     no_federation,
     no_patient,
@@ -333,11 +317,7 @@ REFUSALS: tuple[Callable[[DataTable], Iterable[str]], ...] = (
 # ---------------------------------------------------------------- what may not be meant: clients
 def few_rows(table: DataTable) -> Iterable[str]:
     """Clients with too few rows to train on."""
-    if table.alone:
-        return [f"there are fewer than {FEW_ROWS} training {table.what} here: too few to train on alone"] * (
-            len(table) < FEW_ROWS
-        )
-    few = table.names(table.count() < FEW_ROWS)
+    few = ["this client"] if table.alone and len(table) < FEW_ROWS else table.names(table.count() < FEW_ROWS)
     return few and [f"{some(few)} {have(few)} fewer than {FEW_ROWS} training {table.what}: too few to train on alone"]
 
 
@@ -345,11 +325,8 @@ def untested(table: DataTable) -> Iterable[str]:
     """Clients without rows for testing, of which a cut in time says so itself."""
     if table.own_test and table.part is not None and table.when is None:
         none = table.names(table.count(table.part == TEST) == 0)
-        if none:
-            yield (
-                f"{some(none)} {have(none)} no test {table.what}: a result there cannot be measured, so nothing will "
-                "tell whether to join"
-            )
+        return none and [f"{some(none)} {have(none)} no test {table.what}: a result there cannot be measured"]
+    return []
 
 
 def spelt_alike(table: DataTable) -> Iterable[str]:
@@ -383,32 +360,23 @@ def _held(values: Array, table: DataTable, known: Sequence[str] = ()) -> tuple[l
 
 
 def one_class(table: DataTable) -> Iterable[str]:
-    """Clients whose rows, if they are not few, are of one class."""
+    """Clients whose rows, if they are not few, are of one class, or have no event."""
     whole, table = table, table.take(table.train)
     for target, of_all in zip(table.targets, whole.targets, strict=True):
-        if not target.classes or target.called == "the event":
-            continue
         known = table.declared or codes_of(of_all.values)[1]
-        if table.alone and len(table) >= FEW_ROWS and len(known) > 1 == len(codes_of(target.values)[1]):
-            yield f"all training {table.what} here are of one class, {label_name(target.values[0])}"
-        codes, enough = codes_of(target.values)[0], table.count() >= FEW_ROWS
+        if not target.classes or len(known) < 2:
+            continue
+        codes = codes_of(target.values)[0]
         owners = np.full(len(table), -1) if table.owners is None else table.owners
         kinds = np.unique(np.stack([owners, codes]), axis=1)[0]
-        single = table.names(enough & (np.bincount(kinds[kinds >= 0], minlength=len(table.clients)) == 1))
+        kinds = np.bincount(kinds[kinds >= 0], minlength=len(table.clients))
+        single = table.names((table.count() >= FEW_ROWS) & (kinds == 1))
+        single += ["this client"] * bool(table.alone and len(table) >= FEW_ROWS and not codes.any())
         if single:
             yield target.sentence(
                 f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there alone "
                 "learns nothing but to say it"
             )
-
-
-def no_event(table: DataTable) -> Iterable[str]:
-    """Clients among whose rows, if they are not few, no event happened."""
-    for target in table.targets:
-        if target.called == "the event":
-            none = table.names((table.count() >= FEW_ROWS) & (table.count(target.values > 0) == 0))
-            if none:
-                yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
 
 
 # ---------------------------------------------------------------- numbers
@@ -448,19 +416,18 @@ def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
 def not_as_agreed(table: DataTable) -> Iterable[str]:
     """A client's numbers whose unit may not be the one agreed on, and words that were not agreed on."""
     for name, values in table.features.items() if table.rules else ():
-        rule, present = table.rule(name), values[~gaps_in(values)]
-        words = {word(v) if isinstance(v, float) else v for v in present.tolist()} if rule.words else set()
-        alike = set(map(letters, rule.words or ()))
-        if strange := sorted(one for one in words - {*(rule.words or ())} if letters(one) not in alike):
-            known = some(rule.words or ())
-            yield f"column {name!r} holds words that were not agreed on: {some(strange)} (agreed: {known})"
-        if table.alone and values.dtype.kind == "f" and rule.mean is not None and rule.sd and len(present):
-            middle = float(np.median(present))
-            if abs(middle - rule.mean) > FAR * rule.sd and not table.by_site(name):
-                yield (
-                    f"column {name!r} is about {middle:g} here, and the mean {rule.mean:g} (standard deviation "
-                    f"{rule.sd:g}) was agreed on: is it in the same unit?"
-                )
+        rule, words = table.rule(name), values.dtype.kind == "O"
+        if rule.words is None and (rule.mean is None or words or not table.alone or table.by_site(name)):
+            continue
+        given = column(values, category=True) if rule.words is not None else values
+        agreed_on = Column(
+            name,
+            "number" if rule.words is None else "category",
+            mean=() if rule.mean is None else (rule.mean,),
+            sd=() if rule.sd is None else (rule.sd,),
+            values=rule.words or (),
+        )
+        yield from doubts(agreed_on, given[~gaps_in(given)], "agreed on")
 
 
 def stands_for_none(table: DataTable) -> Iterable[str]:
@@ -515,7 +482,6 @@ def empty_at(table: DataTable) -> Iterable[str]:
                 yield f"{table.called(name)} has one value only at {some(there)}: not measured there?"
 
 
-# ---------------------------------------------------------------- words
 # ---------------------------------------------------------------- columns that say too much
 def identifies(table: DataTable) -> Iterable[str]:
     """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
@@ -663,7 +629,6 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     untested,
     spelt_alike,
     one_class,
-    no_event,
     far_from_others,
     not_as_agreed,
     stands_for_none,

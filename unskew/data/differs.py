@@ -3,13 +3,13 @@
     classes   X2 = sum (O - E)^2 / E, O rows of a class at a site, E those expected of alike sites (K. Pearson, 1900)
     numbers   SSB = sum n_k (mean_k - mean)^2, which orders permutations as F of one-way analysis of variance does
 
-Values are permuted over rows, the sites' sizes fixed (E. J. G. Pitman, "Significance tests which may be applied to
-samples from any populations", 1937).  Of classes, rows at sites are then multivariate hypergeometric.
+Both are sum S_k^2 / n_k of sums S_k over a site's rows of standardised values.  Values are permuted over rows, sites'
+sizes fixed (E. J. G. Pitman, "Significance tests which may be applied to samples from any populations", 1937).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from scipy import special
 from unskew.keys import Key
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 TIMES, FEWEST = 999, 19
 """Permutations, and the number that there is time for below which the analytic p is taken."""
@@ -29,117 +28,109 @@ WORK = 20_000_000
 TINY = 0.05
 """Share of the rows that the smallest sites have together which count as one: each has a degree of freedom."""
 
+ALPHA = 0.05
+"""Level at which sites are said to differ."""
+
 
 @dataclass(frozen=True)
-class SiteEffect:
-    """Difference between sites.
+class SiteDifference:
+    """Difference between sites in a column or a target.
 
     Attributes:
-        p: Chance that alike sites differ as much; where no permutation does, the analytic p if that is smaller.
         share: SSB over all squares; of classes Cramér's V squared, X2 / (n (min(sites, classes) - 1)).
         chance: The mean of this share over all permutations.
-        pair: The sites that have the most and the least for their size, by standardised residuals.
-        kind: The class in which these are the furthest apart; None of numbers.
-        levels: The means of the two sites, or their shares of that class.
+        p: Chance that alike sites differ as much; where no permutation does, the analytic p if that is smaller.
+        levels: Mean, or share of a class, at the two sites that have the most and the least for their size.
     """
 
-    p: float
     share: float
     chance: float
-    pair: tuple[int, int]
-    kind: int | None
-    levels: tuple[float, float]
+    p: float
+    levels: str
+
+    def __str__(self) -> str:
+        if self.p < ALPHA:
+            return f"differs between sites by more than chance ({shown_p(self.p)}): {self.levels}"
+        return f"is not shown to differ between sites ({shown_p(self.p)}; {self.levels})"
 
 
-def differs(values: npt.NDArray[np.generic], site: Ints, columns: int = 1) -> SiteEffect | None:
+def shown_p(p: float) -> str:
+    """A p-value in words.
+
+    >>> shown_p(0.0134), shown_p(1e-9)
+    ('p = 0.013', 'p < 0.001')
+    """
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+
+
+def differs(
+    values: npt.NDArray[Any], site: Ints, sites: Sequence[str], classes: Sequence[object] = (), columns: int = 1
+) -> SiteDifference | None:
     """Measure how far sites differ; None if fewer than two have a value, or all values are equal.
 
     Args:
-        values: Numbers of classes, or floats with NaN for a gap, (N,).
+        values: Numbers of `classes`, -1 for a gap, or floats with NaN for a gap, (N,).
         site: Number of each value's site, (N,), -1 where it has none.
+        sites: Names of the sites.
+        classes: Names of the classes; empty of floats.
         columns: Columns of the table, which share the time for permutations.
     """
-    here = site >= 0
-    here &= ~np.isnan(values) if values.dtype.kind == "f" else here
-    values, (sites, owner) = values[here], np.unique(site[here], return_inverse=True)
-    if len(sites) < 2 or (values == values[0]).all():
+    here = (site >= 0) & (values >= 0 if classes else ~np.isnan(values))
+    values, (numbers, owner) = values[here], np.unique(site[here], return_inverse=True)
+    if len(numbers) < 2 or (values == values[0]).all():
         return None
-    rows = np.bincount(owner)
-    smallest_first = np.argsort(rows, kind="stable")
-    tiny = smallest_first[np.cumsum(rows[smallest_first]) <= TINY * len(values)]
-    if len(tiny) > 1 and len(sites) - len(tiny) > 1:
+    smallest_first = np.argsort(np.bincount(owner), kind="stable")
+    tiny = smallest_first[np.cumsum(np.bincount(owner)[smallest_first]) <= TINY * len(values)]
+    if len(tiny) > 1 and len(numbers) - len(tiny) > 1:
         kept, owner = np.unique(np.where(np.isin(owner, tiny), tiny[0], owner), return_inverse=True)
-        sites, rows = np.where(kept == tiny[0], -1, sites[kept]), np.bincount(owner)
-    rng = (Key(0) / "differs").numpy()
-    times = min(TIMES, WORK // (columns * len(values)))
-    times = times if times >= FEWEST else 0
-    if values.dtype.kind == "f":
-        seen = _of_numbers(values.astype(np.float64)[np.argsort(owner, kind="stable")], rows, times, rng)
-        kinds: tuple[int | None, ...] = (None,)
+        numbers = np.where(kept == tiny[0], -1, numbers[kept])
+    rows, n, k = np.bincount(owner), len(values), len(numbers)
+
+    if classes:
+        kinds = np.unique(values)
+        kinds = kinds[np.argsort([(values == kind).sum() for kind in kinds], kind="stable")]  # a rarer one is named
+        place = np.zeros(len(classes), np.int64)
+        place[kinds] = np.arange(len(kinds))
+        coded, c = place[values], len(kinds)
+        level = np.bincount(coded) / n
+        sd, residual = np.sqrt(level), np.sqrt(1 - level)
     else:
-        known, kind = np.unique(values, return_inverse=True)
-        counts = np.bincount(owner * len(known) + kind, minlength=len(sites) * len(known)).reshape(len(sites), -1)
-        rarest_first = np.argsort(counts.sum(0), kind="stable")  # of two classes the rarer one is named
-        seen = _of_classes(counts[:, rarest_first], times, rng)
-        kinds = tuple(known[rarest_first].tolist())
-    statistic, share, levels, residuals, analytic, drawn = seen
-    as_much = sum(one >= statistic * (1 - 1e-9) for one in drawn)
-    named = np.flatnonzero(sites >= 0)
-    furthest = int(np.ptp(residuals[named], axis=0).round(9).argmax())
-    pair = [int(named[of(residuals[named, furthest])]) for of in (np.argmax, np.argmin)]
-    of_kinds = (len(kinds) - 1) / (min(len(kinds), len(sites)) - 1) if len(kinds) > 1 else 1.0
-    p = (1 + as_much) / (1 + times) if as_much else min(analytic, 1 / (1 + times))
-    return SiteEffect(
-        p,
-        share,
-        of_kinds * (len(sites) - 1) / (len(values) - 1),
-        (int(sites[pair[0]]), int(sites[pair[1]])),
-        kinds[furthest],
-        (float(levels[pair[0], furthest]), float(levels[pair[1], furthest])),
+        coded, c, level, sd, residual = (values - values.mean()) / values.std(), 1, np.ones(1), np.ones(1), np.ones(1)
+
+    def sums(of: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Sums of standardised values over each site's rows, (sites, classes)."""
+        if not classes:
+            return np.asarray(np.bincount(owner, of)[:, None], np.float64)
+        counts = np.bincount(owner * c + of, minlength=k * c).reshape(k, c)
+        return np.asarray((counts - np.outer(rows, level)) / sd)
+
+    def statistic(of: npt.NDArray[Any]) -> float:
+        return float((sums(of) ** 2 / rows[:, None]).sum())
+
+    seen = statistic(coded)
+    rng = (Key(0) / "differs" / f"{seen:.6g}").numpy()  # the same draws for all columns would err alike in all
+    times = min(TIMES, WORK // (columns * n))
+    times = times if times >= FEWEST else 0
+    as_much = sum(statistic(rng.permutation(coded)) >= seen * (1 - 1e-9) for _ in range(times))
+    within = max(n - seen, 0.0)
+    f = np.inf if within <= 1e-12 * n else seen / within * (n - k) / (k - 1)
+    of_numbers = special.fdtrc(k - 1, n - k, f) if n > k else 1.0
+    analytic = float(special.chdtrc((k - 1) * (c - 1), seen) if classes else of_numbers)
+
+    named = np.flatnonzero(numbers >= 0)
+    residuals = (sums(coded) / np.sqrt(rows * (1 - rows / n))[:, None] / residual)[named]
+    at = int(np.ptp(residuals, axis=0).round(9).argmax())
+    most, least = named[[residuals[:, at].argmax(), residuals[:, at].argmin()]].tolist()
+    levels = np.bincount(owner, coded == at if classes else values) / rows
+    what, form = (f"{classes[kinds[at]]} ", ".0%") if classes else ("", ".3g")
+    apart = what + ", ".join(f"{levels[i]:{form}} at {sites[numbers[i]]}" for i in (most, least))
+    free = max(c - 1, 1) / (width := max(min(k, c) - 1, 1))
+    return SiteDifference(
+        seen / n / width,
+        free * (k - 1) / (n - 1),
+        (1 + as_much) / (1 + times) if as_much else min(analytic, 1 / (1 + times)),
+        "alike everywhere" if most == least else apart,
     )
-
-
-_Seen = tuple[float, float, Floats, Floats, float, Iterator[float]]
-"""Statistic, share, levels and residuals (sites, classes), analytic p, and the statistic of each permutation."""
-
-
-def _of_numbers(values: Floats, rows: Ints, times: int, rng: np.random.Generator) -> _Seen:
-    """Statistic of numbers that stand site by site."""
-    n, k, starts = len(values), len(rows), np.cumsum(rows) - rows
-    mean = values.mean()
-    centred = values - mean
-    squares = float((centred**2).sum())
-
-    def sums(of: Floats) -> Floats:
-        return np.asarray(np.add.reduceat(of, starts))
-
-    between = float((sums(centred) ** 2 / rows).sum())
-    residuals = sums(centred) / np.sqrt(rows * (1 - rows / n) * squares / (n - 1))
-    within = max(squares - between, 0.0)
-    f = np.inf if within <= 1e-12 * squares else between / within * (n - k) / (k - 1)
-    drawn = (float((sums(rng.permutation(centred)) ** 2 / rows).sum()) for _ in range(times))
-    analytic = float(special.fdtrc(k - 1, n - k, f)) if n > k else 1.0
-    return between, between / squares, (mean + sums(centred) / rows)[:, None], residuals[:, None], analytic, drawn
-
-
-def _of_classes(counts: Ints, times: int, rng: np.random.Generator) -> _Seen:
-    """Statistic of counts of rows, (sites, classes)."""
-    rows, of_class = counts.sum(1), counts.sum(0)
-    n, (k, c) = int(rows.sum()), counts.shape
-    expected = np.outer(rows, of_class) / n
-    x2 = float(((counts - expected) ** 2 / expected).sum())
-    residuals = (counts - expected) / np.sqrt(expected * np.outer(1 - rows / n, 1 - of_class / n))
-
-    def drawn() -> Iterator[float]:
-        from scipy.stats import random_table  # slow to import
-
-        tables, at_once = random_table(rows, of_class), max(1, 1_000_000 // counts.size)
-        for start in range(0, times, at_once):
-            several = tables.rvs(min(at_once, times - start), random_state=rng)
-            yield from ((several - expected) ** 2 / expected).sum((1, 2)).tolist()
-
-    analytic = float(special.chdtrc((k - 1) * (c - 1), x2))
-    return x2, x2 / n / (min(k, c) - 1), counts / rows[:, None], residuals, analytic, drawn()
 
 
 Name = TypeVar("Name")

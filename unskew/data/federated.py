@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from unskew.data import preprocess, skew
-from unskew.data.assign import assign
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.latest import latest
@@ -23,7 +22,7 @@ from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manife
 from unskew.data.patients import Ints, most_frequent, number_of, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
-from unskew.data.split import BASES, BY_LABEL, FromManifest, Natural, OwnSplit, Split, record
+from unskew.data.split import BY_LABEL, TABLE, FromManifest, Natural, Split, assign, record
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.files import user_path
 from unskew.keys import Key, numpy_each
@@ -319,11 +318,11 @@ def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[Ints, ...]:
     domains, owners, patients = (
         None if of is None else of.numpy() for of in (dataset.domains, dataset.owners, dataset.patients)
     )
-    if patients is None or isinstance(split, Natural):
-        return assign(split, labels, dataset.num_classes, key, domains, owners)
-    if isinstance(split, OwnSplit):
+    own = type(split) not in TABLE.values()
+    if patients is None or own or isinstance(split, Natural):
         shares = assign(split, labels, dataset.num_classes, key, domains, owners)
-        _check_together(dataset, shares, f"split {record(split)['name']!r}")
+        if own:
+            _check_together(dataset, shares, f"split {record(split)['name']!r}")
         return shares
     codes, of_row = np.unique(patients, return_inverse=True)
     label, domain = (None if of is None else most_frequent(patients, of) for of in (labels, domains))
@@ -467,8 +466,8 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
     reached: dict[str, Any] = {} if fed.domains is None or columns else {"domains": fed.domains}
     if (people := fed.test_patients) is not None:
         reached["test_patients"] = people
-    if fed.split["name"] == "entangled" and (bases := fed.split.get("bases")) in BASES:
-        both = fed.entanglement(bases)
+    if fed.split["name"] == "entangled" and "bases" in fed.split:
+        both = fed.entanglement(fed.split["bases"])
         reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}
     means = {"iid_distance": measured.iid_distance, "js": measured.js, "effective_classes": measured.effective_classes}
     head: dict[str, Any] = {

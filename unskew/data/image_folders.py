@@ -12,7 +12,6 @@ A folder is a table, too: what the path says of an image is a row of it.
 
 import importlib
 import os
-import re
 import struct
 import warnings
 from collections import ChainMap
@@ -27,16 +26,15 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew import machine
-from unskew.data import build, tables
-from unskew.data.columns import Array, check_column, composed_names, truths, value_of
+from unskew.data import build, own, tables
+from unskew.data.columns import Frame, check_column, composed_names
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Latest
-from unskew.data.own import cut_in_time
 from unskew.data.patients import PatientIds, unnamed_patients
 from unskew.data.places import Place
-from unskew.data.table import TEST, TRAIN, DataTable, numbered
+from unskew.data.table import DataTable
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
@@ -113,15 +111,8 @@ class ImageOptions:
             raise ConfigError("labels is a table; name its columns image and target, too")
 
 
-@dataclass(frozen=True)
-class _Image:
-    """An image, by what its path or its row says: part is train, test, or "" where that is not said."""
-
-    file: Path
-    label: Any
-    site: str | None = None
-    patient: str | None = None
-    part: str = ""
+_Read = tuple[dict[str, list[Any]] | Frame, list[Path], dict[str, Any], Place, tuple[str, ...]]
+"""What is known of each image as columns, its file, the columns' roles, the place of a row, and notes."""
 
 
 def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTable:
@@ -133,38 +124,18 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
-    several = (options.target,) if isinstance(options.target, str) else options.target or ()
-    by_row = options.labels is not None
-    images, times, place, notes = (_in_table if by_row else _in_folders)(root, options, several, targets)
-    files, sites = [image.file for image in images], [image.site for image in images]
-    grey = _grey(root, files, options.size, options.channels)
-    owners, names = (None, ()) if set(sites) == {None} else numbered(sites)
-    part = np.array([TEST if image.part == "test" else TRAIN for image in images], np.int8)
-    patients = np.array([image.patient for image in images], object)
-    labels = [image.label for image in images]
-    rows = DataTable(
-        root.name,
-        np.array(labels) if isinstance(labels[0], tuple | int | float) else np.array(labels, object),
-        pixels(files, options.size, grey),
-        target=several,
-        client=options.client if by_row and not options.alone else None,
-        patient=options.patient if by_row else None,
-        owners=owners,
-        clients=names,
-        patients=patients if options.patient is not None and (not options.testing or part.any()) else None,
+    columns, files, roles, place, notes = (_in_folders if options.labels is None else _in_table)(root, options)
+    rows = own.table(
+        columns,
+        inputs=pixels(files, options.size, _grey(root, files, options.size, options.channels)),
+        **roles,
         patient_ids=options.patient_ids,
-        part=part if part.any() else None,
-        place=place,
-        files=not by_row,
-        notes=notes,
+        name=root.name,
         kind=targets,
         declared=options.classes,
         alone=options.alone,
     )
-    rule = options.test
-    return (
-        rows if times is None or not isinstance(rule, Latest) else cut_in_time(rows, rule, times, build.TEST_FRACTION)
-    )
+    return replace(rows, files=options.labels is None, place=place, notes=(*notes, *rows.notes))
 
 
 def read_images(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Dataset:
@@ -177,52 +148,25 @@ def read_images(root: Path, options: ImageOptions, targets: Targets = CLASS) -> 
 
 
 # ---------------------------------------------------------------- a table of images
-_Read = tuple[list[_Image], Array | None, Place, tuple[str, ...]]
-"""The images, their times if the latest are for testing, the place of a row, and notes."""
-
-
-def _in_table(root: Path, options: ImageOptions, several: Sequence[str], targets: Targets) -> _Read:
+def _in_table(root: Path, options: ImageOptions) -> _Read:
     """The images that a table names."""
-    assert options.labels is not None
-    path, kind = root / options.labels, tables.kind_of(options.labels)
+    path, kind = root / str(options.labels), tables.kind_of(str(options.labels))
     if kind is None or not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
         raise DataError(f"task.data_options.labels: {options.labels} is no table ({tables.SHOWN}) in {root.absolute()}")
-    frame = tables.words_of(kind, path, tables.TableOptions("", leave_out=("",)))
-    words = {name: values.tolist() for name, values in frame.columns.items()}
-    client = None if options.alone else options.client
-    latest = isinstance(options.test, Latest)
-    apart = options.test.column if isinstance(options.test, Latest) else options.test
-    roles = {"image": options.image, "client": client, "patient": options.patient, "test": apart}
-    for setting, name in (*(("target", name) for name in several), *roles.items()):
-        if name is not None:
-            check_column(list(words), name, f"task.data_options.{setting}")
+    client, image = None if options.alone else options.client, str(options.image)
+    roles = {"target": options.target, "client": client, "patient": options.patient, "test": options.test}
+    read = tables.TableOptions(options.target or (), client, options.patient, leave_out=("",))
+    frame = tables.read(kind, path, read, words=(image,))
+    check_column(list(frame.columns), image, "image")
     below, _ = files_below(root)
-    files = _files(root, below, words[str(options.image)], frame.place, f"column {options.image!r} of {path.name}")
-    labels = list(zip(*(_target(words[name], targets) for name in several), strict=True))
-    empty = [None] * len(files)
-    sites, who = (empty if name is None else words[name] for name in (client, options.patient))
-    is_test = np.zeros(len(files), bool)
-    if apart is not None and not latest:
-        is_test = truths(words[apart], apart, frame.place)
-    images = [
-        _Image(file, label if len(label) > 1 else label[0], "" if client and site is None else site, one, "test" * test)
-        for file, label, site, one, test in zip(files, labels, sites, who, is_test.tolist(), strict=True)
-    ]
+    files = _files(root, below, frame.columns[image].tolist(), frame.place, f"column {image!r} of {path.name}")
     notes = tables.unread(root, sorted(set(below) - set(files)), f"images that a row of {path.name} names")
+    taken = {image, client, options.patient, *read.names}
     if options.patient is None:
-        taken = {*several, *roles.values()}
-        notes += tuple(unnamed_patients({name: words[name] for name in words if name not in taken}, inputs=False))
-    return images, frame.columns[str(apart)] if latest else None, frame.place, notes
-
-
-def _target(words: Sequence[Any], targets: Targets) -> list[Any]:
-    """Labels as whole numbers if all are such, or as numbers where these are learned; else as they are."""
-    if all(word is not None and re.fullmatch("0|-?[1-9][0-9]*", word) for word in words):
-        return list(map(int, words))
-    numbers = [None if word is None else value_of(word) for word in words]
-    if targets.classes or any(number is None and word is not None for number, word in zip(numbers, words, strict=True)):
-        return list(words)
-    return [np.nan if number is None else number for number in numbers]
+        notes += tuple(unnamed_patients({k: v for k, v in frame.columns.items() if k not in taken}, inputs=False))
+    if options.testing and options.test is None:
+        roles["patient"] = None
+    return frame, files, roles, frame.place, notes
 
 
 def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Place, column: str) -> list[Path]:
@@ -230,9 +174,8 @@ def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Plac
     known: list[dict[str, list[Path]]] = [{}, {}, {}, {}]
     for file in images:
         path = file.relative_to(root)
-        for by, name in zip(
-            known, (path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem), strict=True
-        ):
+        of = path.as_posix(), path.with_suffix("").as_posix(), file.name, file.stem
+        for by, name in zip(known, of, strict=True):
             by.setdefault(composed(name), []).append(file)
     files, rows = ChainMap(*known), dict[Path, int]()
     for i, name in enumerate(names):
@@ -251,28 +194,38 @@ def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Plac
 
 
 # ---------------------------------------------------------------- folders of sites and classes
-def _in_folders(root: Path, options: ImageOptions, several: Sequence[str], targets: Targets) -> _Read:
-    """The images in folders."""
+def _in_folders(root: Path, options: ImageOptions) -> _Read:
+    """The images in folders, those for training before those for testing."""
     if options.testing:
         options = replace(options, alone=_has_no_sites(root, options))
     layout = OWN_LAYOUT if options.alone else LAYOUT
     sites, left = ([root], []) if options.alone else entries(root, os.path.realpath(root))
     if not options.alone and (odd := [site.name for site in sites if site.name.casefold() in PARTS]):
         raise DataError(f"{root} has the folders {some(odd)}, where those of sites are expected: {layout}")
-    images: list[_Image] = []
+    images: list[tuple[Path, str, str, str, str]] = []
     for site in sites:
         mine, others = _of_site(root, site, options)
         if others and not mine:
             raise DataError(f"{site}: none of its {counted(len(others), 'file')} is read; expected is {layout}, {READ}")
         images, left = [*images, *mine], [*left, *others]
-    if not images or (not options.alone and len({image.site for image in images}) < 2):
+    if not images or (not options.alone and len({image[2] for image in images}) < 2):
         whose = "a client" if options.alone else "two sites or more"
         raise DataError(f"{root} has no images of {whose}; expected is {layout}")
-    if len({bool(image.part) for image in images}) > 1:
-        one = next(image.site for image in images if not image.part)
+    if len({bool(image[4]) for image in images}) > 1:
+        one = next(image[2] for image in images if not image[4])
         raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
-    images.sort(key=lambda image: image.part == "test")
-    return images, None, lambda row: str(images[row].file.relative_to(root)), tables.unread(root, left, READ)
+    images.sort(key=lambda image: image[4] == "test")
+    files, *columns = (list(of) for of in zip(*images, strict=True))
+    parted = "test" in columns[3]
+    roles = {
+        "target": "class",
+        "client": None if options.alone else "site",
+        "patient": "patient" if options.patient is not None and (parted or not options.testing) else None,
+        "test": "part" if parted else None,
+    }
+    by_name = dict(zip(("class", "site", "patient", "part"), columns, strict=True))
+    notes = tables.unread(root, left, READ)
+    return by_name, files, roles, lambda row: str(files[row].relative_to(root)), notes
 
 
 def _has_no_sites(root: Path, options: ImageOptions) -> bool:
@@ -285,12 +238,12 @@ def _has_no_sites(root: Path, options: ImageOptions) -> bool:
     return any(is_image(file) for folder in folders for file in entries(folder, home)[1])
 
 
-def _of_site(root: Path, site: Path, options: ImageOptions) -> tuple[list[_Image], list[Path]]:
-    """A site's images, and its other files."""
+def _of_site(root: Path, site: Path, options: ImageOptions) -> tuple[list[tuple[Path, str, str, str, str]], list[Path]]:
+    """A site's images, each with its class, site, patient and part ("" where that is not said), and other files."""
     home, layout = os.path.realpath(root), OWN_LAYOUT if options.alone else LAYOUT
     folders, left = entries(site, home)
     divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
-    images: list[_Image] = []
+    images: list[tuple[Path, str, str, str, str]] = []
     for part in folders if divided else [site]:
         labels, loose = entries(part, home)
         left += loose if divided else []
@@ -310,8 +263,7 @@ def _of_site(root: Path, site: Path, options: ImageOptions) -> tuple[list[_Image
                 if below and folder.casefold() in PARTS:
                     raise DataError(f"{label / folder} is called after a part of data, inside a class: {layout}")
                 who = composed(folder) if below else str(file)
-                where = None if options.alone else composed(site.name)
-                images.append(_Image(file, name, where, who, part.name.casefold() if divided else ""))
+                images.append((file, name, composed(site.name), who, part.name.casefold() if divided else ""))
     return images, left
 
 

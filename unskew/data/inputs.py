@@ -127,32 +127,30 @@ class Column:
         return np.concatenate([values[:, None], *gaps], 1, dtype=np.float64)
 
 
-def _doubts(column: Column, values: Array) -> list[str]:
-    """Sentences on new values that training had otherwise: another unit, unknown words, unknown gaps."""
+def doubts(column: Column, values: Array, known: str = "in training") -> list[str]:
+    """Sentences on new values that were otherwise where they are `known`: another unit, strange words, or gaps."""
     name, rows, missing = column.name, len(values), int(gaps_in(values).sum())
     sentences = []
     if values.dtype.kind == "f" and len(column.sd) == 1 and column.sd[0] and missing < rows:
         middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
         if abs(middle - mean) > FAR_BEYOND * sd:
             sentences.append(
-                f"column {name!r} is about {middle:g} here, and had the mean {mean:g} (standard deviation {sd:g}) in "
-                "training: is it in the same unit?"
+                f"column {name!r} is about {middle:g} here, and its mean {known} was {mean:g} (standard deviation "
+                f"{sd:g}): is it in the same unit?"
             )
     if column.kind == "category":
-        known = set(column.values).difference(column.unlearnt)
-        unknown = [one for one in _codes(values, column.values) if one is not None and one not in known]
-        if unknown:
+        words = set(column.values).difference(column.unlearnt)
+        strange = [one for one in _codes(values, column.values) if one is not None and one not in words]
+        if strange:
             sentences.append(
-                f"column {name!r} holds words that training did not have, in {len(unknown):,} of "
-                f"{counted(rows, 'row')}: {some(sorted(set(unknown)))}; they "
-                f"{'count as one other word' if column.other else 'say nothing to the model'} (known: "
-                f"{some(column.values)})"
+                f"column {name!r} holds words that were not {known}, in {len(strange):,} of {counted(rows, 'row')}: "
+                f"{some(sorted(set(strange)))} (known: {some(column.values)})"
             )
     knows_gaps = column.gaps and not column.gaps_unlearnt
     if (missing == rows >= NEVER) if knows_gaps else (2 * missing > rows >= SUDDEN):
         sentences.append(
-            f"column {name!r} has no value in {missing:,} of {counted(rows, 'row')}, which training did not have: is "
-            "it written elsewhere, or otherwise?"
+            f"column {name!r} has no value in {missing:,} of {counted(rows, 'row')}, and had some {known}: is it "
+            "written elsewhere, or otherwise?"
         )
     return sentences
 
@@ -316,7 +314,7 @@ class Inputs:
         table = raw_table(x, list(gaps), gaps)
         ready = torch.from_numpy(prepared(self.columns, table, 0))
         for one in self.columns:
-            for sentence in _doubts(one, table[one.name]):
+            for sentence in doubts(one, table[one.name]):
                 warn(sentence, stacklevel=3)
         return ready
 

@@ -15,52 +15,46 @@ of targets and of columns (`holm`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from unskew import schema
 from unskew.data import checks, own, sources, tables
 from unskew.data.columns import Array, composed_names, gaps_in, is_date
 from unskew.data.dataset import Dataset
-from unskew.data.differs import differs, holm
+from unskew.data.differs import ALPHA, SiteDifference, differs, holm, shown_p
 from unskew.data.images import stored
 from unskew.data.latest import Latest, written
 from unskew.data.patients import PatientIds, most_frequent
-from unskew.data.places import path_of
 from unskew.data.preprocess import LARGEST, Preprocess, rules_of
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, label_name
 from unskew.errors import ConfigError, DataError
 from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of
-from unskew.words import counted
+from unskew.words import counted, some
 
 NO_VALUE = "(none)"
 """Name of the class of rows that have no value in the target's column."""
 
-NAMED = 6
-"""Classes that a sentence names."""
-
 MOST_WORDS = 50
 """Words of a column by which sites are compared; the others count as one."""
 
-MOST_NAMED, ALPHA = 3, 0.05
-"""Columns that a sentence names, and the level at which they differ, all together."""
+MOST_NAMED = 3
+"""Columns that a sentence names."""
 
+Ints = npt.NDArray[np.int64]
 Span = tuple[str, str]
 """First and last time."""
 
 
 @dataclass(frozen=True)
 class SiteLook:
-    """A client: its rows, and what its target is.
+    """A client and its rows.
 
     Attributes:
         name: Its name.
         train, test: Numbers of rows; without known test rows all are training rows.
         missing: Share of its values that are gaps.
-        labels: Rows of each class, test rows included, in the order of `Look.classes`; empty for a number.
-        mean, sd: Of a target that is a number.
         patients: Number of those who are in its rows; None if they are not known.
         train_span, test_span: Times of the first and the last row of each; None if there is none, or test rows are not
             the latest.
@@ -70,43 +64,21 @@ class SiteLook:
     train: int
     test: int
     missing: float
-    labels: tuple[int, ...] = ()
-    mean: float | None = None
-    sd: float | None = None
     patients: int | None = None
     train_span: Span | None = None
     test_span: Span | None = None
 
 
 @dataclass(frozen=True)
-class SiteDifference:
-    """Difference between sites in a column or a target.
+class TargetLook:
+    """A target: its name, its classes (empty if it is a number), and what it is at each client.
 
-    Attributes:
-        share: Share of the variance that lies between sites; of words Cramér's V squared.
-        chance: What it would be of alike sites on average.
-        p: Chance that alike sites differ as much (`unskew.data.differs`).
-        levels: Mean, or share of a word, at the two sites that differ most, in words.
+    `by_site` are rows of each class, test rows included; of a number its mean and deviation, empty where it has none.
     """
 
-    share: float
-    chance: float
-    p: float
-    levels: str
-
-    def __str__(self) -> str:
-        if self.p < ALPHA:
-            return f"differs between sites by more than chance ({shown_p(self.p)}): {self.levels}"
-        return f"is not shown to differ between sites ({shown_p(self.p)}; {self.levels})"
-
-
-def shown_p(p: float) -> str:
-    """A p-value in words.
-
-    >>> shown_p(0.0134), shown_p(1e-9)
-    ('p = 0.013', 'p < 0.001')
-    """
-    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+    name: str
+    classes: tuple[Label, ...]
+    by_site: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -141,21 +113,6 @@ class ColumnLook:
 
 
 @dataclass(frozen=True)
-class TargetLook:
-    """One of several targets.
-
-    Attributes:
-        name: Its column.
-        classes: Its classes; empty if it is a number.
-        sites: The clients, with what this target is there.
-    """
-
-    name: str
-    classes: tuple[Label, ...]
-    sites: tuple[SiteLook, ...]
-
-
-@dataclass(frozen=True)
 class Disagreement:
     """One number for how sites differ, what chance alone would give on average, and what it means.
 
@@ -177,12 +134,11 @@ class Look:
         name: Name of the data.
         rows, test_rows: Numbers of rows, and of test rows among them; None where none are known.
         sites: The clients, in order; empty if the data have none.
-        classes: The target's classes; empty if it is a number or not known, or there are several targets.
+        targets: What is learned; empty if it is not known.
         columns: What is known of each column.
         disagreement: Numbers for sizes, labels and columns.
         notes: Sentences on what a run would warn of, or refuse.
         patients: Number of those who are in the rows; None if they are not known.
-        targets: Where there are several, each of them.
         train_span, test_span: As of a site.
     """
 
@@ -190,12 +146,11 @@ class Look:
     rows: int
     test_rows: int | None
     sites: tuple[SiteLook, ...]
-    classes: tuple[Label, ...]
+    targets: tuple[TargetLook, ...]
     columns: tuple[ColumnLook, ...]
     disagreement: tuple[Disagreement, ...]
     notes: tuple[str, ...]
     patients: int | None = None
-    targets: tuple[TargetLook, ...] = ()
     train_span: Span | None = None
     test_span: Span | None = None
 
@@ -207,38 +162,27 @@ class Look:
         if self.train_span and self.test_span:
             train, later = (f"from {first} to {last}" for first, last in (self.train_span, self.test_span))
             test += f" ({later}; the others {train})"
-        target = f"; the target has {_some_classes(self.classes)}" if self.classes else ""
-        if self.targets:
-            each = [f"{of.name} has {_some_classes(of.classes) or 'numbers'}" for of in self.targets]
-            target = f"; of {len(each)} targets, {', '.join(each[:-1])} and {each[-1]}"
+        each = "".join(f"; {target.name} has {_some_classes(target.classes)}" for target in self.targets)
         who = "" if self.patients is None else f", {counted(self.patients, 'patient')}"
-        return f"{self.rows:,} rows{test}{who}, {counted(len(self.columns), 'column')}, {sites}{target}"
+        return f"{self.rows:,} rows{test}{who}, {counted(len(self.columns), 'column')}, {sites}{each}"
 
     @property
     def lead(self) -> str:
         """A few sentences on what there is and how sites differ."""
-        return " ".join([f"{self.size}.", *(_sentence(number.meaning) for number in self.disagreement)])
-
-    @property
-    def warnings(self) -> list[str]:
-        """Sentences on things to mend before a run."""
-        return [_sentence(text) for text in self.notes]
+        return " ".join(
+            f"{text[:1].upper()}{text[1:]}." for text in (self.size, *(d.meaning for d in self.disagreement))
+        )
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name}: {self.lead}", *(f"- {warning}" for warning in self.warnings)])
+        return "\n".join([f"{self.name}: {self.lead}", *(f"- {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
         return f"<Look at {self.name}: {self.size}; print() says more>"
 
 
 def _some_classes(classes: Sequence[Label]) -> str:
-    classes = [one for one in classes if one != NO_VALUE]
-    names = ", ".join(map(str, classes[:NAMED])) + (", ..." if len(classes) > NAMED else "")
-    return f"{len(classes)} classes ({names})" if classes else ""
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
+    known = [str(one) for one in classes if one != NO_VALUE]
+    return f"{len(known)} classes ({some(known)})" if known else "numbers"
 
 
 # ---------------------------------------------------------------- the door
@@ -250,11 +194,6 @@ def describe(
     patient: str | None = None,
     patient_ids: PatientIds | None = None,
     test: object = None,
-    separator: str | None = None,
-    thousands: str | None = None,
-    decimal: Literal[".", ","] | None = None,
-    encoding: str | None = None,
-    gaps: Sequence[str] = (),
     leave_out: str | Sequence[str] = (),
     preprocess: Preprocess | bool | None = None,
     data_dir: Path | str | None = None,
@@ -270,12 +209,11 @@ def describe(
         patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
         patient_ids: Whose the patients' names are, as for `simulate`.
         test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
-        separator, thousands, decimal, encoding, gaps: How a CSV file is written (`unskew.data.tables.TableOptions`).
         leave_out: Columns of a table that are not looked at.
         preprocess: What will become of a table's columns, as for `simulate`; what it does is not advised.
         data_dir: Folder of named data sets.
-        data_options: Settings of data that are named, as for `simulate`; those of a file that are arguments here may be
-            given in either way.
+        data_options: Settings of data that are named, as for `simulate`, such as how a CSV file is written; the columns
+            above may stand here, too.
 
     Raises:
         ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
@@ -283,15 +221,11 @@ def describe(
     """
     rules, left_out = rules_of(preprocess), [leave_out] if isinstance(leave_out, str) else list(leave_out)
     roles = {"target": target, "client": client, "patient": patient, "patient_ids": patient_ids, "test": test}
-    of_file: dict[str, Any] = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
-    of_file["gaps"] = list(gaps) or None
-    given = {
-        key: value for key, value in {**roles, **of_file, "leave_out": left_out or None}.items() if value is not None
-    }
     if isinstance(data, str | Path):
+        given = {key: of for key, of in {**roles, "leave_out": left_out or None}.items() if of is not None}
         return look(_named(str(data), given, data_options or {}, data_dir, rules))
-    if ignored := [*(key for key in of_file if key in given), *(["data_options"] if data_options else [])]:
-        raise ConfigError(f"{', '.join(ignored)}: for data that are named, and these are given as values; leave it out")
+    if data_options:
+        raise ConfigError("data_options are for data that are named, and these are given as values; leave it out")
     if isinstance(data, Dataset):
         return look(of_dataset(data))
     return look(own.table(data, **roles, leave_out=left_out, rules=rules, kind=UNKNOWN))  # type: ignore[arg-type]
@@ -301,32 +235,27 @@ def _named(
     source: str, given: dict[str, Any], options: Mapping[str, Any], folder: Path | str | None, rules: Preprocess | None
 ) -> DataTable:
     """The table of data that are named, with the settings that were arguments and those of data_options."""
-    kind = tables.kind_at(source)
     if twice := [key for key in given if key in options]:
         raise ConfigError(f"{twice[0]} is an argument and in data_options, too; give it once")
     if isinstance(rule := given.get("test"), Latest):
         given["test"] = {key: value for key, value in vars(rule).items() if value is not None}
-    if kind is not None:
-        settings = {
-            "target": (),
-            **options,
-            **{key: composed_names(str(value) if isinstance(value, Path) else value) for key, value in given.items()},
-        }
-        settings["target"] = [settings["target"]] if isinstance(settings["target"], str) else list(settings["target"])
-        chosen = schema.build(tables.TableOptions, settings, "", owner=source)
-        return tables.table(kind, path_of(source.removeprefix(f"{kind}:")), chosen, rules, UNKNOWN)
-    arrays = source.startswith(("npz:", "folder:"))
-    if odd := [key for key in given if not (arrays and key == "test")]:
+    settings = {
+        **options,
+        **{key: str(of) if isinstance(of, Path) else composed_names(of) for key, of in given.items()},
+    }
+    if (kind := tables.kind_at(source)) is not None:
+        source = f"{kind}:{source.removeprefix(f'{kind}:')}"
+        target = settings.get("target", [])
+        settings["target"] = [target] if isinstance(target, str) else list(target)
+    elif given and not source.startswith(sources.FILES):
         if sentence := tables.unreadable(source):
             raise DataError(sentence)
-        raise ConfigError(f"{', '.join(odd)}: for what is in a table, and {source!r} names none; leave it out")
-    rows = sources.table(source, folder, {**options, **given}, UNKNOWN)
-    return (
-        of_dataset(sources.load(source, folder, options)) if rows is None else replace(rows, rules=rules or rows.rules)
-    )
+        raise ConfigError(f"{', '.join(given)}: for what is in a table, and {source!r} names none; leave it out")
+    rows = sources.table(source, folder, settings, UNKNOWN, rules)
+    return of_dataset(sources.load(source, folder, options)) if rows is None else rows
 
 
-def of_dataset(data: Dataset, rows: npt.NDArray[np.int64] | None = None) -> DataTable:
+def of_dataset(data: Dataset, rows: Ints | None = None) -> DataTable:
     """The table of a data set, as it is after it was read; `rows` are some of its training examples."""
     x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
     parts = np.zeros(n, np.int8) if data.own_test is None else np.where(data.own_test.numpy(), TEST, TRAIN)
@@ -371,41 +300,46 @@ def look(table: DataTable) -> Look:
     groups = [np.flatnonzero(table.at(i)) for i in range(len(table.clients))]
     missing = {name: gaps_in(values) for name, values in table.features.items()}
     share = np.mean(list(missing.values()), axis=0) if missing else np.zeros(len(table))
-    people, when = table.people, table.when
 
-    def known(group: npt.NDArray[np.int64]) -> dict[str, Any]:
-        seen: dict[str, Any] = {"patients": None if people is None else len(np.unique(people[group]))}
+    def known(group: Ints) -> dict[str, Any]:
+        seen: dict[str, Any] = {"patients": None if table.people is None else len(np.unique(table.people[group]))}
         for key, rows in (("train_span", group[~test[group]]), ("test_span", group[test[group]])):
-            if when is not None and len(rows):
-                seen[key] = written(when[rows].min()), written(when[rows].max())
+            if table.when is not None and len(rows):
+                seen[key] = written(table.when[rows].min()), written(table.when[rows].max())
         return seen
 
-    def sites(classes: Sequence[Label], values: Array | None) -> tuple[SiteLook, ...]:
-        return tuple(
-            SiteLook(
-                name,
-                int((~test[group]).sum()),
-                int(test[group].sum()),
-                float(share[group].mean()) if len(group) else 0.0,
-                **_at_site(classes, values, group),
-                **known(group),
-            )
-            for name, group in zip(table.clients, groups, strict=True)
+    sites = tuple(
+        SiteLook(
+            name,
+            int((~test[group]).sum()),
+            int(test[group].sum()),
+            float(share[group].mean()) if len(group) else 0.0,
+            **known(group),
         )
-
-    targets = {target: _measured(target) for target in table.targets}
-    one = next(iter(targets.values())) if len(targets) == 1 else _measured(None)
+        for name, group in zip(table.clients, groups, strict=True)
+    )
+    coded = [(target, *_coded(target)) for target in table.targets]
+    targets = tuple(
+        TargetLook(_name_of(target), classes, tuple(_at_site(classes, values[group]) for group in groups))
+        for target, classes, values in coded
+    )
     columns = tuple(_column(name, values, missing[name], groups, table) for name, values in table.features.items())
+    differ = _sizes(table.clients, list(map(len, groups)))
+    if differ:
+        of = {target: one for target, known, v in coded if (one := _difference(v, table, known)) is not None}
+        for target, p in holm({target: one.p for target, one in of.items()}).items():
+            one, name = replace(of[target], p=p), "labels" if len(coded) == 1 else f"labels of {_name_of(target)}"
+            differ.append(Disagreement(name, one.share, one.chance, f"{target.called} {one}", p))
+        differ += _in_columns({column.name: column.between for column in columns if column.between is not None})
     return Look(
         table.name,
         len(table),
         None if table.part is None else int(test.sum()),
-        sites(*one),
-        one[0],
+        sites,
+        targets,
         columns,
-        _disagreement(table, groups, targets, columns),
+        tuple(differ),
         tuple(_notes(table)),
-        targets=tuple(TargetLook(_name_of(t), of[0], sites(*of)) for t, of in targets.items() if len(targets) > 1),
         **known(np.arange(len(table))),
     )
 
@@ -420,22 +354,19 @@ def _notes(table: DataTable) -> list[str]:
     sentences += checks.notes(kept)
     gaps = [name for name, values in kept.columns.items() if table.rules is None and gaps_in(values).any()]
     if gaps:
-        some = ", ".join(gaps[:5]) + (f" and {len(gaps) - 5} more" if len(gaps) > 5 else "")
-        sentences.append(f"column{'s' * (len(gaps) > 1)} {some} {checks.have(gaps)} gaps: fill with preprocess")
+        sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {checks.have(gaps)} gaps: fill with preprocess")
     return list(dict.fromkeys(sentences))
 
 
 def _name_of(target: DataTarget) -> str:
-    return target.called.removeprefix("target ").strip("'").removeprefix("the ")
+    return target.called.removeprefix("target ").strip("'")
 
 
-def _measured(target: DataTarget | None) -> tuple[tuple[Label, ...], Array | None]:
+def _coded(target: DataTarget) -> tuple[tuple[Label, ...], Array]:
     """Names of a target's classes, and the class of each row; of a number none, and the numbers, NaN for all else.
 
     Rows without a value are of a last class.
     """
-    if target is None:
-        return (), None
     if not target.classes:
         numbers = target.values.dtype.kind in "fiub"
         values = target.values.astype(np.float64) if numbers else np.full(len(target.values), np.nan)
@@ -451,16 +382,15 @@ def _measured(target: DataTarget | None) -> tuple[tuple[Label, ...], Array | Non
     return (*names, *([NO_VALUE] if NO_VALUE in labels else [])), np.array(codes, np.int64)
 
 
-def _at_site(known: Sequence[Label], values: Array | None, group: npt.NDArray[np.int64]) -> dict[str, Any]:
-    if known and values is not None:
-        return {"labels": tuple(np.bincount(values[group], minlength=len(known)).tolist())}
-    values = np.empty(0) if values is None else values[group]
+def _at_site(classes: Sequence[Label], values: Array) -> tuple[float, ...]:
+    if classes:
+        return tuple(np.bincount(values, minlength=len(classes)).tolist())
     values = values[np.isfinite(values)]
-    return {"mean": float(values.mean()), "sd": float(values.std())} if len(values) else {}
+    return (float(values.mean()), float(values.std())) if len(values) else ()
 
 
 def _column(
-    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[npt.NDArray[np.int64]], table: DataTable
+    name: str, values: Array, missing: npt.NDArray[np.bool_], groups: Sequence[Ints], table: DataTable
 ) -> ColumnLook:
     present = ~missing
     by_site = tuple(float(missing[group].mean()) if len(group) else 0.0 for group in groups)
@@ -497,66 +427,43 @@ def _column(
     return ColumnLook(name, kind, summary, *gaps, _difference(compared, table, shown), means, **facts)
 
 
-def _difference(values: Array | None, table: DataTable, classes: Sequence[Label] = ()) -> SiteDifference | None:
+def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) -> SiteDifference | None:
     """Describe how sites differ in a column or a target; None where nothing can differ.
 
     A patient's rows may all be alike, so each counts as one: with the mean of its numbers, or its commonest class.
-
-    Args:
-        values: Numbers with NaN for a gap, or numbers of `classes`, -1 for a gap, (N,).
-        table: The rows.
-        classes: Their names.
     """
-    if table.owners is None or values is None:
+    if table.owners is None:
         return None
-    of_numbers = values.dtype.kind == "f"
-    site = np.where(np.isnan(values) if of_numbers else values < 0, -1, table.owners)
+    site = np.where(values < 0 if classes else np.isnan(values), -1, table.owners)
     if table.people is not None:
         values, site = values[site >= 0], np.stack([site, table.people])[:, site >= 0]
         pairs, of_row, n = np.unique(site, axis=1, return_inverse=True, return_counts=True)
         of_row, site = of_row.reshape(-1), pairs[0]
-        values = np.bincount(of_row, values) / n if of_numbers else most_frequent(of_row, values)
-    seen = differs(values, site, len(table.features) + 1)
-    if seen is None:
-        return None
-    names = [table.clients[i] for i in seen.pair]
-    what = "" if seen.kind is None else f"{classes[seen.kind]} "
-    levels = [f"{of:.3g}" if seen.kind is None else f"{of:.0%}" for of in seen.levels]
-    apart = (
-        f"{what}{levels[0]} at {names[0]}, {levels[1]} at {names[1]}" if names[0] != names[1] else "alike everywhere"
-    )
-    return SiteDifference(seen.share, seen.chance, seen.p, apart)
+        values = most_frequent(of_row, values) if classes else np.bincount(of_row, values) / n
+    return differs(values, site, table.clients, classes, len(table.features) + 1)
 
 
-def _disagreement(
-    table: DataTable,
-    groups: Sequence[npt.NDArray[np.int64]],
-    targets: Mapping[DataTarget, tuple[tuple[Label, ...], Array | None]],
-    columns: Sequence[ColumnLook],
-) -> tuple[Disagreement, ...]:
-    sizes = {name: len(group) for name, group in zip(table.clients, groups, strict=True) if len(group)}
-    if len(sizes) < 2:
-        return ()
-    n, k, largest = sum(sizes.values()), len(sizes), max(sizes, key=lambda name: sizes[name])
-    effective = n**2 / sum(size**2 for size in sizes.values())
+def _sizes(clients: Sequence[str], rows: Sequence[int]) -> list[Disagreement]:
+    k, n = sum(map(bool, rows)), sum(rows)
+    if k < 2:
+        return []
+    effective, largest = n**2 / sum(of**2 for of in rows), int(np.argmax(rows))
     reading = (
         f"by number of rows, the {k} sites are equivalent to {effective:.1f} of equal size; the largest, "
-        f"{largest}, has {sizes[largest] / n:.0%} of the rows"
+        f"{clients[largest]}, has {rows[largest] / n:.0%} of the rows"
     )
-    numbers = [Disagreement("sizes", effective, float(k), reading)]
-    seen = {t: one for t, (known, of) in targets.items() if (one := _difference(of, table, known)) is not None}
-    for target, p in holm({target: one.p for target, one in seen.items()}).items():
-        one, name = seen[target], "labels" if len(targets) == 1 else f"labels of {_name_of(target)}"
-        numbers.append(Disagreement(name, one.share, one.chance, f"{target.called} {replace(one, p=p)}", p))
-    between = {column.name: column.between for column in columns if column.between is not None}
-    if between:
-        adjusted = holm({name: of.p for name, of in between.items()})
-        order = sorted(between, key=lambda name: (adjusted[name], -between[name].share))
-        m, differ = counted(len(order), "column"), [name for name in order if adjusted[name] < ALPHA]
-        most = "; ".join(f"{name} {between[name].levels}" for name in differ[:MOST_NAMED])
-        reading = f"{len(differ)} of {m} differ{'s' * (len(order) == 1)} by more than chance: {most}"
-        if not differ:
-            reading = f"no column is shown to differ between sites ({m}, {shown_p(adjusted[order[0]])})"
-        share, chance = (float(np.mean([getattr(of, what) for of in between.values()])) for what in ("share", "chance"))
-        numbers.append(Disagreement("columns", share, chance, reading, adjusted[order[0]]))
-    return tuple(numbers)
+    return [Disagreement("sizes", effective, float(k), reading)]
+
+
+def _in_columns(between: Mapping[str, SiteDifference]) -> list[Disagreement]:
+    if not between:
+        return []
+    adjusted = holm({name: of.p for name, of in between.items()})
+    order = sorted(between, key=lambda name: (adjusted[name], -between[name].share))
+    m, differ = counted(len(order), "column"), [name for name in order if adjusted[name] < ALPHA]
+    most = "; ".join(f"{name} {between[name].levels}" for name in differ[:MOST_NAMED])
+    reading = f"{len(differ)} of {m} differ{'s' * (len(order) == 1)} by more than chance: {most}"
+    if not differ:
+        reading = f"no column is shown to differ between sites ({m}, {shown_p(adjusted[order[0]])})"
+    share, chance = (float(np.mean([getattr(of, what) for of in between.values()])) for what in ("share", "chance"))
+    return [Disagreement("columns", share, chance, reading, adjusted[order[0]])]

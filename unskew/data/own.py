@@ -142,6 +142,7 @@ def table(
     kind: Targets = CLASS,
     declared: tuple[str, ...] | None = None,
     alone: bool = False,
+    inputs: Array | None = None,
 ) -> DataTable:
     """One table, with its roles, of any form of data.
 
@@ -159,6 +160,7 @@ def table(
         name: Name of the data.
         fraction: Share of the latest rows, where `test` says neither a share nor a date.
         rules, kind, declared, alone: As of a `DataTable`.
+        inputs: Inputs (N, ...) of the rows, of which columns only say more; by default the other columns.
 
     Raises:
         DataError: If the form is unknown, or a column is missing or named twice.
@@ -170,7 +172,7 @@ def table(
     aside = (*map(composed, leave_out), *([column] if column is not None else []))
     _check_roles(targets, client, patient, column)
     roles = Roles(targets, client, patient, aside, known=kind is not UNKNOWN, raw=rules is not None)
-    rows = _read(data, roles)
+    rows = _read(data, roles) if inputs is None else _of_frame(frame_of(data), roles, "", inputs)
     if any(name not in rows.aside for name in roles.aside if name != column):
         raise _no_table(data)
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None

@@ -250,7 +250,11 @@ def _of_files(source: str, options: Mapping[str, Any], rules: Preprocess | None,
 
 
 def table(
-    source: str, data_dir: Path | str | None = None, options: Mapping[str, Any] | None = None, targets: Targets = CLASS
+    source: str,
+    data_dir: Path | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    targets: Targets = CLASS,
+    rules: Preprocess | None = None,
 ) -> DataTable | None:
     """The table of data that are a user's own files, or that come with their clients; None of others.
 
@@ -262,14 +266,17 @@ def table(
     if colon and kind in FILES:
         chosen, path = options_of(source, options or {}), path_of(rest)
         if kind in tables.ENDINGS:
-            return tables.table(kind, path, chosen, targets=targets)
-        if kind == "images":
-            return image_folders.table(path, chosen, targets)
-        return arrays.read(kind, path, chosen, targets=targets)
+            return tables.table(kind, path, chosen, rules, targets)
+        rows = (
+            image_folders.table(path, chosen, targets)
+            if kind == "images"
+            else arrays.read(kind, path, chosen, targets=targets)
+        )
+        return replace(rows, rules=rules)
     if source not in NATURAL:
         return None
     file = _file_of(source, Path() if source == "heart" else _root(source, data_dir))
-    return arrays.table(source, NATURAL[source].arrays(_whole_file, file), targets=targets)
+    return arrays.table(source, NATURAL[source].arrays(_whole_file, file), targets=targets, rules=rules)
 
 
 def options_of(source: str, options: Mapping[str, Any]) -> Any:

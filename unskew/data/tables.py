@@ -243,7 +243,7 @@ def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> 
     Raises:
         DataError: If Polars is not installed, the file is missing, no table or cannot be read, or lacks a column.
     """
-    frame = _read(_kind_of_file(path), path, options, every_row=True).columns
+    frame = read(_kind_of_file(path), path, options, every_row=True).columns
     for column in columns:
         check_known(f"{path} has", column.name, list(frame))
     return {column.name: frame[composed(column.name)] for column in columns}
@@ -257,16 +257,6 @@ def written(path: Path, options: TableOptions) -> dict[str, list[str | None]]:
     """
     frame = _text(_kind_of_file(path), path, options, gaps=False)
     return {column.name: [None if v is None else str(v) for v in column.to_list()] for column in frame}
-
-
-def words_of(kind: str, path: Path, options: TableOptions) -> Frame:
-    """The columns of a table as the words that are written, None where nothing is.
-
-    Raises:
-        DataError: If Polars is not installed, or the file cannot be read.
-    """
-    frame = frame_of(_text(kind, path, options).cast(_polars().String))
-    return replace(frame, place=lines_of(kind, path, options))
 
 
 def _kind_of_file(path: Path) -> str:
@@ -309,7 +299,7 @@ def _frames(kind: str, path: Path, options: TableOptions) -> Frame | dict[str, F
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"there is no file {path.absolute()}")
-        return _read(kind, path, options)
+        return read(kind, path, options)
     files = _files(kind, path)
     others = [file.name for other in ENDINGS if other != kind for file in _files(other, path)]
     if not files or others or options.alone or len({file.stem for file in files}) < len(files):
@@ -318,7 +308,7 @@ def _frames(kind: str, path: Path, options: TableOptions) -> Frame | dict[str, F
             f"{path.absolute()} must hold {'one table, as it is one client' if options.alone else what}, and has "
             f"{some([file.name for file in files] + others) or 'none'}"
         )
-    return {file.stem: _read(kind, file, options) for file in files}
+    return {file.stem: read(kind, file, options) for file in files}
 
 
 def _files(kind: str, folder: Path) -> list[Path]:
@@ -344,10 +334,15 @@ def _others(folder: Path) -> list[Path]:
     ]
 
 
-def _read(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> Frame:
-    """One file, words that are numbers in the declared notation as numbers."""
-    native = _text(kind, path, options, every_row=every_row)
-    native = _typed(native, options) if kind == "csv" else native
+def read(kind: str, path: Path, options: TableOptions, every_row: bool = False, words: Sequence[str] = ()) -> Frame:
+    """One file, numbers in the declared notation as numbers, but in columns of `words`.
+
+    Raises:
+        DataError: If Polars is not installed, or the file cannot be read.
+    """
+    text = _text(kind, path, options, every_row=every_row)
+    native = _typed(text, options) if kind == "csv" else text
+    native = native.with_columns(text[name].cast(_polars().String) for name in words if name in text.columns)
     return replace(frame_of(native, str(path)), place=lines_of(kind, path, options, every_row))
 
 

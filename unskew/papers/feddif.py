@@ -17,8 +17,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
-from unskew.data.assign import assign
-from unskew.data.split import Dirichlet
+from unskew.data.split import Dirichlet, assign
 from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes

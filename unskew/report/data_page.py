@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unskew.data.look import Look, SiteLook
+from unskew.data.look import Look, TargetLook
 from unskew.report import charts, render
 from unskew.report.page import Page, write_page
 from unskew.report.pictures import shares
@@ -39,49 +39,42 @@ def write_look(look: Look, out: Path) -> Path:
     parts = [_sites(look), _disagreement(look), _columns(look)]
     sections = [s for s in parts if s.charts or s.tables]
     pictures = [chart for s in sections for chart in s.charts][:2]
-    tables = [sites_table(largest(look, MOST_SITES))] if look.sites else [disagreement_table(look)]
-    shown = tables[0] if look.sites or look.disagreement else None
+    first = sites_table(look, MOST_SITES) if look.sites else disagreement_table(look)
+    shown = first if look.sites or look.disagreement else None
     return write_page(
-        Page(look.name, "a first look at the data", look.lead, pictures, shown, look.warnings, sections), out
+        Page(look.name, "a first look at the data", look.lead, pictures, shown, look.notes, sections), out
     )
 
 
 # ---------------------------------------------------------------- tables
-def largest(look: Look, most: int) -> Look:
-    """The look with its sites by size, the largest first, and those beyond `most` as one."""
-    sites = sorted(look.sites, key=lambda s: -(s.train + s.test))
-    if len(sites) <= most + 1:
-        return replace(look, sites=tuple(sites))
-    small = sites[most:]
-    rows = [site.train + site.test for site in small]
-    rest = SiteLook(
-        name=f"{len(small):,} smaller",
-        train=sum(site.train for site in small),
-        test=sum(site.test for site in small),
-        missing=sum(n * site.missing for n, site in zip(rows, small, strict=True)) / (sum(rows) or 1),
-        labels=tuple(map(sum, zip(*(site.labels for site in small), strict=True))),
-    )
-    return replace(look, sites=(*sites[:most], rest))
+def sites_table(look: Look, most: int, target: TargetLook | None = None) -> Table:
+    """A row for each site, the largest first, and one for all beyond `most`: rows, patients, target and gaps.
 
-
-def sites_table(look: Look) -> Table:
-    """A row for each site: patients where they are known, rows, classes or mean of the target, gaps."""
-    tested = look.test_rows is not None
-    by_class = len(look.classes) if len(look.classes) <= 8 else 0
-    numeric = any(site.mean is not None for site in look.sites)
-    people = look.patients is not None
+    The target is the given one, or the only one.
+    """
+    tested, people = look.test_rows is not None, look.patients is not None
+    target = look.targets[0] if target is None and len(look.targets) == 1 else target
+    classes = target.classes if target is not None and len(target.classes) <= 8 else ()
+    numeric = target is not None and not target.classes
     head = ["site", *["patients"] * people, "rows | to train on" if tested else "rows"]
-    head += ["rows | for testing"] * tested
-    head += [f"{label} | % of rows" for label in look.classes[:by_class]]
+    head += ["rows | for testing"] * tested + [f"{label} | % of rows" for label in classes]
     head += ["target | mean ± sd"] * numeric + ["gaps | % of values"]
+    of_target = target.by_site if target is not None else ((),) * len(look.sites)
+    order = sorted(zip(look.sites, of_target, strict=True), key=lambda pair: -(pair[0].train + pair[0].test))
+    groups = [[one] for one in order] if len(order) <= most + 1 else [*([one] for one in order[:most]), order[most:]]
     rows = []
-    for site in look.sites:
-        n = max(site.train + site.test, 1)
-        cells = ["–" if site.patients is None else f"{site.patients:,}"] if people else []
-        cells += [f"{site.train:,}", *([f"{site.test:,}"] if tested else [])]
-        cells += [f"{100 * count / n:.0f}" for count in site.labels[:by_class]]
-        cells += ["–" if site.mean is None else f"{site.mean:.3g} ± {site.sd:.2g}"] if numeric else []
-        rows.append(TableRow(site.name, (*cells, f"{100 * site.missing:.1f}")))
+    for group in groups:
+        sites, (first, of) = [site for site, _ in group], group[0]
+        train, test = sum(site.train for site in sites), sum(site.test for site in sites)
+        missing = sum((site.train + site.test) * site.missing for site in sites) / ((train + test) or 1)
+        one = len(group) == 1
+        cells = [f"{first.patients:,}" if one and first.patients is not None else "–"] * people
+        cells += [f"{train:,}", *[f"{test:,}"] * tested]
+        labels = map(sum, zip(*(labels for _, labels in group), strict=True)) if classes else ()
+        cells += [f"{100 * count / ((train + test) or 1):.0f}" for count in labels]
+        cells += [f"{of[0]:.3g} ± {of[1]:.2g}" if one and of else "–"] * numeric
+        name = first.name if one else f"{len(group):,} smaller"
+        rows.append(TableRow(name, (*cells, f"{100 * missing:.1f}")))
     return table("Rows, target and gaps of each site", head, rows)
 
 
@@ -98,17 +91,14 @@ def disagreement_table(look: Look) -> Table:
 # ---------------------------------------------------------------- sections
 def _sites(look: Look) -> Section:
     """Sites with each target, and where test rows are the latest the first and the last time of each site's."""
-    drawn = [("Rows and classes by site", "Rows, target and gaps of each site", look.classes, look.sites)]
-    drawn += [
-        (f"Rows and classes of {of.name} by site", f"Target {of.name} at each site", of.classes, of.sites)
-        for of in look.targets
-    ]
     pictures, tables = [], []
-    for title, caption, classes, sites in drawn if look.sites else ():
-        by_site = [(s.name, s.train + s.test, s.labels) for s in sites]
-        pictures += [shares(title, by_site, list(map(str, classes)), "site", "classes")] if classes else []
-        alone = sites_table(largest(replace(look, sites=sites, classes=classes, targets=()), MOST_ON_PAGE))
-        tables.append(replace(alone, caption=caption))
+    for target in look.targets if look.sites else ():
+        by_site = [(s.name, s.train + s.test, of) for s, of in zip(look.sites, target.by_site, strict=True)]
+        title = f"Rows and classes of {target.name} by site"
+        pictures += (
+            [shares(title, by_site, list(map(str, target.classes)), "site", "classes")] if target.classes else []
+        )
+        tables.append(replace(sites_table(look, MOST_ON_PAGE, target), caption=f"{target.name} at each site"))
     if look.train_span is not None:
         spans = {site.name: (site.train_span, site.test_span) for site in look.sites[:MOST_ON_PAGE]}
         rows = [
@@ -195,9 +185,8 @@ def screen(look: Look, notes: Sequence[str], width: int, page: bool) -> str:
         width: Characters in a line.
         page: True if a page is written beside it.
     """
-    few = largest(look, MOST_PRINTED)
     lines = cut(f"{look.name}: {look.size}.", width, 2)
-    lines += render.text(replace(sites_table(few), caption=""), width).splitlines() if look.sites else []
+    lines += render.text(replace(sites_table(look, MOST_PRINTED), caption=""), width).splitlines() if look.sites else []
     lines += [line for number in look.disagreement[:3] for line in cut(f"{number.name}: {number.meaning}", width, 1)]
     for note in notes[:MOST_NOTES]:
         lines += cut(f"- {note}", width, 2)

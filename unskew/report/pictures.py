@@ -128,7 +128,7 @@ def labels(first: DataSplit) -> Chart | None:
 
 
 def shares(
-    title: str, sites: Sequence[tuple[str, int, Sequence[int]]], classes: Sequence[str], site: str, what: str
+    title: str, sites: Sequence[tuple[str, int, Sequence[float]]], classes: Sequence[str], site: str, what: str
 ) -> Chart:
     """The share of each class at each site, darker where it is more.
 
