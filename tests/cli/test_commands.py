@@ -84,10 +84,10 @@ def test_the_table_for_people_says_what_was_measured_and_over_how_many_seeds(uns
 
 def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "-q", "--no-report")
-    assert "More seeds: unskew run r --until 0.5 --out FOLDER" in said.out
+    assert said.err.splitlines()[-1] == "next: unskew run r --until 0.5 --out r-more"
     more = unskew("run", "r", "--until", 0.001, "--most", 7, "--out", "m", "-q", "--no-report", "--json")
     assert {len(r["seeds"]) for r in document(more.out)["rows"]} == {6}  # the fewest: the two hardly differ
-    assert "unskew run" not in unskew("run", "m", "-q", "--no-report").out
+    assert unskew("run", "m", "-q", "--no-report").err.splitlines()[-1] == "next: unskew card m"
     alone = unskew("run", "r", "--until", 0.5)
     assert (alone.code, alone.out) == (2, "")
     assert "give --until and --out together" in alone.err

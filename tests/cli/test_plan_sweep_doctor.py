@@ -224,7 +224,7 @@ def test_a_sweep_without_points_or_with_an_impossible_one_is_refused_and_leaves_
 def test_doctor_says_what_is_there_and_what_is_missing(unskew: Unskew) -> None:
     said = unskew("doctor")
     assert said.code == 0
-    assert said.err == ""
+    assert said.err == "next: unskew run\n"
     lines = said.out.splitlines()
     assert all(line.split()[0] in ("ok", "missing", "problem") for line in lines)
     assert any(re.match(r"ok +torch +\d", line) for line in lines)

@@ -147,7 +147,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("settings", "code", "ending"),
     [
-        (("stop.megabytes=0.001", 'methods.0.label="[/b] x"'), 0, r"page: r/report\.html\n$"),
+        (("stop.megabytes=0.001", 'methods.0.label="[/b] x"'), 0, r"page: r/report\.html\nnext: [^\n]+\n$"),
         (("local.lr=1e9", "task.model=mlp", "rounds=9"), 2, r"DivergedError: [^\n]+\n$"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located
+from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located, then
 from unskew.cli.tables import width
 from unskew.words import counted
 
@@ -72,6 +72,8 @@ def audit(
         print(f"page: {write_page(page, out)}", file=sys.stderr)
     if not all(a.holds for a in audits):
         raise typer.Exit(1)
+    if not as_json:
+        then("run", experiment)
 
 
 def _read(path: Path, name: str, settings: list[str], allow_code: bool) -> "Experiment":

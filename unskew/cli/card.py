@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from unskew.cli.options import then
+
 
 def card(
     run: Annotated[Path, typer.Argument()],
@@ -23,3 +25,4 @@ def card(
     from unskew.report.page import write_page
 
     print(write_page(cards.of_run(read(run), method), run / "card.html" if out is None else out))
+    then("predict", run, "NEW.csv", *(() if method is None else ("--method", method)))

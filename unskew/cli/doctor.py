@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unskew.cli.options import AsJson
+from unskew.cli.options import AsJson, then
 
 STYLES = {"ok": "green", "missing": "yellow", "problem": "bold red"}
 
@@ -46,3 +46,5 @@ def doctor(
             console.print(line, soft_wrap=True, highlight=False)
     if bad:
         raise typer.Exit(1)
+    if not as_json:
+        then("run")

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -58,6 +60,12 @@ def only(context: typer.Context, known: Collection[str], why: str) -> None:
 def tell(text: str) -> None:
     """Print a line on stderr, at once."""
     print(text, file=sys.stderr, flush=True)
+
+
+def then(*words: object) -> None:
+    """Say on stderr which command comes next."""
+    with suppress(OSError):  # of an error stream that nobody reads
+        tell(f"next: {shlex.join(('unskew', *map(str, words)))}")
 
 
 def silent(text: str) -> None:

@@ -26,7 +26,7 @@ from unskew.cli.options import (
     located,
     only,
 )
-from unskew.cli.tables import print_more_seeds, print_results, results_json
+from unskew.cli.tables import print_next, print_results, results_json
 from unskew.decide.planning import Planning
 from unskew.errors import ConfigError, shown
 
@@ -124,7 +124,6 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
             print(results_json(outcome.summary))
         else:
             print_results(record)
-            print_more_seeds(outcome.folder, record)
             fingerprint = shown(str(outcome.summary["fingerprint"])[:16])
             print(f"fingerprint {fingerprint}, {outcome.summary['seconds']:.0f} s")
     finally:
@@ -138,3 +137,5 @@ def _finish(outcome: "RunResult", report: bool, as_json: bool) -> None:
         for text in diverged(record):
             print(shown(text), file=sys.stderr)
         raise typer.Exit(1)
+    if not as_json:
+        print_next(outcome.folder, record)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from unskew.cli.options import AsJson
-from unskew.cli.tables import comparability, print_more_seeds, print_results, results_json, run_names
+from unskew.cli.tables import comparability, print_next, print_results, results_json, run_names
 from unskew.errors import ConfigError, RunError, shown
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _show_results(runs: list[Path], form: str, out: Path | None, columns: str | 
     elif form == "text" and not chosen:
         print_results(record)
         if len(runs) == 1:
-            print_more_seeds(runs[0], record)
+            print_next(runs[0], record)
         return
     else:
         tables = [results.headline(record, chosen)]

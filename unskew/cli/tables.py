@@ -1,12 +1,12 @@
 """Output of several commands on runs: the table of results with its verdict and notes, or JSON."""
 
 import json
-import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unskew.cli.options import then
 from unskew.errors import RunError, shown
 
 if TYPE_CHECKING:
@@ -61,16 +61,17 @@ def print_results(record: "Record") -> None:
     print(screen(record, width()))
 
 
-def print_more_seeds(folder: Path, record: "Record") -> None:
-    """Name the command that adds seeds, where a comparison is undecided and seeds can be added."""
+def print_next(folder: Path, record: "Record") -> None:
+    """Name the command that comes next: more seeds, where a comparison is undecided, else the model's card."""
     from unskew.report.verdict import undecided
     from unskew.run.setup import CODE_OF
 
     # Over a network the clients know the seeds, so none can be added.
     if undecided(record) and not record.deployed:
         code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.card["environment"]) else []
-        command = shlex.join(["unskew", "run", str(folder), "--until", "0.5", "--out", "FOLDER", *code])
-        print(shown(f"More seeds: {command}"))
+        then("run", folder, "--until", "0.5", "--out", f"{folder}-more", *code)
+    elif record.finished:
+        then("card", folder)
 
 
 def run_names(folders: list[Path]) -> list[str]:
