@@ -30,13 +30,14 @@ def save(chart: Any, name: str) -> None:
     assert path.stat().st_size <= LARGEST, path
 
 
-def screenshot(page: Path, path: Path) -> None:
+def screenshot(page: Path, name: str, width: int = 1200, dark: bool = False) -> None:
     """A page's first screen, by Chromium, in few colours."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    browser, path = shutil.which("chromium") or shutil.which("google-chrome"), PICTURES / f"{name}.png"
     if browser is None:
-        sys.exit("There is no Chromium here, so the page's screenshot stays as it was.")
-    flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=6000 --window-size=1200,800"
-    subprocess.run([browser, *flags.split(), f"--screenshot={path}", page.resolve().as_uri()], check=True)
+        sys.exit("There is no Chromium here, so screenshots of the page stay as they were.")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=6000"]
+    flags += [f"--window-size={width},800", *["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] * dark]
+    subprocess.run([browser, *flags, f"--screenshot={path}", page.resolve().as_uri()], check=True)
     Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     assert path.stat().st_size <= 2 * LARGEST, path
 
@@ -55,7 +56,10 @@ def main(demo: Path) -> None:
     table = {"data": ROOT / "examples/hospitals.csv", "target": "diagnosis", "client": "hospital", "preprocess": True}
     one = us.simulate(us.FedAvg(), **table, task="binary", model="logistic", rounds=20, seeds=range(3))
     save(one.plot.effects(), "effects")
-    screenshot(demo / "report.html", PICTURES / "page.png")
+    report = demo / "report.html"
+    screenshot(report, "page")
+    screenshot(report, "page-narrow", width=360)
+    screenshot(report, "page-dark", dark=True)
 
 
 if __name__ == "__main__":
