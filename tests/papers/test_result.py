@@ -7,6 +7,7 @@ from pathlib import Path
 
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, keep, plot
+from unskew.report.page import html
 from unskew.report.stats import Curve
 
 # ---------------------------------------------------------------- what is kept
@@ -72,3 +73,14 @@ def test_the_plot_is_svg_that_names_its_curves_and_is_the_same_twice() -> None:
     assert "a <b> & [/c]" in text
     assert "area/name (small)" in text
     assert plot("area/name", "small", labelled, AXES) == drawn
+
+
+def test_a_result_is_a_page_and_markdown_beside_its_figures(tmp_path: Path) -> None:
+    result = replace(example(), figures=(("mu.svg", b"<svg/>"),))
+    page = html(result.page())
+    assert "Claims: 1 holds, 1 does not hold, 1 undecided." in page
+    assert 'src="data:image/svg+xml;base64,PHN2Zy8+"' in page
+    folder = keep(result, tmp_path)
+    text = (folder / "README.md").read_text()
+    assert all(f"]({path.name})" in text for path in folder.glob("*.svg"))
+    assert "| p | holds | e |" in text

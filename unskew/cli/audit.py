@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unskew.cli.options import AllowCode, AsJson, DataDir, Settings, find_own_code, load_own, located, then
-from unskew.cli.tables import width
+from unskew.cli.tables import print_page
 from unskew.words import counted
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def audit(
     [dim]unskew audit private.toml[/]
     [dim]unskew audit runs/private --out audit.html[/]
     """
-    from unskew.errors import ConfigError, shown
+    from unskew.errors import ConfigError
     from unskew.protocol import hook
-    from unskew.report import audit_page, render
+    from unskew.report import audit_page
     from unskew.report.page import write_page
     from unskew.run.audit import audit as attack
     from unskew.run.audit import taken_apart
@@ -66,8 +66,8 @@ def audit(
     if as_json:
         rows = [asdict(a) | {"claimed": a.claimed if isfinite(a.claimed) else None, "holds": a.holds} for a in audits]
         print(json.dumps({"rows": rows}))
-    elif page.table is not None:
-        print(shown(f"{page.verdict}\n\n{render.text(page.table, width())}"))
+    else:
+        print_page(page)
     if out is not None:
         print(f"page: {write_page(page, out)}", file=sys.stderr)
     if not all(a.holds for a in audits):

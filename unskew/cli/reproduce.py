@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from unskew.cli.options import AsJson, DataDir, Quiet, only
-from unskew.errors import ConfigError, did_you_mean
+from unskew.cli.tables import print_page
+from unskew.errors import ConfigError, did_you_mean, shown
 
 
 def reproduce(
@@ -72,6 +72,7 @@ def reproduce(
     only(context, ("scale", "data_dir", "out", "settings", "keep", "quiet", "as_json"), "it goes with --campaign")
     changes = _runtime(settings or [])
     from unskew import papers
+    from unskew.report.page import write_page
     from unskew.run.progress import watching
 
     folder = out or Path("runs") / f"{str(name).replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -80,9 +81,11 @@ def reproduce(
     if as_json:
         print(json.dumps(result.to_json()))
     else:
-        Console().print(result.table(), highlight=False)
+        print_page(result.page())
         for claim in result.claims:
-            print(f"[{claim.verdict}] {claim.text}: {claim.evidence}")
+            print(shown(f"[{claim.verdict}] {claim.text}: {claim.evidence}"))
+    folder.mkdir(parents=True, exist_ok=True)  # of a result that trains nothing
+    print(f"page: {write_page(result.page(), folder / 'result.html')}", file=sys.stderr)
     if keep:
         print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from unskew.errors import RunError, shown
 
 if TYPE_CHECKING:
     from unskew.record.reader import Record
+    from unskew.report.page import Page
 
 
 def results_json(summary: dict[str, Any]) -> str:
@@ -52,6 +54,15 @@ def print_table(
 
     entries = [TableRow(name, tuple(cells)) for name, *cells in rows]
     print(shown(render.text(table(caption, head, entries, note, words), width())))
+
+
+def print_page(page: "Page") -> None:
+    """Print the first screen of a page: its verdict and its table."""
+    from unskew.report import render
+
+    print(shown(f"{textwrap.fill(page.verdict, width())}\n"))
+    if page.table is not None:
+        print(shown(render.text(page.table, width())))
 
 
 def print_results(record: "Record") -> None:

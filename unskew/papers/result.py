@@ -1,7 +1,9 @@
 """A reproduction's result: rows with the paper's number beside ours, claims, curves, and the page written from them."""
 
+import base64
 import json
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -9,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.box import SIMPLE
-from rich.table import Table
+from markupsafe import Markup
 
 from unskew.files import write_atomically
 from unskew.machine import cores
 from unskew.papers.claims import Claim
 from unskew.report import charts
+from unskew.report.page import Page, markdown
+from unskew.report.section import Chart, Section, table
 from unskew.report.stats import Curve, Spread
 from unskew.version import __version__
 
@@ -88,27 +91,38 @@ class Result:
             "claims": [c.to_json() for c in self.claims],
         }
 
-    def table(self) -> Table:
-        """The rows as a table to print: methods down, metrics across."""
+    def page(self) -> Page:
+        """The result as a page: its rows and curves, and folded its claims, what was run and the other figures."""
         heads, lines = pivot(self.rows)
-        table = Table(title=f"{self.name} ({self.scale}), {self.seconds:.0f} s", box=SIMPLE, padding=(0, 1))
-        for i, head in enumerate(heads):
-            table.add_column(head, justify="right" if i else "left", overflow="fold")
-        for line in lines:
-            table.add_row(*line)
-        return table
+        n = Counter(claim.verdict.partition(":")[0] for claim in self.claims)
+        verdict = f"Claims: {', '.join(f'{count} {words}' for words, count in n.items()) or 'none'}."
+        claims = [(claim.text, claim.verdict, claim.evidence) for claim in self.claims]
+        figures = tuple(Chart(name, "", None, name, html=_image(name, svg)) for name, svg in self.figures)
+        sections = (
+            Section("Claims", "", (), (table("", ["claim", "verdict", "evidence"], claims, words=[1, 2]),)),
+            Section("What was run", self.about),
+            Section("Figures", "", figures),
+        )
+        kept = sections if figures else sections[:2]
+        rows = table("", heads, [tuple(line) for line in lines])
+        return Page(f"{self.name} ({self.scale})", _provenance(self), verdict, self._curves(), rows, sections=kept)
+
+    def _curves(self) -> tuple[Chart, ...]:
+        if not self.curves:
+            return ()
+        drawn = charts.curves(charts.of_curves(self.curves), charts.colours(list(self.curves)), *self.axes)
+        said = f"{self.axes[1]} by {self.axes[0]}: {', '.join(self.curves)}."
+        return (Chart("Curves", "Mean over seeds, and their range.", drawn, said),)
 
     def markdown(self) -> str:
-        """The rows and claims as a page."""
-        heads, lines = pivot(self.rows)
-        page = [f"# {self.name} ({self.scale})", "", self.about, "", _provenance(self), ""]
-        page += [*(["![the result's curves](plot.svg)", ""] if self.curves else [])]
-        for file, _ in self.figures:
-            page += [f"![{file.removesuffix('.svg')}]({file})", ""]
-        page += ["| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *lines)]
-        page += ["", "| claim | verdict | evidence |", "|---|---|---|"]
-        page += [f"| {c.text} | {c.verdict} | {c.evidence} |" for c in self.claims]
-        return "\n".join([*page, ""])
+        """The page in Markdown, beside `plot.svg` and the other figures."""
+        files = {"Curves": "plot.svg"} | {name: name for name, _ in self.figures}
+        return markdown(self.page(), files)
+
+
+def _image(name: str, svg: bytes) -> Markup:
+    data = base64.b64encode(svg).decode()
+    return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(name, data)
 
 
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import jinja2
 from altair.utils.schemapi import debug_mode
@@ -89,12 +90,14 @@ def html(page: Page) -> str:
     )
 
 
-def markdown(page: Page) -> str:
-    """The page in Markdown, with what its figures say in their place."""
+def markdown(page: Page, files: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The page in Markdown, with what its figures say in their place, or the files of these by title."""
     parts = [f"# {page.title}", page.what, f"**{page.verdict}**", *(f"> {sentence}" for sentence in page.warnings)]
     for section in (Section("", "", tuple(page.pictures), (page.table,) if page.table else ()), *page.sections):
         parts += [f"## {section.title}" if section.title else "", section.lead]
-        parts += [f"*{chart.described}*" for chart in section.charts]
+        parts += [
+            f"![{c.described}]({files[c.title]})" if c.title in files else f"*{c.described}*" for c in section.charts
+        ]
         parts += [render.markdown(table).strip() for table in section.tables]
         parts += [f"```\n{section.code.strip()}\n```" if section.code else ""]
     return "\n\n".join(filter(None, parts)) + "\n"
