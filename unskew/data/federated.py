@@ -536,7 +536,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
     Raises:
         DataError: If the manifest is broken (`read_manifest`) or belongs to other data; both hashes are shown.
     """
-    manifest = read_manifest(user_path(path))
+    manifest, clients, unseen = read_manifest(user_path(path))
     if manifest.dataset_sha256 != dataset.sha256:
         raise DataError(
             f"the manifest {path} divides {manifest.dataset} with SHA-256 {manifest.dataset_sha256}, "
@@ -551,8 +551,8 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
         )
         return FederatedData(dataset, indices, manifest.split, manifest.seed, indices.sha256)
 
-    fed = divided(manifest.clients)
-    return replace(fed, unseen=divided(manifest.unseen)) if manifest.unseen else fed
+    fed = divided(clients)
+    return replace(fed, unseen=divided(unseen)) if unseen else fed
 
 
 def split_label(fed: FederatedData) -> str:
