@@ -203,13 +203,6 @@ def test_a_clients_test_rows_are_those_the_table_says_and_nobody_trains_on_them(
     assert [c.test.tolist() for c in again.clients] == [c.test.tolist() for c in fed.clients]
 
 
-def test_a_share_of_each_clients_rows_is_drawn_once() -> None:
-    data = own.dataset(frame().drop("part"), target="sick", client="site", test=0.25, preprocess=Preprocess())
-    assert data.own_test is not None
-    assert data.owners is not None
-    assert data.owners[data.own_test].bincount().tolist() == [5, 5]
-
-
 def wild(table: polars.DataFrame, rows: polars.Expr) -> polars.DataFrame:
     """The table with other ages and another word in these rows."""
     return table.with_columns(

@@ -51,14 +51,6 @@ def save_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
 # digits
 
 
-def test_digits_are_real_and_always_the_same():
-    a, b = load("digits"), load("digits")
-    assert (tuple(a.x_train.shape), tuple(a.x_test.shape)) == ((1438, 1, 8, 8), (359, 1, 8, 8))
-    assert a.sha256 == b.sha256
-    assert torch.equal(a.x_train, b.x_train)
-    assert torch.equal(a.y_test, b.y_test)
-
-
 def test_the_test_part_of_digits_is_a_fifth_of_each_class():
     data = load("digits")
     train, test = data.y_train.bincount(), data.y_test.bincount()
@@ -106,15 +98,6 @@ def test_names_and_domains_stand_in_the_file(tmp_path: Path):
     assert (data.classes, data.domain_names) == (("a", "b", "c", "d"), ("left", "right"))
     assert data.domains is not None
     assert data.domains.tolist() == [0] * 10 + [1] * 10
-
-
-def test_coded_and_plain_images_are_the_same_data(tmp_path: Path):
-    arrays = plain()
-    a = load(save_npz(tmp_path / "a.npz", arrays))
-    small = {k.replace("x_", "d_"): coded(v) if k.startswith("x") else v for k, v in arrays.items()}
-    b = load(save_npz(tmp_path / "b.npz", small))
-    assert a.sha256 == b.sha256
-    assert torch.equal(a.x_train, b.x_train)
 
 
 def test_every_layout_of_a_named_set_is_found(tmp_path: Path):
