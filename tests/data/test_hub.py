@@ -194,7 +194,7 @@ def test_images_of_any_mode_become_grey_or_rgb(
         ("hub:me/mine?label=", "each option once, with a value"),
         ("hub:me/mine?label", "each option once, with a value"),
         ("hub:me/mine?label=a&label=b", "each option once, with a value"),
-        ("hub:me/mine?size=big", r"size must be a whole number of pixels in 1..1024, got 'big'"),
+        ("hub:me/mine?size=big", r"size must be a whole number of pixels, got 'big'"),
         ("hub:me/mine?size=0", "size must be a whole number"),
         ("hub:me/mine?text=a&image=b", "leave text or image and size out"),
         ("hub:me/mine?name=x", "unknown option 'name'"),
@@ -222,9 +222,9 @@ class ConnectError(Exception):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "check the network"),
-        (ConnectError("[Errno -2] Name or service not known"), "not known; check the network"),
-        (TimeoutError(), "TimeoutError; check the network"),
+        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "and the network"),
+        (ConnectError("[Errno -2] Name or service not known"), "not known; check OWNER/NAME"),
+        (TimeoutError(), "TimeoutError; check OWNER"),
         (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "runs no code from the hub"),
         (KeyError("odd"), "odd"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, column, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of
+from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value, value_of
 from unskew.data.inputs import Column, doubts, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
@@ -135,10 +135,9 @@ def no_number(table: DataTable) -> Iterable[str]:
     called = f"column{'s' * (len(table.target) > 1)} {', '.join(map(repr, table.target))}" if table.target else "y"
     for target in table.targets:
         if odd := [v for v in target.values.tolist() if isinstance(v, str)]:
-            clock = ": make numbers of them, such as hours" if is_clock(odd[0]) else ""
             yield (
-                f"{called}: {target.called} holds words, such as {odd[0]!r}{clock}, and the task learns "
-                f"{table.kind.what}; correct them, name another column, or choose classification"
+                f"{called}: {target.called} holds words, such as {odd[0]!r}, and the task learns {table.kind.what}: "
+                "make numbers of them, name another column, or choose classification"
             )
             return
     try:

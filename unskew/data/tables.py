@@ -46,7 +46,7 @@ OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The columns of a table.
+    """The columns of a table, as of `unskew.data.own.table`, and how a CSV file is written.
 
     Attributes:
         target: Column of what is learned; several columns where a target has several, as time and event.
