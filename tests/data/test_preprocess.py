@@ -363,7 +363,7 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
     assert us.predict(whole, rows, client="Bern") == us.predict(mine, rows)
     assert us.predict(mine, rows.to_dicts()[:3]) == us.predict(mine, rows)[:3]
     assert us.predict(mine, rows.to_dicts()[0]) == us.predict(mine, rows)[:1]  # one row
-    with pytest.raises(DataError, match=r"column 'age' is 1e\+300 in row 1; correct it"):
+    with pytest.raises(DataError, match=r"inputs\[1\] is 1e\+300 in column 'age'; correct it"):
         us.predict(mine, [rows.to_dicts()[0], rows.to_dicts()[1] | {"age": 1e300}])
     number = mine.unskew.client
     assert us.predict(mine, rows, client="Bern") == us.predict(mine, rows, client=number) == us.predict(mine, rows)

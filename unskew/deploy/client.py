@@ -179,7 +179,7 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
         task = replace(task, data_options={**task.data_options, **written, "alone": True})
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     if task.preprocess is not None:
-        check_agreed(task.preprocess, setup.dataset.inputs)
+        check_agreed(task.preprocess, setup.dataset.inputs.columns)
     inputs = setup.dataset.inputs
     if inputs.kind == "texts":
         raise DataError(
