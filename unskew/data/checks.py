@@ -359,11 +359,11 @@ def _held(values: Array, table: DataTable, known: Sequence[str] = ()) -> tuple[l
 
 
 def one_class(table: DataTable) -> Iterable[str]:
-    """Clients whose rows, if they are not few, are of one class, or have no event."""
+    """Clients whose rows, if they are not few, are of one class."""
     whole, table = table, table.take(table.train)
     for target, of_all in zip(table.targets, whole.targets, strict=True):
         known = table.declared or codes_of(of_all.values)[1]
-        if not target.classes or len(known) < 2:
+        if not target.classes or target.called == "the event" or len(known) < 2:
             continue
         codes = codes_of(target.values)[0]
         owners = np.full(len(table), -1) if table.owners is None else table.owners
@@ -376,6 +376,15 @@ def one_class(table: DataTable) -> Iterable[str]:
                 f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there alone "
                 "learns nothing but to say it"
             )
+
+
+def no_event(table: DataTable) -> Iterable[str]:
+    """Clients among whose rows, if they are not few, no event happened."""
+    for target in table.targets:
+        if target.called == "the event":
+            none = table.names((table.count() >= FEW_ROWS) & (table.count(target.values > 0) == 0))
+            if none:
+                yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
 
 
 # ---------------------------------------------------------------- numbers
@@ -628,6 +637,7 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     untested,
     spelt_alike,
     one_class,
+    no_event,
     far_from_others,
     not_as_agreed,
     stands_for_none,
