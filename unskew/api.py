@@ -502,7 +502,7 @@ def _task(
 
 def _names_times(source: str, test: object) -> bool:
     """True if `test` names the array of a file that says when each example was."""
-    return source.startswith(("npz:", "folder:")) and isinstance(test, Latest) and test.column is not None
+    return source.startswith("npz:") and isinstance(test, Latest) and test.column is not None
 
 
 def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: tuple[str, ...] = ()) -> None:

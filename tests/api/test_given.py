@@ -1,6 +1,5 @@
 """`simulate` with data and models that are values: what is trained, what is kept, what can go on."""
 
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from unskew.experiment import config
 from unskew.record.reader import read
 from unskew.report import write_comparison, write_report
 from unskew.run import loop
-from unskew.run.folder import read_json
 from unskew.wrappers.base import wrap
 from unskew.wrappers.robust import NormBound
 
@@ -89,23 +87,6 @@ def test_a_function_or_class_makes_a_model_of_its_own_for_every_seed(factory: An
     history = us.simulate(us.FedAvg(FAST), data=(X, Y), model=factory, seeds=(0, 1), **FEW)
     losses = {row["value"] for row in history.rows if (row["round"], row["name"]) == (0, "global.loss")}
     assert len(losses) == 2
-
-
-def test_clients_come_with_the_data_and_nothing_has_to_be_said_of_the_split(tmp_path: Path) -> None:
-    """Basel has 120 rows of 240, a fifth is set aside for all, a fifth of the rest is its own test part: 77 train."""
-    town = np.array(["Basel", "Basel", "Bern", "Chur"])[np.arange(240) % 4]
-    frame = pandas.DataFrame(X).assign(town=town, kind=np.array(["a", "b", "c"])[Y])
-    for data, more in (
-        (frame, {"target": "kind", "client": "town"}),
-        ({t: (X[town == t], Y[town == t]) for t in town}, {}),
-    ):
-        shutil.rmtree(tmp_path / "r", ignore_errors=True)
-        us.simulate(us.FedAvg(FAST), data=data, model=Net, out=tmp_path / "r", **more, **FEW)
-        seen = read_json(tmp_path / "r" / "partition.json")["seeds"]["0"]
-        assert seen["client_names"] == ["Basel", "Bern", "Chur"]
-        assert seen["stats"]["sizes"] == [77, 38, 38]
-        assert seen["split"]["name"] == "natural"
-    assert read_json(tmp_path / "r" / "run.json")["cells"][0]["setting"] == "natural, 3 clients"
 
 
 def test_a_run_of_arrays_and_an_importable_model_goes_on_from_its_folder_wherever_that_is(
@@ -297,18 +278,6 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "resnet18"
 
 
-def test_test_rows_that_name_their_clients_are_what_is_tested_with(tmp_path: Path) -> None:
-    site = np.arange(240) % 4
-    train, test = (
-        {f"s{i}": (X[of & (site == i)], Y[of & (site == i)]) for i in range(4)}
-        for of in (np.arange(240) < 180, np.arange(240) >= 180)
-    )
-    simulated(tmp_path / "out", data=train, test=test)
-    data = us.load("run:data.npz", tmp_path / "out")
-    assert data.own_test is not None
-    assert data.own_test.sum() == len(data.y_test) == sum(len(y) for _, y in test.values())
-
-
 def test_a_doubt_is_warned_of_at_the_line_of_the_call() -> None:
     table = pandas.DataFrame({"age": np.arange(90.0) ** 2, "ill": np.arange(90) % 2, "site": ["a ", "A", "b"] * 30})
     with warnings.catch_warnings(record=True) as caught:
@@ -330,44 +299,6 @@ def tables(library: Any) -> tuple[Any, dict[str, Any]]:
     if library is pandas:
         return whole, {str(name): part.drop(columns="hospital") for name, part in whole.groupby("hospital")}
     return whole, {name: part.drop("hospital") for (name,), part in whole.group_by("hospital", maintain_order=True)}
-
-
-@pytest.mark.parametrize("library", [pandas, polars])
-def test_a_table_for_each_client_is_one_table_with_their_names(library: Any) -> None:
-    """The rows of the joined table stand client by client, so the whole is sorted so before it is compared."""
-    whole, parts = tables(library)
-    order = list(parts)
-    if library is pandas:
-        together = pandas.concat([whole[whole["hospital"] == name] for name in order], ignore_index=True)
-    else:
-        together = polars.concat([whole.filter(polars.col("hospital") == name) for name in order])
-    settings: dict[str, Any] = {"target": "diagnosis", "preprocess": True, "rounds": 2, "progress": False}
-    apart = us.simulate({"FedAvg": us.FedAvg(FAST)}, data=parts, **settings)
-    joined = us.simulate({"FedAvg": us.FedAvg(FAST)}, data=together, client="hospital", **settings)
-    assert apart.client_names == joined.client_names
-    assert apart.value("FedAvg") == joined.value("FedAvg")
-    assert [(row["name"], row["value"]) for row in apart.rows if row["name"] != "seconds"] == [
-        (row["name"], row["value"]) for row in joined.rows if row["name"] != "seconds"
-    ]
-    one, other = us.describe(parts, target="diagnosis"), us.describe(together, target="diagnosis", client="hospital")
-    assert one.sites == other.sites
-    assert one.columns == other.columns
-    assert [c.name for c in us.describe(parts, target="diagnosis", leave_out=["age"]).columns] == [
-        c.name for c in one.columns if c.name != "age"
-    ]
-
-
-def test_clients_tables_may_have_test_tables() -> None:
-    _, parts = tables(pandas)
-    train, test = ({name: part[k::2] for name, part in parts.items()} for k in (0, 1))
-    _, inputs = api.described(
-        us.FedAvg(), {"name": "x", "rounds": 1}, data=train, test=test, target="diagnosis", preprocess=True
-    )
-    data = inputs.dataset
-    assert data is not None
-    assert data.own_test is not None
-    assert (len(data.y_test), int(data.own_test.sum())) == (sum(map(len, test.values())),) * 2
-    assert us.describe(train, target="diagnosis", test=test).test_rows == len(data.y_test)
 
 
 @pytest.mark.parametrize(

@@ -320,14 +320,6 @@ def of_files() -> dict[str, Any]:
         np.savez(here / "a.npz", **{"x_train": x[:60], "y_train": y[:60], **more})
         return {"data": "npz:a.npz"}
 
-    def folder() -> Case:
-        (here / "a").mkdir()
-        x, y = rows()
-        for key, value in {"x_train": x[:60], "y_train": y[:60], "x_test": x[60:], "y_test": y[60:]}.items():
-            np.save(here / "a" / f"{key}.npy", value)
-        (here / "a" / "classes.txt").write_text("calm\nill\nwell\n")
-        return {"data": "folder:a"}
-
     def pictures(where: str, **options: Any) -> Case:
         pixels, labels = images()
         for i, (picture, label) in enumerate(zip(pixels, labels, strict=True)):
@@ -376,7 +368,6 @@ def of_files() -> dict[str, Any]:
             client_train=np.arange(60) % 3, x_test=rows()[0][60:], y_test=rows()[1][60:], client_test=np.arange(12) % 3
         ),
         "npz, domains": lambda: npz(domain_train=np.arange(60) % 2, domains=np.array(["old", "new"])),
-        "folder": folder,
         "images by site": lambda: pictures("{site}/{label}"),
         "images by site and part": lambda: pictures("{site}/{part}/{label}"),
         "images by site and patient": lambda: pictures("{site}/{label}/{who}", patient="folder", patient_ids="site"),

@@ -129,3 +129,17 @@ def test_a_number_that_stands_for_no_value_in_a_positive_target_is_doubted(
     sentence = f"the target is {stands} in "
     assert any(sentence in one and one.endswith("leave such rows out") for one in run) == doubted, run
     assert any(sentence in one for one in look) == doubted, look
+
+
+def test_a_site_without_an_event_is_named_and_one_without_censoring_is_not() -> None:
+    """Of eight sites s0 has no event, and all of s1 have theirs: only the first tells a loss nothing."""
+    died = np.where(SITES == "s0", 0, np.where(SITES == "s1", 1, np.arange(320) % 2))
+    frame = pandas.DataFrame(
+        {"age": np.random.default_rng(2).normal(size=320), "y": lives(0), "d": died, "site": SITES}
+    )
+    targets = tasks.kind_of("survival").targets
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        own.dataset(frame, target=["y", "d"], client="site", targets=targets)
+    said = [str(warning.message) for warning in caught if "event" in str(warning.message)]
+    assert said == ["s0 has no event among the training rows: a loss learns nothing there"]

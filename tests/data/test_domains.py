@@ -61,45 +61,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 # printed digits
 
 
-@pytest.fixture(scope="module")
-def pictures() -> Images:
-    return printed(np.arange(1500) % 10, Key(5))
-
-
 def test_printed_digits_are_the_same_today_as_when_they_were_made():
     """Under Matplotlib 3.8.4, 3.9.4, 3.10.9 and 3.11.2 (FreeType 2.6.1 and 2.14.3), with AVX2 and without, alike."""
     x = printed(np.arange(100) % 10, Key(0))
     assert (x.dtype, x.shape) == (np.uint8, (100, 28, 28, 3))
     assert hashlib.sha256(x.tobytes()).hexdigest() == "60406c26b9a0b31b4a486112f39d8e1e9b5c004293ea5657d20cf5bc993c7850"
-
-
-@pytest.mark.seconds
-def test_an_image_depends_on_its_own_place_and_label_only(pictures: Images):
-    """300 images are two chunks of work, 1,500 are six."""
-    labels = np.arange(300) % 10
-    labels[7] = 0
-    fewer = printed(labels, Key(5))
-    others = np.delete(np.arange(300), 7)
-    assert np.array_equal(fewer[others], pictures[others])
-    assert not np.array_equal(fewer[7], pictures[7])
-
-
-@pytest.mark.seconds
-def test_in_no_image_is_the_digit_lost():
-    """The same draws with a 1 and an 8: what differs is the digit.  The contrast asked for is a quarter of 255, 64, of
-    which blur and noise leave half to the faintest of all, that is 32 less a little."""
-    a, b = (printed(np.full(300, digit), Key(3)).astype(np.float64) @ LUMA for digit in (1, 8))
-    assert np.abs(a - b).max((1, 2)).min() > 25
-
-
-def test_printed_digits_can_be_read(pictures: Images):
-    """The nearest of 1,000 others, by brightness relative to the median, has the same label; chance is a tenth."""
-    y = np.arange(len(pictures)) % 10
-    x = pictures.astype(np.float64) @ LUMA
-    x = np.abs(x - np.median(x, (1, 2), keepdims=True))[:, 4:24, 4:24].reshape(len(x), -1)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    nearest = (x[1000:] @ x[:1000].T).argmax(1)
-    assert (y[nearest] == y[1000:]).mean() > 0.6
 
 
 # one layout

@@ -19,7 +19,7 @@ from unskew.data.entanglement import (
     rounded,
 )
 from unskew.data.federated import federate, to_manifest
-from unskew.data.split import Entangled, log_dirichlet
+from unskew.data.split import Entangled, assign, log_dirichlet
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 
@@ -154,3 +154,10 @@ def test_without_entanglement_every_base_distribution_has_one_owner() -> None:
     assert sorted(b for mine in held for b in mine) == list(range(10))
     assert [len(mine) for mine in held] == [2] * 5
     assert to_manifest(fed)["stats"]["entanglement"] == 0.0
+
+
+def test_the_key_draws_who_owns_a_base_distribution() -> None:
+    """Ten labels of five clients: without entanglement each key gives the first client two of 45 pairs."""
+    split, labels = Entangled(0.0, num_clients=5), np.repeat(np.arange(10), 8)
+    pairs = {tuple(np.unique(labels[assign(split, labels, 10, Key(seed))[0]])) for seed in range(6)}
+    assert len(pairs) > 3

@@ -65,18 +65,13 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_unrea
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [(np.uint8, 1), (np.float16, 4), (np.float32, 4)])
-@pytest.mark.parametrize("form", ["npz", "folder"])
 def test_arrays_need_the_room_that_they_take_while_they_are_read(
-    dtype: type, kept: int, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: type, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0.86 GB of images passed, and took 9: as kept they count three times, once decoded and twice divided."""
     x, y = np.zeros((40, 3, 32, 32), dtype), np.arange(40) % 2
-    if form == "npz":
-        np.savez(tmp_path / "own.npz", x_train=x, y_train=y)
-    else:
-        np.save(tmp_path / "x_train.npy", x)
-        np.save(tmp_path / "y_train.npy", y)
-    source = f"npz:{tmp_path / 'own.npz'}" if form == "npz" else f"folder:{tmp_path}"
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y)
+    source = f"npz:{tmp_path / 'own.npz'}"
     monkeypatch.setattr("unskew.machine.available", lambda: int(2.9 * kept * x.size))
     with pytest.raises(DataError, match="which takes 3 times that"):
         load(source)
@@ -199,7 +194,7 @@ def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
             read(f"npz:{path}")
 
 
-@pytest.mark.parametrize("kind", ["npz", "folder", "csv", "parquet", "images"])
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "images"])
 @pytest.mark.parametrize(
     ("path", "says"),
     [

@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 
-from unskew.data import hub
 from unskew.data.sources import load
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -138,20 +137,6 @@ def test_pacs_is_made_one_size_and_keeps_its_domains(monkeypatch: pytest.MonkeyP
     assert len(found.domains) == len(found.x_train) == 16, "a fifth of each class is set aside"
 
 
-def test_every_known_name_reads_a_hub_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, r in hub.KNOWN.items():
-        columns: dict[str, Sequence[Any]] = {
-            r.label: [0, 1] * 5,
-            r.text or r.image: ["a word"] * 10 if r.text else pictures(pixels(10, 8, 8)),
-        }
-        if r.domain:
-            columns[r.domain] = ["here", "there"] * 5
-        made = Part(columns, {r.label: DIGITS[:2]} if name in ("emnist", "cifar100", "pacs") else {r.label: DIGITS})
-        splits = {s: made for s in (r.train, r.test) if s != hub.NONE}
-        install(monkeypatch, {(r.repository, r.config): splits})
-        assert load(f"hub:{name}").name == name
-
-
 def test_the_hub_and_a_file_give_the_same_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Same bits, same SHA-256: a run begun with one goes on with the other."""
     x, y, x_test, y_test = pixels(30, 8, 8, 3), np.arange(30) % 10, pixels(10, 8, 8, 3, seed=1), np.arange(10)
@@ -186,14 +171,6 @@ def test_columns_splits_configuration_and_revision_are_what_the_source_says(monk
     assert (found.name, found.classes, len(found.x_test)) == ("me/mine", ("a", "b"), 4)
 
 
-def test_labels_that_are_words_are_numbered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Part({"image": pictures(pixels(10, 6, 6)), "label": ["yes", "no"] * 5}, {})
-    install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
-    found = load("hub:me/mine")
-    assert found.classes == ("no", "yes")
-    assert found.y_train[:2].tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("mode", "shape"),
     [("1", (1, 6, 6)), ("L", (1, 6, 6)), ("LA", (1, 6, 6)), ("P", (3, 6, 6)), ("RGBA", (3, 6, 6)), ("CMYK", (3, 6, 6))],
@@ -217,7 +194,7 @@ def test_images_of_any_mode_become_grey_or_rgb(
         ("hub:me/mine?label=", "each option once, with a value"),
         ("hub:me/mine?label", "each option once, with a value"),
         ("hub:me/mine?label=a&label=b", "each option once, with a value"),
-        ("hub:me/mine?size=big", r"size must be a whole number of pixels in 1..1024, got 'big'"),
+        ("hub:me/mine?size=big", r"size must be a whole number of pixels, got 'big'"),
         ("hub:me/mine?size=0", "size must be a whole number"),
         ("hub:me/mine?text=a&image=b", "leave text or image and size out"),
         ("hub:me/mine?name=x", "unknown option 'name'"),
@@ -245,9 +222,9 @@ class ConnectError(Exception):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "check the network"),
-        (ConnectError("[Errno -2] Name or service not known"), "not known; check the network"),
-        (TimeoutError(), "TimeoutError; check the network"),
+        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "and the network"),
+        (ConnectError("[Errno -2] Name or service not known"), "not known; check OWNER/NAME"),
+        (TimeoutError(), "TimeoutError; check OWNER"),
         (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "runs no code from the hub"),
         (KeyError("odd"), "odd"),
     ],

@@ -31,18 +31,6 @@ def pictures(root: Path, *parts: str) -> None:
                     Image.fromarray(RNG.integers(0, 255, (6, 4 + 2 * i * (k == 9)), np.uint8)).save(folder / f"{k}.png")
 
 
-def test_folders_of_images_are_clients_and_classes(tmp_path: Path) -> None:
-    """2 sites x 2 classes x 5 images; a fifth of each site's ten is its own test part."""
-    pictures(tmp_path / "scans")
-    data = load(f"images:{tmp_path / 'scans'}")
-    assert (data.client_names, data.classes) == (("Basel", "Bern"), ("benign", "malignant"))
-    assert (data.input_shape, len(data.y_train), len(data.y_test)) == ((1, 6, 4), 20, 4)
-    pictures(tmp_path / "parted", "train", "test")
-    parted = load(f"images:{tmp_path / 'parted'}", None, {"size": 3})
-    assert parted.own_test is not None
-    assert (parted.input_shape, int(parted.own_test.sum())) == ((1, 3, 3), 20)
-
-
 def test_an_image_that_is_none_and_sizes_that_differ_are_named(tmp_path: Path) -> None:
     pictures(tmp_path / "a")
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "a" / "Bern" / "benign" / "z.png")

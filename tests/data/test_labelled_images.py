@@ -68,41 +68,12 @@ def test_the_latest_images_are_those_after_a_date(form: str, after: object, tmp_
         read(tmp_path, test={"latest": "day", "after": "2024-06-24"})
 
 
-def test_each_image_has_the_label_and_the_site_of_its_row(tmp_path: Path) -> None:
-    """Names without folder and ending; a fifth of each site's ten are its own test images."""
-    data = read(scans(tmp_path))
-    assert (data.client_names, data.classes) == (("Basel", "Bern", "Chur"), ("benign", "malignant"))
-    train, test = levels(data)
-    assert sorted([*train, *test]) == list(range(30))
-    assert data.owners is not None
-    assert data.own_test is not None
-    of_all = np.concatenate([train, test])  # test images come last
-    assert (data.labels.numpy() == of_all % 2).all()
-    assert [data.client_names[c] for c in data.owners] == [SITES[i % 3] for i in of_all]
-    assert np.bincount(data.owners.numpy()[data.own_test.numpy()]).tolist() == [2, 2, 2]
-    assert not data.doubts
-
-
 def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
     root = scans(tmp_path)
     for more in ({}, {"client": None}, {"patient": "patient", "patient_ids": "site"}):
         assert sorted(levels(read(root, testing=True, **more))[1].tolist()) == list(range(30))
     assert len(levels(read(root, testing=True, test="part"))[1]) == 6
     assert read(root, channels=3).input_shape == (3, 4, 6)
-
-
-def test_no_patient_trains_and_tests(tmp_path: Path) -> None:
-    """Each site has five patients of two images: one of them is set aside, with both."""
-    data = read(scans(tmp_path), patient="patient", patient_ids="site")
-    train, test = levels(data)
-    people = [{(SITES[i % 3], i // 6) for i in of} for of in (train, test)]
-    assert not people[0] & people[1]
-    assert (len(people[0]), len(people[1]), len(test)) == (12, 3, 6)
-    assert sorted(levels(read(tmp_path, patient="patient", patient_ids="site"))[1]) == sorted(test)
-    without = read(
-        tmp_path, patient="patient", patient_ids="site", client=None
-    )  # a fifth of all five, with their six images
-    assert (without.owners, len({i // 6 for i in levels(without)[1]}), len(without.y_test)) == (None, 1, 6)
 
 
 @pytest.mark.parametrize(

@@ -145,29 +145,6 @@ def test_a_date_for_numbers_is_refused() -> None:
 
 
 # ---------------------------------------------------------------- tables
-def test_a_date_cuts_every_sites_rows() -> None:
-    """Days 1 to 10, of which 8 and later test, and the latest two of seven validate."""
-    data = own.dataset(stays(), test=Latest("admitted", after="2024-06-07"), **COLUMNS)
-    assert days_of(data, val=0.3) == [[[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]] * 2
-    assert [column.name for column in data.inputs.columns] == ["x"]
-
-
-def test_without_a_date_it_is_a_share_of_each_sites_rows() -> None:
-    """Bern's rows are a year later, and its training rows later than Basel's test rows."""
-    later = polars.when(polars.col("site") == "Bern").then(polars.col("admitted").dt.offset_by("1y"))
-    table = stays().with_columns(admitted=later.otherwise("admitted"))
-    data = own.dataset(table, test=Latest("admitted", share=0.3), **COLUMNS)
-    assert days_of(data) == [[[1, 2, 3, 4, 5, 6, 7], [], [8, 9, 10]]] * 2
-
-
-def test_without_sites_the_latest_are_the_global_test_set() -> None:
-    """Each client's own test rows are the latest of those it then draws."""
-    data = own.dataset(stays().drop("site"), target="sick", test=Latest("admitted", after="2024-06-07"))
-    assert sorted(np.asarray(data.x_test)[:, 0].tolist()) == [8, 8, 9, 9, 10, 10]
-    for train, _, test in days_of(data, test=0.3):
-        assert max(train) <= min(test) <= max(test) <= 7
-
-
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(0, 4)), min_size=6, max_size=40),
     share=st.floats(0.1, 0.8),

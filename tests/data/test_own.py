@@ -10,7 +10,7 @@ import pandas
 import polars
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 import unskew as us
@@ -52,23 +52,6 @@ def quiet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- arrays
-@pytest.mark.parametrize(
-    "given",
-    [
-        (X.tolist(), Y.tolist()),
-        (torch.from_numpy(X), torch.from_numpy(Y)),
-        (torch.from_numpy(X).double(), Y.astype("int8")),
-        [X, pandas.Series(Y)],
-        (np.ma.array(X), polars.Series(Y)),
-        TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
-    ],
-)
-def test_arrays_of_any_library_hold_the_same(given: Any) -> None:
-    wanted, got = own.dataset((X, Y)), own.dataset(given)
-    assert torch.equal(as_tensor(got.x_train), as_tensor(wanted.x_train))
-    assert (got.y_train.tolist(), got.classes) == (wanted.y_train.tolist(), wanted.classes)
-
-
 def test_bytes_are_standardised_by_training_images_and_floats_stay() -> None:
     data = own.dataset((PIXELS, Y))
     assert data.x_train.shape[1:] == (1, 8, 8)
@@ -89,12 +72,6 @@ def test_a_test_part_is_taken_as_it_is() -> None:
     given = own.dataset((X[:50], Y[:50]), test=(X[50:], Y[50:]))
     assert torch.equal(given.x_test, torch.from_numpy(X[50:]))
     assert len(own.dataset((X, Y), test=given).y_test) == 10
-
-
-def test_masked_values_are_gaps() -> None:
-    masked = np.ma.masked_array(X, X > 1.5)
-    gaps = np.where(X > 1.5, np.nan, X)
-    assert same(own.dataset((masked, Y), preprocess=Preprocess()), own.dataset((gaps, Y), preprocess=Preprocess()))
 
 
 # ---------------------------------------------------------------- labels
@@ -204,12 +181,6 @@ class Pictures(TorchDataset[Any]):
         return PIXELS[i], int(Y[i])
 
 
-def test_torch_data_sets_and_their_parts() -> None:
-    assert own.dataset(Pictures()).classes == ("cat", "dog", "cow")
-    assert own.dataset(Subset(Pictures(), range(30))).classes == ("cat", "dog", "cow")
-    assert torch.equal(as_tensor(own.dataset(Pictures()).x_train), as_tensor(own.dataset((PIXELS, Y)).x_train))
-
-
 class Drawing(Pictures):
     def __getitem__(self, i: int) -> tuple[Any, int]:
         return X[i] + np.random.default_rng().random(), int(Y[i])
@@ -235,17 +206,6 @@ class Part:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
-
-
-def test_hugging_face_sets_and_their_parts() -> None:
-    columns = {"image": list(PIXELS), "label": Y.tolist(), "writer": ["A", "B"] * 30}
-    data = own.dataset(Part(columns, ["x", "y", "z"]), target="label", client="writer")
-    assert (data.classes, data.client_names, data.input_shape) == (("x", "y", "z"), ("A", "B"), (1, 8, 8))
-    halves = {
-        "train": Part({k: v[:40] for k, v in columns.items()}),
-        "test": Part({k: v[40:] for k, v in columns.items()}),
-    }
-    assert len(own.dataset(halves, target="label", client="writer").y_test) == 20
 
 
 def test_a_data_set_is_taken_as_it_is() -> None:

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from unskew.data.skew import effective_classes, iid_distance, js_divergence, label_counts, summary
+from unskew.data.skew import counts_of, effective_classes, iid_distance, js_divergence, summary
 from unskew.errors import DataError
 
 
 def test_labels_are_counted_per_client():
-    counts = label_counts([np.array([0, 2]), np.array([1])], np.array([1, 0, 1]), 3)
+    counts = counts_of(np.array([0, 2, 1]), np.array([2, 1]), np.array([1, 0, 1]), 3)
     assert counts.tolist() == [[0, 2, 0], [1, 0, 0]]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data.skew import effective_classes, iid_distance, label_counts
+from unskew.data.skew import counts_of, effective_classes, iid_distance
 from unskew.data.split import (
     IID,
     ByGroup,
@@ -23,6 +23,11 @@ from unskew.data.split import (
 )
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
+
+
+def label_counts(clients: tuple[np.ndarray, ...], labels: np.ndarray, num_classes: int) -> np.ndarray:
+    return counts_of(np.concatenate(clients), np.array(list(map(len, clients))), labels, num_classes)
+
 
 Labels = npt.NDArray[np.int64]
 

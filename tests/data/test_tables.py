@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 import unskew as us
 from unskew import api
-from unskew.data import Dataset, load, own, tables
+from unskew.data import Dataset, load, tables
 from unskew.data.dataset import refitted
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
@@ -46,29 +46,6 @@ def same(a: Dataset, b: Dataset) -> bool:
     )
 
 
-@pytest.mark.parametrize("rules", [None, Preprocess()], ids=["as they are", "preprocessed"])
-def test_a_file_of_either_format_and_a_frame_are_the_same_data(tmp_path: Path, rules: Preprocess | None) -> None:
-    TABLE.write_parquet(tmp_path / "h.parquet")
-    TABLE.drop("part").write_parquet(tmp_path / "p.parquet")
-    frame = own.dataset(TABLE, **COLUMNS, test="part", preprocess=rules)
-    options = {**COLUMNS, "test": "part"}
-    assert same(load(written(tmp_path), None, options, rules), frame)
-    assert same(load(f"parquet:{tmp_path / 'h.parquet'}", None, options, rules), frame)
-    unsaid = load(f"parquet:{tmp_path / 'p.parquet'}", None, COLUMNS, rules)
-    assert same(unsaid, own.dataset(TABLE.drop("part"), **COLUMNS, preprocess=rules))
-    assert (unsaid.name, frame.name) == ("p", "dataframe")
-
-
-def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
-    (tmp_path / "sites").mkdir()
-    for (name,), rows in TABLE.group_by("site", maintain_order=True):
-        written(tmp_path / "sites", rows.drop("site"), f"{name}.csv")
-    data = load(f"csv:{tmp_path / 'sites'}", None, {"target": "sick", "test": "part"})
-    assert data.client_names == ("Basel", "Bern", "Chur")
-    assert data.owners is not None
-    assert data.owners.bincount().tolist() == [20, 20, 20]
-
-
 def test_the_path_of_a_table_is_told_from_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("sites").mkdir()
@@ -89,45 +66,12 @@ def test_the_path_of_a_table_is_told_from_a_name(tmp_path: Path, monkeypatch: py
         us.simulate("fedavg", data="sits", target="sick")
 
 
-def test_test_rows_may_be_a_file_of_their_own(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        written(tmp_path, TABLE.filter(polars.col("part") == part).drop("part"), f"{part}.csv")
-    data = load(f"csv:{tmp_path / 'train.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
-    assert same(data, own.dataset(TABLE, **COLUMNS, test="part"))
-
-
 def exported(folder: Path, *lines: str, separator: str = ",", encoding: str = "utf-8") -> str:
     """A file of 24 rows as spreadsheets write them; the lines take the place of the first ones."""
     rows = [[("Zürich", "Bern")[i % 2], str(i % 7), f"{i % 5}.5", f"k{i // 2 % 2}"] for i in range(24)]
     table = [separator.join(row) for row in [["site", "a", "b", "y"], *rows]]
     (folder / "h.csv").write_text("\n".join([*lines, *table[len(lines) :]]), encoding=encoding)
     return f"csv:{folder / 'h.csv'}"
-
-
-def test_a_semicolon_a_decimal_comma_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"target": "y", "client": "site"}
-    plain = load(exported(tmp_path), None, options, Preprocess())
-    assert plain.client_names == ("Bern", "Zürich")
-    apart = {**options, "separator": ";"}
-    assert same(load(exported(tmp_path, separator=";", encoding="utf-8-sig"), None, apart, Preprocess()), plain)
-    comma = tmp_path / "h.csv"
-    comma.write_text(comma.read_text("utf-8-sig").replace(".5", ",5"))
-    read = load(f"csv:{comma}", None, {**apart, "decimal": ","}, Preprocess())
-    assert read.inputs == replace(plain.inputs, decimal=",")
-    assert same(replace(read, inputs=plain.inputs), plain)
-
-
-@pytest.mark.parametrize("encoding", ["cp1252", "mac-roman", "utf-16"])
-def test_a_file_is_read_in_the_declared_encoding(encoding: str, tmp_path: Path) -> None:
-    path = exported(tmp_path, encoding=encoding)
-    options: dict[str, Any] = {"target": "y", "client": "site"}
-    with pytest.raises(DataError, match="it is not in utf-8; set encoding, such as encoding = 'cp1252'"):
-        load(path, None, options)
-    assert load(path, None, {**options, "encoding": encoding}).client_names == ("Bern", "Zürich")
-    place = tables.lines_of("csv", Path(path[4:]), tables.TableOptions("", encoding=encoding))
-    assert place(1) == "line 3"
-    with pytest.raises(ConfigError, match="encoding: unknown encoding: klingon; name one that Python knows"):
-        load(path, None, {**options, "encoding": "klingon"})
 
 
 def test_spaces_beside_separators_belong_to_no_name_and_no_number(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def secret(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "experiment",
     [
-        *({"task": {"data": f"{kind}:/there/x"}} for kind in ("npz", "folder", "images", "run")),
+        *({"task": {"data": f"{kind}:/there/x"}} for kind in ("npz", "images", "run")),
         *(
             {"task": {"data": f"{kind}:/there/x", "data_options": {"target": "y", **client}}}
             for kind in ("csv", "parquet")

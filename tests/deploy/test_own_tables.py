@@ -255,8 +255,8 @@ def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_
     assert hashes[0] != hashes[1]
     assert account_of(f"csv:{one}") != account_of(f"csv:{other}")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "x_train.npy").write_bytes(one.read_bytes())
-    assert account_of(f"folder:{tmp_path / 'folder'}") != ""
+    (tmp_path / "folder" / "a.csv").write_bytes(one.read_bytes())
+    assert account_of(f"csv:{tmp_path / 'folder'}") != ""
     # What is read of a name, or of a file that is not there, is the experiment's choice: the name is the account.
     assert account_of("digits") == account_of("digits") != account_of("hub:digits") != account_of("csv:/nowhere.csv")
 

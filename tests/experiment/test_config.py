@@ -457,7 +457,7 @@ def test_the_fingerprint_does_not_depend_on_what_changes_no_number(setting: str)
 
 def test_the_portable_fingerprint_does_not_depend_on_where_the_data_lie() -> None:
     """The one with the path does, so that a sweep over files has as many points as files."""
-    here, there, other = (parsed(f"task.data={data}") for data in ("npz:/a/b.npz", "npz:c.npz", "folder:/a"))
+    here, there, other = (parsed(f"task.data={data}") for data in ("npz:/a/b.npz", "npz:c.npz", "csv:/a"))
     assert config.fingerprint(here) != config.fingerprint(there)
     assert config.fingerprint(here, portable=True) == config.fingerprint(there, portable=True)
     assert config.fingerprint(here, portable=True) != config.fingerprint(other, portable=True)

@@ -1,4 +1,4 @@
-"""Arrays in the plain layout, as one npz file or as a folder with one npy file per key, become one table.
+"""Arrays in the plain layout, as one npz file, become one table.
 
     x_train, x_test            images of whole numbers 0..255 or of floats, (N, H, W), (N, H, W, C) or (N, C, H, W);
                                floats (N, D); or token ids, int32 or int64 (N, L)
@@ -9,8 +9,7 @@
                                testing
     features                   names of the columns of x (N, D); optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
-    classes                    names; optional.  In a folder names are text files, one a line: classes.txt, domains.txt,
-                               clients.txt
+    classes                    names; optional
 
 Without x_test and y_test a fixed fifth of the training part is set aside as the test part.  npz files may code colour
 images as d_train, d_test (differences modulo 256), for a smaller file.
@@ -26,9 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from unskew import machine
 from unskew.data import build
-from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt, kept_bytes
+from unskew.data.archives import archive_of, array_of
 from unskew.data.columns import Array
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
@@ -38,7 +36,6 @@ from unskew.data.places import Place
 from unskew.data.preprocess import Preprocess
 from unskew.data.table import TEST, TRAIN, DataTable, names_to
 from unskew.errors import DataError, did_you_mean
-from unskew.files import check_text
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed
 
@@ -76,31 +73,19 @@ class ArrayOptions:
 
 
 def read(
-    kind: str,
-    path: Path,
-    options: ArrayOptions,
-    rules: Preprocess | None = None,
-    targets: Targets = CLASS,
-    fraction: float = 0.2,
+    path: Path, options: ArrayOptions, rules: Preprocess | None = None, targets: Targets = CLASS, fraction: float = 0.2
 ) -> DataTable:
-    """The table in an npz file, or in a folder of npy files, as `kind` says.
+    """The table in an npz file.
 
     Raises:
         DataError: If it is not there or cannot be read, a key is misspelt, or as in `table`.
     """
-    if not (path.is_file() if kind == "npz" else path.is_dir()):
-        raise DataError(f"there is no {'file' if kind == 'npz' else 'folder'} {path.absolute()}")
+    if not path.is_file():
+        raise DataError(f"there is no file {path.absolute()}")
     rule = options.test
     times = () if rule is None or rule.column is None else (rule.column,)
-    arrays = npz(path, times) if kind == "npz" else folder(path, times)
-    rows = table(
-        path.stem if kind == "npz" else path.name,
-        arrays,
-        rules=rules,
-        targets=targets,
-        alone=options.alone,
-        patient_ids=options.patient_ids,
-    )
+    arrays, given = npz(path, times), {"alone": options.alone, "patient_ids": options.patient_ids}
+    rows = table(path.stem, arrays, rules=rules, targets=targets, **given)  # type: ignore[arg-type]
     if rule is None:
         return rows
     if rows.part is not None:
@@ -271,37 +256,6 @@ def npz(path: Path, more: Sequence[str] = ()) -> Arrays:
             if f"x_{part}" not in arrays and f"d_{part}" in present:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
     _check_keys(path, present, arrays, more)
-    return arrays
-
-
-def folder(path: Path, more: Sequence[str] = ()) -> Arrays:
-    """The plain layout with one npy file per key, and `more`; names are text files, one name a line.
-
-    Raises:
-        DataError: As in `npz`.
-    """
-    files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.is_file()}
-    machine.require_room(sum(kept_bytes(file.open("rb"), file.stat().st_size) for file in files.values()), path)
-    arrays: Arrays = {}
-    for key in (*LAYOUT, *more):
-        if key in files:
-            try:
-                with files[key].open("rb") as file:
-                    array = np.load(file, allow_pickle=False)
-                if not isinstance(array, np.ndarray):
-                    raise ValueError("an archive, not one array")
-                check_text(key, array)
-            except UNREADABLE as error:
-                raise corrupt(files[key], error) from error
-            arrays[key] = array
-    for key in NAMES:
-        if (names := path / f"{key}.txt").is_file():
-            try:
-                lines = names.read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise corrupt(names, error) from error
-            arrays[key] = np.array([line.strip() for line in lines if line.strip()], np.str_)
-    _check_keys(path, [*files, *(file.stem for file in sorted(path.glob("*.txt")))], arrays, more)
     return arrays
 
 

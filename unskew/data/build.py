@@ -16,7 +16,6 @@ from unskew.data.dataset import Dataset
 from unskew.data.images import NUMBERS, ByteImages, as_tensor, extremes
 from unskew.data.inputs import AXES, ROWS, Column, Inputs, prepared, standardised
 from unskew.data.patients import part_of, set_aside
-from unskew.data.places import rows_at
 from unskew.data.preprocess import RawRows, fit
 from unskew.data.table import TEST, DataTable, label_name, names_of_numbers, names_to
 from unskew.data.text import tokens, vocabulary
@@ -63,21 +62,18 @@ def dataset(
         ConfigError: If rules do not fit the columns.
         DataError: If something cannot be meant (`unskew.data.checks.REFUSALS`), or nothing is left for testing.
     """
-    with rows_at(table.place):
-        checks.refuse(table)
-        y, names, label_type = labels_of(table)
-        sha256 = _sha256(table)
-        drawn = table.part is None
-        table = with_test_part(table, y, key, fraction, own_test)
-        train, test = table.train, table.test
-        if not len(train) or not len(test):
-            raise DataError(
-                f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed"
-            )
-        theirs = table.own_test or table.newcomers
-        rows = np.concatenate([train, test]) if theirs else train
-        x, x_test, levels, inputs, raw = _inputs(table, constants, own, theirs)
-        doubts = checks.warned(table) if own and not testing else ()
+    checks.refuse(table)
+    y, names, label_type = labels_of(table)
+    sha256 = _sha256(table)
+    drawn = table.part is None
+    table = with_test_part(table, y, key, fraction, own_test)
+    train, test = table.train, table.test
+    if not len(train) or not len(test):
+        raise DataError(f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed")
+    theirs = table.own_test or table.newcomers
+    rows = np.concatenate([train, test]) if theirs else train
+    x, x_test, levels, inputs, raw = _inputs(table, constants, own, theirs)
+    doubts = checks.warned(table) if own and not testing else ()
     owners, patients, when, kind = table.owners, table.people, None, table.kind
     if table.when is not None:
         when = np.unique(table.when, return_inverse=True)[1]

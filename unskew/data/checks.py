@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, column, gaps_in, is_clock, is_date, is_gap, kind_of_time, no_value, value_of
+from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value, value_of
 from unskew.data.inputs import Column, doubts, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
@@ -135,10 +135,9 @@ def no_number(table: DataTable) -> Iterable[str]:
     called = f"column{'s' * (len(table.target) > 1)} {', '.join(map(repr, table.target))}" if table.target else "y"
     for target in table.targets:
         if odd := [v for v in target.values.tolist() if isinstance(v, str)]:
-            clock = ": make numbers of them, such as hours" if is_clock(odd[0]) else ""
             yield (
-                f"{called}: {target.called} holds words, such as {odd[0]!r}{clock}, and the task learns "
-                f"{table.kind.what}; correct them, name another column, or choose classification"
+                f"{called}: {target.called} holds words, such as {odd[0]!r}, and the task learns {table.kind.what}: "
+                "make numbers of them, name another column, or choose classification"
             )
             return
     try:
@@ -360,11 +359,11 @@ def _held(values: Array, table: DataTable, known: Sequence[str] = ()) -> tuple[l
 
 
 def one_class(table: DataTable) -> Iterable[str]:
-    """Clients whose rows, if they are not few, are of one class, or have no event."""
+    """Clients whose rows, if they are not few, are of one class."""
     whole, table = table, table.take(table.train)
     for target, of_all in zip(table.targets, whole.targets, strict=True):
         known = table.declared or codes_of(of_all.values)[1]
-        if not target.classes or len(known) < 2:
+        if not target.classes or target.called == "the event" or len(known) < 2:
             continue
         codes = codes_of(target.values)[0]
         owners = np.full(len(table), -1) if table.owners is None else table.owners
@@ -377,6 +376,15 @@ def one_class(table: DataTable) -> Iterable[str]:
                 f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there alone "
                 "learns nothing but to say it"
             )
+
+
+def no_event(table: DataTable) -> Iterable[str]:
+    """Clients among whose rows, if they are not few, no event happened."""
+    for target in table.targets:
+        if target.called == "the event":
+            none = table.names((table.count() >= FEW_ROWS) & (table.count(target.values > 0) == 0))
+            if none:
+                yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
 
 
 # ---------------------------------------------------------------- numbers
@@ -629,6 +637,7 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     untested,
     spelt_alike,
     one_class,
+    no_event,
     far_from_others,
     not_as_agreed,
     stands_for_none,

@@ -32,7 +32,6 @@ WRITTEN = "of a CSV file decimal, thousands and gaps say how numbers are written
 """What to do about numbers that were read as words."""
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
-_CLOCK = re.compile(r"\s*-?([0-9]+ days?,? )?[+-]?[0-9]{1,4}:[0-5][0-9](:[0-5][0-9](\.[0-9]+)?)?\s*")
 _PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?")
 _LIKE_A_NUMBER = re.compile(r"[+-]?(?!0[0-9])[0-9.,'\u2019\s]*[0-9][0-9.,'\u2019\s]*([eE][+-]?[0-9]+)?")
 
@@ -57,18 +56,9 @@ def is_date(value: object) -> bool:
     )
 
 
-def is_clock(value: object) -> bool:
-    """True for a word for a span of time or a time of day.
-
-    >>> [is_clock(word) for word in ("5 days 21:46:00", "141:46", "0:00:00.028", "1:2")]
-    [True, True, True, False]
-    """
-    return isinstance(value, str) and _CLOCK.fullmatch(value) is not None
-
-
 def kind_of_time(value: object) -> str:
     """Name a date, a span of time or a time of day in words; empty for anything else."""
-    if isinstance(value, timedelta | np.timedelta64) or is_clock(value):
+    if isinstance(value, timedelta | np.timedelta64):
         return "span of time"
     return "time of day" if isinstance(value, time) else "date" if is_date(value) else ""
 

@@ -67,10 +67,7 @@ def entanglement(counts: npt.NDArray[np.int64] | Floats) -> Entanglement:
     >>> entanglement(np.array([[1, 0], [0, 2], [3, 4]]))
     Entanglement(average=0.4667, maximum=0.8)
     """
-    table = coefficients(counts)
-    pairs = table[np.triu_indices(len(table), 1)]
-    if not len(pairs):
-        return Entanglement(0.0, 0.0)
+    pairs = _pairs(counts)
     return Entanglement(round(float(pairs.mean()), 4), round(float(pairs.max()), 4))
 
 
@@ -169,10 +166,13 @@ def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
     return best
 
 
+def _pairs(table: npt.NDArray[np.int64] | Floats) -> Floats:
+    pairs: Floats = coefficients(table)[np.triu_indices(len(table), 1)]
+    return pairs if len(pairs) else np.zeros(1)
+
+
 def _average(table: Floats) -> float:
-    overlaps = coefficients(table)
-    pairs = overlaps[np.triu_indices(len(overlaps), 1)]
-    return float(pairs.mean()) if len(pairs) else 0.0
+    return float(_pairs(table).mean())
 
 
 def rounded(shares: Floats, stock: Ints, draws: Floats) -> Ints:

@@ -112,11 +112,12 @@ class FederatedData:
     @cached_property
     def label_counts(self) -> Ints:
         """Training examples of each class at each client, (clients, classes)."""
-        return self._counts(self.dataset.labels.numpy(), self.dataset.num_classes)
+        return self.counted(self.dataset.labels)
 
-    def counted(self, labels: Tensor) -> Ints:
-        """Training examples of each class at each client, (clients, classes), were these the labels of the data set."""
-        return self._counts(labels.numpy(), self.dataset.num_classes)
+    def counted(self, labels: Tensor, kinds: int | None = None) -> Ints:
+        """The same, were these the labels, of so many classes, of the data set."""
+        train, kinds = self.clients.train, self.dataset.num_classes if kinds is None else kinds
+        return skew.counts_of(train.values.numpy(), train.sizes, labels.numpy(), kinds)
 
     @property
     def test_counts(self) -> Ints:
@@ -129,10 +130,6 @@ class FederatedData:
         """Patients among the test examples of each client; None where patients are not known."""
         patients = self.dataset.patients
         return None if patients is None else [number_of(patients[rows]) for rows in self.clients.test]
-
-    def _counts(self, values: Ints, kinds: int) -> Ints:
-        train = self.clients.train
-        return skew.counts_of(train.values.numpy(), train.sizes, values, kinds)
 
     @property
     def domains(self) -> list[int] | None:
@@ -180,7 +177,7 @@ class FederatedData:
         """
         domains = None if self.dataset.domains is None else self.dataset.domains.numpy()
         base = bases_of(self.dataset.labels.numpy(), domains, bases)
-        return entanglement(self._counts(base, int(base.max()) + 1))
+        return entanglement(self.counted(torch.from_numpy(base), int(base.max()) + 1))
 
 
 def federate(
@@ -536,7 +533,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
     Raises:
         DataError: If the manifest is broken (`read_manifest`) or belongs to other data; both hashes are shown.
     """
-    manifest = read_manifest(user_path(path))
+    manifest, clients, unseen = read_manifest(user_path(path))
     if manifest.dataset_sha256 != dataset.sha256:
         raise DataError(
             f"the manifest {path} divides {manifest.dataset} with SHA-256 {manifest.dataset_sha256}, "
@@ -551,8 +548,8 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
         )
         return FederatedData(dataset, indices, manifest.split, manifest.seed, indices.sha256)
 
-    fed = divided(manifest.clients)
-    return replace(fed, unseen=divided(manifest.unseen)) if manifest.unseen else fed
+    fed = divided(clients)
+    return replace(fed, unseen=divided(unseen)) if unseen else fed
 
 
 def split_label(fed: FederatedData) -> str:

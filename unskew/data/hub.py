@@ -82,18 +82,17 @@ def parse(source: str) -> Reference:
     place, _, query = source.removeprefix("hub:").partition("?")
     pairs = [part.partition("=")[::2] for part in query.split("&") if query]
     options: dict[str, Any] = dict(pairs)
-    for key, value in options.items():
-        if key not in _OPTIONS:
-            raise DataError(
-                f"{source}: unknown option {key!r}{did_you_mean(key, _OPTIONS)} (known: {', '.join(_OPTIONS)})"
-            )
-        if not value or len(options) < len(pairs):
-            raise DataError(f"{source}: give each option once, with a value, as in {key}=...")
+    if odd := [key for key in options if key not in _OPTIONS]:
+        raise DataError(
+            f"{source}: unknown option {odd[0]!r}{did_you_mean(odd[0], _OPTIONS)} (known: {', '.join(_OPTIONS)})"
+        )
+    if len(options) < len(pairs) or not all(options.values()):
+        raise DataError(f"{source}: give each option once, with a value, as in {next(iter(options))}=...")
     if "text" in options and {"image", "size"} & options.keys():
         raise DataError(f"{source}: a data set is read as texts or as images; leave text or image and size out")
     if "size" in options:
-        if not (options["size"].isdecimal() and 1 <= int(options["size"]) <= 1024):
-            raise DataError(f"{source}: size must be a whole number of pixels in 1..1024, got {options['size']!r}")
+        if not re.fullmatch("[1-9][0-9]{0,3}", options["size"]):
+            raise DataError(f"{source}: size must be a whole number of pixels, got {options['size']!r}")
         options["size"] = int(options["size"])
     if place in KNOWN:
         return replace(KNOWN[place], **options)
@@ -156,16 +155,10 @@ def _part(reference: Reference, split: str, where: str) -> Any:
 
 
 def _why(error: Exception) -> str:
-    text, kind = " ".join(str(error).split()).rstrip("."), type(error).__name__
-    if kind == "DatasetNotFoundError":
-        way = "there is no such public data set: check OWNER/NAME"
-    elif isinstance(error, ValueError):  # the text lists the configurations or splits that there are
-        way = "set config=, train= or test= accordingly"
-    elif isinstance(error, RuntimeError) and "script" in text:
-        way = "unskew runs no code from the hub: use another copy"
-    else:
-        way = "check the network and try again"
-    return f"{text or kind}; {way}"
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if isinstance(error, RuntimeError) and "script" in text:
+        return f"{text}; unskew runs no code from the hub: use another copy"
+    return f"{text}; check OWNER/NAME, config=, train= and test=, and the network"
 
 
 # ---------------------------------------------------------------- columns to arrays

@@ -24,9 +24,10 @@ from unskew.data.columns import (
     value_of,
     word,
 )
-from unskew.data.places import by_number, place
+from unskew.data.places import by_number
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
+from unskew.tasks.targets import RowError
 from unskew.words import composed, counted, some
 
 FAR_BEYOND = 20
@@ -87,15 +88,6 @@ class Column:
         """True if each client's values are scaled or filled with numbers of its own."""
         return max(len(self.fill), len(self.mean)) > 1
 
-    def contradiction(self, clients: int) -> str:
-        """Say what cannot be in a file from elsewhere, where so many clients have numbers; empty if all fits."""
-        if len(self.mean) != len(self.sd):
-            return f"column {self.name!r} has {len(self.mean)} means and {len(self.sd)} deviations"
-        for what, numbers in (("fill", self.fill), ("mean", self.mean)):
-            if len(numbers) > 1 and len(numbers) != clients:
-                return f"column {self.name!r} has {len(numbers)} numbers of {what} for {clients} clients"
-        return ""
-
     def prepared(self, values: Array, client: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
         """The network's inputs (N, features) from raw values (N,).
 
@@ -118,7 +110,7 @@ class Column:
         if len(bad):
             one = values[bad[0]]
             state = "has no value" if missing[bad[0]] else "is infinite" if np.isinf(one) else f"is {one:g}"
-            raise DataError(f"column {self.name!r} {state} in {place(bad[0])}; correct it, or leave the row out")
+            raise RowError("inputs", int(bad[0]), f"{state} in column {self.name!r}; correct it, or leave the row out")
         if self.fill:
             values = np.where(missing, _of_client(self.fill, client), values)
         if self.mean:
@@ -201,13 +193,16 @@ class Inputs:
         Args:
             shape: Of one example, as the network takes it.
         """
-        if self.kind == "images":
-            if not len(self.mean) == len(self.std) == (self.shape or shape or (0,))[0]:
-                return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
-        elif self.kind == "table":
-            if not self.columns:
-                return "a table has no columns"
-            return next(filter(None, (column.contradiction(len(self.clients)) for column in self.columns)), "")
+        if self.kind == "images" and not len(self.mean) == len(self.std) == (self.shape or shape or (0,))[0]:
+            return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
+        if self.kind == "table" and not self.columns:
+            return "a table has no columns"
+        for one in self.columns if self.kind == "table" else ():
+            if len(one.mean) != len(one.sd):
+                return f"column {one.name!r} has {len(one.mean)} means and {len(one.sd)} deviations"
+            for what, numbers in (("fill", one.fill), ("mean", one.mean)):
+                if len(numbers) > 1 and len(numbers) != len(self.clients):
+                    return f"column {one.name!r} has {len(numbers)} numbers of {what} for {len(self.clients)} clients"
         return ""
 
     def of(self, client: str | int | None) -> "Inputs":

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ class _Unseen:
 
 
 @dataclass(frozen=True, eq=False)
-class _Written:
+class Manifest:
     """A manifest as it is written; what else is in it says what was measured."""
 
     schema: Literal[1]
@@ -49,20 +49,6 @@ class _Written:
     columns: None = None  # a file beside it that has the examples of a run with many clients: no division to use again
 
 
-@dataclass(frozen=True, eq=False)
-class Manifest:
-    """A manifest as read and checked; `clients`, and `unseen` that take no part, hold (train, val, test) arrays."""
-
-    dataset: str
-    dataset_sha256: str
-    n: int
-    split: Mapping[str, Any]
-    seed: int
-    sha256: str
-    clients: tuple[Parts, ...]
-    unseen: tuple[Parts, ...] = ()
-
-
 def index_sha256(clients: Iterable[Sequence[Sequence[int]]]) -> str:
     """SHA-256 of just the indices: JSON [[train, val, test], ...] without spaces, in client order."""
     digest, comma, clients = hashlib.sha256(b"["), b"", iter(clients)
@@ -73,15 +59,15 @@ def index_sha256(clients: Iterable[Sequence[Sequence[int]]]) -> str:
     return digest.hexdigest()
 
 
-def read_manifest(path: Path) -> Manifest:
-    """The manifest at `path`.
+def read_manifest(path: Path) -> tuple[Manifest, tuple[Parts, ...], tuple[Parts, ...]]:
+    """The manifest at `path`, and the (train, val, test) of its clients and of the unseen ones.
 
     Raises:
         DataError: If the file is missing, not JSON, of another schema, or incomplete; if an index is out of bounds or
             belongs to two clients or parts; if a client has no training example; or if the hash does not match.
     """
     try:
-        written = TypeAdapter(_Written).validate_json(path.read_bytes(), strict=True)
+        written = TypeAdapter(Manifest).validate_json(path.read_bytes(), strict=True)
         if not isinstance(written.split.get("name"), str):
             raise ValueError("split.name is missing")
     except OSError as error:
@@ -103,16 +89,7 @@ def read_manifest(path: Path) -> Manifest:
             f"the manifest {path} was changed after it was written: its indices have SHA-256 {sha256}, "
             f"it says {written.sha256}"
         )
-    return Manifest(
-        written.dataset,
-        written.dataset_sha256,
-        written.n,
-        written.split,
-        written.seed,
-        sha256,
-        clients,
-        unseen,
-    )
+    return written, clients, unseen
 
 
 def _clients(path: Path, written: Sequence[_Client], owner: npt.NDArray[np.int64]) -> tuple[Parts, ...]:

@@ -400,30 +400,30 @@ def _holds_images(part: Any, name: str) -> bool:
 
 def _of_arrays(arrays: Sequence[Any], roles: Roles) -> DataTable:
     """The rows of (x, y) or (x, y, patients), of equal lengths."""
-    x, y = arrays[0], _cells(arrays[1], "y")
-    inputs, columns, categories = None, {}, frozenset[str]()
+    x, y, patients = arrays[0], _cells(arrays[1], "y"), None
     frame = frame_of(x, "x") if is_frame(x) else None
-    if frame is not None and (
-        roles.raw or len(frame.columns) > 1 or not _are_texts(next(iter(frame.columns.values())))
-    ):
-        left = roles.inputs or tuple(frame.columns)
-        for column in left:
-            check_column(list(frame.columns), column, "test", "inputs")
-        columns, categories = {name: frame.column(name) for name in left}, frame.categories
-        n = len(next(iter(columns.values())))
-    else:
-        inputs = _cells(x, "x") if frame is None else next(iter(frame.columns.values()))
+    columns = {} if frame is None else frame.columns
+    if frame is not None and not roles.raw and len(columns) == 1 and _are_texts(next(iter(columns.values()))):
+        x, frame = next(iter(columns.values())), None
+    inputs = _cells(x, "x") if frame is None else None
+    if inputs is not None:
         inputs = inputs.astype(object) if inputs.dtype.kind == "U" and inputs.ndim == 1 else inputs
-        n = len(inputs) if inputs.ndim else 0
+    n = len(next(iter(columns.values()))) if inputs is None else len(inputs) if inputs.ndim else 0
     if n != len(y):
         raise DataError(f"x has {n} examples, y has {len(y)} labels")
     for name, other in zip(("y", "patients"), arrays[1:], strict=False):
-        _check_index(x, other, name)
-    patients = _cells(arrays[2], "patients") if len(arrays) == 3 else None
-    if patients is not None and patients.shape != (n,):
-        raise DataError(f"the third array must name one patient for each of {n} examples, got shape {patients.shape}")
-    order = order_of(arrays[1])
-    return DataTable("arrays", y, inputs, columns, patients=patients, categories=categories, order=order)
+        _check_index(arrays[0], other, name)
+    if len(arrays) == 3:
+        patients = _cells(arrays[2], "patients")
+        if patients.shape != (n,):
+            raise DataError(
+                f"the third array must name one patient for each of {n} examples, got shape {patients.shape}"
+            )
+    if frame is None:
+        rows = DataTable("arrays", y, inputs)
+    else:
+        rows = replace(_of_frame(frame, Roles(known=False, inputs=roles.inputs), "arrays"), y=y)
+    return replace(rows, patients=patients, order=order_of(arrays[1]))
 
 
 def _cells(values: Any, what: str) -> Array:

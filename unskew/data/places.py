@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-import numpy as np
-
 from unskew.errors import DataError
 from unskew.files import user_path
 
@@ -101,25 +99,3 @@ Place = Callable[[int], str]
 def by_number(row: int) -> str:
     """The place of a row of a table in memory, as its library counts: from 0."""
     return f"row {row}"
-
-
-_place: ContextVar[Place] = ContextVar("place", default=by_number)
-
-
-def place(row: int | np.int64) -> str:
-    """The place of a row of the table that is being read.
-
-    >>> place(3)
-    'row 3'
-    """
-    return _place.get()(int(row))
-
-
-@contextmanager
-def rows_at(of: Place) -> Iterator[None]:
-    """Name rows by where they stand in their table, within the block."""
-    before = _place.set(of)
-    try:
-        yield
-    finally:
-        _place.reset(before)

@@ -438,13 +438,22 @@ HOW_AGREED = (
 )
 
 
-def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
+def check_agreed(rules: Preprocess, columns: Sequence[Column] | None = None) -> None:
     """Refuse rules under which sites that see only their own rows would come to different inputs.
 
+    Args:
+        rules: The rules.
+        columns: The table's, as they are prepared; None of a table that is not here, whatever its columns are.
+
     Raises:
-        ConfigError: Naming the first column without agreed numbers.
+        ConfigError: Naming the first column without agreed numbers, or the setting that needs some.
     """
-    for one in inputs.columns:
+    if columns is None:
+        if not rules.columns and (rules.indicator or "agreed" in (rules.scale, rules.of("")[1].partition(" ")[0])):
+            raise ConfigError(f"task.preprocess must have agreed numbers, in task.preprocess.columns: {HOW_AGREED}")
+        coded = [name for name, of in rules.columns.items() if of.kind == "category" or of.words]
+        columns = [Column(name, "category" if name in coded else "number") for name in rules.columns]
+    for one in columns:
         own, (scale, instead) = rules.columns.get(one.name, ColumnRule()), rules.of(one.name)
         needed = {
             "words": one.kind == "category" and own.words is None,
@@ -462,37 +471,9 @@ def check_agreed(rules: Preprocess, inputs: Inputs) -> None:
             raise ConfigError(f"task.preprocess.columns.{one.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
 
 
-def check_agreed_unseen(rules: Preprocess) -> None:
-    """Refuse, of a table that is not here, rules that lack agreed numbers whatever its columns are.
-
-    Raises:
-        ConfigError: Naming a column without such numbers, or the setting that needs some.
-    """
-    if not rules.columns and (rules.indicator or "agreed" in (rules.scale, rules.of("")[1].partition(" ")[0])):
-        raise ConfigError(f"task.preprocess must have agreed numbers, in task.preprocess.columns: {HOW_AGREED}")
-    kinds = {name: "category" if of.kind == "category" or of.words else "number" for name, of in rules.columns.items()}
-    check_agreed(rules, Inputs("table", columns=tuple(Column(name, kind) for name, kind in kinds.items())))  # type: ignore[arg-type]
-
-
-# ---------------------------------------------------------------- what is recorded
 def record(inputs: Inputs) -> dict[str, Any] | None:
-    """Describe as JSON what was done to the columns, with all numbers, and what clients disclosed; None for nothing."""
-    fitted = [column for column in inputs.columns if column != Column(column.name)]
-    if not fitted:
+    """Describe as JSON what was done to the columns, with all numbers; None for nothing."""
+    if all(column == Column(column.name) for column in inputs.columns):
         return None
-    shared = [c for c in fitted if c.kind == "number" and (len(c.mean) == 1 or len(c.fill) == 1)]
-    words = [c for c in fitted if c.kind == "category"]
-    return {
-        "columns": [{key: value for key, value in asdict(c).items() if value or key == "name"} for c in inputs.columns],
-        "clients": list(inputs.clients),
-        "rows": "training rows, those held out for validation among them",
-        "each_client_sends": {
-            "count, mean and sum of squared deviations (24 bytes)": [c.name for c in shared],
-            "the words it holds": [c.name for c in words],
-            "whether it has gaps (1 bit)": [c.name for c in fitted],
-        },
-        "bytes_per_client": 24 * len(shared)
-        + sum(len(word.encode()) for c in words for word in c.values)
-        + (len(fitted) + 7) // 8,
-        "in_the_ledger": False,
-    }
+    columns = [{key: of for key, of in asdict(column).items() if of or key == "name"} for column in inputs.columns]
+    return {"columns": columns, "clients": list(inputs.clients)}

@@ -137,26 +137,22 @@ def _raw(arrays: dict[str, _Array]) -> RawRows | None:
 def _check_fits(data: Dataset) -> None:
     """Refuse parts of different lengths, and numbers that stand for nothing: the folder may be somebody else's."""
     n, m, raw = len(data.x_train), len(data.x_test), data.raw
-    lengths = {key: (len(of), n) for key in OF_TRAINING if (of := getattr(data, key)) is not None}
-    lengths |= {"y_test": (len(data.y_test), m), "x_train": (n, max(n, 1)), "x_test": (m, max(m, 1))}
-    if data.test_patients is not None:
-        lengths["test_patients"] = (len(data.test_patients), m)
-    numbers: dict[str, tuple[Any, int]] = {
-        "domains": (data.domains, len(data.domain_names)),
-        "owners": (data.owners, len(data.client_names)),
-    }
-    if data.targets.classes:
-        numbers |= {"y_train": (data.y_train, len(data.outputs)), "y_test": (data.y_test, len(data.outputs))}
+    names = len(data.outputs) if data.targets.classes else None
+    parts: list[tuple[str, Any, int, int | None]] = [(key, getattr(data, key), n, None) for key in OF_TRAINING]
+    parts += [("y_train", data.y_train, n, names), ("y_test", data.y_test, m, names)]
+    parts += [("domains", data.domains, n, len(data.domain_names)), ("owners", data.owners, n, len(data.client_names))]
+    parts += [("test_patients", data.test_patients, m, None)]
     if raw is not None:
         for part, rows, table, owners in (("train", n, raw.train, raw.owners), ("test", m, raw.test, raw.test_owners)):
-            lengths |= {f"{part} column {name!r}": (len(values), rows) for name, values in table.items()}
-            lengths[f"{part} owners"], numbers[f"{part} owners"] = (len(owners), rows), (owners, len(raw.clients))
-    for key, (length, rows) in lengths.items():
-        if length != rows:
-            raise ValueError(f"{key} has {length} entries for {rows} examples")
-    for key, (values, count) in numbers.items():
-        if values is not None and len(values) and not (values.min() >= 0 and values.max() < count):
+            parts += [(f"{part} column {name!r}", values, rows, None) for name, values in table.items()]
+            parts += [(f"{part} owners", owners, rows, len(raw.clients))]
+    for key, values, rows, count in parts:
+        if values is not None and len(values) != rows:
+            raise ValueError(f"{key} has {len(values)} entries for {rows} examples")
+        if values is not None and count is not None and len(values) and not 0 <= values.min() <= values.max() < count:
             raise ValueError(f"{key} must be numbers from 0 to {count - 1}")
+    if not n or not m:
+        raise ValueError("x_train or x_test has no examples")
 
 
 def _check_saved(path: Path) -> None:

@@ -1,6 +1,5 @@
 """Skew between clients: measures on a table of label counts, (clients, classes)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +11,8 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def label_counts(clients: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64], num_classes: int) -> Counts:
-    """Count the examples of each class at each client, (clients, classes)."""
-    return counts_of(np.concatenate(clients), np.array([len(c) for c in clients]), labels, num_classes)
-
-
 def counts_of(indices: Counts, sizes: Counts, labels: Counts, num_classes: int) -> Counts:
-    """The same of indices that lie end to end, `sizes` of them for each client."""
+    """Count each client's examples of each class, (clients, classes); indices lie end to end, `sizes` for each."""
     owner = np.repeat(np.arange(len(sizes)), sizes)
     counted = np.bincount(owner * num_classes + labels[indices], minlength=len(sizes) * num_classes)
     return counted.reshape(len(sizes), num_classes)

@@ -14,7 +14,7 @@ import importlib.util
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,6 @@ SOURCES: tuple[Source, ...] = (
     ),
     *(Source(name, of.what, of.shape, of.origin) for name, of in NATURAL.items()),
     Source("npz:PATH", "your own arrays in one file", "any", "x_train, y_train, x_test, y_test"),
-    Source("folder:PATH", "your own arrays, one npy file each", "any", "x_train, y_train, x_test, y_test"),
     Source(
         "csv:PATH", "your own table, extra [tables]", "any", "a column of clients, or a folder with a file for each"
     ),
@@ -120,7 +119,7 @@ SOURCES: tuple[Source, ...] = (
 )
 """Data sets that `load` knows, the offline default first."""
 
-FILES = ("npz", "folder", "csv", "parquet", "images")
+FILES = ("npz", "csv", "parquet", "images")
 """Beginnings of names that are followed by a path."""
 
 SCHEMES = (*FILES, "hub", "run")
@@ -153,15 +152,13 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
     path = path_of(rest)
     if kind in tables.ENDINGS:
         return path.is_dir()
-    if kind == "npz":
-        try:
-            if not zipfile.is_zipfile(path):
-                return False
-            with zipfile.ZipFile(path) as archive:
-                return "client_train.npy" in archive.namelist()
-        except UNREADABLE as error:
-            raise corrupt(path, error) from error
-    return (path / "client_train.npy").is_file()
+    try:
+        if not zipfile.is_zipfile(path):
+            return False
+        with zipfile.ZipFile(path) as archive:
+            return "client_train.npy" in archive.namelist()
+    except UNREADABLE as error:
+        raise corrupt(path, error) from error
 
 
 def gives_bytes(source: str) -> bool:
@@ -179,7 +176,7 @@ def load(
     """The data set called `source`: a name of `SOURCES`, a path such as `npz:PATH`, or, to download it, `hub:...`.
 
     A name other than `digits` is looked up in `data_dir` or, without it, in the folder that the environment variable
-    UNSKEW_DATA names: as NAME.npz, as a folder NAME in the plain layout, as NAME/NAME.npz, or as NAME/train_*.npz with
+    UNSKEW_DATA names: as NAME.npz, as NAME/NAME.npz, or as NAME/train_*.npz with
     NAME/test.npz; imdb as imdb.json or imdb/imdb.json.gz.  `digit_domains` and `digit_five` look up the sets they
     are made from; their x_test holds the domains in the order of `domain_names`, equally many examples of each.
 
@@ -204,7 +201,7 @@ def load(
     if not colon and source not in DATA.names() and (table_kind := tables.kind_at(source)) is not None:
         raise DataError(f"{source} is the name of no data set; did you mean the table, '{table_kind}:{source}'?")
     tabular = source in NATURAL and NATURAL[source].preprocess is not None
-    if preprocess is not None and not tabular and kind not in (*tables.ENDINGS, "npz", "folder", "run"):
+    if preprocess is not None and not tabular and kind not in (*tables.ENDINGS, "npz", "run"):
         raise ConfigError(f"task.preprocess is for columns of a table, and {source} has none; leave it out")
     if source not in _NAMED and kind not in SCHEMES:
         return _made(source, options)
@@ -221,8 +218,7 @@ def load(
         return dataset
     if source in NATURAL:
         of_natural = schema.build(NaturalOptions, options, "task.data_options", owner=source)
-        root = Path() if source == "heart" else _root(source, data_dir)
-        return _natural(source, root, preprocess, targets, of_natural.test)
+        return _natural(source, _root(source, data_dir), preprocess, targets, of_natural.test)
     if options:
         raise ConfigError(f"task.data_options must be left out: {source} has no options, got {', '.join(options)}")
     if colon:
@@ -233,10 +229,8 @@ def load(
     root = _root(source, data_dir)
     if source in DOMAINS:
         return _domains(_NAMED[source], root)
-    read = _found(source, root)
-    if read is None:
-        raise _missing(source, places(source, root))
-    return _built(source, read[1], read[0], _NAMED[source].classes, targets)
+    file, content = _read(source, root)
+    return _built(source, content, file, _NAMED[source].classes, targets)
 
 
 def _of_files(source: str, options: Mapping[str, Any], rules: Preprocess | None, targets: Targets) -> Dataset:
@@ -245,7 +239,7 @@ def _of_files(source: str, options: Mapping[str, Any], rules: Preprocess | None,
         return tables.read_table(kind, path, chosen, rules, targets)
     if kind == "images":
         return image_folders.read_images(path, chosen, targets)
-    rows = arrays.read(kind, path, chosen, rules, targets)
+    rows = arrays.read(path, chosen, rules, targets)
     return build.dataset(rows, Key(0) / kind / "test", constants=constants_of(chosen.mean, chosen.std))
 
 
@@ -270,12 +264,12 @@ def table(
         rows = (
             image_folders.table(path, chosen, targets)
             if kind == "images"
-            else arrays.read(kind, path, chosen, targets=targets)
+            else arrays.read(path, chosen, targets=targets)
         )
         return replace(rows, rules=rules)
     if source not in NATURAL:
         return None
-    file = _file_of(source, Path() if source == "heart" else _root(source, data_dir))
+    file = _file_of(source, _root(source, data_dir))
     return arrays.table(source, NATURAL[source].arrays(_whole_file, file), targets=targets, rules=rules)
 
 
@@ -289,20 +283,28 @@ def options_of(source: str, options: Mapping[str, Any]) -> Any:
     kind, _, rest = source.partition(":")
     if not rest:
         raise DataError(f"{source} names no path; write {kind}:PATH")
-    of: Any = {"images": image_folders.ImageOptions, "npz": ArrayOptions, "folder": ArrayOptions}
+    of: Any = {"images": image_folders.ImageOptions, "npz": ArrayOptions}
     return schema.build(of.get(kind, tables.TableOptions), options, "task.data_options", owner=source)
 
 
 def _root(source: str, data_dir: Path | str | None) -> Path:
     """The folder of data sets by name."""
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    if source == "heart":  # which comes with unskew
+        return Path()
     if not folder:
-        raise DataError(
-            f"{source} is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to a folder that "
-            f"holds {_wanted(_files(source))}, each with x_train, y_train, x_test, y_test{_or_hub(source)}"
-        )
+        raise _missing(source, (), _files(source))
     # UNSKEW_DATA is this machine's own: sets of these names may be read there, and nothing else that others name.
     return path_of(folder) if data_dir is not None else user_path(folder)
+
+
+def _missing(source: str, looked_for: Sequence[Path], names: Sequence[str]) -> DataError:
+    state = "is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to one"
+    if looked_for:
+        state = f"was not found; looked for {', '.join(str(file.absolute()) for file in looked_for)}"
+    wanted = ", ".join(f"{places(name, Path())[0]} (from {_NAMED[name].origin})" for name in names)
+    fetched = f", or ask for hub:{source}, which downloads it" if source in hub.KNOWN else ""
+    return DataError(f"{source} {state}; put there {wanted}{fetched}")
 
 
 def _made(source: str, options: Mapping[str, Any]) -> Dataset:
@@ -349,11 +351,10 @@ def _natural(name: str, root: Path, rules: Preprocess | None, targets: Targets, 
 
 
 def _file_of(name: str, root: Path) -> Path:
-    files = files_of(name, root)
-    file = next((file for file in files if file.is_file()), None)
+    """The first of a set's places that has a file."""
+    file = next((file for file in places(name, root) if file.is_file()), None)
     if file is None:
-        looked_for = ", ".join(str(place.absolute()) for place in files)
-        raise DataError(f"{name} was not found; looked for {looked_for}; put it there ({NATURAL[name].origin})")
+        raise _missing(name, places(name, root), [name])
     return file
 
 
@@ -373,23 +374,15 @@ def _digits() -> Arrays:
     return {"x_train": rows[:, :-1].reshape(-1, 8, 8), "y_train": rows[:, -1].astype(np.int64)}
 
 
-def _found(name: str, root: Path) -> tuple[Path, Arrays] | None:
-    """The first of a set's places that has a file, and the file's content."""
-    file = next((file for file in places(name, root) if file.is_file()), None)
-    if file is None:
-        return None
+def _read(name: str, root: Path) -> tuple[Path, Arrays]:
+    """The file of a set, and what is in it."""
+    file = _file_of(name, root)
     if name == "imdb":
         return file, _imdb(file)
-    read = {"x_train.npy": arrays.folder, "train_1.npz": arrays.batches}.get(file.name)
-    return file, arrays.npz(file) if read is None else read(file.parent)
+    return file, arrays.batches(file.parent) if file.name == "train_1.npz" else arrays.npz(file)
 
 
 def _domains(source: Source, root: Path) -> Dataset:
-    for name in _files(source.name):
-        if not any(file.is_file() for file in places(name, root)):
-            raise DataError(
-                f"{source.name} needs {', '.join(_files(source.name))}: {_missing(name, places(name, root))}"
-            )
     parts = {name: None if name == "printed" else _domain(name, root) for name in DOMAINS[source.name]}
     joined = _placed(root, lambda: join(parts, Key(0) / source.name))
     return replace(_built(source.name, joined, root, source.classes), rows=None)
@@ -405,9 +398,7 @@ def _domain(name: str, root: Path) -> Part:
         content = _digits()
         content["x_train"] = ((content["x_train"].astype(np.int64) * 255 + 8) // 16).astype(np.uint8)  # from 0..16
     else:
-        file_and_arrays = _found(name, root)
-        assert file_and_arrays is not None, name
-        content = file_and_arrays[1]
+        _, content = _read(name, root)
     rows = _placed(root, lambda: arrays.table(name, content))
     y = rows.y.astype(np.int64)
     rows = build.with_test_part(rows, y, Key(0) / name / "test", build.TEST_FRACTION)
@@ -421,9 +412,11 @@ def _domain(name: str, root: Path) -> Part:
 def places(name: str, root: Path) -> tuple[Path, ...]:
     """The files `load` looks for in a data folder, in this order; the first that exists is read."""
     folder = root / name
+    if name in NATURAL:
+        return files_of(name, root)
     if name == "imdb":
         return (root / "imdb.json", root / "imdb.json.gz", folder / "imdb.json", folder / "imdb.json.gz")
-    return (root / f"{name}.npz", folder / "x_train.npy", folder / f"{name}.npz", folder / "train_1.npz")
+    return (root / f"{name}.npz", folder / f"{name}.npz", folder / "train_1.npz")
 
 
 def _hub(reference: hub.Reference, targets: Targets) -> Dataset:
@@ -432,22 +425,6 @@ def _hub(reference: hub.Reference, targets: Targets) -> Dataset:
     if known is not None:
         content.pop("classes", None)  # the same names as from a file
     return _built(name, content, f"hub:{reference.repository}", known, targets)
-
-
-def _wanted(names: Iterable[str]) -> str:
-    files = ((name, "imdb.json" if name == "imdb" else f"{name}.npz") for name in names)
-    return ", ".join(f"{file} (from {_NAMED[name].origin})" for name, file in files)
-
-
-def _missing(name: str, files: Iterable[Path]) -> DataError:
-    return DataError(
-        f"{name} was not found; looked for {', '.join(str(f.absolute()) for f in files)}; put x_train, y_train, "
-        f"x_test, y_test into {_wanted([name])}{_or_hub(name)}"
-    )
-
-
-def _or_hub(name: str) -> str:
-    return f", or ask for hub:{name}, which downloads it" if name in hub.KNOWN else ""
 
 
 def _imdb(path: Path) -> Arrays:

@@ -46,7 +46,7 @@ OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The columns of a table.
+    """The columns of a table, as of `unskew.data.own.table`, and how a CSV file is written.
 
     Attributes:
         target: Column of what is learned; several columns where a target has several, as time and event.
@@ -126,12 +126,12 @@ def kind_at(source: str) -> str | None:
 def unreadable(source: str) -> str:
     """A sentence on the path of a file or folder that holds no table which is read; empty for anything else."""
     path = path_of(source)
-    known = kind_at(source) is not None or source.startswith(("npz:", "folder:"))
+    known = kind_at(source) is not None or source.startswith("npz:")
     if known or not (path.exists() or path.suffix.lower() in OTHERS):
         return ""
     return (
         f"{source} is no table that is read ({SHOWN}): save it as CSV UTF-8, or give the DataFrame; write "
-        f"images:{source} for images, npz:{source} or folder:{source} for arrays"
+        f"images:{source} for images, npz:{source} for arrays"
     )
 
 

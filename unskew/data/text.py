@@ -40,11 +40,6 @@ def words(text: str) -> list[str]:
     return (plain if plain.isascii() else unicodedata.normalize("NFC", plain)).translate(_BETWEEN).split()
 
 
-def cut(texts: Sequence[str], length: int = LENGTH) -> int:
-    """Number of texts that have more words than are read."""
-    return sum(len(words(text)) > length for text in texts)
-
-
 def vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> dict[str, int]:
     """Ids from 2 on for the `size - 2` commonest words, commonest first, equally common ones in alphabetical order."""
     counts = Counter(word for text in texts for word in words(text))

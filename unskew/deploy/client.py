@@ -171,15 +171,15 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
     written = {key: value for key, value in written.items() if value is not None}
     kind = task.data.partition(":")[0]
     if _family(kind) != _family(experiment.task.data.partition(":")[0]):  # such as the size of images for arrays
-        constants = ("mean", "std") if _family(kind) in ("arrays", "images") else ()
+        constants = ("mean", "std") if kind in ("npz", "images") else ()
         task = replace(task, data_options={k: v for k, v in task.data_options.items() if k in constants})
     if written and kind not in ENDINGS:
         raise ConfigError(f"--{', --'.join(written)} say how a CSV file is written, and data is {task.data}")
-    if kind in (*ENDINGS, "images", "npz", "folder"):
+    if kind in (*ENDINGS, "images", "npz"):
         task = replace(task, data_options={**task.data_options, **written, "alone": True})
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     if task.preprocess is not None:
-        check_agreed(task.preprocess, setup.dataset.inputs)
+        check_agreed(task.preprocess, setup.dataset.inputs.columns)
     inputs = setup.dataset.inputs
     if inputs.kind == "texts":
         raise DataError(
@@ -196,8 +196,8 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
 
 
 def _family(kind: str) -> str:
-    """The kinds of data whose options are the same: tables are, whatever their files, and so are arrays."""
-    return "table" if kind in ENDINGS else "arrays" if kind in ("npz", "folder") else kind
+    """The kinds of data whose options are the same: tables are, whatever their files."""
+    return "table" if kind in ENDINGS else kind
 
 
 def account_of(source: str) -> str:

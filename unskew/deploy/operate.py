@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from unskew.data.preprocess import check_agreed, check_agreed_unseen
+from unskew.data.preprocess import check_agreed
 from unskew.data.split import SPLITS
 from unskew.deploy import folders, reach, server, signing
 from unskew.deploy.certificates import check_client, check_server, days_left, make_private
@@ -115,9 +115,9 @@ def check_own_tables(experiment: Experiment) -> None:
     try:
         inputs = run_setup.prepare(on_cpu(experiment)).dataset.inputs
     except DataError:  # the experiment's own table may lie on the server only
-        check_agreed_unseen(rules)
+        check_agreed(rules)
     else:
-        check_agreed(rules, inputs)
+        check_agreed(rules, inputs.columns)
 
 
 def refuse_undeployable(experiment: Experiment) -> None:

@@ -108,7 +108,7 @@ class Site:
         return path if kind in FILES else self.data if kind == "hub" else None
 
 
-_OWN = {"csv": "own.csv", "parquet": "own.parquet", "folder": "own", "images": "images"}
+_OWN = {"csv": "own.csv", "parquet": "own.parquet", "images": "images"}
 
 
 def own_data_example(source: str) -> str:

@@ -82,7 +82,7 @@ class TaskConfig:
     """The data and the network.
 
     Attributes:
-        data: digits, npz:PATH, folder:PATH, csv:PATH, parquet:PATH, images:PATH, hub:OWNER/NAME, or a known name to
+        data: digits, npz:PATH, csv:PATH, parquet:PATH, images:PATH, hub:OWNER/NAME, or a known name to
             look up in the data directory.
         model: A name from `unskew list models`, or module:factory for a network of your own; by default mlp, for
             next_token char_lstm.

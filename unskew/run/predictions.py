@@ -20,11 +20,12 @@ from torch import nn
 from unskew import machine
 from unskew.data import image_folders, tables
 from unskew.data.inputs import Inputs
-from unskew.data.places import Place, by_number, rows_at
+from unskew.data.places import Place, by_number
 from unskew.errors import DataError, noted
 from unskew.protocol import ClientId
 from unskew.run import models
 from unskew.tasks import kind_of
+from unskew.tasks.targets import RowError
 
 Row = dict[str, Any]
 Read = tuple[list[Row], Any, Place]
@@ -64,11 +65,13 @@ def predict_files(
     if not shown:
         raise DataError(f"{paths[0]} is empty: there is nothing to predict")
     by_class: list[Row] = [{}] * len(shown)
-    with rows_at(place):
+    try:
         if probabilities:
             by_class = models.predict(model, x, client=client, probabilities=True)
         with noted() if probabilities else nullcontext():  # what is odd has been said
             predictions = models.predict(model, x, client=client, threshold=threshold)
+    except RowError as error:
+        raise DataError(f"{paths[0]}: {place(error.row)} {error.what}") from None
     added = [kind_of(card.task.kind).predicted, *(f"probability of {name}" for name in by_class[0])]
     twice = next((name for name in added if name in shown[0]), None)
     if twice is not None:
