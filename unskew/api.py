@@ -564,10 +564,9 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
             raise DataError(sentence)
         if task.data.startswith("images:"):
             raise ConfigError(
-                "test, target, client and patient go with a table, and those of images are columns of one beside them: "
+                "test, target, client and patient go with a table; images have them in a table beside them, as in "
                 f"task=us.TaskConfig({task.data!r}, data_options={{'labels': 'labels.csv', 'image': 'file', 'target': "
-                "'ill', 'client': 'hospital'}); test images lie in the same folder, in SITE/test/CLASS, or its column "
-                "'test' says which they are"
+                "'ill'}). Test images are in SITE/test/CLASS, or the column test names them"
             )
         raise ConfigError(
             "test, target, client and patient go with a table, which is a .csv or .parquet file or a folder of them, "

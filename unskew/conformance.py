@@ -229,8 +229,8 @@ def _same(who: str, expected: Sequence[Moment], got: Sequence[Moment], what: str
             if bits != two.bits[name]:
                 whose = "the server's state" if name == "state" else f"the memory of {name}"
                 raise ProtocolError(
-                    f"{who}: {what}, in {whose} after round {one.round}; what is kept in an object or a module, and "
-                    "not in the state or a client's memory, passes from run to run and from client to client"
+                    f"{who}: {what}, in {whose} after round {one.round}; keep everything in the state or a client's "
+                    "memory, nothing in an object or a module"
                 )
         for client, model in one.models.items():
             if wire.encode(model) != wire.encode(two.models[client]):
@@ -248,9 +248,8 @@ def _close(who: str, expected: Sequence[Moment], got: Sequence[Moment]) -> None:
                 if other is None or not torch.allclose(t, other, RTOL, ATOL):
                     raise ProtocolError(
                         f"{who}: clients that train together, as on a GPU, end round {one.round} with another {name!r} "
-                        f"in {_model_of(whose)} than one after the other; a term must be a function of the parameters, "
-                        "aux and batch alone, and as batches may be padded, weight their examples by batch.mask; a "
-                        "step may keep nothing in an object or a module, which the next client would find"
+                        f"in {_model_of(whose)} than one after the other. A term may use parameters, aux and batch "
+                        "only, with examples weighted by batch.mask; a step may keep nothing in an object or a module"
                     )
 
 

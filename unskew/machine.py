@@ -80,7 +80,7 @@ def require_room(size: int, what: object) -> None:
     if room is not None and WHILE_READ * size > room:
         raise DataError(
             f"{what} holds {size / 1e9:,.1f} GB when it is unpacked, which takes {WHILE_READ} times that, and "
-            f"{room / 1e9:,.1f} GB of memory can be taken; give part of it, or use a machine with more"
+            f"{room / 1e9:,.1f} GB can be taken; give part of it, or use a larger machine"
         )
 
 

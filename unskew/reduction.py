@@ -123,8 +123,8 @@ def _take(what: Take, client: int, reply: Any) -> Any:
     except AttributeError:
         has = ", ".join(f.name for f in dataclasses.fields(reply)) if is_record(reply) else "none"
         raise ProtocolError(
-            f"a reduction takes the field {what!r} of every reply, and a reply of type {type(reply).__name__} has the "
-            f"fields {has}; name a field of the dataclass that the step returns, or give a function of client and reply"
+            f"a reduction takes the field {what!r} of every reply, and {type(reply).__name__} has the fields {has}; "
+            "name one of these, or give a function of client and reply"
         ) from None
 
 

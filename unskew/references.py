@@ -82,8 +82,8 @@ def load(reference: str, what: str) -> Any:
     module, _, attribute = reference.partition(":")
     if reference.startswith(IN_PYTHON):
         raise ConfigError(
-            f"{what.replace(IN_PYTHON, '')} was given as a value, and no file says how to make it again; a loss or "
-            "a transform can be given once more, as in unskew.resume(FOLDER, loss=...); a method needs a new run"
+            f"{what.replace(IN_PYTHON, '')} was given as a value, which no file holds; give a loss or a transform "
+            "again, as in unskew.resume(FOLDER, loss=...); a method needs a new run"
         )
     if "<" in attribute:  # as Python writes it: f.<locals>.Mine
         raise ConfigError(

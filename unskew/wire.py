@@ -594,9 +594,7 @@ def _check(of: Any, who: str, seen: set[Any]) -> None:
         members = _members(of)
         for a, b in itertools.combinations(members, 2):
             if _alike(a, b):
-                raise ProtocolError(
-                    f"{who}: {a} and {b} cannot be told apart on the wire; name their fields differently"
-                )
+                raise ProtocolError(f"{who}: {a} and {b} look the same on the wire; name their fields differently")
         parts = members
     elif is_record_type(of) and of not in (Held, Keep):
         parts = list(hints_of(of).values())

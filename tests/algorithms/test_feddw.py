@@ -449,7 +449,7 @@ def test_soft_labels_under_noise_are_those_of_the_models_that_were_sent(
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("fedper", {}, "step 'train' of FedAvg sends none; leave dp out, or use one that does"),
+        ("fedper", {}, "step 'train' of FedAvg sends none; leave dp out, or use fedavg"),
         ("fedavg", {"personal": ("norm",)}, "step 'train' of FedAvg sends none"),
         ("ifca", {}, "step 'train' of IFCA sends none"),
         ("fedproto", {}, "step 'train' of FedProto sends none"),
@@ -461,7 +461,7 @@ def test_a_method_whose_clients_are_sent_no_whole_model_cannot_have_noise(
 ) -> None:
     """What clients keep depends on their data, and so does which of several models they take."""
     method = wrap(resolve(name)(local=SMALL, **options), DW(dp=LabelNoise(noise_multiplier=1.0)))
-    with pytest.raises(ConfigError, match=f"whose clients are sent one whole model, and {said}"):
+    with pytest.raises(ConfigError, match=f"clients that are sent one whole model, and {said}"):
         classes(norm=True).simulator(method).start()
 
 

@@ -115,9 +115,7 @@ def test_a_model_that_no_file_describes_is_reported_and_compared_and_refused_by_
         assert "<svg" in (tmp_path / name / "report.html").read_text("utf-8")
     write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html", ["a", "b"])
     (tmp_path / "a" / "summary.json").unlink()
-    with pytest.raises(
-        ConfigError, match=r"this run's model, .*, was given as a value, and no file says how to make it"
-    ):
+    with pytest.raises(ConfigError, match=r"this run's model, .*, was given as a value, which no file holds"):
         loop.resume(tmp_path / "a")
 
 

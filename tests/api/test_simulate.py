@@ -221,7 +221,7 @@ def test_every_method_made_in_python_is_written_as_what_makes_it_again(name: str
 def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(method: object, tmp_path: Path) -> None:
     us.simulate({"mine": method}, **TINY, out=tmp_path / "r")
     (tmp_path / "r" / "summary.json").unlink()
-    with pytest.raises(ConfigError, match=r"was given as a value, and no file says how.*a method needs a new run"):
+    with pytest.raises(ConfigError, match=r"was given as a value, which no file holds.*a method needs a new run"):
         loop.resume(tmp_path / "r")
 
 

@@ -198,7 +198,7 @@ class UsesAtRandom(Mine):
     [
         (
             Counts(),
-            "Counts: a second run of the same seed differs from the first, in the server's state after round 1; what",
+            "Counts: a second run of the same seed differs from the first, in the server's state after round 1; keep",
         ),
         (KeepsByRound(), "KeepsByRound: a run that is resumed differs, in the server's state after round 3"),
         (

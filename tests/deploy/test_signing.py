@@ -138,12 +138,12 @@ def test_a_folder_that_is_sent_again_with_a_secret_is_not_taken_for_the_one_that
         if planted is not None:
             (again / "state" / "draws.secret").write_bytes(planted)
             (again / "state" / "draws.secret").chmod(0o600)
-        with pytest.raises(DeployError, match=r"state/draws\.secret is missing, or another than that with which"):
+        with pytest.raises(DeployError, match=r"state/draws\.secret is missing, or not the one with which"):
             signing.check(again, accepted)
         shutil.rmtree(again)
     shutil.copytree(packed / "client-0", again)
     (again / "state").symlink_to(client / "state")
-    with pytest.raises(DeployError, match="is missing, or another than that"):
+    with pytest.raises(DeployError, match="is missing, or not the one"):
         signing.check(again, accepted)
     (again / "state").unlink()
     signing.check(again, accepted)  # a second installation, with a secret of its own

@@ -146,7 +146,7 @@ class Masked:
 
 def test_a_term_that_takes_padding_for_examples_is_found_by_check_method() -> None:
     us.check_method(us.FedAvg(terms=(Masked(),)))
-    with pytest.raises(ProtocolError, match=r"clients that train together, .* weight their examples by batch\.mask"):
+    with pytest.raises(ProtocolError, match=r"clients that train together, .* examples weighted by batch\.mask"):
         us.check_method(us.FedAvg(terms=(Unmasked(),)))
 
 

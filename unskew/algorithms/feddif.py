@@ -419,8 +419,8 @@ class FedDif:
         if self.drift is not None and (self.local.optimizer != "sgd" or self.local.nesterov):
             got = "nesterov" if self.local.optimizer == "sgd" else self.local.optimizer
             raise ConfigError(
-                "drift reads a client's displacement, divided by its learning rate, as a sum of gradients, which holds "
-                f"only for plain or heavy-ball SGD, got {got}; leave drift out, or change local"
+                f"drift takes a client's displacement for a sum of gradients, which needs plain or heavy-ball SGD, got "
+                f"{got}; leave drift out, or change local"
             )
 
     @property

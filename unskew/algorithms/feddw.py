@@ -430,8 +430,8 @@ class DW(Wrapper):
         held = held_at(message).values()
         if model is None and (not held or any(h.owner == client for h in held)):
             raise ConfigError(
-                f"noise on soft labels needs a method whose clients are sent one whole model, and step {step!r} of "
-                f"{name_of(method)} sends none; leave dp out, or use one that does, such as fedavg"
+                f"noise on soft labels needs clients that are sent one whole model, and step {step!r} of "
+                f"{name_of(method)} sends none; leave dp out, or use fedavg"
             )
         return model
 

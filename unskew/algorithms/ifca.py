@@ -260,9 +260,8 @@ def starts(
         twin = next((i for i in range(j) if all(torch.equal(models[i][n], t) for n, t in model.items())), None)
         if twin is not None:
             raise ConfigError(
-                f"{who} needs clusters that start apart, or all clients join the same one, but the initial models of "
-                f"clusters {twin} and {j} are identical: the network draws nothing at random in what is clustered; "
-                "choose another network, cluster more of it, or set clusters = 1"
+                f"{who} needs clusters that start apart, but the initial models of clusters {twin} and {j} are "
+                "identical. Choose a network that draws what is clustered, cluster more of it, or set clusters = 1"
             )
     return tuple(models)
 

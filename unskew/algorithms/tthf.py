@@ -153,9 +153,8 @@ class TTHF:
         if self.gamma and not self.d2d_before_global and len(self.parts()) == 1:
             tau, unit = self.work()
             raise ConfigError(
-                f"TT-HF needs d2d_every below a round's local {unit}, because the paper has no D2D at the global "
-                f"instant, got {tau} and d2d_every = {self.d2d_every or tau}; raise local.local_{unit}, or set "
-                "d2d_before_global = true, or gamma = 0 to have no D2D"
+                f"TT-HF needs d2d_every below a round's local {unit}, got {tau} and d2d_every = "
+                f"{self.d2d_every or tau}. Raise local.local_{unit}, or set d2d_before_global = true, or gamma = 0"
             )
 
     def init(self, params: Params, fed: Federation) -> TTHFState:

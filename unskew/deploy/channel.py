@@ -375,8 +375,8 @@ class GrpcServer(Hub):
             if node not in self._twice:
                 self._twice.add(node)
                 self.note(
-                    f"client {node}'s key is tried by a second process, which is refused while the first one takes "
-                    "part: ask that participant whether they started two; if not, give them a new key"
+                    f"client {node}'s key is tried by a second process, which is refused. Ask that participant whether "
+                    "they started two; if not, give them a new key"
                 )
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
             return

@@ -183,14 +183,13 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
     inputs = setup.dataset.inputs
     if inputs.kind == "texts":
         raise DataError(
-            f"{task.data} are texts, and each client would number their words by its own texts: agree on "
-            "one vocabulary, and give token ids (--data npz:FILE, whole numbers in rows of one length)"
+            f"{task.data} are texts, whose words each client would number by itself. Agree on one vocabulary, and give "
+            "token ids (--data npz:FILE, whole numbers in rows of one length)"
         )
     if gives_bytes(experiment.task.data) and inputs.axes and inputs.kind != "images":
         raise DataError(
-            f"the experiment's images ({experiment.task.data}) are bytes, which are standardised, and those of "
-            f"{task.data} are floats, which stay as they are; give bytes: scale all by the same number to 0 to 255, "
-            "round, and save them in 8 bits.  Floats need an experiment whose own data are arrays of floats, too"
+            f"the experiment's images ({experiment.task.data}) are bytes, and those of {task.data} are floats, which "
+            "are not standardised. Scale all by one number to 0 to 255, round, and save them in 8 bits"
         )
     return setup
 

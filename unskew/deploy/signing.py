@@ -116,14 +116,14 @@ def check(folder: Path, accepted: Path, remember: bool = True) -> Signed:
     of_a_run = sorted(path.name for path in folder.iterdir() if path.name in MADE)
     if of_a_run and made_here and not runs_here:
         raise DeployError(
-            f"{folder / _SECRET} is missing, or another than that with which this folder ran on this machine: take "
-            f"no folder with a state from anybody; if you lost or moved that file yourself, make {mark} an empty file"
+            f"{folder / _SECRET} is missing, or not the one with which this folder ran here. If you changed it, make "
+            f"{mark} an empty file; else take no folder with a state from anybody"
         )
     if of_a_run and not runs_here:
         raise DeployError(
-            f"{folder} has run before (it has {', '.join(of_a_run)}), but {mark.parent} has no record of it: if it is "
-            "yours, start it with the HOME, or XDG_STATE_HOME, that it had, or if you moved it here, make "
-            f"{mark} an empty file; if it came to you like this, ask the coordinator for a fresh one"
+            f"{folder} has run before (it has {', '.join(of_a_run)}), but {mark.parent} has no record of it. If it is "
+            f"yours, start it with its HOME or XDG_STATE_HOME, or make {mark} an empty file; else ask the coordinator "
+            "for a fresh one"
         )
     if remember:
         own_secret(make_private(folder / "state"))

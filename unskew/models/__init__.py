@@ -183,8 +183,8 @@ def options_of(name: str) -> dict[str, object]:
 def _factory(name: str) -> "Callable[..., nn.Module]":
     if name.startswith(IN_PYTHON):
         raise ConfigError(
-            f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, and no file says how to make "
-            "it again; give it once more, unskew.resume(FOLDER, model=...), or name it as module:factory in another run"
+            f"this run's model, {name.removeprefix(IN_PYTHON)}, was given as a value, which no file holds; give it "
+            "again, unskew.resume(FOLDER, model=...), or name it as module:factory in another run"
         )
     factory: Callable[..., nn.Module] = MODELS.resolve(name)
     try:

@@ -255,8 +255,8 @@ def _look(folder: Path) -> None:
     """Refuse a folder that is certainly not a safetensors pipeline, before anything is imported or opened."""
     if folder.suffix in PICKLES:
         raise ConfigError(
-            f"{folder} is a pickle, which can run code when it is opened, and is not loaded; convert it to a folder of "
-            "safetensors with diffusers on a machine you can spare"
+            f"{folder} is a pickle, which can run code, and is not loaded; convert it to a folder of safetensors with "
+            "diffusers on a machine you can spare"
         )
     if not (folder / "model_index.json").is_file():
         raise DataError(

@@ -139,8 +139,8 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
         values = values[:, 0]
     if values.ndim == 2 and ndim == 1:
         raise DataError(
-            f"{where} must have the shape (N,), got {values.shape}: a number is one target; run each of the "
-            f"{values.shape[1]} by itself, as y[:, 0] or one column, or write a kind of task of your own"
+            f"{where} must have the shape (N,), got {values.shape}; run each of the {values.shape[1]} targets by "
+            "itself, as y[:, 0], or write a kind of task of your own"
         )
     if values.ndim != ndim:
         raise DataError(f"{where} must have the shape ({'N,' if ndim == 1 else 'N, columns'}), got {values.shape}")

@@ -316,9 +316,8 @@ def check_frozen(build: Callable[[], nn.Module], module: nn.Module, frozen: Sequ
         )
     if drawn := _drawn(build, module, frozen, Key(1)):
         raise ConfigError(
-            f"{name} has requires_grad=False in {some(drawn)}, with other values each time it is made, so that seeds "
-            "and clients would have different ones; load their values where it is made, or leave them free and choose "
-            "what is trained with local.trainable"
+            f"{name} has requires_grad=False in {some(drawn)}, with other values each time it is made. Load these "
+            "where it is made, or leave them free and choose what is trained with local.trainable"
         )
 
 
