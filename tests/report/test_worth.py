@@ -24,7 +24,7 @@ from unskew.record.columns import RowResults
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
-from unskew.report.contributions import Contribution, contributions
+from unskew.report.contributions import contributions, over_seeds
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run import constant
 from unskew.tasks.binary import BINARY
@@ -569,18 +569,16 @@ def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     came = {("fed", 0, "unseen"): {2: 0.4}, ("fed", 0, "unseen_adapted"): {2: 0.75}}
     without = by_hand.changed(without, clients_of=by_hand.clients(without) | came)
     (of,) = contributions(whole, {"Basel": without})
-    assert of.to_others == pytest.approx((0.05,))
-    assert of.to_itself == pytest.approx((0.05,))
-    assert of.unadapted == pytest.approx((0.4,))
+    got = [of[what]["seeds"] for what in ("to_others", "to_itself", "unadapted")]
+    assert got == [pytest.approx([0.05]), pytest.approx([0.05]), pytest.approx([0.4])]
     assert worth.uncovered(whole).endswith("test examples: Genf has 16, so that one more right is 6.2 points")
 
 
 def test_seeds_that_agree_on_nothing_are_not_certain_of_it() -> None:
-    of = Contribution("Basel", "fed", to_others=(0.0, 0.0), to_itself=(0.0, 0.02), unadapted=())
-    rows = of.to_json()
-    assert command._cell(rows["to_others"], ACCURACY) == "0.00"
-    assert command._cell(rows["to_itself"], ACCURACY) == "+1.00 [−11.71, +13.71]"
-    assert (rows["to_others"]["low"], rows["to_itself"]["low"] is None) == (None, False)
+    alike, apart = over_seeds((0.0, 0.0)), over_seeds((0.0, 0.02))
+    assert command._cell(alike, ACCURACY) == "0.00"
+    assert command._cell(apart, ACCURACY) == "+1.00 [−11.71, +13.71]"
+    assert (alike["low"], apart["low"] is None) == (None, False)
 
 
 def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:
@@ -588,7 +586,7 @@ def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> N
     whole = record({"fed": {0: (0.8, 0.7, 0.5)}}, names=())
     without = record({"fed": {0: (0.8, 0.3)}}, names=(), n=(100, 16))
     (of,) = contributions(whole, {"1": without})
-    assert of.to_others == pytest.approx((0.1,))
+    assert of["to_others"]["seeds"] == pytest.approx([0.1])
 
 
 def test_leave_one_out_runs_each_site_once_and_goes_on(
@@ -608,9 +606,9 @@ def test_leave_one_out_runs_each_site_once_and_goes_on(
 
     records = {client: read(result.folder) for client, result in zip(of, results, strict=True)}
     got = contributions(records[None], {k: v for k, v in records.items() if k is not None})
-    assert [c.client for c in got] == ["0", "1", "2"]
-    assert all(len(c.to_itself) == 1 for c in got)
-    assert json.dumps(got[0].to_json())
+    assert [c["client"] for c in got] == ["0", "1", "2"]
+    assert all(len(c["to_itself"]["seeds"]) == 1 for c in got)
+    assert json.dumps(got)
     other = leave_out.points(replace(experiment, rounds=2))
     with pytest.raises(RunError, match="another experiment"):
         sweep.run([*other.values()], tmp_path, 1, print)

@@ -372,16 +372,6 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
         yield InfoOfRound(row["seed"], row["round"], info)
 
 
-def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Indices of each client's training examples in the data set; not kept in the record, because they may be many.
-
-    Raises:
-        RunError: If partition.json is corrupt or does not have the seed.
-    """
-    _, held = _parts(record.folder, seed, "train")
-    return tuple(map(tuple, held))
-
-
 def _divisions(folder: Path) -> dict[int, dict[str, Any]]:
     return document(folder / "partition.json", logs.Divisions)["seeds"]
 

@@ -1,5 +1,6 @@
 """One grammar of figures, Altair's: each function makes a chart of a frame, for a page, a notebook or a paper.
 
+In their arguments `of` are colours by method, and x and y are titles of axes.
 Colours are those of a light page.  A page draws each chart once as a picture whose colours are its style sheet's, and
 with the `library` again, as wide as there is room, to be pointed at, clicked and zoomed; nothing comes from a network.
 This module imports Altair, so it is imported where something is drawn.
@@ -248,14 +249,10 @@ def spans(values: Iterable[float], factor: float) -> bool:
 
 # ---------------------------------------------------------------- charts of any run
 def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, far: bool = False) -> alt.LayerChart:
-    """Lines with bands from the lowest to the highest seed.
+    """Lines with bands from the lowest to the highest seed; `data` is method, x, mean, low, high.
 
-    Args:
-        data: method, x, mean, low, high.
-        of: The methods' colours.
-        x, y: Titles of the axes.
-        log: Make the vertical axis logarithmic where values span much; the horizontal one is where ends lie far apart.
-        far: Make the horizontal axis logarithmic in any case.
+    With `log` the vertical axis is logarithmic where values span much; the horizontal one is where ends lie far apart,
+    or with `far` in any case.
     """
     every = _each(data)
     shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
@@ -351,12 +348,9 @@ _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": 
 def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, its seeds, and the line of no difference.
 
-    Args:
-        data: name, value, low, high (None without an interval), and where known kind (gains, loses, open or mean, which
-            is a diamond), size and seeds, a list of values.
-        x: Title of the axis.
-        of: Colours by name, in place of those of kinds.
-        log: Of ratios: a logarithmic axis, with 1 for no difference.
+    `data` is name, value, low, high (None without an interval), and where known kind (gains, loses, open or mean, which
+    is a diamond), size and seeds, a list of values; `of` are colours by name in place of those of kinds.  With `log`,
+    for ratios, the axis is logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
@@ -387,9 +381,7 @@ def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = 
 def strip(data: Rows, x: str) -> alt.LayerChart:
     """Gains of many clients: each by its rank, lowest first, with the line of no difference and three quantiles.
 
-    Args:
-        data: As `forest` takes it.
-        x: Title of the axis of gains.
+    `data` is as `forest` takes it.
     """
     clients = sorted((r for r in _each(data) if r.get("kind") != "mean"), key=lambda r: float(r["value"]))
     n = len(clients)
@@ -407,10 +399,7 @@ def strip(data: Rows, x: str) -> alt.LayerChart:
 def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
     """The clients' results of each method: every client a tick, the middle half a bar, and the median.
 
-    Args:
-        data: method, value, and where known client.
-        of: The methods' colours.
-        x: Title of the axis.
+    `data` is method, value.
     """
     every = _each(data)
     axis = over(x, (r["value"] for r in every))
@@ -418,8 +407,8 @@ def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
     base = alt.Chart(rows(every)).encode(y=names("method", shown), color=by_name(of))
     half = base.mark_bar(size=14, opacity=0.25).encode(x=alt.X("q1(value):Q", **axis), x2="q3(value):Q")
     ticks = base.mark_tick(thickness=1, size=14, opacity=0.5).encode(x=alt.X("value:Q", **axis))
-    tip = _tip("method:N", *(["client:N"] if every and "client" in every[0] else []), "value:Q")
     median = base.mark_tick(thickness=3, size=20).encode(x=alt.X("median(value):Q", **axis))
+    tip = _tip("method:N", "value:Q")
     return themed(alt.layer(half, ticks.encode(tooltip=tip), median).properties(height=alt.Step(28)))
 
 
@@ -438,12 +427,9 @@ def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most
 
 
 def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> alt.LayerChart:
-    """Shades of a value; what is below zero has another colour.
+    """Shades of a value; what is below zero has another colour, and 1 has `colour`.
 
-    Args:
-        data: column, row, value in [-1, 1].
-        x, y, value: Titles.
-        colour: That of 1.
+    `data` is column, row, value in [-1, 1].
     """
     scale = alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])
     return _squares(
@@ -456,9 +442,7 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
 def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
     """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
 
-    Args:
-        data: row, column, and group: its number, or "alone".
-        x, y: Titles.
+    `data` is row, column, and group: its number, or "alone".
     """
     every = _each(data)
     numbers = sorted({r["group"] for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0))
@@ -489,13 +473,7 @@ def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, 
 
 
 def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
-    """A mark of each method, or site, in each row.
-
-    Args:
-        data: method, row, value.
-        of: Their colours.
-        x: Title of the axis.
-    """
+    """A mark of each method, or site, in each row; `data` is method, row, value."""
     axis = over(x, [0.0, *(r["value"] for r in _each(data))])
     shapes = alt.Shape("method:N", scale=alt.Scale(domain=list(of)), legend=None)
     base = alt.Chart(rows(data)).mark_point(filled=True, size=60).encode(
@@ -508,14 +486,9 @@ def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
 def square(
     data: Rows, of: Mapping[str, str], x: str, y: str, level: float | None = None, dotted: bool = False
 ) -> alt.LayerChart:
-    """Curves between 0 and 1 by method or site, as of ROC, precision and calibration.
+    """Curves between 0 and 1 by method or site, as of ROC, precision and calibration; `data` is method, x, y, in order.
 
-    Args:
-        data: method, x, y, in order.
-        of: Colours of the methods or sites.
-        x, y: Titles of the axes.
-        level: Height of the thin line, which is the diagonal without.
-        dotted: Draw points, too.
+    The thin line is at the height `level`, or else the diagonal; with `dotted` points are drawn, too.
     """
     every = [{**r, "at": i} for i, r in enumerate(_each(data))]
     ends = [{"x": 0, "y": level or 0}, {"x": 1, "y": 1 if level is None else level}]
@@ -531,14 +504,9 @@ def square(
 
 
 def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines: Rows = ()) -> alt.LayerChart:
-    """A mark for each row, at its `x` and `y`.
+    """A mark for each row, coloured by `colour`, with the field `text` beside it, and thin `lines` to x2, y2.
 
-    Args:
-        data: x, y, and whatever else the colour, the text and the hover show; `open` marks are hollow.
-        x, y: Titles of the axes.
-        colour: What colours the marks.
-        text: A field to write beside each mark.
-        lines: Thin lines from x, y to x2, y2.
+    `data` is x, y, and whatever else the colour, the text and the hover show; `open` marks are hollow.
     """
     every = _each(data)
     across, up = over(x, (r["x"] for r in every)), over(y, (r["y"] for r in every))
@@ -557,10 +525,8 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
 def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
     """Trials of a tuning, a line each through its values, on scales from the lowest to the highest.
 
-    Args:
-        data: trial, score, and a column for each hyperparameter, None where a trial has no value.
-        of: The hyperparameters; those whose values span much have a logarithmic scale.
-        score: Title of the score, which colours the lines.
+    `data` is trial, score, which colours the lines, and a column for each hyperparameter in `of`, None where a trial
+    has no value; those whose values span much have a logarithmic scale.
     """
     every, points, ticks = _each(data), [], []
     for name in of:
@@ -584,14 +550,7 @@ def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
 
 
 def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
-    """The best score after each trial.
-
-    Args:
-        data: method, trial from 1, score.
-        of: The methods' colours.
-        y: Title of the score.
-        higher: True if more is better.
-    """
+    """The best score after each trial; `data` is method, trial from 1, score, and `higher` if more is better."""
     best: dict[str, float] = {}
     points = []
     for r in sorted(_each(data), key=lambda r: int(r["trial"])):
