@@ -25,7 +25,6 @@ from unskew.report.tables import (
     paired,
     paired_tails,
     quantity,
-    reference,
     standing,
 )
 
@@ -104,20 +103,6 @@ def test_an_unfinished_run_counts_the_seeds_that_came_furthest():
     assert counted_seeds(made, "FedAvg") == (0, 1)
     assert counted_seeds(made, "B") == (0,)
     assert [d.seeds for d in paired(made)] == [(0, 2)], "pairs stand at the same round"
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["fedavg", "fedprox"], "fedavg"),
-        (["FedAvg(epochs=5)", "FedAvgM"], "FedAvg(epochs=5)"),
-        (["FedAvg", "FedAvg(epochs=5)"], "FedAvg"),
-        (["FedAvg(epochs=1)", "FedAvg(epochs=5)"], None),
-        (["FedAvgM"], None),
-    ],
-)
-def test_the_reference_is_plain_fedavg_or_the_only_one(names: list[str], expected: str | None):
-    assert reference(record({(n, 0, "global.accuracy"): {0: 0.1} for n in names})) == expected
 
 
 @given(st.floats(1e-6, 1e9))

@@ -48,7 +48,7 @@ def record(
     clients = {(m, s, "personal"): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
     return by_hand.record(
         {(m, s, headline.own): {1: 0.0} for m, s, _ in clients}, {"alone": "lower"}, False, clients=clients,
-        partitions=dict.fromkeys(seeds, split), baseline="", headline=headline, name="r", folder=Path(),
+        partitions=dict.fromkeys(seeds, split), headline=headline, name="r", folder=Path(),
         tested={at: dict(enumerate(map(float, n))) for at in clients},
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class DataSplit:
 
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
-    clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
+    clients that came after training, of which nothing else here knows but their names.  `test_counts` are label counts of the clients'
     test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
     `test_sha256` is equal where these test examples are; `in_time` is true where they are each client's latest.
     `counted` is what labels are: classes, or groups of targets that are none.
@@ -66,6 +66,7 @@ class DataSplit:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
+    unseen_names: tuple[str, ...] = ()
     test_counts: tuple[tuple[int, ...], ...] = ()
     test_patients: tuple[int, ...] = ()
     test_sha256: str = ""
@@ -138,7 +139,7 @@ class Record:
         summary: summary.json; None while the run has not finished.
         info: Method -> the types of its info; the rows themselves are for `info_of`.
         ignored: Method -> number of replies that it refused.
-        baseline: Label of the method that others are compared with; "" if the run has none, None if it does not say.
+        baseline: Label of the method that others are compared with; None if the run has none.
         tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
         remarks: Sentences on data and settings that are hardly what was meant, said before the run.
@@ -302,7 +303,7 @@ def read(folder: Path) -> Record:
         info=info,
         warned=warned,
         ignored=ignored,
-        baseline=base if (base := card.get("baseline")) in {"", *(c.method for c in cells)} else None,
+        baseline=base if (base := card.get("baseline")) in {c.method for c in cells} else None,
         headline=measures[0],
         asked=tuple(measures[2:]),
         tested_rows=tested_rows,
@@ -397,15 +398,6 @@ def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"resumed at {at}, and run {how}"
 
 
-def client_names(record: Record) -> dict[int, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Names of the clients of each seed that train, and of those that come later; empty if they have none."""
-    cards = _divisions(record.folder) if record.partitions else {}
-    return {
-        seed: (tuple(card.get("client_names") or ()), tuple(card.get("unseen", {}).get("client_names") or ()))
-        for seed, card in cards.items()
-    }
-
-
 def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:
     """Rows of each client's part of the data as they were given, by its name, or number where clients have no names.
 
@@ -471,7 +463,9 @@ def _info(
 def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in sorted(_divisions(folder).items()):
-        content = {**card, **card.get("stats", {}), "unseen": card.get("unseen", {}).get("sizes", ())}
+        later = card.get("unseen", {})
+        content = {**card, **card.get("stats", {}), "unseen": later.get("sizes", ())}
+        content["unseen_names"] = later.get("client_names")
         if "columns" in card:
             arrays = columns.partition_columns(folder, seed)
             content |= {name: values.tolist() for name, values in vars(arrays).items()}

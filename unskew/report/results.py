@@ -47,7 +47,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
     """Every column that the run can have, by the names that `headline` takes."""
     m, methods, last = record.headline, record.methods, last_words(record)
     seeds = {method: counted_seeds(record, method) for method in methods}
-    base, tail = tables.reference(record), tables.steadier(record)
+    base, tail = record.baseline, tables.steadier(record)
 
     def each(value: Callable[[str], Value | None]) -> dict[str, Value]:
         return {method: v for method in methods if (v := value(method)) is not None}
@@ -169,7 +169,7 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Column
         "bound": [record.cell(k).bound for k in methods],
         "finished": [run_of(record, k).finished for k in methods],
         "same_test_rows": [record.same_test_rows if more else None for more in several],
-        "compared_with": [tables.reference(record)] * len(methods),
+        "compared_with": [record.baseline] * len(methods),
     }
     for name, column in of.items():
         values = [column.values.get(k) for k in methods]
@@ -215,7 +215,7 @@ READING = {"level": "level", "undecided": "cannot be told apart", "no interval":
 
 def differences(record: Record, base: str | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
-    base = tables.reference(record) if base is None else base
+    base = record.baseline if base is None else base
     m = record.headline
     kinds = {
         f"Global {m.label} minus {base}’s, last round": tables.paired(record, base=base),

@@ -8,7 +8,6 @@ initial weights and most of the spread over seeds is common to both.
 """
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -185,21 +184,6 @@ def fewer_clients(record: Record, name: str, *methods: str) -> str:
     return of_clients(record.numbers.few(name, *methods))
 
 
-def reference(record: Record) -> str | None:
-    """The method that others are compared with; None if there is none.
-
-    The run says which: a label may be anything.  Of a record that does not say, it is the method called FedAvg, or the
-    only one whose name begins so.
-    """
-    if record.baseline is not None:
-        return record.baseline or None
-    names = [m for m in record.methods if record.cell(m).bound in (None, "lower")]
-    plain = [m for m in names if m.casefold() == "fedavg"]
-    variants = [m for m in names if re.match(r"fedavg(?![a-z])", m.casefold())]
-    candidates = plain if len(plain) == 1 else variants
-    return candidates[0] if len(candidates) == 1 else None
-
-
 def paired(
     record: Record,
     metric: str | None = None,
@@ -212,7 +196,7 @@ def paired(
     from a curve than the last.  In an unfinished run a seed counts only if both methods were evaluated last at the same
     round.  Of merged runs that are not comparable there are none.
     """
-    base = reference(record) if base is None else base
+    base = record.baseline if base is None else base
     metric = metric or record.headline.shared
     rows = []
     for method in record.methods if base is not None and record.comparable else ():
