@@ -46,8 +46,8 @@ class DataSplit:
 
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
-    clients that came after training, of which nothing else here knows but their names.  `test_counts` are label counts of the clients'
-    test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
+    clients that came after training, of which nothing else here knows but their names.  `test_counts` are label counts
+    of the clients' test examples, `test_patients` the patients in them, both empty where not known.
     `test_sha256` is equal where these test examples are; `in_time` is true where they are each client's latest.
     `counted` is what labels are: classes, or groups of targets that are none.
     """

@@ -69,7 +69,7 @@ def drawn(chart: Chart) -> Markup:
     """The drawing of a chart, as a page embeds it: a picture, and what the library draws it anew from."""
     if chart.html:
         return chart.html
-    spec = json.dumps(chart.drawing.to_dict(), sort_keys=True, separators=(",", ":"))
+    spec = json.dumps(chart.drawing.to_dict(validate=False), sort_keys=True, separators=(",", ":"))
     svg = _slim(_svg(spec))
     if len(svg) > HEAVY:
         picture = base64.b64encode(still(chart.drawing, "png")).decode()
@@ -159,7 +159,8 @@ def rows(data: Rows) -> alt.InlineData:
             return float(f"{value:.5g}") if math.isfinite(value) else None
         return value
 
-    return alt.InlineData(values=[{k: plain(v) for k, v in row.items()} for row in _each(data)])
+    every: Any = tuple({k: plain(v) for k, v in row.items()} for row in _each(data))
+    return alt.InlineData(values=every)  # Altair copies lists at every step, and no tuples
 
 
 def _each(data: Rows) -> list[Mapping[str, Any]]:
@@ -168,31 +169,29 @@ def _each(data: Rows) -> list[Mapping[str, Any]]:
     return list(data)
 
 
-def themed(chart: Any, right: int = 5, left: int = 12, facets: int = 0) -> alt.LayerChart:
-    """The chart in our type and colours, as wide as the page allows; a browser may need more room for names than we."""
-    fits = {
-        "width": WIDTH,
-        "autosize": alt.AutoSizeParams(type="fit-x", contains="padding"),
-        "usermeta": {"fits": True},
-    }
-    quiet = {"gridColor": FAINT, "domainColor": BOUND, "tickColor": BOUND, "labelColor": INK, "titleColor": INK}
-    words = {"titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 140}
-    above = {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": -26, "titleY": -8}
-    themed: alt.LayerChart = (
-        chart.properties(
-            **({"usermeta": {"facets": facets}} if facets else fits),
-            padding={"left": left, "top": 5, "bottom": 5, "right": right},
-        )
-        .configure(background="transparent", font="system-ui, sans-serif", aria=False)
-        .configure_view(stroke=None)
-        .configure_axis(**quiet, **words)
-        .configure_axisY(**above)
-        .configure_legend(labelColor=INK, titleColor=INK, labelFontSize=12, titleFontWeight="normal", orient="bottom",
-                          columns=3, symbolOpacity=1)
-        .configure_text(color=INK, fontSize=12)
-        .configure_range(category=list(COLOURS))
-    )  # fmt: skip
-    return themed
+_TITLES = {"titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 140}
+_CONFIG = {
+    "background": "transparent", "font": "system-ui, sans-serif", "aria": False, "view": {"stroke": None},
+    "axis": {"gridColor": FAINT, "domainColor": BOUND, "tickColor": BOUND, "labelColor": INK, "titleColor": INK,
+             **_TITLES},
+    "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": -26, "titleY": -8},
+    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontWeight": "normal",
+               "orient": "bottom", "columns": 3, "symbolOpacity": 1},
+    "text": {"color": INK, "fontSize": 12},
+    "range": {"category": list(COLOURS)},
+}  # fmt: skip
+_FITS = {"width": WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "usermeta": {"fits": True}}
+
+
+def themed(chart: Any, right: int = 5, facets: int = 0, **more: Any) -> alt.LayerChart:
+    """The chart in our type and colours, as wide as the page allows; a browser may need more room for names than we.
+
+    `more` are properties of it; each change is a copy, so all are made at once.
+    """
+    padding = {"left": 12, "top": 5, "bottom": 5, "right": right}
+    size = {"usermeta": {"facets": facets}} if facets else _FITS
+    drawn: alt.LayerChart = chart.properties(**size, padding=padding, config=_CONFIG, **more)
+    return drawn
 
 
 def by_name(of: Mapping[str, str], field: str = "method", legend: bool = False) -> alt.Color:
@@ -241,6 +240,11 @@ def _tip(*fields: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(f, format=".4~g") if f.endswith(":Q") else alt.Tooltip(f) for f in fields]
 
 
+def _picked(pick: Any) -> alt.OpacityValue:
+    """Faint is what is not picked.  Typed values are much faster than Altair's `condition` and `value`."""
+    return alt.OpacityValue(0.15, condition={"param": pick.name, "value": 1.0})
+
+
 def spans(values: Iterable[float], factor: float) -> bool:
     """True if the values need a logarithmic axis."""
     positive = [v for v in values if math.isfinite(v) and v > 0]
@@ -268,10 +272,10 @@ def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False,
     scale, legend = alt.Scale(domain=list(shown), range=dashes), None if few else alt.Legend(title=None)
     look: dict[str, Any] = {
         "strokeDash": alt.StrokeDash("method:N", scale=scale, legend=legend),
-        "opacity": alt.condition(pick, alt.value(1.0), alt.value(0.15)),
+        "opacity": _picked(pick),
     }
     base = alt.Chart(rows(points)).encode(x=_across(x, points, far), color=by_name(shown))
-    dotted = alt.value(float(len(points) <= 25 * len(shown)))
+    dotted = alt.OpacityValue(float(len(points) <= 25 * len(shown)))
     mark = base.mark_point(filled=True, size=28).encode(
         y=mean, tooltip=_tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q"), opacity=dotted
     )
@@ -280,7 +284,7 @@ def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False,
     layers += [line, mark.add_params(pick, zoom)]
     layers += [_end_names(every, up["scale"].domain, tall, shown)] if few and shown else []
     right = 12 + 7 * min(max(map(len, shown)), 22) if few and shown else 0
-    return themed(alt.layer(*layers).properties(height=HEIGHT), 5 + right)
+    return themed(alt.layer(*layers), 5 + right, height=HEIGHT)
 
 
 def _across(title: str, points: Sequence[Mapping[str, Any]], far: bool) -> alt.X:
@@ -338,7 +342,7 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Ma
         {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
     ]
     text = alt.Chart(rows(texts)).mark_text(align="left", dx=7, baseline="middle", clip=False)
-    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(of))
+    drawn: alt.Chart = text.encode(x=alt.XValue("width"), y="at:Q", text="text:N", color=by_name(of))
     return drawn
 
 
@@ -366,16 +370,13 @@ def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = 
     ticks = alt.Chart(rows([{k: v for k, v in r.items() if k != "seeds"} for r in seeds])).mark_tick(
         size=9, opacity=0.6
     )
-    return themed(
-        alt.layer(
-            rule(zero),
-            *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
-            base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
-            base.mark_point(filled=True, opacity=1).encode(
-                x=alt.X("value:Q", **axis), size=size, shape=shape, tooltip=tip
-            ),
-        ).properties(height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
+    layers = (
+        rule(zero),
+        *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
+        base.mark_point(filled=True, opacity=1).encode(x=alt.X("value:Q", **axis), size=size, shape=shape, tooltip=tip),
     )
+    return themed(alt.layer(*layers), height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
 
 
 def strip(data: Rows, x: str) -> alt.LayerChart:
@@ -393,7 +394,7 @@ def strip(data: Rows, x: str) -> alt.LayerChart:
     kinds = by_name({k: c for k, c in _KINDS.items() if k != "mean"}, "kind")
     drawn = points.encode(color=kinds, tooltip=_tip("name:N", "value:Q", "low:Q", "high:Q"))
     line = base.mark_line(color=BOUND, strokeWidth=1)
-    return themed(alt.layer(rule(across=False), quantiles.encode(x=share), line, drawn).properties(height=HEIGHT))
+    return themed(alt.layer(rule(across=False), quantiles.encode(x=share), line, drawn), height=HEIGHT)
 
 
 def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
@@ -409,7 +410,7 @@ def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
     ticks = base.mark_tick(thickness=1, size=14, opacity=0.5).encode(x=alt.X("value:Q", **axis))
     median = base.mark_tick(thickness=3, size=20).encode(x=alt.X("median(value):Q", **axis))
     tip = _tip("method:N", "value:Q")
-    return themed(alt.layer(half, ticks.encode(tooltip=tip), median).properties(height=alt.Step(28)))
+    return themed(alt.layer(half, ticks.encode(tooltip=tip), median), height=alt.Step(28))
 
 
 def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most: int, **look: Any) -> alt.LayerChart:
@@ -423,7 +424,7 @@ def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most
     down = len({r["row"] for r in every})
     drawn = base.transform_calculate(strength="abs(datum.value)").mark_rect()
     drawn = drawn.encode(**{**look, "tooltip": [*titles, *look["tooltip"]]})
-    return themed(alt.layer(drawn).properties(height=max(5, min(most, 400 // max(down, 1))) * down))
+    return themed(alt.layer(drawn), height=max(5, min(most, 400 // max(down, 1))) * down)
 
 
 def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> alt.LayerChart:
@@ -457,7 +458,7 @@ def group_sizes(data: Rows) -> alt.LayerChart:
         x=alt.X("column:O", title="round", axis=axis), y=alt.Y("count():Q", title="clients"),
         color=alt.Color("group:N", legend=None), tooltip=["group:N", "count():Q"],
     )  # fmt: skip
-    return themed(alt.layer(bars).properties(height=HEIGHT))
+    return themed(alt.layer(bars), height=HEIGHT)
 
 
 def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = "") -> Any:
@@ -480,7 +481,7 @@ def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
         x=alt.X("value:Q", **axis), y=names("row"), color=by_name(of, legend=True), shape=shapes,
         tooltip=_tip("method:N", "row:N", "value:Q"),
     )  # fmt: skip
-    return themed(alt.layer(rule(), base).properties(height=alt.Step(20)))
+    return themed(alt.layer(rule(), base), height=alt.Step(20))
 
 
 def square(
@@ -497,10 +498,10 @@ def square(
     lines = alt.Chart(rows(every)).mark_line(strokeWidth=2, point=dotted).encode(
         x=alt.X("x:Q", title=x, scale=unit), y=alt.Y("y:Q", title=y, scale=unit), order="at:Q",
         color=by_name(shown, legend=len(shown) > 1), tooltip=_tip("method:N", "x:Q", "y:Q"),
-        opacity=alt.condition(pick, alt.value(1.0), alt.value(0.15)),
+        opacity=_picked(pick),
     )  # fmt: skip
     thread = alt.Chart(rows(ends)).mark_line(color=INK, strokeWidth=1).encode(x="x:Q", y="y:Q")
-    return themed(alt.layer(thread, lines.add_params(pick)).properties(height=HEIGHT))
+    return themed(alt.layer(thread, lines.add_params(pick)), height=HEIGHT)
 
 
 def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines: Rows = ()) -> alt.LayerChart:
@@ -519,7 +520,7 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
         layers.insert(0, segments)
     if text:
         layers.append(base.mark_text(align="left", dx=6, dy=-5, fontSize=11).encode(text=f"{text}:N"))
-    return themed(alt.layer(*layers).properties(height=HEIGHT))
+    return themed(alt.layer(*layers), height=HEIGHT)
 
 
 def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
@@ -546,7 +547,7 @@ def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
         x=across, y=up, detail="trial:N", color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
     )  # fmt: skip
     ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text="text:N")
-    return themed(alt.layer(lines, ends_of).properties(height=HEIGHT))
+    return themed(alt.layer(lines, ends_of), height=HEIGHT)
 
 
 def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:

@@ -163,7 +163,7 @@ def alignment_chart(name: str, sent: Embeddings) -> Chart | None:
         x=alt.X("distance:Q", **axis), y=charts.names("pair"), color=charts.by_name(shown, "state", legend=True),
         tooltip=["pair:N", "state:N", alt.Tooltip("distance:Q", format=".3~g")],
     )  # fmt: skip
-    drawn = charts.themed(alt.layer(charts.rule(sent.threshold), dots).properties(height=alt.Step(18)))
+    drawn = charts.themed(alt.layer(charts.rule(sent.threshold), dots), height=alt.Step(18))
     of = "embeddings" if sent.distance == "l2" else "the noise predicted under them"
     some = f" The first {len(pairs)} of {len(every)} pairs." if len(pairs) < len(every) else ""
     caption = f"Pairs of clients’ clusters that the server matched: distance of {of}; line: the threshold.{some}"
