@@ -342,7 +342,7 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Ma
         {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
     ]
     text = alt.Chart(rows(texts)).mark_text(align="left", dx=7, baseline="middle", clip=False)
-    drawn: alt.Chart = text.encode(x=alt.XValue("width"), y="at:Q", text="text:N", color=by_name(of))
+    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(of))
     return drawn
 
 
