@@ -277,7 +277,7 @@ def test_seeds_count_whenever_each_training_ended_early() -> None:
     assert of.whole == worth.worths(r)[0].whole
 
 
-def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> None:
+def test_a_run_says_whose_models_are_worse_than_a_constant() -> None:
     """Targets lie near 1,000, where two rounds of a low rate do not come: R² is far below 0 with every method."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 3)).astype(np.float32)
@@ -285,16 +285,18 @@ def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> No
     methods = {"alone": us.Independent(), "FedAvg": us.FedAvg()}
     as_is = us.TaskConfig(kind="regression", target_scale=False)
     history = us.simulate(
-        methods, data=data, model="mlp", task=as_is, local=us.SgdConfig(lr=1e-6), rounds=1, out=tmp_path,
+        methods, data=data, model="mlp", task=as_is, local=us.SgdConfig(lr=1e-6), rounds=1,
         progress=False,
     )  # fmt: skip
     of = worth.worths(read(history.folder))[0]
     assert of.useless
     assert all(c.useless for c in of.clients)
-    assert "FedAvg and alone are on average worse than a constant prediction" in " ".join(verdict.notes(read(tmp_path)))
+    assert "FedAvg and alone are on average worse than a constant prediction" in " ".join(
+        verdict.notes(read(history.folder))
+    )
     good = us.TaskConfig(kind="regression", target_scale=(1000, 1))
     history = us.simulate(
-        methods, data=data, model="mlp", task=good, local=us.SgdConfig(lr=0.1), rounds=20, out=tmp_path / "good",
+        methods, data=data, model="mlp", task=good, local=us.SgdConfig(lr=0.1), rounds=20,
         progress=False,
     )  # fmt: skip
     assert not any(w.useless for w in worth.worths(read(history.folder)))
@@ -368,9 +370,9 @@ def test_a_run_keeps_the_results_of_test_rows_and_gains_have_intervals_by_them(t
     times = np.stack([rng.exponential(np.exp(-x[:, 0])), y], 1)
     np.savez(tmp_path / "t.npz", x_train=x, y_train=times, patient_train=who, client_train=who % 2)
     for task, file in (("classification", "d"), ("binary", "d"), ("survival", "t")):
-        us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / file}.npz", model="logistic", rounds=1,
-                    seeds=(0, 1), test_fraction=0.5, task=task, out=tmp_path / task, progress=False)  # fmt: skip
-        r = read(tmp_path / task)
+        history = us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / file}.npz", model="logistic", rounds=1,
+                              seeds=(0, 1), test_fraction=0.5, task=task, progress=False)  # fmt: skip
+        r = read(history.folder)
         assert set(r.tested_rows) == {at[:2] for at in by_hand.clients(r)}
         for at, of in r.tested_rows.items():
             assert {c: v.mean() for c, (_, v) in of.by_client().items()} == pytest.approx(r.clients(*at))
