@@ -23,9 +23,9 @@ from unskew.report.tables import (
     counted_seeds,
     curve,
     paired,
-    paired_tails,
     quantity,
     standing,
+    steadier,
 )
 
 
@@ -155,7 +155,7 @@ def test_differences_are_taken_of_the_last_fifth_too_and_a_note_says_where_they_
     tails = (0.0, 0.01, -0.01)
     seeds = [[*[0.5] * 9, 0.5 + 2 * t - g, 0.5 + g] for g, t in zip(gains, tails, strict=True)]
     made = replace(record(accuracies(FedAvg=[flat] * 3, A=seeds)), config="")
-    (last,), (tail,) = paired(made), paired_tails(made)
+    (last,), (tail,) = paired(made), paired(made, pick=steadier(made))
     assert last.values == pytest.approx(gains)
     assert tail.values == pytest.approx(tails)
     assert (last.verdict, tail.verdict) == ("higher", "undecided")
@@ -169,7 +169,7 @@ def test_the_mean_of_one_evaluation_is_left_out(rounds: int, last: float | None)
     made = record(accuracies(FedAvg=flat, A=[[*one[:-1], 1.0] for one in flat]))
     made = replace(made, config="")
     assert results.frame(made).get("tail", [None, None])[1] == last
-    assert len(paired_tails(made)) == (last is not None)
+    assert len(paired(made, pick=steadier(made))) == (last is not None)
 
 
 def test_differences_that_stand_when_corrected_for_their_number_are_marked():

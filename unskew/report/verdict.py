@@ -227,7 +227,7 @@ def _by_tails(record: Record) -> str:
     base, m = record.baseline, record.headline
     others = []
     for rows, metric in zip(compared(record, base), (m.shared, m.own), strict=True):
-        tails = {d.method: d for d in tables.paired_tails(record, metric, base)} if rows else {}
+        tails = {d.method: d for d in tables.paired(record, metric, base, tables.steadier(record))} if rows else {}
         others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
     return f"By the mean of the {tables.last_words(record)} of evaluations, {named}." if others else ""
