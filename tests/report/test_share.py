@@ -82,7 +82,7 @@ def test_a_copy_is_read_as_the_run_is(run: Path, tmp_path: Path) -> None:
     assert app_run.invoke(app, ["show", str(copy), str(other)]).exit_code == 0
     text = (copy / "report.html").read_text()
     assert "Differential privacy" in text
-    with pytest.raises(RunError, match="copy exists already"):
+    with pytest.raises(RunError, match="copy exists already; give --share a new folder"):
         share(run, copy)
     wrong = app_run.invoke(app, ["show", str(run), str(copy), "--share", str(tmp_path / "x")])
     assert isinstance(wrong.exception, ConfigError)

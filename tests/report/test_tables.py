@@ -15,6 +15,7 @@ from records import rewrite
 from scipy import stats
 
 from unskew.record import database
+from unskew.record.logs import DivergedRow
 from unskew.record.reader import Record
 from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
@@ -135,6 +136,10 @@ def test_traffic_of_a_run_is_the_sum_over_its_rounds(tmp_path: Path):
     table = results.traffic(made)
     assert table is not None
     assert [(row.name, *row.cells[:5]) for row in table.entries] == [("A", "model", "1.50", "2", "0", "0")]
+    lost = DivergedRow(method="A", seed=1, round=1, reason="x")
+    table = results.traffic(replace(made, diverged=(lost,)))
+    assert table is not None
+    assert table.entries[0].cells[1:3] == ("1.50", "2")  # of the other seed
     rewrite(tmp_path, transfers=())
     assert results.traffic(made) is None
 

@@ -25,6 +25,7 @@ from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
 from unskew.report.contributions import contributions, over_seeds
+from unskew.report.stats import interval
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run import constant
 from unskew.tasks.binary import BINARY
@@ -168,6 +169,15 @@ def test_of_two_seeds_the_squares_of_both_half_widths_are_added() -> None:
     """
     of = gain([0.1, 0.3], Chance(0.0004), share=False)
     assert (of.low, of.high) == (pytest.approx(0.2 - 1.2712, abs=1e-4), pytest.approx(0.2 + 1.2712, abs=1e-4))
+
+
+def test_where_seeds_are_added_one_by_one_both_half_widths_are_added_on_either_side() -> None:
+    """The rows' half-width is 1.960 times .02."""
+    seeds = (0.1, 0.3, 0.2, 0.25, 0.15, 0.2, 0.1, 0.3)
+    low, high = interval(seeds, sequential=True) or (math.nan, math.nan)
+    of = gain(seeds, Chance(0.0004), share=False, sequential=True)
+    assert of.low == pytest.approx(0.2 - math.hypot(0.2 - low, 0.0392), abs=1e-4)
+    assert of.high == pytest.approx(0.2 + math.hypot(high - 0.2, 0.0392), abs=1e-4)
 
 
 def test_of_other_measures_the_mean_has_the_larger_of_pooled_and_own_variances() -> None:
