@@ -323,18 +323,15 @@ LAST_OF_MANY = (
 
 
 def select(record: Record, query: str) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query on the run's database, or on each of several runs', but where a method diverged.
-
-    Its first two columns are method and seed.
+    """Rows of a query on the run's database, or on each of several runs'; its first column is the method.
 
     Raises:
         RunError: If a database is missing or damaged.
     """
     for name, part in (record.parts or {"": record}).items():
         with opened(part.folder) as connection:
-            for method, seed, *row in connection.execute(query):
-                if seed not in part.diverged_seeds(method):
-                    yield f"{name}/{method}" if name else method, seed, *row
+            for method, *row in connection.execute(query):
+                yield f"{name}/{method}" if name else method, *row
 
 
 Part = Literal["train", "val", "test"]
