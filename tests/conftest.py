@@ -90,7 +90,7 @@ def drawn() -> None:
 
 @pytest.fixture(autouse=True)
 def _undrawn(request: pytest.FixtureRequest) -> None:
-    """Outside the tests of reports and papers a page is written without drawing, unless a test asks for it.
+    """Outside the tests of papers a page is written without drawing, unless a test asks for it.
 
     A test that is the first to import the figures draws them, since importing them would cost the others more.
     """
@@ -99,7 +99,7 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
 
 
 def _draws(path: Path) -> bool:
-    return path.relative_to(Path(__file__).parent).parts[0] in ("report", "papers")
+    return path.relative_to(Path(__file__).parent).parts[0] == "papers"
 
 
 OUTCOMES: list[tuple[str, str, str]] = []

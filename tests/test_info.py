@@ -67,7 +67,7 @@ def titles(page: Path) -> list[str]:
     return re.findall(r"<h2>(.*?)</h2>", page.read_text("utf-8"))
 
 
-def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_path: Path) -> None:
+def test_a_strangers_info_is_kept_and_gets_no_section_of_ours(tmp_path: Path) -> None:
     folder = run(tmp_path, frugal=Frugal(), loose=Loose(), friendly=Friendly())
     rows = {(r["method"], r["type"]): r["info"] for r in recorded(folder, "info")}
     stranger = f"{__name__}:Budget"
@@ -88,7 +88,6 @@ def test_a_strangers_info_is_kept_and_listed_and_gets_no_section_of_ours(tmp_pat
     assert "Groups" in titles(page)
     assert not {"Soft labels and class relations", "Embeddings and generated images", "Diffusion"} & set(titles(page))
     text = page.read_text("utf-8")
-    assert f"frugal: {stranger}; loose: dict; friendly: {stranger}." in text
     assert "friendly: in round 1 of seed 0" in text
     assert "frugal: in round 1" not in text
 

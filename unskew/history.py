@@ -29,7 +29,7 @@ from unskew.record import reader
 from unskew.record.doubts import doubts_of
 from unskew.record.frame import COLUMNS, Frame
 from unskew.record.logs import DivergedRow, why_diverged
-from unskew.record.reader import Part, client_names, read, rows_of
+from unskew.record.reader import Part, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
 from unskew.run.models import Round, load_model
@@ -514,15 +514,14 @@ def load_run(
     summary = dict(record.summary) if record.summary is not None else _summary_so_far(record)
     without = len(record.diverged) == len(record.card["cells"])
     state = () if ended else (NO_RESULTS if without else UNFINISHED,)
-    seeds = client_names(record)
-    trained = {names for names, _ in seeds.values()}
+    trained = {split.client_names for split in record.partitions.values()}
     return History(
         record.frame,
         summary,
         folder,
         trained.pop() if len(trained) == 1 else (),
         (*state, *doubts_of(record), *_undefined(record.frame, summary)),
-        {seed: (*names, *later) for seed, (names, later) in seeds.items()},
+        {seed: (*split.client_names, *split.unseen_names) for seed, split in record.partitions.items()},
         _network=network,
         _allow_code=allow_code,
     )

@@ -64,7 +64,8 @@ def record(
     where = dict.fromkeys((m, s) for m, s, _ in series)
     plain: dict[str, Any] = {
         "folder": Path("runs/x"), "name": "x", "config": "", "partitions": {}, "failures": (),
-        "card": {"command": "", "cells": []}, "summary": SUMMARY if finished else None,
+        "card": {"command": "", "cells": []},
+        "baseline": "FedAvg" if ("FedAvg", 0) in where else None, "summary": SUMMARY if finished else None,
         "frame": frame(series, clients, tested, more.get("headline", ACCURACY)),
         "cells": tuple(RecordedCell(m, setting, s, (bounds or {}).get(m)) for m, s in where),
     }  # fmt: skip
@@ -84,6 +85,7 @@ def write(
     run = {
         "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": command,
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
+        "baseline": "FedAvg" if "FedAvg" in methods else "",
         "cells": [
             {"method": m, "setting": "by hand", "seed": s, "bound": (bounds or {}).get(m)}
             for s in seeds for m in methods

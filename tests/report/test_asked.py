@@ -19,7 +19,7 @@ EIGHT = (
 METHODS = {"FedAvg": us.FedAvg(), "alone": us.Independent(), "a method of a rather long name": us.FedProx(mu=0.1)}
 
 
-@pytest.fixture(scope="module", params=[0, 1, 8])
+@pytest.fixture(scope="module", params=[0, 8])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> us.History:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(240, 4)).astype(np.float32)

@@ -20,7 +20,6 @@ SITES = {
 @pytest.mark.parametrize(
     ("more", "says", "row"),
     [
-        ({"test": 0.2}, "", ["150", "120", "30", "32", "48"]),
         ({"test": 0.2, "val_fraction": 0.25}, "", ["150", "90", "30", "24", "36"]),
         (
             {"test": us.Latest({name: range(len(y)) for name, (_, y) in SITES.items()}, share=0.2)},

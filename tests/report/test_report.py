@@ -115,7 +115,7 @@ def make_run(
         rows.append({**rows[-1], "metric": "global.accuracy.mean_last_3"})
     run = {
         "schema": 1, "run": name, "created": "2025-06-01T12:00:00+00:00", "command": f"unskew run {name}.toml",
-        "unskew": "0.1.0", "config_sha256": "c" * 64,
+        "unskew": "0.1.0", "config_sha256": "c" * 64, "baseline": methods[0].name,
         "environment": {"python": "3.11.9", "torch": "2.13.0", "numpy": "2.4.6", "platform": "Linux-6.1-x86_64",
                         "cpu": "AMD EPYC", "cores": 2, "device": "cpu", "executor": "sequential",
                         "kernels": "reference"},

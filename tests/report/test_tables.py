@@ -15,6 +15,7 @@ from records import rewrite
 from scipy import stats
 
 from unskew.record import database
+from unskew.record.logs import DivergedRow
 from unskew.record.reader import Record
 from unskew.report import results, verdict
 from unskew.report.stats import Spread, interval
@@ -23,10 +24,9 @@ from unskew.report.tables import (
     counted_seeds,
     curve,
     paired,
-    paired_tails,
     quantity,
-    reference,
     standing,
+    steadier,
 )
 
 
@@ -106,20 +106,6 @@ def test_an_unfinished_run_counts_the_seeds_that_came_furthest():
     assert [d.seeds for d in paired(made)] == [(0, 2)], "pairs stand at the same round"
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["fedavg", "fedprox"], "fedavg"),
-        (["FedAvg(epochs=5)", "FedAvgM"], "FedAvg(epochs=5)"),
-        (["FedAvg", "FedAvg(epochs=5)"], "FedAvg"),
-        (["FedAvg(epochs=1)", "FedAvg(epochs=5)"], None),
-        (["FedAvgM"], None),
-    ],
-)
-def test_the_reference_is_plain_fedavg_or_the_only_one(names: list[str], expected: str | None):
-    assert reference(record({(n, 0, "global.accuracy"): {0: 0.1} for n in names})) == expected
-
-
 @given(st.floats(1e-6, 1e9))
 def test_a_quantity_keeps_three_figures(value: float):
     assert float(quantity(value).replace(",", "")) == pytest.approx(value, rel=0.006)
@@ -150,6 +136,10 @@ def test_traffic_of_a_run_is_the_sum_over_its_rounds(tmp_path: Path):
     table = results.traffic(made)
     assert table is not None
     assert [(row.name, *row.cells[:5]) for row in table.entries] == [("A", "model", "1.50", "2", "0", "0")]
+    lost = DivergedRow(method="A", seed=1, round=1, reason="x")
+    table = results.traffic(replace(made, diverged=(lost,)))
+    assert table is not None
+    assert table.entries[0].cells[1:3] == ("1.50", "2")  # of the other seed
     rewrite(tmp_path, transfers=())
     assert results.traffic(made) is None
 
@@ -170,7 +160,7 @@ def test_differences_are_taken_of_the_last_fifth_too_and_a_note_says_where_they_
     tails = (0.0, 0.01, -0.01)
     seeds = [[*[0.5] * 9, 0.5 + 2 * t - g, 0.5 + g] for g, t in zip(gains, tails, strict=True)]
     made = replace(record(accuracies(FedAvg=[flat] * 3, A=seeds)), config="")
-    (last,), (tail,) = paired(made), paired_tails(made)
+    (last,), (tail,) = paired(made), paired(made, pick=steadier(made))
     assert last.values == pytest.approx(gains)
     assert tail.values == pytest.approx(tails)
     assert (last.verdict, tail.verdict) == ("higher", "undecided")
@@ -184,7 +174,7 @@ def test_the_mean_of_one_evaluation_is_left_out(rounds: int, last: float | None)
     made = record(accuracies(FedAvg=flat, A=[[*one[:-1], 1.0] for one in flat]))
     made = replace(made, config="")
     assert results.frame(made).get("tail", [None, None])[1] == last
-    assert len(paired_tails(made)) == (last is not None)
+    assert len(paired(made, pick=steadier(made))) == (last is not None)
 
 
 def test_differences_that_stand_when_corrected_for_their_number_are_marked():

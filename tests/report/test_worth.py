@@ -24,7 +24,8 @@ from unskew.record.columns import RowResults
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
-from unskew.report.contributions import Contribution, contributions
+from unskew.report.contributions import contributions, over_seeds
+from unskew.report.stats import interval
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run import constant
 from unskew.tasks.binary import BINARY
@@ -48,7 +49,7 @@ def record(
     clients = {(m, s, "personal"): dict(enumerate(values)) for m, of in results.items() for s, values in of.items()}
     return by_hand.record(
         {(m, s, headline.own): {1: 0.0} for m, s, _ in clients}, {"alone": "lower"}, False, clients=clients,
-        partitions=dict.fromkeys(seeds, split), baseline="", headline=headline, name="r", folder=Path(),
+        partitions=dict.fromkeys(seeds, split), headline=headline, name="r", folder=Path(),
         tested={at: dict(enumerate(map(float, n))) for at in clients},
     )  # fmt: skip
 
@@ -170,6 +171,15 @@ def test_of_two_seeds_the_squares_of_both_half_widths_are_added() -> None:
     assert (of.low, of.high) == (pytest.approx(0.2 - 1.2712, abs=1e-4), pytest.approx(0.2 + 1.2712, abs=1e-4))
 
 
+def test_where_seeds_are_added_one_by_one_both_half_widths_are_added_on_either_side() -> None:
+    """The rows' half-width is 1.960 times .02."""
+    seeds = (0.1, 0.3, 0.2, 0.25, 0.15, 0.2, 0.1, 0.3)
+    low, high = interval(seeds, sequential=True) or (math.nan, math.nan)
+    of = gain(seeds, Chance(0.0004), share=False, sequential=True)
+    assert of.low == pytest.approx(0.2 - math.hypot(0.2 - low, 0.0392), abs=1e-4)
+    assert of.high == pytest.approx(0.2 + math.hypot(high - 0.2, 0.0392), abs=1e-4)
+
+
 def test_of_other_measures_the_mean_has_the_larger_of_pooled_and_own_variances() -> None:
     """Rows 3 and -3 have the variance 18, and their mean 9.
 
@@ -277,7 +287,7 @@ def test_seeds_count_whenever_each_training_ended_early() -> None:
     assert of.whole == worth.worths(r)[0].whole
 
 
-def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> None:
+def test_a_run_says_whose_models_are_worse_than_a_constant() -> None:
     """Targets lie near 1,000, where two rounds of a low rate do not come: R² is far below 0 with every method."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 3)).astype(np.float32)
@@ -285,16 +295,18 @@ def test_a_run_says_whose_models_are_worse_than_a_constant(tmp_path: Path) -> No
     methods = {"alone": us.Independent(), "FedAvg": us.FedAvg()}
     as_is = us.TaskConfig(kind="regression", target_scale=False)
     history = us.simulate(
-        methods, data=data, model="mlp", task=as_is, local=us.SgdConfig(lr=1e-6), rounds=1, out=tmp_path,
+        methods, data=data, model="mlp", task=as_is, local=us.SgdConfig(lr=1e-6), rounds=1,
         progress=False,
     )  # fmt: skip
     of = worth.worths(read(history.folder))[0]
     assert of.useless
     assert all(c.useless for c in of.clients)
-    assert "FedAvg and alone are on average worse than a constant prediction" in " ".join(verdict.notes(read(tmp_path)))
+    assert "FedAvg and alone are on average worse than a constant prediction" in " ".join(
+        verdict.notes(read(history.folder))
+    )
     good = us.TaskConfig(kind="regression", target_scale=(1000, 1))
     history = us.simulate(
-        methods, data=data, model="mlp", task=good, local=us.SgdConfig(lr=0.1), rounds=20, out=tmp_path / "good",
+        methods, data=data, model="mlp", task=good, local=us.SgdConfig(lr=0.1), rounds=20,
         progress=False,
     )  # fmt: skip
     assert not any(w.useless for w in worth.worths(read(history.folder)))
@@ -368,9 +380,9 @@ def test_a_run_keeps_the_results_of_test_rows_and_gains_have_intervals_by_them(t
     times = np.stack([rng.exponential(np.exp(-x[:, 0])), y], 1)
     np.savez(tmp_path / "t.npz", x_train=x, y_train=times, patient_train=who, client_train=who % 2)
     for task, file in (("classification", "d"), ("binary", "d"), ("survival", "t")):
-        us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / file}.npz", model="logistic", rounds=1,
-                    seeds=(0, 1), test_fraction=0.5, task=task, out=tmp_path / task, progress=False)  # fmt: skip
-        r = read(tmp_path / task)
+        history = us.simulate(["fedavg", "independent"], data=f"npz:{tmp_path / file}.npz", model="logistic", rounds=1,
+                              seeds=(0, 1), test_fraction=0.5, task=task, progress=False)  # fmt: skip
+        r = read(history.folder)
         assert set(r.tested_rows) == {at[:2] for at in by_hand.clients(r)}
         for at, of in r.tested_rows.items():
             assert {c: v.mean() for c, (_, v) in of.by_client().items()} == pytest.approx(r.clients(*at))
@@ -569,18 +581,16 @@ def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     came = {("fed", 0, "unseen"): {2: 0.4}, ("fed", 0, "unseen_adapted"): {2: 0.75}}
     without = by_hand.changed(without, clients_of=by_hand.clients(without) | came)
     (of,) = contributions(whole, {"Basel": without})
-    assert of.to_others == pytest.approx((0.05,))
-    assert of.to_itself == pytest.approx((0.05,))
-    assert of.unadapted == pytest.approx((0.4,))
+    got = [of[what]["seeds"] for what in ("to_others", "to_itself", "unadapted")]
+    assert got == [pytest.approx([0.05]), pytest.approx([0.05]), pytest.approx([0.4])]
     assert worth.uncovered(whole).endswith("test examples: Genf has 16, so that one more right is 6.2 points")
 
 
 def test_seeds_that_agree_on_nothing_are_not_certain_of_it() -> None:
-    of = Contribution("Basel", "fed", to_others=(0.0, 0.0), to_itself=(0.0, 0.02), unadapted=())
-    rows = of.to_json()
-    assert command._cell(rows["to_others"], ACCURACY) == "0.00"
-    assert command._cell(rows["to_itself"], ACCURACY) == "+1.00 [−11.71, +13.71]"
-    assert (rows["to_others"]["low"], rows["to_itself"]["low"] is None) == (None, False)
+    alike, apart = over_seeds((0.0, 0.0)), over_seeds((0.0, 0.02))
+    assert command._cell(alike, ACCURACY) == "0.00"
+    assert command._cell(apart, ACCURACY) == "+1.00 [−11.71, +13.71]"
+    assert (alike["low"], apart["low"] is None) == (None, False)
 
 
 def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:
@@ -588,7 +598,7 @@ def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> N
     whole = record({"fed": {0: (0.8, 0.7, 0.5)}}, names=())
     without = record({"fed": {0: (0.8, 0.3)}}, names=(), n=(100, 16))
     (of,) = contributions(whole, {"1": without})
-    assert of.to_others == pytest.approx((0.1,))
+    assert of["to_others"]["seeds"] == pytest.approx([0.1])
 
 
 def test_leave_one_out_runs_each_site_once_and_goes_on(
@@ -608,9 +618,9 @@ def test_leave_one_out_runs_each_site_once_and_goes_on(
 
     records = {client: read(result.folder) for client, result in zip(of, results, strict=True)}
     got = contributions(records[None], {k: v for k, v in records.items() if k is not None})
-    assert [c.client for c in got] == ["0", "1", "2"]
-    assert all(len(c.to_itself) == 1 for c in got)
-    assert json.dumps(got[0].to_json())
+    assert [c["client"] for c in got] == ["0", "1", "2"]
+    assert all(len(c["to_itself"]["seeds"]) == 1 for c in got)
+    assert json.dumps(got)
     other = leave_out.points(replace(experiment, rounds=2))
     with pytest.raises(RunError, match="another experiment"):
         sweep.run([*other.values()], tmp_path, 1, print)

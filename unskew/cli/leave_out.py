@@ -65,12 +65,11 @@ def leave_one_out(
     note = uncovered(whole)
     if as_json:
         head = {"run": chosen.name, "with_all": str(results[0].folder), "note": note}
-        print(json.dumps({**head, "rows": [c.to_json() for c in of]}))
+        print(json.dumps({**head, "rows": of}))
         return
     m = whole.headline
     rows = [
-        (c.client, c.method, *(_cell(c.to_json()[name], m) for name in ("to_others", "to_itself", "unadapted")))
-        for c in of
+        (c["client"], c["method"], *(_cell(c[name], m) for name in ("to_others", "to_itself", "unadapted"))) for c in of
     ]
     print_table(
         f"{chosen.name}: what a site's taking part is worth, {m.label}{', ' * bool(m.points)}{m.points}",

@@ -46,8 +46,8 @@ class DataSplit:
 
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
-    clients that came after training, of which nothing else here knows.  `test_counts` are label counts of the clients'
-    test examples, empty where the folder has none; `test_patients` are the patients in them, empty where not known.
+    clients that came after training, of which nothing else here knows but their names.  `test_counts` are label counts
+    of the clients' test examples, `test_patients` the patients in them, both empty where not known.
     `test_sha256` is equal where these test examples are; `in_time` is true where they are each client's latest.
     `counted` is what labels are: classes, or groups of targets that are none.
     """
@@ -66,6 +66,7 @@ class DataSplit:
     client_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
+    unseen_names: tuple[str, ...] = ()
     test_counts: tuple[tuple[int, ...], ...] = ()
     test_patients: tuple[int, ...] = ()
     test_sha256: str = ""
@@ -138,7 +139,7 @@ class Record:
         summary: summary.json; None while the run has not finished.
         info: Method -> the types of its info; the rows themselves are for `info_of`.
         ignored: Method -> number of replies that it refused.
-        baseline: Label of the method that others are compared with; "" if the run has none, None if it does not say.
+        baseline: Label of the method that others are compared with; None if the run has none.
         tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
         remarks: Sentences on data and settings that are hardly what was meant, said before the run.
@@ -302,7 +303,7 @@ def read(folder: Path) -> Record:
         info=info,
         warned=warned,
         ignored=ignored,
-        baseline=base if (base := card.get("baseline")) in {"", *(c.method for c in cells)} else None,
+        baseline=base if (base := card.get("baseline")) in {c.method for c in cells} else None,
         headline=measures[0],
         asked=tuple(measures[2:]),
         tested_rows=tested_rows,
@@ -322,18 +323,15 @@ LAST_OF_MANY = (
 
 
 def select(record: Record, query: str) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query on the run's database, or on each of several runs', but where a method diverged.
-
-    Its first two columns are method and seed.
+    """Rows of a query on the run's database, or on each of several runs'; its first column is the method.
 
     Raises:
         RunError: If a database is missing or damaged.
     """
     for name, part in (record.parts or {"": record}).items():
         with opened(part.folder) as connection:
-            for method, seed, *row in connection.execute(query):
-                if seed not in part.diverged_seeds(method):
-                    yield f"{name}/{method}" if name else method, seed, *row
+            for method, *row in connection.execute(query):
+                yield f"{name}/{method}" if name else method, *row
 
 
 Part = Literal["train", "val", "test"]
@@ -372,16 +370,6 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
         yield InfoOfRound(row["seed"], row["round"], info)
 
 
-def holdings(record: Record, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Indices of each client's training examples in the data set; not kept in the record, because they may be many.
-
-    Raises:
-        RunError: If partition.json is corrupt or does not have the seed.
-    """
-    _, held = _parts(record.folder, seed, "train")
-    return tuple(map(tuple, held))
-
-
 def _divisions(folder: Path) -> dict[int, dict[str, Any]]:
     return document(folder / "partition.json", logs.Divisions)["seeds"]
 
@@ -405,15 +393,6 @@ def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
         at = f"round {row['round']} of {row['method']}, seed {row['seed']}"
         how = f"otherwise from there on: {'; '.join(row['changed'])}" if row["changed"] else "from there on as it began"
         yield f"resumed at {at}, and run {how}"
-
-
-def client_names(record: Record) -> dict[int, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Names of the clients of each seed that train, and of those that come later; empty if they have none."""
-    cards = _divisions(record.folder) if record.partitions else {}
-    return {
-        seed: (tuple(card.get("client_names") or ()), tuple(card.get("unseen", {}).get("client_names") or ()))
-        for seed, card in cards.items()
-    }
 
 
 def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:
@@ -481,7 +460,9 @@ def _info(
 def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in sorted(_divisions(folder).items()):
-        content = {**card, **card.get("stats", {}), "unseen": card.get("unseen", {}).get("sizes", ())}
+        later = card.get("unseen", {})
+        content = {**card, **card.get("stats", {}), "unseen": later.get("sizes", ())}
+        content["unseen_names"] = later.get("client_names")
         if "columns" in card:
             arrays = columns.partition_columns(folder, seed)
             content |= {name: values.tolist() for name, values in vars(arrays).items()}

@@ -1,5 +1,6 @@
 """One grammar of figures, Altair's: each function makes a chart of a frame, for a page, a notebook or a paper.
 
+In their arguments `of` are colours by method, and x and y are titles of axes.
 Colours are those of a light page.  A page draws each chart once as a picture whose colours are its style sheet's, and
 with the `library` again, as wide as there is room, to be pointed at, clicked and zoomed; nothing comes from a network.
 This module imports Altair, so it is imported where something is drawn.
@@ -68,7 +69,7 @@ def drawn(chart: Chart) -> Markup:
     """The drawing of a chart, as a page embeds it: a picture, and what the library draws it anew from."""
     if chart.html:
         return chart.html
-    spec = json.dumps(chart.drawing.to_dict(), sort_keys=True, separators=(",", ":"))
+    spec = json.dumps(chart.drawing.to_dict(validate=False), sort_keys=True, separators=(",", ":"))
     svg = _slim(_svg(spec))
     if len(svg) > HEAVY:
         picture = base64.b64encode(still(chart.drawing, "png")).decode()
@@ -158,7 +159,8 @@ def rows(data: Rows) -> alt.InlineData:
             return float(f"{value:.5g}") if math.isfinite(value) else None
         return value
 
-    return alt.InlineData(values=[{k: plain(v) for k, v in row.items()} for row in _each(data)])
+    every: Any = tuple({k: plain(v) for k, v in row.items()} for row in _each(data))
+    return alt.InlineData(values=every)  # Altair copies lists at every step, and no tuples
 
 
 def _each(data: Rows) -> list[Mapping[str, Any]]:
@@ -167,31 +169,29 @@ def _each(data: Rows) -> list[Mapping[str, Any]]:
     return list(data)
 
 
-def themed(chart: Any, right: int = 5, left: int = 12, facets: int = 0) -> alt.LayerChart:
-    """The chart in our type and colours, as wide as the page allows; a browser may need more room for names than we."""
-    fits = {
-        "width": WIDTH,
-        "autosize": alt.AutoSizeParams(type="fit-x", contains="padding"),
-        "usermeta": {"fits": True},
-    }
-    quiet = {"gridColor": FAINT, "domainColor": BOUND, "tickColor": BOUND, "labelColor": INK, "titleColor": INK}
-    words = {"titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 140}
-    above = {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": -26, "titleY": -8}
-    themed: alt.LayerChart = (
-        chart.properties(
-            **({"usermeta": {"facets": facets}} if facets else fits),
-            padding={"left": left, "top": 5, "bottom": 5, "right": right},
-        )
-        .configure(background="transparent", font="system-ui, sans-serif", aria=False)
-        .configure_view(stroke=None)
-        .configure_axis(**quiet, **words)
-        .configure_axisY(**above)
-        .configure_legend(labelColor=INK, titleColor=INK, labelFontSize=12, titleFontWeight="normal", orient="bottom",
-                          columns=3, symbolOpacity=1)
-        .configure_text(color=INK, fontSize=12)
-        .configure_range(category=list(COLOURS))
-    )  # fmt: skip
-    return themed
+_TITLES = {"titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 140}
+_CONFIG = {
+    "background": "transparent", "font": "system-ui, sans-serif", "aria": False, "view": {"stroke": None},
+    "axis": {"gridColor": FAINT, "domainColor": BOUND, "tickColor": BOUND, "labelColor": INK, "titleColor": INK,
+             **_TITLES},
+    "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": -26, "titleY": -8},
+    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontWeight": "normal",
+               "orient": "bottom", "columns": 3, "symbolOpacity": 1},
+    "text": {"color": INK, "fontSize": 12},
+    "range": {"category": list(COLOURS)},
+}  # fmt: skip
+_FITS = {"width": WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "usermeta": {"fits": True}}
+
+
+def themed(chart: Any, right: int = 5, facets: int = 0, **more: Any) -> alt.LayerChart:
+    """The chart in our type and colours, as wide as the page allows; a browser may need more room for names than we.
+
+    `more` are properties of it; each change is a copy, so all are made at once.
+    """
+    padding = {"left": 12, "top": 5, "bottom": 5, "right": right}
+    size = {"usermeta": {"facets": facets}} if facets else _FITS
+    drawn: alt.LayerChart = chart.properties(**size, padding=padding, config=_CONFIG, **more)
+    return drawn
 
 
 def by_name(of: Mapping[str, str], field: str = "method", legend: bool = False) -> alt.Color:
@@ -240,6 +240,11 @@ def _tip(*fields: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(f, format=".4~g") if f.endswith(":Q") else alt.Tooltip(f) for f in fields]
 
 
+def _picked(pick: Any) -> alt.OpacityValue:
+    """Faint is what is not picked.  Typed values are much faster than Altair's `condition` and `value`."""
+    return alt.OpacityValue(0.15, condition={"param": pick.name, "value": 1.0})
+
+
 def spans(values: Iterable[float], factor: float) -> bool:
     """True if the values need a logarithmic axis."""
     positive = [v for v in values if math.isfinite(v) and v > 0]
@@ -248,14 +253,10 @@ def spans(values: Iterable[float], factor: float) -> bool:
 
 # ---------------------------------------------------------------- charts of any run
 def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, far: bool = False) -> alt.LayerChart:
-    """Lines with bands from the lowest to the highest seed.
+    """Lines with bands from the lowest to the highest seed; `data` is method, x, mean, low, high.
 
-    Args:
-        data: method, x, mean, low, high.
-        of: The methods' colours.
-        x, y: Titles of the axes.
-        log: Make the vertical axis logarithmic where values span much; the horizontal one is where ends lie far apart.
-        far: Make the horizontal axis logarithmic in any case.
+    With `log` the vertical axis is logarithmic where values span much; the horizontal one is where ends lie far apart,
+    or with `far` in any case.
     """
     every = _each(data)
     shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
@@ -271,10 +272,10 @@ def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False,
     scale, legend = alt.Scale(domain=list(shown), range=dashes), None if few else alt.Legend(title=None)
     look: dict[str, Any] = {
         "strokeDash": alt.StrokeDash("method:N", scale=scale, legend=legend),
-        "opacity": alt.condition(pick, alt.value(1.0), alt.value(0.15)),
+        "opacity": _picked(pick),
     }
     base = alt.Chart(rows(points)).encode(x=_across(x, points, far), color=by_name(shown))
-    dotted = alt.value(float(len(points) <= 25 * len(shown)))
+    dotted = alt.OpacityValue(float(len(points) <= 25 * len(shown)))
     mark = base.mark_point(filled=True, size=28).encode(
         y=mean, tooltip=_tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q"), opacity=dotted
     )
@@ -283,7 +284,7 @@ def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False,
     layers += [line, mark.add_params(pick, zoom)]
     layers += [_end_names(every, up["scale"].domain, tall, shown)] if few and shown else []
     right = 12 + 7 * min(max(map(len, shown)), 22) if few and shown else 0
-    return themed(alt.layer(*layers).properties(height=HEIGHT), 5 + right)
+    return themed(alt.layer(*layers), 5 + right, height=HEIGHT)
 
 
 def _across(title: str, points: Sequence[Mapping[str, Any]], far: bool) -> alt.X:
@@ -351,12 +352,9 @@ _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": 
 def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, its seeds, and the line of no difference.
 
-    Args:
-        data: name, value, low, high (None without an interval), and where known kind (gains, loses, open or mean, which
-            is a diamond), size and seeds, a list of values.
-        x: Title of the axis.
-        of: Colours by name, in place of those of kinds.
-        log: Of ratios: a logarithmic axis, with 1 for no difference.
+    `data` is name, value, low, high (None without an interval), and where known kind (gains, loses, open or mean, which
+    is a diamond), size and seeds, a list of values; `of` are colours by name in place of those of kinds.  With `log`,
+    for ratios, the axis is logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
@@ -372,24 +370,19 @@ def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = 
     ticks = alt.Chart(rows([{k: v for k, v in r.items() if k != "seeds"} for r in seeds])).mark_tick(
         size=9, opacity=0.6
     )
-    return themed(
-        alt.layer(
-            rule(zero),
-            *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
-            base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
-            base.mark_point(filled=True, opacity=1).encode(
-                x=alt.X("value:Q", **axis), size=size, shape=shape, tooltip=tip
-            ),
-        ).properties(height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
+    layers = (
+        rule(zero),
+        *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
+        base.mark_point(filled=True, opacity=1).encode(x=alt.X("value:Q", **axis), size=size, shape=shape, tooltip=tip),
     )
+    return themed(alt.layer(*layers), height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
 
 
 def strip(data: Rows, x: str) -> alt.LayerChart:
     """Gains of many clients: each by its rank, lowest first, with the line of no difference and three quantiles.
 
-    Args:
-        data: As `forest` takes it.
-        x: Title of the axis of gains.
+    `data` is as `forest` takes it.
     """
     clients = sorted((r for r in _each(data) if r.get("kind") != "mean"), key=lambda r: float(r["value"]))
     n = len(clients)
@@ -401,16 +394,13 @@ def strip(data: Rows, x: str) -> alt.LayerChart:
     kinds = by_name({k: c for k, c in _KINDS.items() if k != "mean"}, "kind")
     drawn = points.encode(color=kinds, tooltip=_tip("name:N", "value:Q", "low:Q", "high:Q"))
     line = base.mark_line(color=BOUND, strokeWidth=1)
-    return themed(alt.layer(rule(across=False), quantiles.encode(x=share), line, drawn).properties(height=HEIGHT))
+    return themed(alt.layer(rule(across=False), quantiles.encode(x=share), line, drawn), height=HEIGHT)
 
 
 def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
     """The clients' results of each method: every client a tick, the middle half a bar, and the median.
 
-    Args:
-        data: method, value, and where known client.
-        of: The methods' colours.
-        x: Title of the axis.
+    `data` is method, value.
     """
     every = _each(data)
     axis = over(x, (r["value"] for r in every))
@@ -418,9 +408,9 @@ def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
     base = alt.Chart(rows(every)).encode(y=names("method", shown), color=by_name(of))
     half = base.mark_bar(size=14, opacity=0.25).encode(x=alt.X("q1(value):Q", **axis), x2="q3(value):Q")
     ticks = base.mark_tick(thickness=1, size=14, opacity=0.5).encode(x=alt.X("value:Q", **axis))
-    tip = _tip("method:N", *(["client:N"] if every and "client" in every[0] else []), "value:Q")
     median = base.mark_tick(thickness=3, size=20).encode(x=alt.X("median(value):Q", **axis))
-    return themed(alt.layer(half, ticks.encode(tooltip=tip), median).properties(height=alt.Step(28)))
+    tip = _tip("method:N", "value:Q")
+    return themed(alt.layer(half, ticks.encode(tooltip=tip), median), height=alt.Step(28))
 
 
 def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most: int, **look: Any) -> alt.LayerChart:
@@ -434,16 +424,13 @@ def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most
     down = len({r["row"] for r in every})
     drawn = base.transform_calculate(strength="abs(datum.value)").mark_rect()
     drawn = drawn.encode(**{**look, "tooltip": [*titles, *look["tooltip"]]})
-    return themed(alt.layer(drawn).properties(height=max(5, min(most, 400 // max(down, 1))) * down))
+    return themed(alt.layer(drawn), height=max(5, min(most, 400 // max(down, 1))) * down)
 
 
 def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> alt.LayerChart:
-    """Shades of a value; what is below zero has another colour.
+    """Shades of a value; what is below zero has another colour, and 1 has `colour`.
 
-    Args:
-        data: column, row, value in [-1, 1].
-        x, y, value: Titles.
-        colour: That of 1.
+    `data` is column, row, value in [-1, 1].
     """
     scale = alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])
     return _squares(
@@ -456,9 +443,7 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
 def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
     """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
 
-    Args:
-        data: row, column, and group: its number, or "alone".
-        x, y: Titles.
+    `data` is row, column, and group: its number, or "alone".
     """
     every = _each(data)
     numbers = sorted({r["group"] for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0))
@@ -473,7 +458,7 @@ def group_sizes(data: Rows) -> alt.LayerChart:
         x=alt.X("column:O", title="round", axis=axis), y=alt.Y("count():Q", title="clients"),
         color=alt.Color("group:N", legend=None), tooltip=["group:N", "count():Q"],
     )  # fmt: skip
-    return themed(alt.layer(bars).properties(height=HEIGHT))
+    return themed(alt.layer(bars), height=HEIGHT)
 
 
 def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = "") -> Any:
@@ -489,33 +474,22 @@ def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, 
 
 
 def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
-    """A mark of each method, or site, in each row.
-
-    Args:
-        data: method, row, value.
-        of: Their colours.
-        x: Title of the axis.
-    """
+    """A mark of each method, or site, in each row; `data` is method, row, value."""
     axis = over(x, [0.0, *(r["value"] for r in _each(data))])
     shapes = alt.Shape("method:N", scale=alt.Scale(domain=list(of)), legend=None)
     base = alt.Chart(rows(data)).mark_point(filled=True, size=60).encode(
         x=alt.X("value:Q", **axis), y=names("row"), color=by_name(of, legend=True), shape=shapes,
         tooltip=_tip("method:N", "row:N", "value:Q"),
     )  # fmt: skip
-    return themed(alt.layer(rule(), base).properties(height=alt.Step(20)))
+    return themed(alt.layer(rule(), base), height=alt.Step(20))
 
 
 def square(
     data: Rows, of: Mapping[str, str], x: str, y: str, level: float | None = None, dotted: bool = False
 ) -> alt.LayerChart:
-    """Curves between 0 and 1 by method or site, as of ROC, precision and calibration.
+    """Curves between 0 and 1 by method or site, as of ROC, precision and calibration; `data` is method, x, y, in order.
 
-    Args:
-        data: method, x, y, in order.
-        of: Colours of the methods or sites.
-        x, y: Titles of the axes.
-        level: Height of the thin line, which is the diagonal without.
-        dotted: Draw points, too.
+    The thin line is at the height `level`, or else the diagonal; with `dotted` points are drawn, too.
     """
     every = [{**r, "at": i} for i, r in enumerate(_each(data))]
     ends = [{"x": 0, "y": level or 0}, {"x": 1, "y": 1 if level is None else level}]
@@ -524,21 +498,16 @@ def square(
     lines = alt.Chart(rows(every)).mark_line(strokeWidth=2, point=dotted).encode(
         x=alt.X("x:Q", title=x, scale=unit), y=alt.Y("y:Q", title=y, scale=unit), order="at:Q",
         color=by_name(shown, legend=len(shown) > 1), tooltip=_tip("method:N", "x:Q", "y:Q"),
-        opacity=alt.condition(pick, alt.value(1.0), alt.value(0.15)),
+        opacity=_picked(pick),
     )  # fmt: skip
     thread = alt.Chart(rows(ends)).mark_line(color=INK, strokeWidth=1).encode(x="x:Q", y="y:Q")
-    return themed(alt.layer(thread, lines.add_params(pick)).properties(height=HEIGHT))
+    return themed(alt.layer(thread, lines.add_params(pick)), height=HEIGHT)
 
 
 def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines: Rows = ()) -> alt.LayerChart:
-    """A mark for each row, at its `x` and `y`.
+    """A mark for each row, coloured by `colour`, with the field `text` beside it, and thin `lines` to x2, y2.
 
-    Args:
-        data: x, y, and whatever else the colour, the text and the hover show; `open` marks are hollow.
-        x, y: Titles of the axes.
-        colour: What colours the marks.
-        text: A field to write beside each mark.
-        lines: Thin lines from x, y to x2, y2.
+    `data` is x, y, and whatever else the colour, the text and the hover show; `open` marks are hollow.
     """
     every = _each(data)
     across, up = over(x, (r["x"] for r in every)), over(y, (r["y"] for r in every))
@@ -551,16 +520,14 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
         layers.insert(0, segments)
     if text:
         layers.append(base.mark_text(align="left", dx=6, dy=-5, fontSize=11).encode(text=f"{text}:N"))
-    return themed(alt.layer(*layers).properties(height=HEIGHT))
+    return themed(alt.layer(*layers), height=HEIGHT)
 
 
 def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
     """Trials of a tuning, a line each through its values, on scales from the lowest to the highest.
 
-    Args:
-        data: trial, score, and a column for each hyperparameter, None where a trial has no value.
-        of: The hyperparameters; those whose values span much have a logarithmic scale.
-        score: Title of the score, which colours the lines.
+    `data` is trial, score, which colours the lines, and a column for each hyperparameter in `of`, None where a trial
+    has no value; those whose values span much have a logarithmic scale.
     """
     every, points, ticks = _each(data), [], []
     for name in of:
@@ -580,18 +547,11 @@ def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
         x=across, y=up, detail="trial:N", color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
     )  # fmt: skip
     ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text="text:N")
-    return themed(alt.layer(lines, ends_of).properties(height=HEIGHT))
+    return themed(alt.layer(lines, ends_of), height=HEIGHT)
 
 
 def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
-    """The best score after each trial.
-
-    Args:
-        data: method, trial from 1, score.
-        of: The methods' colours.
-        y: Title of the score.
-        higher: True if more is better.
-    """
+    """The best score after each trial; `data` is method, trial from 1, score, and `higher` if more is better."""
     best: dict[str, float] = {}
     points = []
     for r in sorted(_each(data), key=lambda r: int(r["trial"])):

@@ -6,7 +6,7 @@ is made from its record only and written in one step, so a reader never sees hal
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,12 +17,12 @@ from markupsafe import Markup
 
 from unskew.errors import RunError
 from unskew.files import write_atomically
-from unskew.info import TYPES, Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
+from unskew.info import Effects, Importance, RecallByClass, SiteCurves, Subgroups, info_type
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record, read
 from unskew.registry import OURS
 from unskew.report import charts, pictures, render, results, tables, verdict, worth
-from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, TableRow, table
+from unskew.report.section import SECTIONS, Chart, Section, SectionKind, Table, table
 from unskew.report.sections import cost
 from unskew.report.together import merge
 from unskew.version import __version__
@@ -142,10 +142,6 @@ def _about(section: Section) -> str:
 def write_report(run: Path | Record, out: Path | None = None) -> Path:
     """Write the report of one run, finished or not, and return its path: `out`, or `report.html` in the run's folder.
 
-    Args:
-        run: The run's folder, or its record.
-        out: The page.
-
     Raises:
         RunError: If the folder cannot be read or the page cannot be written; an older page then stays as it was.
     """
@@ -192,7 +188,7 @@ def of_run(record: Record, brief: bool = False) -> Page:
 
 def _sections(record: Record) -> list[Section]:
     """The folded parts of a page; one without pictures, tables and words is left out."""
-    m, base, worths = record.headline, tables.reference(record), worth.worths(record) if record.comparable else ()
+    m, base, worths = record.headline, record.baseline, worth.worths(record) if record.comparable else ()
     named = [w for w in worths if w.bound is None and worth.named(w.clients)]
     curves = (
         pictures.curve(record, "traffic"), pictures.curve(record, "time"),
@@ -202,55 +198,47 @@ def _sections(record: Record) -> list[Section]:
     )  # fmt: skip
     clients = pictures.spread(record)
     lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))
-    rows = [TableRow(str(i), (line,)) for i, line in enumerate(lines, start=1)]
-    parts = [
-        ("All results", (), (results.headline(record),), "every metric, last round"),
-        (f"Differences to {base}", (), results.differences(record, base) if base is not None else (),
-         "seed by seed, corrected by Holm"),
-        ("Gains over training alone", [pictures.clients(w, m) for w in named[:6]], results.gains(record),
-         "by method and by client"),
-        ("Clients", (clients,), (results.by_client(record),) if clients else (), "each client’s own result"),
-        ("Curves", curves, (), "by traffic and time; losses"),
-        ("Unseen clients", (), (results.newcomers(record),), "who came after training"),
-        ("Traffic and losses", (), (results.traffic(record), results.lost(record), results.forecast(record)),
-         "messages, lost replies, forecast"),
-        ("Notes", (), (table("", ["", "note"], rows, words=[1]) if rows else None,), counted(len(rows), "note")),
+    rows = [(str(i), line) for i, line in enumerate(lines, start=1)]
+
+    def folded(title: str, about: str, drawn: Iterable[Chart | None], *some: Table | None) -> Section:
+        return Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
+
+    sections = [
+        folded("All results", "every metric, last round", (), results.headline(record)),
+        folded(f"Differences to {base}", "seed by seed, corrected by Holm", (),
+               *(results.differences(record, base) if base is not None else ())),
+        folded("Gains over training alone", "by method and by client",
+               [pictures.clients(w, m) for w in named[:6]], *results.gains(record)),
+        folded("Clients", "each client’s own result", [clients], results.by_client(record) if clients else None),
+        folded("Curves", "by traffic and time; losses", curves),
+        folded("Unseen clients", "who came after training", (), results.newcomers(record)),
+        *([] if record.parts else [*_own_sections(record), data_of(record)]),
+        folded("Traffic and losses", "messages, lost replies, forecast", (), results.traffic(record),
+               results.lost(record), results.forecast(record)),
+        folded("Notes", counted(len(rows), "note"), (), table("", ["", "note"], rows, words=[1]) if rows else None),
+        *(settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()),
     ]  # fmt: skip
-    sections: list[Section | None] = [
-        Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
-        for title, drawn, some, about in parts
-    ]
-    own = [] if record.parts else [*_own_sections(record), data_of(record)]
-    sections[6:6] = own
-    settings = [settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()]
-    return [s for s in (*sections, *settings) if s is not None and (s.charts or s.tables or s.lead)]
+    return [s for s in sections if s.charts or s.tables or s.lead]
 
 
 # ---------------------------------------------------------------- folded parts
-def _own_sections(record: Record) -> list[Section | None]:
+def _own_sections(record: Record) -> Iterator[Section]:
     """Sections on costs and on what methods report of their rounds."""
     marks = pictures.colours(record)
-    sections: list[Section | None] = []
-    if any(types - OF_MODELS for types in record.info.values()):
-        sections.append(cost.section(record))
-    drawn: set[str] = set()
+    if any(types - OF_MODELS for types in record.info.values()) and (costs := cost.section(record)) is not None:
+        yield costs
     for entry in SECTIONS.entries():
         try:
             kind: SectionKind = SECTIONS.resolve(entry.name)
             methods = [m for m in record.methods if any(m in record.reports(of) for of in kind.types)]
-            sections += [kind.draw(record, methods, marks)] if methods else []
-            drawn.update(info_type(of) for of in kind.types)
+            drawn = kind.draw(record, methods, marks) if methods else None
         except Exception as error:
             if entry.owner == OURS:
                 raise
             # A stranger's code, which raises what it likes; the rest of the report is none the worse.
-            sections.append(Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}"))
-    undrawn = {m: sorted(types - TYPES.keys() - drawn) for m, types in record.info.items()}
-    kinds_of = "; ".join(f"{method}: {', '.join(types)}" for method, types in undrawn.items() if types)
-    other = (
-        Section("Info of other types", f"Kept in the run and drawn by no section. {kinds_of}.") if kinds_of else None
-    )
-    return [*sections, other]
+            drawn = Section(entry.name, f"This section of {entry.owner} could not be drawn: {error}")
+        if drawn is not None:
+            yield drawn
 
 
 def data_of(record: Record) -> Section:
@@ -261,16 +249,15 @@ def data_of(record: Record) -> Section:
             "Clients trained on data of their own." if record.finished else "The run has not written its division yet."
         )
         return Section("Data", why, about="clients’ examples")
-    classed = first.counted == "classes" and any(
-        len(of) > 1 for p in record.partitions.values() for of in p.label_counts
-    )
+    counts = [of for p in record.partitions.values() for of in p.label_counts]
+    classed = first.counted == "classes" and any(len(of) > 1 for of in counts)
     head = ["seed", "clients", "examples", "training", "own tests", "smallest client", "largest client"]
     head += ["IID distance", "Jensen-Shannon", "effective classes"] * classed + ["hash of the split"]
     rows = []
     for seed, p in record.partitions.items():
         sizes = (len(p.sizes), p.n, p.trained, p.tested, min(p.sizes, default=0), max(p.sizes, default=0))
         skew = (f"{p.iid_distance:.3f}", f"{p.js:.3f}", f"{p.effective_classes:.2f}") if classed else ()
-        rows.append(TableRow(str(seed), (*("–" if n is None else f"{n:,}" for n in sizes), *skew, p.sha256[:12])))
+        rows.append((str(seed), *("–" if n is None else f"{n:,}" for n in sizes), *skew, p.sha256[:12]))
     note = (
         "IID distance: of a client’s class shares from equal ones. Jensen-Shannon: of its shares from those of all, "
         "0 to 1. Effective classes: how many equally common classes would be as mixed. Means over clients."
@@ -299,7 +286,7 @@ def settings_of(record: Record, named: str = "") -> Section:
         "seconds": f"{summary['seconds']:.1f}" if summary else "",
         "configuration, SHA-256": card["config_sha256"], **{k: plain(v) for k, v in card["environment"].items()},
     }  # fmt: skip
-    where = table("Where and how it ran", ["", "value"], [TableRow(k, (v,)) for k, v in of.items() if v], words=[1])
+    where = table("Where and how it ran", ["", "value"], [(k, v) for k, v in of.items() if v], words=[1])
     again = "Run the command, or save the configuration below and give it to unskew run."
     if record.deployed:
         own = "" if record.partitions else " --clients N --own-data"

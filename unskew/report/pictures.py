@@ -56,7 +56,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         rows = [(w.method, w.whole, w.verdict) for w in sorted(of, key=lambda w: -w.whole.mean)]
         title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
     else:
-        base = tables.reference(record)
+        base = record.baseline
         by_global, own = verdict.compared(record, base)
         names = {"higher": "gains", "lower": "loses"} if m.higher else {"higher": "loses", "lower": "gains"}
         by_mean = sorted([*by_global, *own], key=lambda d: -d.mean if m.higher else d.mean)

@@ -24,7 +24,7 @@ from unskew.report.worth import Client, Gain
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
 from unskew.units import MB
-from unskew.words import beginning, counted, of_seeds
+from unskew.words import beginning, counted, of_clients, of_seeds
 
 Value = Spread | Difference | Gain
 Ends = tuple[float, float] | None
@@ -47,7 +47,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
     """Every column that the run can have, by the names that `headline` takes."""
     m, methods, last = record.headline, record.methods, last_words(record)
     seeds = {method: counted_seeds(record, method) for method in methods}
-    base, tail = tables.reference(record), tables.steadier(record)
+    base, tail = record.baseline, tables.steadier(record)
 
     def each(value: Callable[[str], Value | None]) -> dict[str, Value]:
         return {method: v for method in methods if (v := value(method)) is not None}
@@ -56,7 +56,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
         title: str, unit: str, metric: str, pick: tables.Pick = last_value, of: Measure = m, lead: bool = False
     ) -> TableColumn:
         values = each(lambda method: tables.results(record, method, seeds[method], metric, pick))
-        unit = ", ".join(filter(None, (unit, of.unit))) + tables.fewer_clients(record, metric)
+        unit = ", ".join(filter(None, (unit, of.unit))) + of_clients(record.numbers.few(metric))
         leader = tables.leader(record, metric) if lead else None
         return TableColumn(title, unit, values, partial(with_spread, measure=of), leader)
 
@@ -75,7 +75,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
     planned = {method: sum(c.method == method for c in record.cells) for method in methods}
     reached = {k: Spread(tuple(float(record.numbers.reached(k, s)) for s in of)) for k, of in seeds.items() if of}
     gains = {w.method: w.whole for w in worth.worths(record)} if record.comparable else {}
-    of_clients = each(lambda k: tables.results(record, k, seeds[k], m.across))
+    across = each(lambda k: tables.results(record, k, seeds[k], m.across))
     names = {d: "device to device" if d == "d2d" else d for d in DIRECTIONS}
     further = {
         f"{part}_{other.name}": end(f"{title} {other.label}", where, name.format(other.name), of=other)
@@ -102,7 +102,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
         "gain": TableColumn("gain over alone", f"{POINTS * m.percent}95 %", gains, partial(worth.bracket, m=m)),
         "worst_decile": end(f"own {m.label}", "worst tenth of clients", m.worst, lead=True),
         "spread_over_clients": TableColumn(
-            "spread over clients", "points" if m.percent else "", of_clients, lambda s: m.show(s.mean)
+            "spread over clients", "points" if m.percent else "", across, lambda s: m.show(s.mean)
         ),
         "unseen": end("unseen clients", "as served", f"{SERVED}.{m.name}.mean"),
         "unseen_adapted": end("unseen clients", "adapted", f"{ADAPTED}.{m.name}.mean"),
@@ -169,7 +169,7 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Column
         "bound": [record.cell(k).bound for k in methods],
         "finished": [run_of(record, k).finished for k in methods],
         "same_test_rows": [record.same_test_rows if more else None for more in several],
-        "compared_with": [tables.reference(record)] * len(methods),
+        "compared_with": [record.baseline] * len(methods),
     }
     for name, column in of.items():
         values = [column.values.get(k) for k in methods]
@@ -215,11 +215,11 @@ READING = {"level": "level", "undecided": "cannot be told apart", "no interval":
 
 def differences(record: Record, base: str | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
-    base = tables.reference(record) if base is None else base
-    m = record.headline
+    base = record.baseline if base is None else base
+    m, tail = record.headline, tables.steadier(record)
     kinds = {
         f"Global {m.label} minus {base}’s, last round": tables.paired(record, base=base),
-        f"The same, mean of the {last_words(record)} of evaluations": tables.paired_tails(record, base=base),
+        f"The same, mean of the {last_words(record)} of evaluations": tables.paired(record, base=base, pick=tail),
         f"Own {m.label}, mean over clients, minus {base}’s": tables.paired(record, m.own, base),
     }
     kind = "Student’s t" if record.until is None else "a confidence sequence, which pays for a look after every seed"

@@ -8,7 +8,6 @@ initial weights and most of the spread over seeds is common to both.
 """
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, inter
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
-from unskew.words import counted, of_clients, of_seeds
+from unskew.words import counted, of_seeds
 
 BOUNDS: dict[Bound, str] = {"lower": "local training", "pooled": "pooled data"}
 """What methods are that do not compete, as every table marks them.  Clients' own models may be best alone: no bound."""
@@ -104,15 +103,9 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
     return {seed: pairs for seed, pairs in by_seed.items() if pairs}
 
 
-def last_k(record: Record) -> int | None:
-    """The number of evaluations that the run's `mean_last` asks for; None for the last fifth of them."""
-    last: int | None = settings(record).get("mean_last")
-    return last
-
-
 def last_words(record: Record) -> str:
     """The evaluations that the steadier number is a mean of, in words: `last fifth` or `last 10`."""
-    return f"last {last_k(record) or 'fifth'}"
+    return f"last {settings(record).get('mean_last') or 'fifth'}"
 
 
 T = TypeVar("T", bound=Info)
@@ -174,30 +167,10 @@ def diverged(record: Record) -> tuple[str, ...]:
 
 def steadier(record: Record) -> Pick:
     """The mean of the last evaluations; None in a run of so few that it is everywhere the last one alone."""
-    last, names = last_k(record), (record.headline.shared, record.headline.own)
+    last, names = settings(record).get("mean_last"), (record.headline.shared, record.headline.own)
     evaluated = (record.numbers.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
     several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
     return partial(mean_of_last, last=last) if several else lambda by_round, rounds: None
-
-
-def fewer_clients(record: Record, name: str, *methods: str) -> str:
-    """Say over how many clients a metric is a mean after the last round, where it is not over all; empty if it is."""
-    return of_clients(record.numbers.few(name, *methods))
-
-
-def reference(record: Record) -> str | None:
-    """The method that others are compared with; None if there is none.
-
-    The run says which: a label may be anything.  Of a record that does not say, it is the method called FedAvg, or the
-    only one whose name begins so.
-    """
-    if record.baseline is not None:
-        return record.baseline or None
-    names = [m for m in record.methods if record.cell(m).bound in (None, "lower")]
-    plain = [m for m in names if m.casefold() == "fedavg"]
-    variants = [m for m in names if re.match(r"fedavg(?![a-z])", m.casefold())]
-    candidates = plain if len(plain) == 1 else variants
-    return candidates[0] if len(candidates) == 1 else None
 
 
 def paired(
@@ -212,7 +185,7 @@ def paired(
     from a curve than the last.  In an unfinished run a seed counts only if both methods were evaluated last at the same
     round.  Of merged runs that are not comparable there are none.
     """
-    base = reference(record) if base is None else base
+    base = record.baseline if base is None else base
     metric = metric or record.headline.shared
     rows = []
     for method in record.methods if base is not None and record.comparable else ():
@@ -249,11 +222,6 @@ def for_own_models(record: Record) -> frozenset[str]:
             or not any(record.numbers.evaluated(method, seed, measure.shared) for seed in record.seeds)
         )
     )
-
-
-def paired_tails(record: Record, metric: str | None = None, base: str | None = None) -> tuple[Difference, ...]:
-    """`paired` by the mean of the last evaluations, where it is of several, and so steadier than the last one."""
-    return paired(record, metric, base, steadier(record))
 
 
 def difference(

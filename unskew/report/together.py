@@ -28,7 +28,7 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
     """
     parts = dict(zip(names, records, strict=True))
     comparable = not incomparable(parts)
-    bases = (f"{n}/{base}" for n, r in parts.items() if comparable and (base := tables.reference(r)) is not None)
+    bases = (f"{n}/{base}" for n, r in parts.items() if comparable and (base := r.baseline) is not None)
 
     def each(rows: Callable[[Record], Iterable[T]], labelled: Callable[[str, T], T]) -> tuple[T, ...]:
         return tuple(labelled(n, row) for n, r in parts.items() for row in rows(r))
@@ -49,7 +49,7 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
         ignored={f"{n}/{m}": times for n, r in parts.items() for m, times in r.ignored.items()},
         until=next((r.until for r in records if r.until is not None), None),
         summary=records[0].summary if all(r.finished for r in records) else None,
-        baseline=next(bases, ""),
+        baseline=next(bases, None),
         comparable=comparable,
         info={},
         predicted=None,

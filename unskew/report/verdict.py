@@ -52,7 +52,7 @@ def verdict(record: Record) -> str:
     of = [w for w in worth.worths(record) if w.bound is None]
     if of:
         return _worth(record, of)
-    base = tables.reference(record)
+    base = record.baseline
     rows, own = compared(record, base)
     if base is not None and (rows or own):
         return _better(record, base, [*rows, *own])
@@ -130,7 +130,7 @@ def compared(record: Record, base: str | None) -> tuple[list[Difference], list[D
 
 def undecided(record: Record) -> bool:
     """True if a method cannot be told apart from the run's baseline, and more of its seeds might."""
-    base = tables.reference(record)
+    base = record.baseline
     if base is None or record.until is not None or not record.headline.percent:
         return False
     consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
@@ -224,10 +224,10 @@ def unsettled(record: Record) -> str:
 
 def _by_tails(record: Record) -> str:
     """A sentence on the mean of the last evaluations, where it decides otherwise than the last round."""
-    base, m = tables.reference(record), record.headline
+    base, m = record.baseline, record.headline
     others = []
     for rows, metric in zip(compared(record, base), (m.shared, m.own), strict=True):
-        tails = {d.method: d for d in tables.paired_tails(record, metric, base)} if rows else {}
+        tails = {d.method: d for d in tables.paired(record, metric, base, tables.steadier(record))} if rows else {}
         others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
     return f"By the mean of the {tables.last_words(record)} of evaluations, {named}." if others else ""
@@ -257,7 +257,7 @@ def set_apart(record: Record) -> str:
             # A file that was edited may have labels that the logs have not.
             if label in run.methods and run.cell(label).bound != "pooled":
                 settings[prefix + label] = _training(entry)
-        bases.append(prefix + (tables.reference(run) or ""))
+        bases.append(prefix + (run.baseline or ""))
     base = next((name for name in (*bases, *settings) if name in settings), "")
     differing: dict[str, dict[str, list[str]]] = {}
     for label, own in settings.items():

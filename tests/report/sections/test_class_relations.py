@@ -166,16 +166,16 @@ def test_weights_lie_with_the_features_that_point_their_way_and_the_key_decides_
 
 
 # ---------------------------------------------------------------- a run that was run
-def test_what_a_run_records_is_drawn_alone_and_inside_groups(tmp_path: Path) -> None:
+def test_what_a_run_records_is_drawn_alone_and_inside_groups() -> None:
     inside: Wrapped = wrap(HCCT(alpha=40.0), DW(mu=0.1))
-    simulate(
+    history = simulate(
         {"avg": wrap(FedAvg(), DW(mu=0.1)), "inside": inside},
-        split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, out=tmp_path / "run",
+        split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, progress=False,
     )  # fmt: skip
-    last = tables.reported(read(tmp_path / "run"), "avg", ClassRelations)[0][2]
+    last = tables.reported(read(history.folder), "avg", ClassRelations)[0][2]
     sl, cr = np.array(last.sl), np.array(last.cr)
     # The facts have the distance from matrices that were not rounded to five digits.
     assert float(((sl - cr) ** 2).sum() ** 0.5) == pytest.approx(last.distance, abs=1e-4)
     assert sl.sum(axis=1) == pytest.approx(1, abs=1e-4)
-    section = _section(tmp_path / "run", "avg", "inside")
+    section = _section(history.folder, "avg", "inside")
     assert section.lead == "No class relations for inside: no global model."

@@ -309,13 +309,13 @@ def test_a_measure_that_is_none_is_refused(tmp_path: Path, options: str, message
         _section(make_run(tmp_path / "run", options=options))
 
 
-def test_what_a_run_records_is_followed(tmp_path: Path) -> None:
-    simulate(
+def test_what_a_run_records_is_followed() -> None:
+    history = simulate(
         {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},
         split=Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=World(channel=Radio()),
-        out=tmp_path / "run",
+        progress=False,
     )  # fmt: skip
-    record = read(tmp_path / "run")
+    record = read(history.folder)
     found = diffusion.diffusion(record, "FedDif")
     assert found is not None
     assert found.hops.mean >= 1

@@ -1,4 +1,4 @@
-"""The report's part about one round of embeddings, from a run folder made by hand: 3 clients, scikit-learn's digits.
+"""The report's part about one round of embeddings, from a run folder made by hand: 3 clients, made by hand.
 
 Embeddings have two numbers.  Client 0 has labels 0, 0 and 1, client 1 labels 0 and 1, client 2 label 2:
 
@@ -22,13 +22,11 @@ from typing import Any
 import by_hand
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from records import rewrite
 from torch import Tensor
 
 from unskew import priors
-from unskew.data.sources import load
 from unskew.errors import DataError
 from unskew.info import Embeddings, adapter
 from unskew.keys import Key
@@ -79,14 +77,9 @@ ACCURACIES = {"feddistr": lambda t: 0.8 if t else 0.1, "fedavg": lambda t: 0.1 +
 BYTES = {"feddistr": lambda t: 4000 if t == 1 else 0, "fedavg": lambda t: 400_000 if t else 0}
 
 
-@pytest.fixture(scope="module")
-def digits() -> Any:
-    return load("digits")
-
-
 def make_run(
     folder: Path, methods: dict[str, Told] | None = None, rounds: int = 5, seeds: Sequence[int] = (0,),
-    command: str = "unskew run feddistr", settings: str = "", data: str = "digits", sha256: str = "",
+    settings: str = "",
 ) -> Path:  # fmt: skip
     """A run's folder; `methods` give the facts of a seed and round, and beside them there is FedAvg."""
     methods = {"feddistr": first_round()} if methods is None else methods
@@ -104,11 +97,9 @@ def make_run(
                     reported = methods[m](seed, t)
                     kept.append({**at, "type": kind(reported), "info": reported})
     table = "".join(f'[[methods]]\nlabel = "{m}"\n{settings}\n' for m in methods)
-    rows = [{"train": list(range(400 * c, 400 * c + 400)), "val": [], "test": []} for c in range(3)]
     by_hand.write(
-        folder, (*methods, "fedavg"), seeds, [[40, 0], [0, 40], [20, 20]], f'task = {{ data = "{data}" }}\n{table}',
-        split={"dataset": "digits", "dataset_sha256": sha256, "clients": rows}, command=command,
-    )  # fmt: skip
+        folder, (*methods, "fedavg"), seeds, [[40, 0], [0, 40], [20, 20]], table, command="unskew run feddistr"
+    )
     rewrite(folder, metrics=metrics, info=kept, transfers=ledger)
     return folder
 
@@ -149,7 +140,7 @@ def made(folder: Path, options: Info | None = None) -> Chart | str:
     found = embeddings.one_round(record, "feddistr")
     assert found is not None
     assert found.sent is not None
-    return generated_images.gallery(record, "feddistr", found.seed, found.sent, options or {})
+    return generated_images.gallery("feddistr", found.seed, found.sent, options or {})
 
 
 # ---------------------------------------------------------------- the section
@@ -159,8 +150,8 @@ def _section(folder: Path, method: str = "feddistr") -> Section:
     return section
 
 
-def test_a_round_is_drawn_though_later_rounds_have_nothing_to_show(tmp_path: Path, digits: Any) -> None:
-    section = _section(make_run(tmp_path / "run", sha256=digits.sha256))
+def test_a_round_is_drawn_though_later_rounds_have_nothing_to_show(tmp_path: Path) -> None:
+    section = _section(make_run(tmp_path / "run"))
     assert "6 embeddings of 3 clients, 1 of 2 matched pairs taken for the same." in section.lead
     titles = " | ".join(chart.title for chart in section.charts)
     for title in ("Embeddings by client", "What clients have in common", "What the embeddings of feddistr say"):
@@ -224,60 +215,16 @@ def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
 
 
 # ---------------------------------------------------------------- pictures
-def test_pictures_are_made_of_the_embeddings_and_stand_beside_real_ones(tmp_path: Path, digits: Any) -> None:
+def test_pictures_are_made_of_the_embeddings(tmp_path: Path) -> None:
     """Label 0 of client 0 has two embeddings, so six images of each are made; number 1 is at 4, half bright."""
-    chart = made(make_run(tmp_path / "run", sha256=digits.sha256))
+    chart = made(make_run(tmp_path / "run"))
     assert isinstance(chart, Chart)
-    for text in ("client 2, label 2", "n 12, merged", "real images of client 0, label 0", "made from embedding 1"):
+    for text in ("client 2, label 2", "n 12, merged", "made from embedding 1"):
         assert text in chart.html
     (png,) = re.findall(r'made from embedding 1 [^>]*base64,([^"]*)"', chart.html)
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
     assert pixels.shape == (8, 6 * 9, 3)
     assert (pixels[:, :8] == 128).all()
-
-
-def test_real_images_are_those_of_the_client_and_label(tmp_path: Path, digits: Any) -> None:
-    """Client 1 has examples 400 to 799."""
-    found = generated_images.real_images(
-        read(make_run(tmp_path / "run", sha256=digits.sha256)), 0, [(1, 7), (2, 0)], (1, 8, 8)
-    )
-    assert isinstance(found, dict)
-    rows = [i for i in range(400, 800) if digits.y_train[i] == 7][: generated_images.REAL]
-    black, white = digits.levels[0]
-    assert torch.allclose(found[1, 7], ((digits.x_train[rows] - black) / (white - black)).clamp(0, 1), atol=1e-5)
-    assert len(found[2, 0]) == generated_images.REAL
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"command": "unskew deploy"}, "their images stay with them"),
-        ({"sha256": "d" * 64}, "is not what it was when the run was made"),
-        ({"data": "mnist"}, "mnist is not on this machine"),
-        ({"data": "hub:owner/name"}, "a report downloads nothing"),
-    ],
-)
-def test_without_real_images_the_others_are_drawn_and_the_caption_says_why(
-    tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], why: str
-) -> None:
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    chart = made(make_run(tmp_path / "run", **{"sha256": digits.sha256, **change}))
-    assert isinstance(chart, Chart)
-    assert "No real images beside them: " in chart.caption
-    assert why in chart.caption
-    assert "real images of" not in chart.html
-
-
-def test_the_data_of_a_deployed_run_is_not_looked_for(
-    tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was put on a network was deployed, however the run was begun."""
-    folder = make_run(tmp_path / "run", sha256=digits.sha256)
-    sent = {"hop": 0, "client": 0, "way": "up", "what": "ask", "payload": 1, "framing": 1}
-    rewrite(folder, network=[{"method": "feddistr", "seed": 0, "round": 1, **sent}])
-    monkeypatch.setattr(generated_images, "load", lambda *a: pytest.fail("the data was read"))
-    monkeypatch.setattr(generated_images, "holdings", lambda *a: pytest.fail("the division was read"))
-    assert isinstance(made(folder), Chart)
 
 
 @pytest.mark.parametrize(

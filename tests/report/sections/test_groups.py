@@ -252,12 +252,12 @@ def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- a run that was run
-def test_what_a_run_records_is_drawn(tmp_path: Path) -> None:
-    simulate(
+def test_what_a_run_records_is_drawn() -> None:
+    history = simulate(
         {"alone": Independent(), "HCCT": hcct.HCCT(alpha=40.0), "IFCA": IFCA(clusters=2)},
-        split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, out=tmp_path / "run",
+        split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, progress=False,
     )  # fmt: skip
-    record = read(tmp_path / "run")
+    record = read(history.folder)
     found = groups.grouping(record, "HCCT", alone(record))
     assert found is not None
     assert found.cut is not None

@@ -106,9 +106,9 @@ def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path
     assert re.fullmatch(r"What each client has spent: examples, seed [01]", section.tables[1].caption)
 
 
-def test_a_run_reports_what_each_round_has_spent(tmp_path: Path, rows: Rows) -> None:
-    us.simulate(METHODS, split=us.Dirichlet(num_clients=4), rounds=2, out=tmp_path / "run", progress=False)
-    record = read(tmp_path / "run")
+def test_a_run_reports_what_each_round_has_spent(rows: Rows) -> None:
+    history = us.simulate(METHODS, split=us.Dirichlet(num_clients=4), rounds=2, progress=False)
+    record = read(history.folder)
     spent = [i.info.privacy.epsilon for i in info_of(record, "central", PrivacyBudget)]
     assert spent == pytest.approx([cohort_epsilon(5.0, 4, 4, t, 1e-5) for t in (1, 2)], abs=1e-6)
     section = privacy.draw(record, list(METHODS), charts.colours(list(METHODS)))

@@ -26,7 +26,7 @@ def target(record: Record) -> tuple[dict[int, float], str]:
 
     None under a seed where nothing was evaluated, nor where there is neither a baseline nor a second method.
     """
-    m, base = record.headline, tables.reference(record)
+    m, base = record.headline, record.baseline
     bests: dict[int, dict[str, float]] = {}
     for method in record.methods:
         for seed in tables.counted_seeds(record, method):

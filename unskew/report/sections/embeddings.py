@@ -74,7 +74,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     options, sentences = method_tables(record), []
     shown = [(r.method, r.seed, r.sent) for r in runs if r.sent is not None]
     for method, seed, sent in shown[:MOST_SHOWN]:
-        name, images = f"{method}, seed {seed}", gallery(record, method, seed, sent, options.get(method, {}))
+        name, images = f"{method}, seed {seed}", gallery(method, seed, sent, options.get(method, {}))
         drawn += [plane_chart(name, sent), alignment_chart(name, sent), None if isinstance(images, str) else images]
         sentences += [aligned(name, sent), images if isinstance(images, str) else ""]
     rows = [
@@ -163,7 +163,7 @@ def alignment_chart(name: str, sent: Embeddings) -> Chart | None:
         x=alt.X("distance:Q", **axis), y=charts.names("pair"), color=charts.by_name(shown, "state", legend=True),
         tooltip=["pair:N", "state:N", alt.Tooltip("distance:Q", format=".3~g")],
     )  # fmt: skip
-    drawn = charts.themed(alt.layer(charts.rule(sent.threshold), dots).properties(height=alt.Step(18)))
+    drawn = charts.themed(alt.layer(charts.rule(sent.threshold), dots), height=alt.Step(18))
     of = "embeddings" if sent.distance == "l2" else "the noise predicted under them"
     some = f" The first {len(pairs)} of {len(every)} pairs." if len(pairs) < len(every) else ""
     caption = f"Pairs of clients’ clusters that the server matched: distance of {of}; line: the threshold.{some}"
