@@ -21,7 +21,7 @@ ROOMS = [
     ("tasks, models", "tasks models", 3_000, 3_600),
     ("run", "run experiment record", 5_500, 8_850),
     ("results", "results report history", 4_000, 6_500),
-    ("decide", DECIDE, 3_600, 5_650),
+    ("decide", DECIDE, 3_600, 5_400),
     ("deploy", "deploy runtime", 5_000, 5_900),
     ("priors, world, pricing", "priors world pricing", 2_600, 3_250),
     ("papers", "papers", 3_200, 5_100),
