@@ -13,7 +13,6 @@ The published accuracy is G for methods with one global model and PG for the oth
 import itertools
 import json
 import math
-import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import safetensors.torch
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from unskew import models
 from unskew.algorithms.feddw import ClassRelation
 from unskew.bench.feddw import measure
 from unskew.data import sources
@@ -39,8 +36,8 @@ from unskew.papers.result import Result, Row, over_seeds, plot
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
-    Survivors,
     curves_of,
+    fate,
     final,
     merged,
     percent,
@@ -75,9 +72,9 @@ def with_term(ground: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- numbers of a run
-def ends(runs: Survivors, method: str, kind: Kind = "G") -> tuple[float, ...]:
+def ends(runs: History, method: str, kind: Kind = "G") -> tuple[float, ...]:
     """An accuracy after the last round, by seed; none if the method diverged."""
-    return final(runs.history, method, ACCURACY[kind]) or ()
+    return final(runs, method, ACCURACY[kind]) or ()
 
 
 def minus(these: Sequence[float], those: Sequence[float]) -> list[float]:
@@ -99,29 +96,29 @@ def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
     return tuple(best.values())
 
 
-def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None = None) -> list[Row]:
+def accuracy_rows(runs: History, method: str, where: str, paper: float | None = None) -> list[Row]:
     """A row for every kind of accuracy that the method has; the published percentage is beside its own kind.
 
     A method that diverged has one row, without a value.
     """
     kind_printed = PUBLISHED_AS.get(method, "G")
-    if method in runs.diverged:
+    if why := fate(runs, method):
         name = f"{ACCURACY[kind_printed]} ({kind_printed})"
-        return [Row(method, where, name, share(paper), None, None, "seeds", (), runs.diverged[method])]
+        return [Row(method, where, name, share(paper), None, None, "seeds", (), why)]
     rows = []
     for kind, name in ACCURACY.items():
-        values = final(runs.history, method, name)
+        values = final(runs, method, name)
         if values is not None:
             published = share(paper) if kind == kind_printed else None
             rows.append(over_seeds(method, where, f"{name} ({kind})", values, published))
-            steadier = final(runs.history, method, f"{name}.mean_last_fifth")
+            steadier = final(runs, method, f"{name}.mean_last_fifth")
             if steadier is not None:
                 rows.append(over_seeds(method, where, f"{name}.mean_last_fifth ({kind})", steadier))
-    best = bests(runs.history, method, kind_printed)
+    best = bests(runs, method, kind_printed)
     return [*rows, over_seeds(method, where, f"{ACCURACY[kind_printed]}.best ({kind_printed})", best)]
 
 
-def published_claims(runs: Survivors, labels: Sequence[str], column: Mapping[str, float], where: str) -> list[Claim]:
+def published_claims(runs: History, labels: Sequence[str], column: Mapping[str, float], where: str) -> list[Claim]:
     """Claims that FedDW is above the baselines it is published above, by its own G, which is also its PG.
 
     Args:
@@ -151,12 +148,12 @@ def compared(
     *layers: Mapping[str, Any],
     methods: Sequence[str],
     printed: Mapping[str, float] | None = None,
-) -> Survivors:
+) -> History:
     """The run of these methods; their accuracies become rows beside the printed percentages, the first run's curves."""
     runs = draft.run_survivors(folder, *layers, methods=methods)
     for label in methods:
         draft.rows += accuracy_rows(runs, label, where, (printed or {}).get(label))
-    draft.curves = draft.curves or curves_of(runs.history)
+    draft.curves = draft.curves or curves_of(runs)
     return runs
 
 
@@ -172,7 +169,7 @@ def table1(request: ReproductionRequest) -> Result:
         runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods, printed=column)
         draft.claims += published_claims(runs, methods, column, f"on {where}")
         if where == "cifar10, pathological":
-            curves = curves_of(runs.history)
+            curves = curves_of(runs)
     draft.curves = curves
     sizes = (
         f"{name}: {draft.size(name)} examples, {g['task']['model']}, {g['rounds']} rounds of "
@@ -213,7 +210,7 @@ def compatibility(request: ReproductionRequest) -> Result:
             bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items()]
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
             draft.figures.append((f"{name}.svg", drawing.document(forest, f"What the term adds, {name}").encode()))
-        draft.curves = draft.curves or curves_of(runs.history)
+        draft.curves = draft.curves or curves_of(runs)
     clients = draft["experiment"]["split"]["num_clients"]
     return draft.result(sizes="; ".join(sizes), first=draft["compare_on"][0], clients=clients)
 
@@ -294,17 +291,17 @@ def consistency(request: ReproductionRequest) -> Result:
         "non-IID": (settings["pathological"], ["fedavg", "feddw", "feddw mu=10"]),
     }
     last: dict[tuple[str, str], Sequence[float]] = {}
-    panels: dict[str, tuple[Path, str]] = {}
+    folders: dict[tuple[str, str], Path] = {}
     curves = {}
     for setting, (layer, labels) in arms.items():
         runs, where = draft.run_survivors(setting, ground, layer, methods=labels), f"cifar10, {setting}"
-        distances = _distances(runs.folder) if runs.history.rows else {}
+        distances = _distances(runs.folder) if runs.rows else {}
         for method in labels:
             last[method, setting] = ()
-            if method not in runs.diverged:
+            if not fate(runs, method):
                 by_seed = [distances[method, seed] for seed in merged(ground, layer)["seeds"]]
                 last[method, setting] = [by[-1] for by in by_seed]
-                panels[f"{method}, {setting}"] = (runs.folder, method)
+                folders[method, setting] = runs.folder
                 draft.add(method, where, "sl_cr_distance.first", [by[0] for by in by_seed])
                 draft.add(method, where, "sl_cr_distance.last", last[method, setting])
                 by_round = list(zip(*by_seed, strict=True))
@@ -320,16 +317,13 @@ def consistency(request: ReproductionRequest) -> Result:
         draft.claims.append(decide(text, minus(plain, last[method, "non-IID"]), *form))
     for method in ("fedavg", "feddw", "feddw mu=10"):
         text = f"on non-IID data the length of a class's weights grows with its share ({method}, Fig. 4)"
-        panel = panels.get(f"{method}, non-IID")
-        pairs = [report.correlation(*pair) for pair in class_norms(*panel)] if panel else []
+        folder = folders.get((method, "non-IID"))
+        pairs = [report.correlation(*pair) for pair in class_norms(folder, method)] if folder else []
         values = [r for r in pairs if r is not None]
         if values:
             draft.add(method, "cifar10, non-IID", "norm_share_correlation", values)
         draft.claims.append(decide(text, values, "correlation", 1.0))
-    first_seed = ground["seeds"][0]
-    if panels:
-        draft.figures += consistency_figures(request, ground["task"], panels, first_seed)
-    words = {"most": math.sqrt(20), "mu": ground["methods"]["feddw"]["mu"], "first_seed": first_seed}
+    words = {"most": math.sqrt(20), "mu": ground["methods"]["feddw"]["mu"]}
     return draft.result(size=draft.size("cifar10"), **words, **_work(ground))
 
 
@@ -342,54 +336,11 @@ def _distances(folder: Path) -> dict[tuple[str, int], list[float]]:
     return distances
 
 
-SHOWN = 600
-"""Test images in a map of features."""
-
-
-def consistency_figures(
-    request: ReproductionRequest, task: Mapping[str, Any], panels: Mapping[str, tuple[Path, str]], seed: int
-) -> list[tuple[str, bytes]]:
-    """SL and CR of a method's first, middle and last round for each of `panels`, features on one map, and class norms.
-
-    Args:
-        request, task: The reproduction and its task.
-        panels: Title of a panel -> the run's folder and its method.
-        seed: Seed whose models and matrices are drawn.
-    """
-    data = sources.load(task["data"], request.data_dir)
-    planes, charts = {}, {}
-    for title, (folder, method) in panels.items():
-        infos = {at: info for s, at, info in reader.info_of(reader.read(folder), method, ClassRelations) if s == seed}
-        name = "relations-" + re.sub(r"\W+", "-", title.lower())
-        charts[name] = report.relations_chart(f"{title}, seed {seed}", report.first_middle_last(infos))
-        features, weight = _features(task, data, folder / "models" / f"{method}-seed{seed}.safetensors")
-        planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
-    charts["features"] = report.features_chart(planes)
-    uneven = {title: of for title, of in panels.items() if title.endswith("non-IID")}
-    if uneven:
-        norms = {title: class_norms(*of) for title, of in uneven.items()}
-        charts["norms"] = report.norms_chart(norms, "last round’s training examples")
-    return [(f"{name}.svg", drawing.file(chart)) for name, chart in charts.items()]
-
-
 def class_norms(folder: Path, method: str) -> list[report.Shared]:
     """Return by seed the share of each class in the last cohort's training data, and the length of its weights then."""
     last = {seed: info for seed, _, info in reader.info_of(reader.read(folder), method, ClassRelations)}
     counts = {seed: info.counts or () for seed, info in last.items()}
     return [([n / sum(counts[s]) for n in counts[s]], info.class_norms or ()) for s, info in last.items()]
-
-
-def _features(task: Mapping[str, Any], data: Dataset, file: Path) -> tuple[report.Floats, report.Floats]:
-    """The last layer's input for test images, (images, d), and its weight, (classes, d), in a stored model."""
-    with Key(0).ambient():
-        network = models.build(task["model"], data.input_shape, data.num_classes, **task.get("model_options", {}))
-    network.load_state_dict(safetensors.torch.load(file.read_bytes()))
-    network.eval()
-    body, head = network.body, network.head
-    assert isinstance(body, nn.Module)
-    assert isinstance(head, nn.Linear)
-    with torch.no_grad():
-        return body(data.x_test[:SHOWN]).double().numpy(), head.weight.detach().double().numpy()
 
 
 # ---------------------------------------------------------------- the term's gradient
