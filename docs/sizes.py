@@ -21,14 +21,14 @@ ROOMS = [
     ("tasks, models", "tasks models", 3_000, 3_600),
     ("run", "run experiment record", 5_500, 8_850),
     ("results", "results report history", 4_000, 6_500),
-    ("decide", DECIDE, 3_600, 5_400),
+    ("decide", DECIDE, 3_600, 5_350),
     ("deploy", "deploy runtime", 5_000, 5_900),
     ("priors, world, pricing", "priors world pricing", 2_600, 3_250),
-    ("papers", "papers", 3_200, 5_100),
+    ("papers", "papers", 3_200, 4_750),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_500),
     ("bench", "bench", 1_500, 1_600),
-    ("all of unskew/", "", 59_500, 80_200),
-    ("tests/", "", 45_000, 54_300),
+    ("all of unskew/", "", 59_500, 79_500),
+    ("tests/", "", 45_000, 54_000),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

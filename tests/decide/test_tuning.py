@@ -112,17 +112,12 @@ def test_each_method_has_the_same_budget_and_begins_with_its_present_settings(tm
 
 
 def test_test_rows_decide_nothing(tmp_path: Path) -> None:
-    """With other labels on the test rows the trials and choices are the same; only what is reported differs."""
-    data = clients()
-    x, y = (np.concatenate([part[i] for part in data.values()]) for i in (0, 1))
-    test = x[:30] + 0.1
-    outcomes = []
-    for labels in (np.zeros(30, np.int64), np.ones(30, np.int64)):
-        out = tmp_path / f"out{labels[0]}"
-        options = {"test": (test, labels), "split": us.IID(num_clients=3), "test_fraction": 0.2}
-        tuning = tune(out, (x, y), pruner="none", **options)
-        outcomes.append([[(t.values, t.score) for t in s.trials] for s in tuning.searches])
-    assert outcomes[0] == outcomes[1]
+    """With other labels on the clients' test rows trials are the same; only what is reported differs."""
+    tested = [{name: (x[:9] + 0.1, np.full(9, label)) for name, (x, _) in clients().items()} for label in (0, 1)]
+    one, other = (tune(tmp_path / f"{i}", test=test, pruner="none", final_seeds=1) for i, test in enumerate(tested))
+    assert [t.score for s in one.searches for t in s.trials] == [t.score for s in other.searches for t in s.trials]
+    assert of_trials(one) == of_trials(other)
+    assert one.worth["FedAvg"].before != other.worth["FedAvg"].before
 
 
 def test_a_smaller_budget_is_that_of_every_method(tmp_path: Path) -> None:
@@ -152,7 +147,7 @@ def of_classes(*positives: int) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:site .* of one class only")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_trials_are_judged_by_a_fold_in_which_the_headline_is_defined(seed: int, tmp_path: Path) -> None:
     """Before, all trials had diverged if the one positive row was not in the first fold."""
     tested = {name: (x, np.arange(24) < 12) for name, (x, _) in clients(1).items()}
@@ -268,9 +263,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 class Hidden(torch.nn.Module):
-    def __init__(self, width: int = 4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = torch.nn.Linear(4, width), torch.nn.Linear(width, 2)
+        self.body, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(torch.relu(self.body(x)))
@@ -318,8 +313,8 @@ def test_a_search_goes_on_with_the_same_network_and_loss_alone(tmp_path: Path) -
     assert seconds_of(tmp_path, loss=weighted(2.0)) != first
     network = seconds_of(tmp_path, Hidden)
     assert seconds_of(tmp_path, Hidden) == network
-    others = [seconds_of(tmp_path, model) for model in (lambda: Hidden(8), Bent, frozen)]
-    assert len({first, network, *others}) == 5
+    others = [seconds_of(tmp_path, model) for model in (Bent, frozen)]
+    assert len({first, network, *others}) == 4
 
 
 def test_trials_of_code_that_cannot_be_compared_are_not_continued(tmp_path: Path) -> None:
@@ -477,5 +472,5 @@ def test_a_training_has_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_trials_on_ray_are_those_of_one_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
-    on_ray = tune(tmp_path / "ray", trials=6, ray="local", workers=2)
-    assert of_trials(on_ray) == of_trials(tune(tmp_path / "here", trials=6))
+    on_ray = tune(tmp_path / "ray", trials=2, ray="local", workers=2)
+    assert of_trials(on_ray) == of_trials(tune(tmp_path / "here", trials=2))
