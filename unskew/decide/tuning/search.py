@@ -113,41 +113,45 @@ def search(
     trials: list[Trial] = []
     if not ranges:
         return Searched(method, ranges, (), None)
-    study, fold = _study(sites, method, budget.pruner), judging_fold(sites)
-    optuna = optuna_module()
+    study, fold, optuna = _study(sites, method, budget.pruner), judging_fold(sites), optuna_module()
     spans = {name: _span(optuna, of) for name, of in ranges.items()}
     held = BATCH * sites.setup.parameters * sites.fed.num_clients
-    rounds, seed, enough = sites.experiment.rounds, sites.experiment.seeds[0], sites.experiment.stop.megabytes
     while (count := budget.next(trials, 1 if held > MOST_HELD else BATCH)) > 0:
-        asked = []
-        for number in range(len(trials), len(trials) + count):
-            first = present(method, ranges) if number == 0 else {}
-            if number == 0:
-                study.enqueue_trial(first)
-            asked.append(study.ask({name: spans[name] for name in first} if number == 0 else spans))
-        batch = [Trial(dict(of.params)) for of in asked]
-        for look, until in enumerate(sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)}), 1):
-            going = [(of, trial) for of, trial in zip(asked, batch, strict=True) if trial.state is None]
-            methods = [with_values(method, trial.values) for _, trial in going]
-            jobs = [TrainingJob(m, seed, rounds, until, fold, enough=enough) for m in methods]
-            results = yield from trained(sites, jobs)
-            for (of, trial), result in zip(going, results, strict=True):
-                trial.rounds, trial.seconds = result.at, trial.seconds + result.seconds
-                trial.score = None if result.scores is None else result.scores.mean
-                if trial.score is None or not math.isfinite(trial.score):
-                    trial.score, trial.state = None, "diverged"
-                else:
-                    of.report(trial.score, look)
-                    trial.state = "complete" if until == rounds else "pruned" if of.should_prune() else None
-                if trial.state == "complete":
-                    study.tell(of, trial.score)
-                elif trial.state is not None:
-                    study.tell(of, state=optuna.trial.TrialState.PRUNED)
-        trials += batch
+        first = present(method, ranges)
+        if not trials:
+            study.enqueue_trial(first)
+        asked = [study.ask(spans if trials or i else {name: spans[name] for name in first}) for i in range(count)]
+        trials += yield from _batch(sites, method, fold, study, asked)
         best = _best(trials, sites.measure.higher)
         score = "none is complete" if best is None else sites.measure.show(trials[best].score or 0.0)
         note(f"{method.label}: {len(trials)} trials, best {sites.measure.label} so far {score}")
     return Searched(method, ranges, tuple(trials), _best(trials, sites.measure.higher))
+
+
+def _batch(
+    sites: Sites, method: NamedMethod, fold: int, study: Any, asked: Sequence[Any]
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], list[Trial]]:
+    """The plan of trials that train side by side, from look to look; Optuna's study is told what they come to."""
+    rounds, seed, enough = sites.experiment.rounds, sites.experiment.seeds[0], sites.experiment.stop.megabytes
+    batch = [Trial(dict(of.params)) for of in asked]
+    for look, until in enumerate(sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)}), 1):
+        going = [(of, trial) for of, trial in zip(asked, batch, strict=True) if trial.state is None]
+        methods = [with_values(method, trial.values) for _, trial in going]
+        jobs = [TrainingJob(m, seed, rounds, until, fold, enough=enough) for m in methods]
+        results = yield from trained(sites, jobs)
+        for (of, trial), result in zip(going, results, strict=True):
+            trial.rounds, trial.seconds = result.at, trial.seconds + result.seconds
+            trial.score = None if result.scores is None else result.scores.mean
+            if trial.score is None or not math.isfinite(trial.score):
+                trial.score, trial.state = None, "diverged"
+            else:
+                of.report(trial.score, look)
+                trial.state = "complete" if until == rounds else "pruned" if of.should_prune() else None
+            if trial.state == "complete":
+                study.tell(of, trial.score)
+            elif trial.state is not None:
+                study.tell(of, state=optuna_module().trial.TrialState.PRUNED)
+    return batch
 
 
 def _best(trials: Sequence[Trial], higher: bool) -> int | None:
