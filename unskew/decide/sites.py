@@ -89,11 +89,6 @@ class Constraints:
     rounds: int | None = None
     megabytes: float | None = None
 
-    @property
-    def tight(self) -> bool:
-        """True if there is a limit."""
-        return self.rounds is not None or self.megabytes is not None
-
 
 @dataclass(frozen=True, eq=False)
 class Sites:

@@ -99,7 +99,8 @@ class Advice:
         """
         gain, lost = self.gain, self._lost
         if gain is None:
-            if self.race.chosen is None and self.limits.tight and not self.check.cut and ALONE in self.check.results:
+            untrained = self.race.chosen is None and ALONE in self.check.results
+            if untrained and self.limits != Constraints() and not self.check.cut:
                 return "alone", "no method could be trained within the limits"
             return "undecided", self.too_little or lost or "nothing could be compared with local training"
         if self.too_little:

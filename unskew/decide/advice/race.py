@@ -126,7 +126,7 @@ def candidates(
     sites contradict each other, the rate that is best for one model of all is too low for those who agree.
     """
     n, rounds, layout = sites.fed.num_clients, sites.experiment.rounds, sites.setup.task.layout
-    limited, tight = limits.megabytes is not None, limits.tight
+    limited, tight = limits.megabytes is not None, limits != Constraints()
     often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
     four = {"quantise": {"bits": 4}}
     # A head is personal only if something else travels; HCCT's pilot takes more rounds than it may be given.
