@@ -1003,6 +1003,15 @@ def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(
         assert answer.startswith(said) == (verdict == "undecided")
 
 
+def test_a_site_is_no_better_than_a_constant_where_both_models_are_so(
+    simple: Advice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ahead of it by 1, behind it by 1, or level: of site A the method is better, of site B it is alone."""
+    ahead = ({0: -1.0, 1: 1.0, 2: 0.0, 3: -1.0}, {0: 1.0, 1: -1.0, 2: -1.0, 3: 1e-12})
+    monkeypatch.setattr(Advice, "_over_constant", ahead)
+    assert dataclasses.replace(simple).useless == {2, 3}
+
+
 def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) -> None:
     judged = {label: {c: g for c, g in gains.items() if c < 3} for label, gains in _all_open(simple).items()}
     of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=(), by_site=judged))

@@ -119,3 +119,4 @@ def test_methods_are_compared_at_their_best_rates_and_one_that_diverges_is_left_
     assert {label: len(scores) for label, scores in advise._played(of, plan, tmp_path / "x.sqlite").items()} == {
         "FedAvg": 2
     }
+    assert advise._played(of, advise._under_seeds(of, experiment.methods, (7,))).keys() == {"FedAvg"}

@@ -109,6 +109,7 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     level = ("does not hold", "level within 0.5 points")
     assert campaign._verdict([0.05, -0.05] * 4, claim, rule, percent=True) == level
     assert campaign._verdict([0.0] * 5, claim, rule, percent=True) == level
+    assert campaign._verdict([-0.1, -0.5] * 4, claim, rule, percent=True) is None  # [-.62, +.02]
     narrow = ("undecided", "the interval is narrower than 0.5")
     assert campaign._verdict([0.05, -0.05] * 4, claim, rule, percent=False) == narrow
     assert campaign._verdict([0.5, -0.5] * 4, claim, rule, percent=True) is None
