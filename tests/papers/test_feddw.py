@@ -201,6 +201,7 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
         for s in SETTINGS
     ]
     assert {r.method for r in result.rows if r.ours is not None} == {"fedavg", "feddw"}
+    assert result.curves.keys() == {"fedavg", "feddw"}
     about = [c for c in result.claims if "above moon" in c.text]
     assert [c.holds for c in about] == [None, None]
     assert all(c.evidence.startswith("no interval; published +") for c in about)
