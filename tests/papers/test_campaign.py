@@ -1,7 +1,6 @@
 """Campaigns: claims as data, decided one after another, no arm twice, stopped and killed anywhere."""
 
 import contextlib
-import dataclasses
 import json
 import re
 import shutil
@@ -13,9 +12,8 @@ import pytest
 
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import UntilDecided
-from unskew.papers import campaign, campaign_run, toolkit
-from unskew.papers.campaign import Campaign, Planned
-from unskew.papers.campaign_run import QUEUE, CampaignWork, arm_cell, known
+from unskew.papers import campaign, toolkit
+from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
 from unskew.run import decide
 from unskew.run.callbacks import NoCallback, Progress
 
@@ -87,7 +85,7 @@ def differences(folder: Path) -> list[Any]:
 def done(tmp_path_factory: pytest.TempPathFactory, _digits_are_read_once: None) -> tuple[Campaign, Path, int]:
     place = tmp_path_factory.mktemp("done")
     two, count = loaded(place), Count()
-    campaign_run.run(two, place / "out", count, say=silent)
+    campaign.run(two, place / "out", count, say=silent)
     return two, place / "out", count.rounds
 
 
@@ -109,21 +107,22 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     """A twentieth of a point up and down, eight times: a confidence sequence well within .5."""
     claim, rule = campaign.Comparison("a is above b", "x", "a", "b"), UntilDecided(until=0.5, most=8)
     level = ("does not hold", "level within 0.5 points")
-    assert campaign_run._verdict([0.05, -0.05] * 4, claim, rule, percent=True) == level
-    assert campaign_run._verdict([0.0] * 5, claim, rule, percent=True) == level
+    assert campaign._verdict([0.05, -0.05] * 4, claim, rule, percent=True) == level
+    assert campaign._verdict([0.0] * 5, claim, rule, percent=True) == level
+    assert campaign._verdict([-0.1, -0.5] * 4, claim, rule, percent=True) is None  # [-.62, +.02]
     narrow = ("undecided", "the interval is narrower than 0.5")
-    assert campaign_run._verdict([0.05, -0.05] * 4, claim, rule, percent=False) == narrow
-    assert campaign_run._verdict([0.5, -0.5] * 4, claim, rule, percent=True) is None
+    assert campaign._verdict([0.05, -0.05] * 4, claim, rule, percent=False) == narrow
+    assert campaign._verdict([0.5, -0.5] * 4, claim, rule, percent=True) is None
 
 
 def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None:
     two, folder, _ = done
-    before, count = (folder / "STATUS.md").read_text("utf-8"), Count()
+    before, count = (folder / "status.json").read_text("utf-8"), Count()
     lines: list[str] = []
-    campaign_run.run(two, folder, count, say=lines.append)
+    campaign.run(two, folder, count, say=lines.append)
     assert count.rounds == 0
-    assert (folder / "STATUS.md").read_text("utf-8") == before
-    assert lines[0] == "1/2: [holds] a term of no weight changes nothing: +0.00 [+0.00, +0.00]"
+    assert (folder / "status.json").read_text("utf-8") == before
+    assert lines[0].startswith("[holds] a term of no weight changes nothing: +0.00 [+0.00, +0.00] over 2 seeds; ")
 
 
 def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
@@ -131,17 +130,17 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
 ) -> None:
     two, folder, _ = done
     shutil.copy(folder / QUEUE, tmp_path)
-    here, there = (campaign_run.to_json(two, known(of)) for of in (folder, tmp_path))
+    here, there = (campaign.to_json(two, known(of)) for of in (folder, tmp_path))
     assert there == here
     assert there["done"] == len(two.claims)
-    campaign_run.run(two, tmp_path, NoCallback(), say=silent)
+    campaign.run(two, tmp_path, NoCallback(), say=silent)
     assert not list(tmp_path.rglob("run.json"))
     for damage in ('"card"', '{"seconds": 1, "curves": {"a": [1]}}', '{"seconds": 1, "measures": [3]}'):
         with contextlib.closing(sqlite3.connect(tmp_path / QUEUE)) as file:
             file.execute("UPDATE cells SET outcome = ?", (damage,))
             file.commit()
         with pytest.raises(RunError, match=r"sqlite has no outcomes to go on from \(.*\); delete it"):
-            campaign_run.to_json(two, known(tmp_path))
+            campaign.to_json(two, known(tmp_path))
 
 
 def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
@@ -149,8 +148,7 @@ def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
 ) -> None:
     """The attack that worked: a folder from elsewhere had a network of its own, imported to resume the arm."""
     two, folder, _ = done
-    planned = next(c for c in two.claims if isinstance(c, Planned))
-    arm = planned.arms[0]
+    arm = two.claims[0].arms[0]
     (theirs := tmp_path / "arms" / arm.address / "seed-0").mkdir(parents=True)
     written = folder / "arms" / arm.address / "seed-0" / "config.toml"
     (theirs / "config.toml").write_text(re.sub(r'model = "mlp"', 'model = "evil:Net"', written.read_text()))
@@ -158,7 +156,7 @@ def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RunError, match=r"seed-0 holds a run of another experiment; remove it"):
-        CampaignWork(tmp_path).train(arm_cell(arm, 0).asked)
+        CampaignWork(tmp_path).train(arm.cell(0).asked)
 
 
 @pytest.mark.parametrize("after", [3, 8])
@@ -168,9 +166,9 @@ def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
     """Killed in the middle of an arm, and between two of them."""
     two, count = loaded(tmp_path), Count(after)
     with pytest.raises(Killed):
-        campaign_run.run(two, tmp_path / "out", count, say=silent)
+        campaign.run(two, tmp_path / "out", count, say=silent)
     again = Count()
-    campaign_run.run(two, tmp_path / "out", again, say=silent)
+    campaign.run(two, tmp_path / "out", again, say=silent)
     assert differences(tmp_path / "out") == differences(done[1])
     assert done[2] <= count.rounds + again.rounds <= done[2] + 2
 
@@ -180,34 +178,16 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
         'same = { name = "fedprox", mu = 0.0 }', 'same = { name = "fedavg" , local = { lr = 1e30 } }'
     )
     two = loaded(tmp_path, text)
-    campaign_run.run(two, tmp_path / "out", NoCallback(), say=silent)
+    campaign.run(two, tmp_path / "out", NoCallback(), say=silent)
     assert [row[0] for row in differences(tmp_path / "out")] == ["diverged", "diverged"]
-    page = (tmp_path / "out" / "STATUS.md").read_text("utf-8")
-    assert re.search(r"diverged: slow, seed 0: .* learning rate 1e\+30", page)
+    assert re.search(r"slow, seed 0: .* learning rate 1e\+30", (tmp_path / "out" / "status.json").read_text("utf-8"))
     count = Count()
-    campaign_run.run(two, tmp_path / "out", count, say=silent)
+    campaign.run(two, tmp_path / "out", count, say=silent)
     assert count.rounds == 0
 
 
-def test_a_whole_reproduction_is_a_claim_too_and_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = 'title = "x"\n[[claims]]\nreproduce = "feddif/table3-formula"\n'
-    one = loaded(tmp_path, text)
-    lines: list[str] = []
-    campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
-    assert lines == ["1/1: [2 hold, 0 do not, 0 are undecided] reproduction feddif/table3-formula, small"]
-    monkeypatch.setattr("unskew.papers.reproduce", None)
-    campaign_run.run(one, tmp_path / "out", NoCallback(), say=lines.append)
-    assert "1 of 1 claims are done" in (tmp_path / "out" / "STATUS.md").read_text("utf-8")
-    (kept,) = campaign_run.keep(one, tmp_path / "out", tmp_path / "kept")
-    assert kept == tmp_path / "kept" / "feddif" / "table3-formula" / "small"
-    assert json.loads((kept / "result.json").read_text("utf-8"))["name"] == "feddif/table3-formula"
-    assert "(feddif/table3-formula/small/README.md)" in (tmp_path / "kept" / "README.md").read_text("utf-8")
-    twice = dataclasses.replace(one, claims=one.claims * 2)
-    assert not list(campaign_run.keep(twice, tmp_path / "out", tmp_path / "kept"))
-
-
 def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Path, int]) -> None:
-    (result,) = campaign_run.results(done[0], known(done[1]))
+    (result,) = campaign.results(done[0], known(done[1]))
     assert result.name == "campaign/two"
     assert [c.holds for c in result.claims] == [True, False]
     assert {(r.method, r.metric) for r in result.rows} == {
@@ -223,7 +203,7 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
     monkeypatch.setattr(toolkit.sources, "load", lambda source, data_dir: digits)
     shipped = campaign.load(campaign.SHIPPED["papers"], tmp_path)
     with pytest.raises(DataError, match="needs all of cifar10, 50,000 training and 10,000 test examples, got 1,4"):
-        campaign_run.run(shipped, tmp_path / "out", NoCallback(), tmp_path, silent)
+        campaign.run(shipped, tmp_path / "out", NoCallback(), tmp_path, silent)
     assert not list((tmp_path / "out").glob("arms/*"))
 
 
@@ -232,7 +212,7 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
 
 def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> None:
     def addresses(text: str = TWO, cores: int = 1) -> tuple[str, ...]:
-        return tuple(a.address for c in loaded(tmp_path, text, cores).claims if isinstance(c, Planned) for a in c.arms)
+        return tuple(a.address for c in loaded(tmp_path, text, cores).claims for a in c.arms)
 
     same, fedavg, slow, again = addresses()
     assert fedavg == again
@@ -256,7 +236,6 @@ def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> No
         ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is the campaign's to say"),
         ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "experiments.tiny.ground: there is no 'mnits'"),
         ("rounds = 2", "rounds = 0", "experiments.tiny: rounds must be >= 1, got 0"),
-        ("[[claims]]", '[[claims]]\nreproduce = "feddw/nu"\n[[claims]]', "claims.0.reproduce: unknown reproduction"),
     ],
 )
 def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
@@ -270,10 +249,8 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
 
 def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
     shipped = campaign.load(campaign.SHIPPED["papers"], Path("/nowhere"))
-    planned = [c for c in shipped.claims if isinstance(c, Planned)]
+    planned = shipped.claims
     fedavg = next(c.arms[1] for c in planned if c.claim.below == "fedavg")
     assert fedavg.experiment.rounds == 50
     assert fedavg.experiment.methods[0].method.local.local_epochs == 5
     assert {a.label for c in planned for a in c.arms} >= {"fedavg", "feddw", "feddw mu=0", "feddw mu=1", "feddw code"}
-    wholes = {c.reproduce for c in shipped.claims if not isinstance(c, Planned)}
-    assert wholes >= {"hcct/table2", "hcct/alpha", "hcct/table4-digit", "feddif/accuracy", "feddistr/tradeoff"}

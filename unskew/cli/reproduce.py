@@ -34,7 +34,7 @@ def reproduce(
     campaign: Annotated[
         str | None,
         typer.Option(
-            "--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, small, strength."
+            "--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, strength."
         ),
     ] = None,
     cores: Annotated[int, typer.Option(min=1, help="With --campaign: processes that train.")] = 1,
@@ -60,7 +60,7 @@ def reproduce(
 
     [dim]unskew reproduce noniid/digits[/]
     [dim]unskew reproduce hcct/newcomers --set runtime.executor=ray[/]
-    [dim]unskew reproduce --campaign small --data-dir DIR --keep[/]
+    [dim]unskew reproduce --campaign strength --data-dir DIR --keep[/]
     """
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
@@ -116,8 +116,9 @@ def _campaign(
     quiet: bool,
     as_json: bool,
 ) -> None:
+    from unskew import papers
     from unskew.cli.options import find_own_code
-    from unskew.papers import campaign, campaign_run
+    from unskew.papers import campaign
     from unskew.run.progress import watching
 
     find_own_code()
@@ -133,11 +134,12 @@ def _campaign(
         if hasattr(os, "nice"):
             os.nice(max(0, nice - os.nice(0)))
         with watching(quiet) as callback:
-            page = campaign_run.run(claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs)
-        print(f"status: {page}", file=sys.stderr)
+            written = campaign.run(claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs)
+        print(f"status: {written}", file=sys.stderr)
+    kept = campaign.known(folder)
     if as_json:
-        print(json.dumps(campaign_run.to_json(claims, campaign_run.known(folder))))
-    elif status:
-        print(campaign_run.markdown(claims, campaign_run.known(folder)), end="")
-    for kept in campaign_run.keep(claims, folder, Path("docs") / "results") if keep else ():
-        print(f"kept: {kept}", file=sys.stderr)
+        print(json.dumps(campaign.to_json(claims, kept)))
+    for claim in claims.claims if status and not as_json else ():
+        print(campaign.line(campaign.row(claim, kept)))
+    for result in campaign.results(claims, kept) if keep else ():
+        print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)

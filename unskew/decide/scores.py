@@ -44,7 +44,6 @@ class Scores:
         by_row: `Measure.by_row` of each site, where it has that.
         patients: Patient of each of these rows; empty where patients are not known.
         asked: Mean over sites of each metric that `evaluate` asks for, by name; of sites for which it is defined.
-        of_one_class: Sites whose model finds rows of one class only, where the headline, accuracy, does not show that.
         tested: The number of each site's rows.
         by_fold: The headline of each site in each fold, of scores of several folds together.
     """
@@ -53,7 +52,6 @@ class Scores:
     each: Mapping[ClientId, Values]
     by_row: Mapping[ClientId, Values] = field(default_factory=dict)
     patients: Mapping[ClientId, Numbers] = field(default_factory=dict)
-    of_one_class: frozenset[ClientId] = frozenset()
     asked: Mapping[str, float] = field(default_factory=dict)
     tested: Mapping[ClientId, int] = field(default_factory=dict)
     by_fold: Mapping[ClientId, Values] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class OutOfTime(Exception):
 class Clock:
     """Ends training when its time is over.
 
-    `rounds` were trained, of about so many `planned`; `cut` is true once time was over before they were.
+    `rounds` were trained; `cut` is true once time was over.
 
     Args:
         seconds: The most time; without a limit nothing depends on the clock.
@@ -50,7 +50,7 @@ class Clock:
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._now, self._begun = seconds, now, now()
-        self.planned, self.cut = 0, False
+        self.cut = False
         self.counted: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[type["Clock"], tuple[float]]:
@@ -88,11 +88,6 @@ class Constraints:
 
     rounds: int | None = None
     megabytes: float | None = None
-
-    @property
-    def tight(self) -> bool:
-        """True if there is a limit."""
-        return self.rounds is not None or self.megabytes is not None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,17 +24,17 @@ from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, 
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
 from unskew.info import ClientGroups
-from unskew.ledger import Transfer
-from unskew.local.executor import Columns, EvalJob
+from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId, report_of
 from unskew.record.logs import ADAPTED, SERVED
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
-from unskew.run.one_class import right
 from unskew.run.unseen import newcomers_of
 from unskew.runtime.in_process import Simulator
-from unskew.tasks.classification import only_class_found
 from unskew.tasks.measure import FEWEST
+
+MOST_HELD = 50_000_000
+"""Numbers in models of trainings that go on side by side up to which several are in memory."""
 
 ASKED = 2
 """Place from which on a task's measures are those that `evaluate` asks for: headline and loss come first."""
@@ -61,8 +62,7 @@ class Training:
         megabytes: What it may send, 10^6 bytes; None is no limit.
         enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
         at, begun: Rounds done, and begun.
-        sent: Bytes sent so far.
-        transfers: Messages.
+        sent, up: Bytes sent so far, and those of them that sites sent.
         ended: True if it goes no further, before its last round.
     """
 
@@ -76,7 +76,7 @@ class Training:
     at: int = 0
     begun: int = 0
     sent: int = 0
-    transfers: list[Transfer] = field(default_factory=list)
+    up: int = 0
     ended: bool = False
 
     def __post_init__(self) -> None:
@@ -110,8 +110,8 @@ class Training:
             self.state, trace = self.sim.attempt(self.state, self.at + 1, self.at + 1 == self.rounds)
             self.at += 1
             if not self.pooled:  # what pooling sends is not part of a method's cost
-                self.transfers += trace.transfers
                 self.sent += sum(t.bytes for t in trace.transfers)
+                self.up += sum(t.bytes for t in trace.transfers if t.direction == "up")
             if any(not math.isfinite(loss) for _, loss in trace.losses):
                 raise DivergedError(f"its training loss is not finite in round {self.at}")
 
@@ -146,18 +146,9 @@ class Training:
             each,
             {c: rows for c, rows in by_row.items() if rows is not None},
             {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
-            frozenset(self._of_one_class(measured, rows)) if headline.name == "accuracy" else frozenset(),
             {m.name: _mean([of[i] for of in every.values()]) for i, m in enumerate(task.measures) if i >= ASKED},
             {c: len(rows[c]) for c in values},
         )
-
-    def _of_one_class(self, measured: Mapping[ClientId, Columns], rows: Ragged) -> Iterator[ClientId]:
-        """Sites whose model finds only one of the classes of these rows."""
-        task, y = self.sites.setup.task, self.fed.dataset.y_train
-        if task.kind.correct is not None:
-            for c, columns in measured.items():
-                if only_class_found(right(task, columns), y[rows[c]]) is not None:
-                    yield c
 
     @property
     def groups(self) -> Groups:
@@ -167,18 +158,12 @@ class Training:
                 return tuple(tuple(g) for g in part.groups if g)
         return ()
 
-    @property
-    def cost(self) -> "TrainingCost":
-        """Its cost so far."""
-        up = sum(t.bytes for t in self.transfers if t.direction == "up") / 1e6
-        cohort = self.sites.experiment.cohort(self.sites.fed.num_clients)
-        return TrainingCost(self.at, self.sent / 1e6, up / max(self.at, 1) / cohort)
-
     def newcomers(self) -> dict[int, tuple[float, float]]:
         """The headline of unseen clients as they are served and after adapting, by their place among those."""
         fed, epochs = self.fed, self.sites.experiment.unseen.adapt_epochs
         came = newcomers_of(self.sim, self.sites.setup.task, fed, self.seed, epochs)
-        assert came is not None
+        if came is None:
+            return {}
         by_part = came.scores(self.state, self.at)
         served, adapted = (
             dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))
@@ -186,21 +171,6 @@ class Training:
         )
         both = (c for c in served if c in adapted and not math.isnan(served[c] + adapted[c]))
         return {c - fed.num_clients: (served[c], adapted[c]) for c in both}
-
-
-@dataclass(frozen=True)
-class TrainingCost:
-    """Cost of one training with a method.
-
-    Attributes:
-        rounds: Its rounds.
-        megabytes: Sent by all, 10^6 bytes.
-        per_site: Sent by a site in a round that it takes part in, 10^6 bytes.
-    """
-
-    rounds: int
-    megabytes: float
-    per_site: float
 
 
 # ---------------------------------------------------------------- cells
@@ -212,7 +182,6 @@ class TrainingJob:
         method, seed, rounds, megabytes, enough: As of `Training`.
         until: Round up to which it is trained now.
         fold: The fold it trains on, judged by the rows that are left out; None trains on all, judged by test rows.
-        priced: True if its cost is asked for, and how unseen clients do.
         without: Sites that take no part, and whose results as newcomers are asked for.
     """
 
@@ -223,13 +192,12 @@ class TrainingJob:
     fold: int | None = None
     megabytes: float | None = None
     enough: float | None = None
-    priced: bool = False
     without: tuple[ClientId, ...] = ()
 
     def cell(self) -> QueuedCell:
         """The cell; those that differ in `until` alone go on from each other."""
         table = {**vars(self), "method": as_json(self.method), "without": list(self.without)}
-        home = hashlib.sha256(json.dumps({**table, "until": None, "priced": None}, sort_keys=True).encode())
+        home = hashlib.sha256(json.dumps({**table, "until": None}, sort_keys=True).encode())
         return QueuedCell({"do": "score", **table}, home.hexdigest())
 
 
@@ -239,25 +207,27 @@ class Trained:
 
     Attributes:
         at, begun: Rounds done, and begun.
-        sent: Bytes sent.
+        sent, up: Bytes sent, and those of them that sites sent.
+        seconds: Time of this part of it.
         within: True if it sent no more than it may.
         ended: True if it goes no further, before its last round.
         why: Why it could not be trained; empty if it could.
         scores: Its scores; None if it could not be trained.
         groups: Groups of the last round, as the method reports them.
-        cost: Its cost, and `newcomers` how unseen clients do, (as served, after adapting), where they were asked for.
+        newcomers: How unseen clients do, (as served, after adapting), once it is at its end.
     """
 
     at: int
     begun: int
     sent: int = 0
+    up: int = 0
     within: bool = True
     ended: bool = False
     why: str = ""
     scores: Scores | None = None
     groups: Groups = ()
-    cost: TrainingCost | None = None
     newcomers: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 _TRAINED = TypeAdapter(Trained)
@@ -306,10 +276,11 @@ class TrainingWork(CellWork):
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
         """Train up to a round and score; None if there was no time to."""
+        began = time.monotonic()
         with threads(self.threads):
             try:
                 outcome = self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
-                return _TRAINED.dump_python(outcome, mode="json")
+                return {**_TRAINED.dump_python(outcome, mode="json"), "seconds": time.monotonic() - began}
             except OutOfTime:
                 return None
 
@@ -330,15 +301,15 @@ class TrainingWork(CellWork):
             groups, parts = training.groups, training.fed.clients
             rows = parts.test if job.fold is None else parts.val
             scores = None if job.without else training.scores(rows)
-            newcomers = training.newcomers() if training.fed.unseen is not None and (job.priced or job.without) else {}
-            cost = training.cost if job.priced else None
+            last = training.fed.unseen is not None and job.fold is None and job.until == job.rounds
+            newcomers = training.newcomers() if last else {}
         except Impossible as error:
             at, begun = (0, 0) if began is None else (began.at, began.begun)
             return Trained(at, begun, why=str(error))
         if job.until < job.rounds:  # else nothing goes on from it
             self.trainings[home] = training
-        done = (training.at, training.begun, training.sent, training.within, training.ended)
-        return Trained(*done, "", scores, groups, cost, newcomers)
+        done = (training.at, training.begun, training.sent, training.up, training.within, training.ended)
+        return Trained(*done, "", scores, groups, newcomers)
 
     def begin(self, job: TrainingJob) -> Training:
         """A training at its beginning."""

@@ -7,9 +7,11 @@ A point is a hundredth of an accuracy, or of the larger of two AUROCs or squared
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,19 +19,24 @@ import numpy.typing as npt
 
 from unskew import api
 from unskew.algorithms.fedavg import FedAvg
-from unskew.decide.advice import advise_experiment
-from unskew.decide.advice.race import ALONE, FEDAVG, FOLD_SEEDS, RATES
+from unskew.decide.advice import Advice, advise_experiment
+from unskew.decide.advice.race import ALONE, FEDAVG, FOLD_SEEDS, RATES, rated_local
+from unskew.decide.cells import CellWork, Plan, QueuedCell, queue, run
+from unskew.decide.crew import Here
+from unskew.decide.identity import about
+from unskew.decide.runs import at_once
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites, sites_of
-from unskew.decide.training import Impossible, Training
+from unskew.decide.training import TrainingJob, TrainingWork, trained
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
 from unskew.papers.claims import LEVEL, Claim, interval
 from unskew.papers.result import Result, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, merged, once
+from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, labelled, merged
 from unskew.protocol import SgdConfig
 from unskew.report.worth import bracket
 
+ByLabel = dict[str, tuple[Scores, ...]]
 Floats = npt.NDArray[np.float64]
 Draw = np.random.Generator
 
@@ -177,14 +184,10 @@ def ask(recipe: Callable[[Draw], list[Place]], seed: int, rounds: int, final_see
     own = advice.race.bounds[ALONE].method.options["local"]
     asked = [advice.check.answering(advice.race), advice.race.chosen, advice.race.bounds.get(FEDAVG)]
     methods = {e.method.label: e.method for e in asked if e is not None}
-    methods |= {"Ditto": config.method("ditto", {"local": own}), ALONE: advice.race.bounds[ALONE].method}
-    scores = {}
+    methods |= {"Ditto": config.method("ditto", {"local": own}, "Ditto"), ALONE: advice.race.bounds[ALONE].method}
     sites = sites_of(*true)
-    for label, method in methods.items():
-        try:
-            scores[label] = statistics.fmean(s.mean for s in under_seeds(sites, method, range(7, 7 + TRUE_SEEDS)))
-        except Impossible:
-            continue
+    of_seeds = _played(sites, _under_seeds(sites, [*methods.values()], range(7, 7 + TRUE_SEEDS)))
+    scores = {label: _mean(of_seeds[m.label]) for label, m in methods.items() if m.label in of_seeds}
     alone, sign = scores[ALONE], 100 if sites.measure.higher else -100
     gains = {
         label: sign * (score - alone) / (1.0 if sites.measure.percent else max(score, alone))
@@ -196,21 +199,33 @@ def ask(recipe: Callable[[Draw], list[Place]], seed: int, rounds: int, final_see
     return Situation(advice.verdict, label, of_choice, of_raced, of_fedavg, max(gains.values()))
 
 
-def situations(request: ReproductionRequest) -> Result:
-    """Ask for advice on made situations, and count wrong answers.
+class Asking(CellWork):
+    """The work on situations: an advice on each, beside the truth."""
 
-    Each outcome is kept in a file of the request's folder, so that a reproduction that was stopped goes on.
-    """
+    def train(self, asked: Mapping[str, Any]) -> Any:
+        """The situation, and the time it took."""
+        began, size = time.monotonic(), {key: asked[key] for key in SIZE}
+        recipe = next(recipe for recipe in RECIPES if recipe.__name__ == asked["recipe"])
+        situation = ask(recipe, asked["seed"], **size)
+        return {"situation": dataclasses.asdict(situation), "seconds": time.monotonic() - began}
+
+
+SIZE = ("rounds", "final_seeds", "folds")
+
+
+def situations(request: ReproductionRequest) -> Result:
+    """Ask for advice on made situations, and count wrong answers; one that was stopped goes on."""
     draft = Draft.of(request)
-    size = {key: draft[key] for key in ("rounds", "final_seeds", "folds")}
-    by_recipe: dict[str, list[Situation]] = {recipe.__name__: [] for recipe in RECIPES}
-    for seed in draft["seeds"]:
-        for recipe in RECIPES:
-            name = recipe.__name__
-            kept = once(request.folder / f"{name}-{seed}.json", size, partial(_outcome, recipe, seed, size))
-            by_recipe[name].append(Situation(**kept["outcome"]))
-            draft.seconds += kept["seconds"]
-            request.callback.note(f"{name} {seed}: {by_recipe[name][-1]}")
+    size = {key: draft[key] for key in SIZE}
+    asked = [{"recipe": recipe.__name__, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
+    request.folder.mkdir(parents=True, exist_ok=True)
+    with queue(request.folder / "situations.sqlite") as kept:
+        told = partial(_told, request.callback.note)
+        (answers,) = run([at_once([QueuedCell(of) for of in asked])], kept, Here(Asking()), ended=told)
+    by_recipe: dict[str, list[Situation]] = {}
+    for of, answer in zip(asked, answers, strict=True):
+        by_recipe.setdefault(of["recipe"], []).append(Situation(**answer["situation"]))
+        draft.seconds += answer["seconds"]
     outcomes = [o for of_recipe in by_recipe.values() for o in of_recipe]
     for name, of_recipe in by_recipe.items():
         columns: dict[str, list[float]] = {
@@ -245,43 +260,60 @@ def situations(request: ReproductionRequest) -> Result:
     return draft.result(n=n)
 
 
-def _outcome(recipe: Callable[[Draw], list[Place]], seed: int, size: Mapping[str, int]) -> dict[str, Any]:
-    return {"outcome": dataclasses.asdict(ask(recipe, seed, **size))}
+def _told(note: Callable[[str], None], cell: QueuedCell, answer: Any) -> None:
+    note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
 
 
-def under_seeds(sites: Sites, method: NamedMethod, seeds: Sequence[int]) -> tuple[Scores, ...]:
-    """A method's scores on test rows under each seed.
+def _played(sites: Sites, plan: Plan[ByLabel], file: Path | None = None) -> ByLabel:
+    """What a plan of trainings comes to; where it was stopped it goes on, if its outcomes are kept in a file."""
+    with queue(file, "" if file is None else about(sites, file)) as kept:
+        (result,) = run([plan], kept, Here(TrainingWork(sites)))
+    return result
 
-    Raises:
-        ConfigError, DataError, DivergedError, ProtocolError, QuorumError: If it cannot be trained.
-    """
-    scores = []
-    for seed in seeds:
-        training = Training(method, sites, sites.experiment.rounds, seed, sites.fed)
-        training.go_on(sites.experiment.rounds)
-        scores.append(training.scores(sites.fed.clients.test))
-    return tuple(scores)
+
+def _mean(of_seeds: Sequence[Scores]) -> float:
+    return statistics.fmean(scores.mean for scores in of_seeds)
+
+
+def _under_seeds(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[int]) -> Plan[ByLabel]:
+    """The plan of methods' scores on test rows under each seed, by label, without those that cannot be trained."""
+    rounds = sites.experiment.rounds
+    results = yield from trained(sites, [TrainingJob(m, seed, rounds, rounds) for m in methods for seed in seeds])
+    out: ByLabel = {}
+    for i, m in enumerate(methods):
+        of = results[i * len(seeds) : (i + 1) * len(seeds)]
+        scores = tuple(r.scores for r in of if r.scores is not None)
+        out |= {m.label: scores} if len(scores) == len(seeds) else {}
+    return out
 
 
 # ---------------------------------------------------------------- natural suites
 def natural(request: ReproductionRequest) -> Result:
     """Ask for advice on five natural suites, and compare its choice with the best method of a full comparison.
 
-    Each suite's outcome is kept in a file of the request's folder, so that a reproduction that was stopped goes on.
+    What was trained is kept in the request's folder, so that a reproduction that was stopped goes on.
     """
     draft = Draft.of(request)
     for name, suite in draft["suites"].items():
+        began = time.monotonic()
         methods = {label: of for label, of in draft["methods"].items() if label not in suite.get("without", ())}
-        settings = merged(draft["experiment"], {"methods": methods}, suite)
-        settings.pop("without", None)
+        settings = merged(draft["experiment"], {key: of for key, of in suite.items() if key != "without"})
         settings["task"] |= drawn(request, settings["task"]["data"], None)
-        key = {"run": repr((settings, draft["folds"], draft["final_seeds"]))}
-        suite_of = partial(_suite, name, settings, draft, request.callback.note)
-        outcome = once(request.folder / f"{name}.json", key, suite_of)
-        draft.rows += [over_seeds(m, name, outcome["metric"], of) for m, of in outcome["values"].items()]
-        draft.claims.append(Claim(**outcome["claim"]))
-        draft.seeds |= set(outcome["seeds"])
-        draft.seconds += outcome["seconds"]
+        compared = config.parse({**settings, "methods": labelled(methods), "name": name}, name)
+        # Advice gets FedAvg alone: what races is its own choice.
+        asked = config.parse({**settings, "methods": labelled({"FedAvg": {"name": "fedavg"}}), "name": name}, name)
+        advice = advise_experiment(
+            asked, note=request.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
+            folder=request.folder / name,
+        )  # fmt: skip
+        sites, seeds, label = advice.sites, advice.check.seeds, advice.method.label
+        file = request.folder / name / "comparison.sqlite"
+        scores = _played(sites, _at_best_rates(sites, compared.methods, seeds), file)
+        draft.claims.append(_suite_claim(name, advice, scores))
+        shown = {**scores, f"advice: {label}": advice.check.results[label]}
+        draft.rows += [over_seeds(m, name, sites.measure.label, [s.mean for s in of]) for m, of in shown.items()]
+        draft.seeds |= set(seeds)
+        draft.seconds += time.monotonic() - began
     near = [c.holds for c in draft.claims]
     text = f"on {len(near)} of {len(near)} suites the choice is within one point of the best, or it says undecided"
     every = True if all(near) else False if False in near else None
@@ -289,72 +321,33 @@ def natural(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def _suite(name: str, settings: Mapping[str, Any], draft: Draft, note: Callable[[str], None]) -> dict[str, Any]:
-    """The outcome for one suite: the value of each method and seed, and the claim."""
-    compared = [{"name": label, **table, "label": label} for label, table in settings["methods"].items()]
-    experiment = config.parse({**settings, "methods": compared, "name": name}, name)
-    # Advice gets FedAvg alone: what races is its own choice.
-    asked = config.parse({**settings, "methods": [{"name": "fedavg", "label": "FedAvg"}], "name": name}, name)
-    advice = advise_experiment(asked, float("inf"), note=note, fresh_seeds=draft["final_seeds"], folds=draft["folds"])
-    sites, seeds, measure = advice.sites, advice.check.seeds, advice.sites.measure
-    label = advice.method.label
-    scores: dict[str, tuple[Scores, ...]] = {}
-    for method in experiment.methods:
-        try:
-            of_seeds = at_best_rate(sites, method, seeds)
-        except Impossible as error:
-            note(f"{name}: {method.label} is left out: {error}")
-            continue
-        scores[method.label] = of_seeds
-        value = statistics.fmean(s.mean for s in of_seeds)
-        note(f"{name}: {method.label} {measure.with_unit(value)} on test rows")
-    means = {m: statistics.fmean(s.mean for s in of_seeds) for m, of_seeds in scores.items()}
+def _suite_claim(name: str, advice: Advice, scores: ByLabel) -> Claim:
+    """The claim that the choice is within a point of the best method, or that nothing is decided."""
+    measure, label = advice.sites.measure, advice.method.label
+    means, chosen = {m: _mean(of) for m, of in scores.items()}, advice.check.results[label]
     best = measure.first(means)
-    chosen = advice.check.results[label]
     gap, _ = gain(scores[best], chosen, measure)
-    near = gap.mean <= advice.margin
-    reached = gap.low is not None and gap.low <= advice.margin
-    is_undecided = advice.verdict == "undecided"
-    theirs = statistics.fmean(s.mean for s in chosen)
-    claim = Claim(
+    near = gap.mean <= advice.margin or advice.verdict == "undecided"
+    return Claim(
         f"{name}: the choice is within one point of the best of {len(scores)} methods, or it says undecided",
-        True if near or is_undecided else None if reached else False,
-        f"advice: {advice.verdict}, {label} {measure.with_unit(theirs)}; best: {best} "
+        True if near else None if gap.low is not None and gap.low <= advice.margin else False,
+        f"advice: {advice.verdict}, {label} {measure.with_unit(_mean(chosen))}; best: {best} "
         f"{measure.with_unit(means[best])}; difference {bracket(gap, measure)}",
     )
-    values = {**{m: [s.mean for s in of] for m, of in scores.items()}, f"advice: {label}": [s.mean for s in chosen]}
-    return {
-        "metric": measure.label,
-        "values": values,
-        "claim": {"text": claim.text, "holds": claim.holds, "evidence": claim.evidence},
-        "seeds": list(seeds),
-    }
 
 
-def at_best_rate(sites: Sites, method: NamedMethod, seeds: Sequence[int]) -> tuple[Scores, ...]:
-    """A method's scores on test rows under each seed, at the local rate that does best on one fold's validation rows.
-
-    Raises:
-        ConfigError, DataError, DivergedError, ProtocolError, QuorumError: If it cannot be trained.
-    """
-    rounds, fold = sites.experiment.rounds, sites.folds[0]
-    tried: dict[str, tuple[NamedMethod, float]] = {}
-    failure: Exception | None = None
-    for factor in RATES:
-        local = method.options["local"]
-        rated = config.method(
-            method.name,
-            {**method.options, "local": {**local, "lr": float(f"{factor * local['lr']:.3g}")}},
-            method.label,
-        )
-        try:
-            training = Training(rated, sites, rounds, sites.experiment.seeds[0] + FOLD_SEEDS, fold)
-            training.go_on(rounds)
-            tried[str(factor)] = (rated, training.scores(fold.clients.val).mean)
-        except Impossible as error:
-            failure = error
-    if not tried:
-        assert failure is not None
-        raise failure
-    rated, _ = tried[sites.measure.first({factor: value for factor, (_, value) in tried.items()})]
-    return under_seeds(sites, rated, seeds)
+def _at_best_rates(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[int]) -> Plan[ByLabel]:
+    """The plan of methods' scores on test rows, each at the local rate that does best on one fold's validation rows."""
+    rounds, seed = sites.experiment.rounds, sites.experiment.seeds[0] + FOLD_SEEDS
+    rated = [
+        config.method(m.name, {**m.options, "local": rated_local(m.options["local"], factor)}, m.label)
+        for m in methods
+        for factor in RATES
+    ]
+    tried = yield from trained(sites, [TrainingJob(m, seed, rounds, rounds, 0) for m in rated])
+    best: dict[str, tuple[float, NamedMethod]] = {}
+    for m, result in zip(rated, tried, strict=True):
+        if result.scores is not None:
+            score = result.scores.mean if sites.measure.higher else -result.scores.mean
+            best[m.label] = max(best.get(m.label, (score, m)), (score, m), key=lambda of: of[0])
+    return (yield from _under_seeds(sites, [m for _, m in best.values()], seeds))

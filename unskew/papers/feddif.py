@@ -280,25 +280,16 @@ def accuracy(request: ReproductionRequest) -> Result:
             history = draft.run(folder, *layers, methods=draft["compared"])
             paper = {m: row[setting] for m, row in TABLE2.items()} if name == "cifar10" else {}
             draft.rows += _accuracy_rows(history, traffic.read(request.folder / folder), paper, where)
-            names = same_runs(draft.rows, where)
             for row in history.summary["rows"]:
-                if row["metric"] == "global.accuracy.minus_fedavg" and (method := row["method"]) in names:
+                if row["metric"] == "global.accuracy.minus_fedavg":
+                    method = row["method"]
                     gain = (paper[method] - paper["fedavg"]) / 100 if method in paper else None
-                    text = f"{names[method]} ends above fedavg ({where})"
+                    text = f"{method} ends above fedavg ({where})"
                     draft.claims.append(decide(text, row["seeds"], published=gain))
             draft.claims += cost_claims(draft.rows, where)
             draft.curves = draft.curves or curves_of(history)
     name, (first, *_) = next(iter(chosen.items()))
     return draft.result(sizes=" and ".join(sizes), figure=f"{name}, {first}")
-
-
-def same_runs(rows: Sequence[Row], where: str) -> dict[str, str]:
-    """Name the methods of a setting for its claims; methods with the same numbers are one, named by all of them."""
-    alike: dict[tuple[tuple[str, tuple[float, ...]], ...], list[str]] = {}
-    for method in dict.fromkeys(r.method for r in rows if r.setting == where):
-        numbers = tuple((r.metric, r.seeds) for r in rows if (r.method, r.setting) == (method, where))
-        alike.setdefault(numbers, []).append(method)
-    return {methods[0]: " = ".join(methods) for methods in alike.values()}
 
 
 ENOUGH_SEEDS = 3
@@ -323,16 +314,14 @@ def cost_claims(rows: Sequence[Row], where: str) -> list[Claim]:
         return lambda method: by.get((method, f"to_target.{metric}"), ())
 
     claims = []
-    for method, name in same_runs(rows, where).items():
+    for method in dict.fromkeys(method for method, _ in by if method.startswith("feddif")):
         for unit, cost in {
             "its formula, T + I": models,
             "bytes on the wire": measured("megabytes"),
             "sub-frames": measured("subframes"),
         }.items():
-            if not method.startswith("feddif"):
-                continue
             theirs, ours = cost("fedavg"), cost(method)
-            text = f"{name} spends less than fedavg until fedavg's peak by {unit} ({where})"
+            text = f"{method} spends less than fedavg until fedavg's peak by {unit} ({where})"
             if len(ours) < n or len(theirs) < n:
                 claims.append(Claim(text, None, f"it was reached in {len(ours)} of {n} seeds"))
                 continue

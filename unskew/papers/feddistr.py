@@ -10,7 +10,6 @@ xi         average entanglement of five clients; the value reached with whole im
            Base distributions are labels at `small`, CIFAR-100's subclasses at `paper`.
 """
 
-import importlib.util
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from unskew.algorithms.oneshot import longer
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.errors import ConfigError, DataError
+from unskew.errors import DataError
 from unskew.experiment.config import Experiment
 from unskew.history import History
 from unskew.info import Embeddings
@@ -107,20 +106,6 @@ def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int
         if part == "train":
             out["domain_train"] = places[:, 1]
     return out
-
-
-def check_priors(draft: Draft, grounds: Sequence[str]) -> None:
-    """Refuse now what the first round would refuse after hours.
-
-    Raises:
-        ConfigError: If a prior needs an extra that is not installed.
-    """
-    wanted = {_prior(merged(draft["experiment"], draft["grounds"][name])) for name in grounds} - {priors.BUILT_IN}
-    if wanted and importlib.util.find_spec("diffusers") is None:
-        raise ConfigError(
-            f"the prior {', '.join(sorted(wanted))} needs the package diffusers, which is not installed; "
-            "pip install 'unskew[diffusion]', or use --scale small"
-        )
 
 
 def _prior(ground: Mapping[str, Any]) -> str:
@@ -289,7 +274,6 @@ def tradeoff(request: ReproductionRequest) -> Result:
     """One round of FedDistr, many of its rivals and one of cheaper ones, at four levels of xi."""
     draft = Draft.of(request)
     names, rounds, (x, y) = draft["compare_on"], draft["parts"]["many"]["rounds"], draft["axes"]
-    check_priors(draft, names)
     grounds = {}
     for name in names:
         grounds[name] = table = ground(draft, name)
@@ -322,7 +306,7 @@ def tradeoff(request: ReproductionRequest) -> Result:
 
 def _level(draft: Draft, ground: Mapping[str, Any], name: str, xi: float) -> Level:
     """All methods of one source at one xi, in three runs: in rounds, with a prior, and the ensemble."""
-    many, once, members = run_parts(draft, ground, name, xi)
+    once, many, members = run_parts(draft, ground, name, xi)
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
     files = [members.folder / "models" / f"ensemble-seed{seed}.safetensors" for seed in ground["seeds"]]
     rounds = {m: errors_by_round(many, m) for m in BASELINES}
@@ -398,7 +382,6 @@ def flat(request: ReproductionRequest) -> Result:
     """FedDistr's error at several levels of xi, without the methods it is compared with."""
     draft = Draft.of(request)
     names, levels = draft["compare_on"], draft["xi"]
-    check_priors(draft, names)
     grounds: dict[str, Settings] = {}
     for name in names:
         grounds[name] = table = ground(draft, name)
@@ -437,7 +420,6 @@ def communication(request: ReproductionRequest) -> Result:
     """Rounds and bytes until FedAvg is as good as FedDistr."""
     draft = Draft.of(request)
     names, rounds = draft["compare_on"], draft["parts"]["fedavg"]["rounds"]
-    check_priors(draft, names)
     grounds: dict[str, Settings] = {}
     curves: dict[str, Curve] = {}
     for name in names:
@@ -570,7 +552,6 @@ def privacy(request: ReproductionRequest) -> Result:
     """Error, epsilon and nearest copies against noise on embeddings."""
     draft = Draft.of(request)
     name, xi = draft["compare_on"], draft["xi"]
-    check_priors(draft, [name])
     table = ground(draft, name)
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
     noisy = {f"sigma {s:g}": {**options, "dp": {"clip": draft["clip"], "sigma": s}} for s in draft["sigmas"]}

@@ -21,6 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import altair as alt
+import numpy as np
+import numpy.typing as npt
 import safetensors.torch
 import torch
 from torch import nn
@@ -39,8 +42,8 @@ from unskew.papers.result import Result, Row, over_seeds, plot
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
-    Survivors,
     curves_of,
+    fate,
     final,
     merged,
     percent,
@@ -49,6 +52,7 @@ from unskew.papers.toolkit import (
 )
 from unskew.record import reader
 from unskew.report import charts as drawing
+from unskew.report.section import Chart
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import Curve, curve
 from unskew.report.tables import difference
@@ -75,9 +79,9 @@ def with_term(ground: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- numbers of a run
-def ends(runs: Survivors, method: str, kind: Kind = "G") -> tuple[float, ...]:
+def ends(runs: History, method: str, kind: Kind = "G") -> tuple[float, ...]:
     """An accuracy after the last round, by seed; none if the method diverged."""
-    return final(runs.history, method, ACCURACY[kind]) or ()
+    return final(runs, method, ACCURACY[kind]) or ()
 
 
 def minus(these: Sequence[float], those: Sequence[float]) -> list[float]:
@@ -99,29 +103,29 @@ def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
     return tuple(best.values())
 
 
-def accuracy_rows(runs: Survivors, method: str, where: str, paper: float | None = None) -> list[Row]:
+def accuracy_rows(runs: History, method: str, where: str, paper: float | None = None) -> list[Row]:
     """A row for every kind of accuracy that the method has; the published percentage is beside its own kind.
 
     A method that diverged has one row, without a value.
     """
     kind_printed = PUBLISHED_AS.get(method, "G")
-    if method in runs.diverged:
+    if why := fate(runs, method):
         name = f"{ACCURACY[kind_printed]} ({kind_printed})"
-        return [Row(method, where, name, share(paper), None, None, "seeds", (), runs.diverged[method])]
+        return [Row(method, where, name, share(paper), None, None, "seeds", (), why)]
     rows = []
     for kind, name in ACCURACY.items():
-        values = final(runs.history, method, name)
+        values = final(runs, method, name)
         if values is not None:
             published = share(paper) if kind == kind_printed else None
             rows.append(over_seeds(method, where, f"{name} ({kind})", values, published))
-            steadier = final(runs.history, method, f"{name}.mean_last_fifth")
+            steadier = final(runs, method, f"{name}.mean_last_fifth")
             if steadier is not None:
                 rows.append(over_seeds(method, where, f"{name}.mean_last_fifth ({kind})", steadier))
-    best = bests(runs.history, method, kind_printed)
+    best = bests(runs, method, kind_printed)
     return [*rows, over_seeds(method, where, f"{ACCURACY[kind_printed]}.best ({kind_printed})", best)]
 
 
-def published_claims(runs: Survivors, labels: Sequence[str], column: Mapping[str, float], where: str) -> list[Claim]:
+def published_claims(runs: History, labels: Sequence[str], column: Mapping[str, float], where: str) -> list[Claim]:
     """Claims that FedDW is above the baselines it is published above, by its own G, which is also its PG.
 
     Args:
@@ -151,12 +155,12 @@ def compared(
     *layers: Mapping[str, Any],
     methods: Sequence[str],
     printed: Mapping[str, float] | None = None,
-) -> Survivors:
+) -> History:
     """The run of these methods; their accuracies become rows beside the printed percentages, the first run's curves."""
     runs = draft.run_survivors(folder, *layers, methods=methods)
     for label in methods:
         draft.rows += accuracy_rows(runs, label, where, (printed or {}).get(label))
-    draft.curves = draft.curves or curves_of(runs.history)
+    draft.curves = draft.curves or curves_of(runs)
     return runs
 
 
@@ -172,7 +176,7 @@ def table1(request: ReproductionRequest) -> Result:
         runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods, printed=column)
         draft.claims += published_claims(runs, methods, column, f"on {where}")
         if where == "cifar10, pathological":
-            curves = curves_of(runs.history)
+            curves = curves_of(runs)
     draft.curves = curves
     sizes = (
         f"{name}: {draft.size(name)} examples, {g['task']['model']}, {g['rounds']} rounds of "
@@ -213,7 +217,7 @@ def compatibility(request: ReproductionRequest) -> Result:
             bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items()]
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
             draft.figures.append((f"{name}.svg", drawing.document(forest, f"What the term adds, {name}").encode()))
-        draft.curves = draft.curves or curves_of(runs.history)
+        draft.curves = draft.curves or curves_of(runs)
     clients = draft["experiment"]["split"]["num_clients"]
     return draft.result(sizes="; ".join(sizes), first=draft["compare_on"][0], clients=clients)
 
@@ -298,10 +302,10 @@ def consistency(request: ReproductionRequest) -> Result:
     curves = {}
     for setting, (layer, labels) in arms.items():
         runs, where = draft.run_survivors(setting, ground, layer, methods=labels), f"cifar10, {setting}"
-        distances = _distances(runs.folder) if runs.history.rows else {}
+        distances = _distances(runs.folder) if runs.rows else {}
         for method in labels:
             last[method, setting] = ()
-            if method not in runs.diverged:
+            if not fate(runs, method):
                 by_seed = [distances[method, seed] for seed in merged(ground, layer)["seeds"]]
                 last[method, setting] = [by[-1] for by in by_seed]
                 panels[f"{method}, {setting}"] = (runs.folder, method)
@@ -327,8 +331,7 @@ def consistency(request: ReproductionRequest) -> Result:
             draft.add(method, "cifar10, non-IID", "norm_share_correlation", values)
         draft.claims.append(decide(text, values, "correlation", 1.0))
     first_seed = ground["seeds"][0]
-    if panels:
-        draft.figures += consistency_figures(request, ground["task"], panels, first_seed)
+    draft.figures += consistency_figures(request, ground["task"], panels, first_seed) if panels else []
     words = {"most": math.sqrt(20), "mu": ground["methods"]["feddw"]["mu"], "first_seed": first_seed}
     return draft.result(size=draft.size("cifar10"), **words, **_work(ground))
 
@@ -363,8 +366,8 @@ def consistency_figures(
         name = "relations-" + re.sub(r"\W+", "-", title.lower())
         charts[name] = report.relations_chart(f"{title}, seed {seed}", report.first_middle_last(infos))
         features, weight = _features(task, data, folder / "models" / f"{method}-seed{seed}.safetensors")
-        planes[title] = report.plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
-    charts["features"] = report.features_chart(planes)
+        planes[title] = plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
+    charts["features"] = features_chart(planes)
     uneven = {title: of for title, of in panels.items() if title.endswith("non-IID")}
     if uneven:
         norms = {title: class_norms(*of) for title, of in uneven.items()}
@@ -390,6 +393,56 @@ def _features(task: Mapping[str, Any], data: Dataset, file: Path) -> tuple[repor
     assert isinstance(head, nn.Linear)
     with torch.no_grad():
         return body(data.x_test[:SHOWN]).double().numpy(), head.weight.detach().double().numpy()
+
+
+def plane(
+    features: report.Floats, labels: npt.NDArray[np.int64], weights: report.Floats, key: Key
+) -> list[dict[str, Any]]:
+    """Features and class weights laid out together by t-SNE, as rows of `features_chart`.
+
+    Distances are those of directions (cosine): features and weights differ much in length, and a linear layer without
+    bias looks at their angle.
+
+    Args:
+        features: Input of the last layer, (examples, dimensions); at least three examples.
+        labels: Classes of the examples, (examples,).
+        weights: Weight of the last layer, (classes, dimensions).
+        key: Randomness of t-SNE.
+
+    Returns:
+        Rows of x, y, class and weight: true of a class's weight, which come last, in order.
+
+    Raises:
+        ValueError: If the shapes do not fit, or a number is not finite, as in a model that diverged.
+    """
+    from sklearn.manifold import TSNE  # an import that no report needs
+
+    both = np.concatenate([features, weights])
+    tsne = TSNE(
+        n_components=2, metric="cosine", init="pca", perplexity=min(30.0, (len(both) - 1) / 3),
+        random_state=key.number() % 2**32,
+    )  # fmt: skip
+    of = [*map(int, labels), *range(len(weights))]
+    return [
+        {"x": float(x), "y": float(y), "class": str(c), "weight": i >= len(features)}
+        for i, (c, (x, y)) in enumerate(zip(of, tsne.fit_transform(both), strict=True))
+    ]
+
+
+def features_chart(planes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart:
+    """Features in the plane, coloured by class, and each class's weight as its number (Fig. 5), a panel for each."""
+    points = [{"panel": title, **row} for title, rows in planes.items() for row in rows]
+    classes = list(dict.fromkeys(row["class"] for row in points if row["weight"]))
+    base = alt.Chart(drawing.rows(points)).encode(
+        x=drawing.bare("x"), y=drawing.bare("y"), color=drawing.by_name(drawing.colours(classes), "class")
+    )
+    marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
+    bold: dict[str, Any] = {"fontSize": 16, "fontWeight": "bold", "stroke": drawing.PAGE, "strokeWidth": 0.4}
+    numbers = base.transform_filter("datum.weight").mark_text(**bold).encode(text="class:N")
+    drawn = drawing.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
+    title = "Features with the weights of the classes"
+    caption = "A mark is a test example where t-SNE puts it, a number the weight of that class."
+    return Chart(title, caption, drawn, f"{title}: {', '.join(planes)}.", wide=len(planes) > 1)
 
 
 # ---------------------------------------------------------------- the term's gradient

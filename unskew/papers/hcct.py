@@ -16,7 +16,6 @@ Rule       alpha by rule: of `shares` of the clients' mean number of training ex
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
@@ -38,7 +36,7 @@ from unskew.files import write_atomically
 from unskew.history import History
 from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import SAME, Claim, counted, decide, interval, ordered, paired, same
+from unskew.papers.claims import SAME, Claim, counted, decide, ordered, paired, same
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
@@ -220,14 +218,12 @@ class ImageTask:
         settings: Data, network and training, as in an experiment.
         dataset: Its examples, in a file that every run reads.
         divide: Division of the examples among clients.
-        why: Reasons why our numbers may differ from the published ones.
     """
 
     name: str
     settings: Settings
     dataset: Dataset
     divide: Divide
-    why: str
 
     @property
     def rounds(self) -> int:
@@ -238,7 +234,7 @@ class ImageTask:
 def read_task(draft: Draft, name: str) -> ImageTask:
     """A task of the reproduction."""
     settings = dict(draft["tasks"][name])
-    why, divide = settings.pop("why", ""), division(**settings.pop("divide"))
+    divide = division(**settings.pop("divide"))
     groups = settings.pop("groups", None)
     data = load(draft.request, settings["task"]["data"])
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -257,7 +253,7 @@ def read_task(draft: Draft, name: str) -> ImageTask:
     file = data.name if groups is None else f"{data.name}-{name}"
     source = write_npz(draft.request.folder / "data" / f"{file}.npz", arrays)
     settings["task"] = {**settings["task"], **source}
-    return ImageTask(name, settings, sources.load(source["data"]), divide, why)
+    return ImageTask(name, settings, sources.load(source["data"]), divide)
 
 
 def run(
@@ -362,7 +358,6 @@ def published_order(client: int, patterns: Mapping[str, Sequence[Sequence[int]]]
 
 
 # ---------------------------------------------------------------- nine methods on three tasks (Tables IV and V)
-PUBLISHED_SEEDS = 5
 BY_RULE, BY_DOMAIN, RELEASED = "hcct, alpha by rule", "groups by true domain", ", released code"
 LIKE = {BY_RULE: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct", "hcct_e", "hcct_p")}}
 """Rows of ours, and the published row beside them."""
@@ -370,27 +365,10 @@ LIKE = {BY_RULE: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct"
 LAST = 5
 """Rounds of a pilot that judge it."""
 
-OWN_WAYS = {
-    "ifca": "clusters begin at distinct models, in the released code at one",
-    "flsc": "clusters begin at distinct models, in the released code at one",
-    "hcct_e": "the layer is chosen by a scale-free score",
-    "hcct_p": "heads stay with the clients, in the released code they are averaged",
-    BY_RULE: "alpha is chosen on validation data",
-}
-"""Differences between our method and the published row, if any."""
-
-WITH_STATISTICS = {
-    "maxfl": "the published distance has BatchNorm's statistics in it, ours has parameters",
-    "hcct": "the published cosine has BatchNorm's statistics in it, ours has parameters",
-}
-"""The same for Digit, whose network has BatchNorm."""
-
 
 def table4(request: ReproductionRequest) -> Result:
     """All nine methods, HCCT with alpha as published and by rule, on the tasks named by `on`."""
-    draft, shares = Draft.of(request), Draft.of(request)["shares"]
-    sentences: list[Claim] = []
-    edges: list[str] = []
+    draft = Draft.of(request)
     for name in draft["on"]:
         task = read_task(draft, name)
         runs, alphas = [], []
@@ -398,10 +376,7 @@ def table4(request: ReproductionRequest) -> Result:
         for seed in draft["seeds"]:
             clients = task.divide(task.dataset, Key(seed) / request.name / task.name)
             by_share = _pilot(draft, task, clients, seed)
-            best = chosen(by_share)
-            alphas.append(best * _mean_size(clients))
-            if best == max(shares):
-                edges.append(task.name)
+            alphas.append(chosen(by_share) * _mean_size(clients))
             for s, score in by_share.items():
                 scores.setdefault(s, []).append(1.0 - score)
             methods = table4_methods(task, alphas[-1]) | by_domain(task.dataset, clients)
@@ -411,16 +386,9 @@ def table4(request: ReproductionRequest) -> Result:
         draft.rows += _table4_rows(task, errors, alphas, runs)
         draft.rows += [over_seeds(f"pilot, alpha {s:g} D", name, "error.validation", v) for s, v in scores.items()]
         draft.claims += _table4_claims(task, errors)
-        sentences += differences(task, errors)
         draft.curves = draft.curves or error_curves(runs)
-    draft.claims += sentences
-    at_edge = (
-        f"On {name} the rule chose the largest of these shares in {n} of {len(draft['seeds'])} seeds, so a larger "
-        "alpha may be better."
-        for name, n in Counter(edges).items()
-    )
-    choices = ", ".join(f"{s:g}" for s in shares)
-    return draft.result(choices=choices, same=100 * SAME, edges=" ".join(at_edge))
+    choices = ", ".join(f"{s:g}" for s in draft["shares"])
+    return draft.result(choices=choices, same=100 * SAME)
 
 
 def _mean_size(clients: Clients) -> float:
@@ -526,36 +494,6 @@ def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> l
         ]
     other = "global" if task.name == "FMNIST" else "independent"
     return [same(f"{task.name}: {m} equals {other}", _apart(errors[m], errors[other])) for m in ours]
-
-
-def differences(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
-    """A claim for each number that differs from the published one, with what was done differently.
-
-    Table IV has spreads over seeds and is compared by Welch's test; Table V has none, so its numbers are compared with
-    the 95 % interval of ours.
-    """
-    claims = []
-    for method, values in errors.items():
-        if len(values) < 2 or method == BY_DOMAIN:
-            continue
-        like, ours = LIKE.get(method, method), [100 * e for e in _means(values)]
-        mean, std = TABLE4[like][task.name], TABLE4[like][f"{task.name} ±"]
-        center, spread = float(np.mean(ours)), float(np.std(ours, ddof=1))
-        p = stats.ttest_ind_from_stats(
-            center, spread, len(ours), mean, std, PUBLISHED_SEEDS, equal_var=False
-        ).pvalue  # fmt: skip
-        way = OWN_WAYS.get(method) or (WITH_STATISTICS.get(method) if task.name == "Digit" else None)
-        why = "; ".join(filter(None, (way, task.why, "the last round's error, not each client's best")))
-        if p < 0.05:
-            evidence = f"{center:.2f} ± {spread:.2f} beside {mean:.2f} ± {std:.2f} % over seeds: {why}"
-            claims.append(Claim(f"as published: {task.name}, {method}", False, evidence))
-        for metric, v in _over_the_clients(values).items() if task.name == "Digit" and like in TABLE5 else ():
-            paper = TABLE5[like][metric]
-            middle, low, high = interval(v) or (v[0], v[0], v[0])
-            if not low <= paper / 100 <= high:
-                evidence = f"{100 * middle:.2f} ± {100 * np.std(v, ddof=1):.2f} over seeds beside {paper:.2f} %: {why}"
-                claims.append(Claim(f"as published: {task.name}, {method}, error.{metric}", False, evidence))
-    return claims
 
 
 # ---------------------------------------------------------------- a forced number of groups (Fig. 5)

@@ -102,7 +102,8 @@ defaults_heart = defaults_mnist_writers = defaults_fashion_mnist = defaults
 
 def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     """Tune at equal budgets on validation rows, then add seeds until it is decided, on rows that no trial has read."""
-    from unskew.decide.tuning.search import Budget, TuningWork, search
+    from unskew.decide.training import TrainingWork
+    from unskew.decide.tuning.search import Budget, search
     from unskew.decide.tuning.space import ranges_of
 
     draft = Draft.of(request)
@@ -112,7 +113,7 @@ def tuned_mnist_writers(request: ReproductionRequest) -> Result:
     budget, note = Budget(draft["trials"]), request.callback.note
     with queue(folder / "trials.sqlite", about(sites, folder / "trials.sqlite")) as kept:
         plans = [search(sites, m, ranges_of(m), budget, note) for m in sites.experiment.methods]
-        searches = run(plans, kept, Here(TuningWork(sites)))
+        searches = run(plans, kept, Here(TrainingWork(sites, threads=1)))
     write_atomically(folder / "clients.json", json.dumps(to_manifest(sites.fed)))
     compared = dataclasses.replace(
         sites.experiment,

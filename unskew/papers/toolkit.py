@@ -13,9 +13,7 @@ Each is laid over those before it, table by table.
 
 import csv
 import dataclasses
-import json
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
-from unskew.files import write_atomically
 from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
@@ -111,8 +108,13 @@ def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | N
     """The experiment described by layers of settings, with the methods asked for, in that order."""
     raw = {**merged(*layers), "name": name}
     table = raw["methods"]
-    raw["methods"] = [{"name": label, **table[label], "label": label} for label in methods or table]
+    raw["methods"] = labelled({label: table[label] for label in methods or table})
     return config.parse(raw, name)
+
+
+def labelled(table: Mapping[str, Mapping[str, Any]]) -> list[Settings]:
+    """Methods of a table by label, as an experiment lists them; a label is the name where none is given."""
+    return [{"name": label, **own, "label": label} for label, own in table.items()]
 
 
 # ---------------------------------------------------------------- data
@@ -199,21 +201,6 @@ def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]
 
 
 # ---------------------------------------------------------------- runs
-@dataclass(frozen=True, eq=False)
-class Survivors:
-    """The methods of an experiment that completed under all seeds.
-
-    Attributes:
-        history: Their part of the run.
-        folder: The run's folder.
-        diverged: Label -> seed and round in which a method diverged: "diverged in seed 1, round 3".
-    """
-
-    history: History
-    folder: Path
-    diverged: Mapping[str, str]
-
-
 @dataclass(eq=False)
 class Draft:
     """A reproduction in progress: its settings at its size, and its results so far."""
@@ -273,8 +260,8 @@ class Draft:
         require_none_diverged(history.diverged)
         return self.count(experiment, history)
 
-    def run_survivors(self, name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> Survivors:
-        """The run of the methods that do not diverge under any seed, in a folder of this name.
+    def run_survivors(self, name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> History:
+        """The run in a folder of this name, without results of methods that diverged under a seed: see `diverged`.
 
         Raises:
             ConfigError, DataError, RunError: As in `complete`.
@@ -283,14 +270,13 @@ class Draft:
         try:
             history = load_run(complete(compared, folder, self.request.callback).folder)
         except DivergedError:
-            history = History(Frame(), {"rows": [], "seconds": 0.0}, None)
-        diverged: dict[str, str] = {}
-        for row in recorded(folder, "diverged"):
-            diverged.setdefault(row["method"], f"diverged in seed {row['seed']}, round {row['round']}")
-        frame = history.frame.where(lambda n: n.method not in diverged)
-        table = [row for row in history.summary["rows"] if row["method"] not in diverged]
-        survived = dataclasses.replace(history, frame=frame, summary={**history.summary, "rows": table, "diverged": []})
-        return Survivors(self.count(compared, survived), folder, diverged)
+            lost_all = [*recorded(folder, "diverged")]
+            history = History(Frame(), {"rows": [], "seconds": 0.0, "diverged": lost_all}, folder)
+        lost = {row["method"] for row in history.diverged}
+        frame = history.frame.where(lambda n: n.method not in lost)
+        table = [row for row in history.summary["rows"] if row["method"] not in lost]
+        summary = {**history.summary, "rows": table}
+        return self.count(compared, dataclasses.replace(history, frame=frame, summary=summary))
 
     def count(self, experiment: config.Experiment, history: History) -> History:
         """Add a run's seeds and seconds to the reproduction's."""
@@ -317,22 +303,13 @@ class Draft:
         )
 
 
-def once(file: Path, key: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what `make` gives, and its seconds, kept in a file: a reproduction that was stopped reads it.
-
-    Under another key it is made anew.
-    """
-    kept = json.loads(file.read_text()) if file.is_file() else {}
-    if kept.get("key") != key:
-        began = time.monotonic()
-        made = make()
-        kept = {"key": key, "seconds": time.monotonic() - began, **made}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(kept))
-    return dict(kept)
-
-
 # ---------------------------------------------------------------- numbers of a run
+def fate(history: History, method: str) -> str:
+    """The seed and round in which a method diverged, in words; empty if it did not."""
+    rows = (f"diverged in seed {r['seed']}, round {r['round']}" for r in history.diverged if r["method"] == method)
+    return next(rows, "")
+
+
 def final(history: History, method: str, metric: str) -> tuple[float, ...] | None:
     """A metric's last values, by seed; None if the method does not have that metric."""
     rows = history.summary["rows"]

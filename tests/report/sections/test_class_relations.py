@@ -19,7 +19,6 @@ from unskew.algorithms.feddw import DW
 from unskew.algorithms.hcct import HCCT
 from unskew.data.split import Dirichlet
 from unskew.info import ClassRelations
-from unskew.keys import Key
 from unskew.report import charts, read, tables
 from unskew.report.section import Chart, Section
 from unskew.report.sections import class_relations
@@ -148,21 +147,6 @@ def test_a_hundred_classes_leave_the_matrices_out(tmp_path: Path) -> None:
 
     folder = make_run(tmp_path / "run", {"fedavg+dw": told}, counts=[[1] * 100] * 3)
     assert [c.title for c in _section(folder, "fedavg+dw").charts] == ["Soft labels against class relations"]
-
-
-# ---------------------------------------------------------------- for reproductions
-def test_weights_lie_with_the_features_that_point_their_way_and_the_key_decides_the_map(rows: Rows) -> None:
-    """Three classes far apart, ten examples each, whose weights point the way of the examples."""
-    rng, weights, labels = np.random.default_rng(0), 5 * np.eye(3, 8), np.repeat(np.arange(3), 10)
-    features = 3 * weights[labels] + rng.normal(size=(30, 8))
-    plane, again = (class_relations.plane(features, labels, weights, Key(0) / "plane") for _ in range(2))
-    assert plane == again
-    at = np.array([[row["x"], row["y"]] for row in plane])
-    nearest = np.linalg.norm(at[:30, None] - at[30:], axis=2).argmin(axis=1)
-    assert (nearest == labels).all()
-    chart = class_relations.features_chart({"fedavg": plane, "fedavg+dw": plane})
-    numbers = [(r["panel"], r["class"]) for r in rows(chart) if r["weight"]]
-    assert numbers == [(panel, c) for panel in ("fedavg", "fedavg+dw") for c in "012"]
 
 
 # ---------------------------------------------------------------- a run that was run

@@ -3,7 +3,7 @@
 How much is trained follows from the experiment, the folds and the fresh seeds, never from the clock: the same question
 has the same answer on any machine.  Where a limit of time cuts it, the answer is that.
 
-measure.py    how much the sites disagree, and groups that this suggests
+measure.py    how the sites' training disagrees, and groups that this suggests
 race.py       local rates, bounds, and successive halving of methods, all on validation rows
 check.py      test rows, under fresh seeds: gains, cost, newcomers
 answer.py     the decision, its words, and the experiment that it recommends
@@ -18,8 +18,8 @@ from typing import Any
 
 from unskew import api
 from unskew.decide.advice.answer import Advice
-from unskew.decide.advice.check import MOST_LEFT_OUT, SEEDS, check, newcomers
-from unskew.decide.advice.measure import AdviceWork, measure
+from unskew.decide.advice.check import SEEDS, check, newcomers
+from unskew.decide.advice.measure import AdviceWork, proposed
 from unskew.decide.advice.page import CELLS, require_place, write_advice
 from unskew.decide.advice.race import FOLDS, local_of, race
 from unskew.decide.cells import Outcome, QueuedCell, queue, run
@@ -33,9 +33,6 @@ from unskew.experiment.config import Experiment
 from unskew.files import user_path
 from unskew.run.progress import duration, watching
 from unskew.run.setup import InMemoryInputs
-
-OF_A_FOLD, OF_A_SEED = 24, 4
-"""Trainings in a fold, about: nine of bounds, six of the race, others of the best and of groups; and under a seed."""
 
 
 def advise(
@@ -135,11 +132,9 @@ def advise_experiment(
     clock, limits = clock or Clock(60 * minutes), Constraints(max_rounds, max_megabytes or experiment.stop.megabytes)
 
     def say(text: str) -> None:
-        note(f"[{duration(clock.spent)}, round {clock.rounds:,} of about {clock.planned:,}] {text}")
+        note(f"[{duration(clock.spent)}, round {clock.rounds:,}] {text}")
 
     sites = replace(sites_of(experiment, inputs), clock=clock)
-    trainings = OF_A_FOLD * folds + OF_A_SEED * fresh_seeds + min(sites.fed.num_clients, MOST_LEFT_OUT)
-    clock.planned = trainings * min(experiment.rounds, max_rounds or experiment.rounds)
     file = None
     if folder is not None:
         with own_folder(folder):
@@ -154,13 +149,13 @@ def _plan(
 ) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Advice]:
     which = f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}"
     say(f"{sites.experiment.name}: {which}; measuring how they differ")
-    measured = yield from measure(sites, local_of(sites))
-    raced = yield from race(sites, measured, limits, say, folds)
+    groups = yield from proposed(sites, local_of(sites))
+    raced = yield from race(sites, groups, limits, say, folds)
     if raced.chosen is not None:
         say(f"chosen: {raced.chosen.method.label}; now test rows")
     checked = yield from check(sites, raced, limits, say, fresh_seeds)
     came = yield from newcomers(sites, raced, checked, limits, say)
-    return Advice(sites, limits, measured, raced, checked, came, sites.clock.spent)
+    return Advice(sites, limits, raced, checked, came, sites.clock.spent)
 
 
 __all__ = ["Advice", "advise", "advise_experiment"]

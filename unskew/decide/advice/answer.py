@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
-from unskew.decide.advice.measure import SiteDisagreement
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.decide.follow_up import under_fresh_seeds
 from unskew.decide.pages import gains, table
@@ -18,12 +17,10 @@ from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
-from unskew.info import WorseThanConstant
 from unskew.protocol import ClientId
 from unskew.report.page import Page, first_screen
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import MOST_NAMED, Gain, bracket, ranked
-from unskew.run import constant
 from unskew.run.progress import duration
 from unskew.words import counted, listed
 
@@ -32,6 +29,9 @@ Family = Literal["alone", "one model", "own models", "groups"]
 
 WORTH = 0.01
 """Gain below which federation is not worth its cost: a point, or a hundredth of what sites have alone."""
+
+EQUAL = 1e-9
+"""Share of a constant's result by which a model may be ahead of it and still be no better: sums are rounded."""
 
 GROUPED = ("grouped", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p")
 MORE_SEEDS = 5
@@ -48,7 +48,6 @@ class Advice:
     Attributes:
         sites: The sites.
         limits: What a federation must keep to.
-        measured: How much they disagree.
         race: How the method was chosen, on validation rows.
         check: The numbers, on test rows under fresh seeds.
         newcomers: Sites that came after training.
@@ -57,7 +56,6 @@ class Advice:
 
     sites: Sites
     limits: Constraints
-    measured: SiteDisagreement
     race: Race
     check: Check
     newcomers: tuple[Newcomer, ...]
@@ -96,23 +94,22 @@ class Advice:
     def _decision(self) -> tuple[Verdict, str]:
         """The verdict and its reason.
 
-        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either, if the accuracy of
-        some site's own model says something, and if neither method was lost; or if nothing fits the limits.
+        Training alone is advised only if FedAvg, which no race has chosen, is not worth it either, and neither method
+        was lost; or if nothing fits the limits.
         """
         gain, lost = self.gain, self._lost
         if gain is None:
-            if self.race.chosen is None and self.limits.tight and not self.check.cut and ALONE in self.check.results:
+            untrained = self.race.chosen is None and ALONE in self.check.results
+            if untrained and self.limits != Constraints() and not self.check.cut:
                 return "alone", "no method could be trained within the limits"
             return "undecided", self.too_little or lost or "nothing could be compared with local training"
         if self.too_little:
             return "undecided", self.too_little
-        if self.by_site and all(mean and mean.mean for mean in self._beside_constant):
-            return "undecided", "models are worse than what training rows alone would always say"
+        if all(ahead and statistics.fmean(ahead.values()) <= EQUAL for ahead in self._over_constant):
+            return "undecided", "models are no better than what training rows alone would always say"
         fedavg = self.check.gains.get(FEDAVG, gain)
         not_worth_it = all(g.high is not None and g.high < self.margin for g in (gain, fedavg))
         joins = gain.low is not None and gain.low > 0 and not not_worth_it
-        if not joins and len(self._without_gain) == len(self.by_site) > 0:
-            return "undecided", "every site alone finds one class only, so that accuracy says little"
         if not_worth_it:
             return ("undecided", lost) if lost else ("alone", "")
         return ("join" if joins else "undecided"), ""
@@ -122,8 +119,9 @@ class Advice:
         """The reason why nothing is decided: time ended before the work did, or there is one seed; else empty."""
         clock = self.sites.clock
         if self.check.cut:
-            rounds = f"{clock.rounds:,} of about {clock.planned:,} rounds of training"
-            return f"{duration(clock.seconds)} were enough for {rounds}; give it more minutes"
+            return (
+                f"{duration(clock.seconds)} were enough for {clock.rounds:,} rounds of training; give it more minutes"
+            )
         return "one seed is too few; give it two fresh seeds or more" if len(self.check.seeds) == 1 else ""
 
     @property
@@ -137,16 +135,23 @@ class Advice:
 
     @cached_property
     def useless(self) -> frozenset[ClientId]:
-        """Sites whose models, alone and with the method of the answer, are both worse than a constant."""
-        return frozenset.intersection(*(frozenset(of.clients) if of else frozenset() for of in self._beside_constant))
+        """Sites whose models, alone and with the method of the answer, are both no better than a constant."""
+        return frozenset(c for c in self.by_site if all(ahead.get(c, 1.0) <= EQUAL for ahead in self._over_constant))
 
     @cached_property
-    def _beside_constant(self) -> tuple[WorseThanConstant | None, ...]:
-        """Comparisons of sites alone, and of the method of the answer, with what training rows would always say."""
-        results = [self.check.results.get(label, ()) for label in (ALONE, self.check.chosen or "")]
-        by_site = [{c: [s.values[c] for s in scores if c in s.values] for c in self.by_site} for scores in results]
-        means = [{c: statistics.fmean(values) for c, values in of.items() if values} for of in by_site]
-        return tuple(constant.beside(of, self.sites.constants, self.sites.measure) for of in means)
+    def _over_constant(self) -> tuple[dict[ClientId, float], ...]:
+        """By how much sites alone, and with the method of the answer, are ahead of what their rows would always say."""
+        sign, constants = 1.0 if self.sites.measure.higher else -1.0, self.sites.constants
+        results = (self.check.results.get(label, ()) for label in (ALONE, self.check.chosen or ""))
+        every = ({c: [s.values[c] for s in scores if c in s.values] for c in constants} for scores in results)
+        return tuple(
+            {
+                c: sign * (statistics.fmean(of) - constants[c]) / (abs(constants[c]) or 1.0)
+                for c, of in site.items()
+                if of
+            }
+            for site in every
+        )
 
     @property
     def method(self) -> NamedMethod:
@@ -156,6 +161,14 @@ class Advice:
             bound = self.race.bounds.get(ALONE)
             return config.method("independent", {}, ALONE) if bound is None else bound.method
         return chosen.method
+
+    @property
+    def cost(self) -> dict[str, Any] | None:
+        """The rounds of one training, 10^6 bytes sent by all, and by a site in a round that it takes part in."""
+        if (of := self.check.training) is None:
+            return None
+        per_site = of.up / 1e6 / max(of.at, 1) / self.sites.experiment.cohort(self.sites.fed.num_clients)
+        return {"rounds": of.at, "megabytes": of.sent / 1e6, "per_site": per_site}
 
     @property
     def family(self) -> Family:
@@ -181,32 +194,15 @@ class Advice:
         return tuple(name for c, name in enumerate(self.sites.names) if self.by_site and c not in self.by_site)
 
     @property
-    def of_one_class(self) -> frozenset[ClientId]:
-        """Sites that would be called better off alone, were it not that alone they find one class only."""
-        alone = self.verdict == "alone"
-        return frozenset(c for c in self._without_gain if alone or self.by_site[c].verdict == "loses")
-
-    @property
-    def _without_gain(self) -> frozenset[ClientId]:
-        """Sites that are not shown to gain, and whose model, trained alone, finds one class only under some seed."""
-        alone = frozenset(c for scores in self.check.results.get(ALONE, ()) for c in scores.of_one_class)
-        return frozenset(c for c, g in self.by_site.items() if c in alone and g.verdict != "gains")
-
-    @property
     def by_themselves(self) -> frozenset[ClientId]:
         """Sites that the chosen method lets train by themselves."""
         return frozenset(g[0] for g in self.check.groups if len(g) == 1)
 
     def reading(self, c: ClientId) -> str:
         """A site's gain in few words."""
-        for clients, words in (
-            (self.by_themselves, "by itself"),
-            (self.useless, "worse than a constant"),
-            (self.of_one_class, "one class alone"),
-        ):
-            if c in clients:
-                return words
-        return READING[self.by_site[c].verdict]
+        if c in self.by_themselves:
+            return "by itself"
+        return "no better than a constant" if c in self.useless else READING[self.by_site[c].verdict]
 
     # ------------------------------------------------------------------ words
     @property
@@ -222,10 +218,10 @@ class Advice:
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Question and answer, in the order in which one asks."""
-        check, race, gain, m, cost = self.check, self.race, self.gain, self.sites.measure, self.check.cost
+        check, race, gain, m, cost = self.check, self.race, self.gain, self.sites.measure, self.cost
         drawn, aside = self.sites.drawn if m.of_rows else "sites", check.set_aside
         local = self.method.options.get("local", {})
-        federated = race.rounds if cost is None else cost.rounds
+        federated = race.rounds if cost is None else cost["rounds"]
         settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
         settings += [counted(local["local_epochs"], "local epoch")] if "local_epochs" in local else []
         settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
@@ -246,7 +242,7 @@ class Advice:
                 known and f"{self.method.label} ({', '.join(settings)}).",
                 known and race.close and not aside and f"As good on validation rows: {listed(race.close)}.")),
             ("What does it cost?", (
-                cost and f"{check.chosen} sends {cost.megabytes:,.3g} MB; a site {cost.per_site:,.3g} MB a round.",)),
+                cost and f"{check.chosen} sends {cost['megabytes']:,.3g} MB, a site {cost['per_site']:,.3g}/round.",)),
             ("What about a new site?", (
                 came and f"{counted(len(self.newcomers), 'site')} left out, one seed: as served {came[0]}, once "
                 f"adapted {came[1]}.",)),
@@ -305,10 +301,9 @@ class Advice:
             "set_aside": None if self.check.set_aside is None else dataclasses.asdict(self.check.set_aside),
             "sites": {names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()},
             "no_verdict": list(self.unjudged),
-            "worse_than_constant": [names[c] for c in sorted(self.useless)],
-            "one_class_alone": [names[c] for c in sorted(self.of_one_class)],
+            "no_better_than_constant": [names[c] for c in sorted(self.useless)],
             "groups": [[names[c] for c in g] for g in self.groups],
-            "cost": None if self.check.cost is None else dataclasses.asdict(self.check.cost),
+            "cost": self.cost,
             "newcomers": [dataclasses.asdict(n) for n in self.newcomers],
             "seeds": list(self.check.seeds),
             "rounds": self.race.rounds,
@@ -347,7 +342,7 @@ class Advice:
         """A site's row in a table: a cell for each of `SITE_COLUMNS`."""
         m, fed = self.sites.measure, self.sites.fed.clients
         alone, joined = (self.check.results[label] for label in (ALONE, self.check.chosen or ""))
-        sizes = (f"{self.measured.sizes[c]:,}", f"{len(fed.test[c]):,}")
+        sizes = (f"{len(fed.train[c]):,}", f"{len(fed.test[c]):,}")
         means = [m.show(statistics.fmean(s.values[c] for s in scores)) for scores in (alone, joined)]
         return (*sizes, *means, bracket(self.by_site[c], m), self.reading(c))
 

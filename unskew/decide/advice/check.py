@@ -1,12 +1,13 @@
 """The numbers of an advice: on test rows, under fresh seeds, after every choice is made."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Asking, Candidate, Race
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, OutOfTime, Sites
-from unskew.decide.training import Groups, Trained, TrainingCost, TrainingJob, trained
+from unskew.decide.training import Groups, Trained, TrainingJob, trained
 from unskew.protocol import ClientId
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import Gain
@@ -68,23 +69,21 @@ class Check:
             where it stands in for the race's choice.
         by_site: The same for each site.
         groups: Groups in which the chosen method trained, where it has groups.
-        cost: What the chosen method costs; None if nothing was trained.
         lost: Reasons why a method could not be trained under some seed, by label: it has no results then.
         chosen: Label of the method that the answer is about: the race's choice, or FedAvg where that is set aside.
         training: Its training under the first seed.
         set_aside: The race's choice, where it is set aside.
-        cut: True if time ended before the last seed did: there are results then, and no gains.
+        cut: True if time ended before the last training did: there are no results then.
     """
 
-    seeds: tuple[int, ...]
-    results: Mapping[str, tuple[Scores, ...]]
-    gains: Mapping[str, Gain]
-    by_site: Mapping[str, Mapping[ClientId, Gain]]
-    groups: Groups
-    cost: TrainingCost | None
-    lost: Mapping[str, str]
-    chosen: str | None
-    training: Trained | None
+    seeds: tuple[int, ...] = ()
+    results: Mapping[str, tuple[Scores, ...]] = field(default_factory=dict)
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    by_site: Mapping[str, Mapping[ClientId, Gain]] = field(default_factory=dict)
+    groups: Groups = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
+    chosen: str | None = None
+    training: Trained | None = None
     set_aside: SetAside | None = None
     cut: bool = False
 
@@ -98,42 +97,34 @@ def check(
 ) -> Asking[Check]:
     """The plan that trains bounds and the chosen method anew, and scores them on test rows."""
     chosen = race.chosen
-    entries: dict[str, Candidate] = {
-        label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds
-    }
+    entries = {label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds}
     if chosen is not None:
         entries[chosen.method.label] = chosen
-    results: dict[str, list[Scores]] = {label: [] for label in entries}
+    first = max(sites.experiment.seeds) + 1
+    seeds = tuple(range(first, first + fresh_seeds))
+    jobs = []
+    for label, entry in entries.items():
+        free = label in (ALONE, POOLED)
+        rounds, most = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
+        jobs += [TrainingJob(entry.method, seed, rounds, rounds, megabytes=most) for seed in seeds]
+    try:
+        results = yield from trained(sites, jobs)
+    except OutOfTime:
+        results = []
+    if sites.clock.cut:
+        return Check(cut=True)
+    done: dict[str, tuple[Scores, ...]] = {}
     lost: dict[str, str] = {}
     kept: dict[str, Trained] = {}
-    seeds: list[int] = []
-    first = max(sites.experiment.seeds) + 1
-    for seed in range(first, first + fresh_seeds):
-        jobs = []
-        for label, entry in entries.items():
-            free = label in (ALONE, POOLED)
-            rounds, cap = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
-            priced = seed == first and chosen is not None and label in (chosen.method.label, FEDAVG)
-            jobs.append(TrainingJob(entry.method, seed, rounds, rounds, megabytes=cap, priced=priced))
-        try:
-            of_seed = dict(zip(entries, (yield from trained(sites, jobs)), strict=True))
-        except OutOfTime:
-            break
-        for label, of in of_seed.items():
-            if of.scores is None:
-                lost[label] = f"under seed {seed}, {with_names(of.why, sites.names)}"
-                del entries[label], results[label]
-            else:
-                results[label].append(of.scores)
-                kept.setdefault(label, of)
-        if not entries:
-            break
-        seeds.append(seed)
-        shown = ", ".join(f"{label} {sites.measure.with_unit(results[label][-1].mean)}" for label in entries)
-        say(f"seed {seed}, on test rows: {shown}")
-    done = {label: tuple(scores) for label, scores in results.items() if scores}
-    if sites.clock.cut:
-        return Check(tuple(seeds), done, {}, {}, (), None, lost, None, None, cut=True)
+    for i, label in enumerate(entries):
+        trainings = dict(zip(seeds, results[i * len(seeds) : (i + 1) * len(seeds)], strict=True))
+        failed = [f"under seed {seed}, {with_names(of.why, sites.names)}" for seed, of in trainings.items() if of.why]
+        if failed:
+            lost[label] = failed[0]
+        else:
+            kept[label] = trainings[first]
+            done[label] = tuple(of.scores for of in trainings.values() if of.scores is not None)
+            say(f"{label}: {sites.measure.with_unit(fmean(s.mean for s in done[label]))} on test rows")
     gains, by_site = {}, {}
     if ALONE in done:
         for label, of_seeds in done.items():
@@ -146,8 +137,7 @@ def check(
         gains[FEDAVG], _ = gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)
     of_it = kept.get(name or "")
     groups = () if name is None or of_it is None else entries[name].groups or of_it.groups
-    cost = None if of_it is None else of_it.cost
-    return Check(tuple(seeds), done, gains, by_site, groups, cost, lost, name, of_it, aside)
+    return Check(seeds, done, gains, by_site, groups, lost, name, of_it, aside)
 
 
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:

@@ -1,4 +1,4 @@
-"""Disagreement of the sites: in sizes, labels and columns of their data, and in the directions their training takes.
+"""Disagreement of the sites in the directions that their training takes.
 
 Directions  g_i is what local training changes of a common model at site i, and c_ij the cosine of g_i and g_j; the
             model is FedAvg's, and c_ij the mean over its first rounds.  It is HCCT's matrix (Y. Sun et al., "How to
@@ -8,7 +8,7 @@ Groups      Average linkage on 1 - c_ij, cut into two to four groups (R. R. Soka
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from unskew.algorithms.hcct import HCCTState
-from unskew.data.look import Disagreement, look, of_dataset
 from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.forecast.measure import threads
 from unskew.decide.sites import OutOfTime, Sites
@@ -33,38 +32,19 @@ MOST_SITES = 100
 MOST_GROUPS = 4
 
 
-@dataclass(frozen=True, eq=False)
-class SiteDisagreement:
-    """Disagreement of the sites.
-
-    Attributes:
-        numbers: Sizes, labels and columns, each beside what chance would give; training rows only.
-        sizes: Training rows of each site.
-        cosines: Cosines of the sites' directions, (sites, sites); None if they were not compared.
-        proposals: Divisions into groups that the directions suggest.
-    """
-
-    numbers: tuple[Disagreement, ...]
-    sizes: tuple[int, ...]
-    cosines: Floats | None
-    proposals: tuple[Groups, ...]
-
-
-def measure(
+def proposed(
     sites: Sites, local: dict[str, Any]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], SiteDisagreement]:
-    """The plan that measures the disagreement of the sites; `local` are the settings of their training."""
-    sizes = tuple(int(n) for n in sites.fed.clients.train.sizes)
-    table = None
-    if len(sizes) <= MOST_SITES:
-        cell = QueuedCell({"do": "directions", "local": local})
-        (outcome,) = yield [cell]
-        if outcome is None:
-            sites.clock.cut = True
-        else:
-            table, sites.clock.counted[cell.key] = outcome
-    cosines = None if table is None else np.array(table)
-    return SiteDisagreement(_numbers(sites), sizes, cosines, () if cosines is None else proposals(cosines))
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], tuple[Groups, ...]]:
+    """The plan that compares the directions of the sites' training, whose settings are `local`: proposals of groups."""
+    if sites.fed.num_clients > MOST_SITES:
+        return ()
+    cell = QueuedCell({"do": "directions", "local": local})
+    (outcome,) = yield [cell]
+    if outcome is None:
+        sites.clock.cut = True
+        return ()
+    cosines, sites.clock.counted[cell.key] = outcome
+    return () if cosines is None else proposals(np.array(cosines))
 
 
 class AdviceWork(TrainingWork):
@@ -84,14 +64,6 @@ class AdviceWork(TrainingWork):
         except OutOfTime:
             return None
         return None if cosines is None else cosines.tolist(), training.begun
-
-
-def _numbers(sites: Sites) -> tuple[Disagreement, ...]:
-    """The numbers of `us.describe`, of training rows; of several labels each has its number."""
-    data, train = sites.fed.dataset, sites.fed.clients.train
-    owners = np.repeat(np.arange(len(train)), train.sizes)
-    rows = of_dataset(data, train.values.numpy())
-    return look(replace(rows, owners=owners, clients=tuple(sites.names), patients=None)).disagreement
 
 
 def _for_directions(sites: Sites, local: Mapping[str, Any]) -> Training:

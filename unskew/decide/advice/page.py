@@ -87,10 +87,6 @@ def sections(advice: Advice) -> Sequence[Section]:
     order = ranked(advice.by_site)
     listed = order if len(order) <= MOST_LISTED else [*order[: MOST_LISTED // 2], *order[-MOST_LISTED // 2 :]]
     rounds = sorted({t for e in race.entries for t in e.scores})
-    differ = [
-        (d.name, f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning)
-        for d in advice.measured.numbers
-    ]
     raced = [
         (e.method.label, *(m.show(e.scores[t].mean) if t in e.scores else "–" for t in rounds),
          "chosen" if e is race.chosen else "as good" if e.method.label in race.close else e.out or "reached the end")
@@ -110,9 +106,6 @@ def sections(advice: Advice) -> Sequence[Section]:
             f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
             ["Site", *(column.capitalize() for column in SITE_COLUMNS)],
             [(names[c], *advice.site_row(c)) for c in listed])),
-        Section("Who should train with whom?", "", (), table(
-            "Disagreement of the sites' data",
-            ["Sites differ in", "Number", "Alike sites | would have", "p", "In words"], differ)),
         Section("Which method and settings?", "", (), table(
             f"{m.label} on validation rows of {race.folds} folds, mean over sites",
             ["Method", *(f"Round {t} | {percent}" for t in rounds), "End"], raced)),

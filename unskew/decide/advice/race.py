@@ -10,11 +10,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from unskew.decide.advice.measure import MOST_SITES, SiteDisagreement
+from unskew.decide.advice.measure import MOST_SITES
 from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.scores import Scores, difference, together
 from unskew.decide.sites import Constraints, OutOfTime, Sites
-from unskew.decide.training import Groups, Trained, TrainingJob, trained
+from unskew.decide.training import MOST_HELD, Groups, Trained, TrainingJob, trained
 from unskew.experiment import config, from_python
 from unskew.experiment.config import NamedMethod
 from unskew.tasks.measure import Measure
@@ -28,9 +28,6 @@ RATES = (1.0, math.sqrt(10.0), 1 / math.sqrt(10.0))
 FOLDS = 2
 """Folds whose rows decide."""
 
-MOST_HELD = 50_000_000
-"""Numbers in models of one method and all sites up to which more than one fold is in memory."""
-
 SPARED = 4
 """Rounds before which no method is dropped."""
 
@@ -43,9 +40,7 @@ FOLD_SEEDS = 10_000
 PILOT = {"rounds": 3}
 """HCCT's pilot in a race: half as long as by default, because two folds and more pay for it."""
 
-AT_RATE = " at rate 0.000316"
-"""Longest suffix that a label may get."""
-
+LONGEST_SUFFIX = len(", as HCCT")
 ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
 
 Asking = Generator[Sequence[QueuedCell], Sequence[Outcome], T]
@@ -84,7 +79,11 @@ def local_of(sites: Sites) -> dict[str, Any]:
 
 
 def race(
-    sites: Sites, measured: SiteDisagreement, limits: Constraints, say: Callable[[str], None], folds: int = FOLDS
+    sites: Sites,
+    proposals: Sequence[Groups],
+    limits: Constraints,
+    say: Callable[[str], None],
+    folds: int = FOLDS,
 ) -> Asking["Race"]:
     """Train bounds and methods on all folds but one, and choose by the rows of that one if there is time for all."""
     local, rounds = local_of(sites), sites.experiment.rounds
@@ -96,8 +95,7 @@ def race(
         one, own = (
             here.bounds[label].method.options["local"] if label in here.bounds else local for label in (FEDAVG, ALONE)
         )
-        yield from here.halving(candidates(sites, one, own, measured.proposals, limits))
-        yield from here.other_rates(local)
+        yield from here.halving(candidates(sites, one, own, proposals, limits))
         yield from here.given_groups()
         here.chosen, here.close = choose([e for e in here.entries if e.scores and not e.out], sites)
     except OutOfTime:
@@ -106,7 +104,8 @@ def race(
     return here
 
 
-def _rated(local: dict[str, Any], factor: float) -> dict[str, Any]:
+def rated_local(local: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Settings of local training with so many times the rate."""
     return local if factor == 1.0 or "lr" not in local else {**local, "lr": float(f"{local['lr'] * factor:.3g}")}
 
 
@@ -127,7 +126,7 @@ def candidates(
     sites contradict each other, the rate that is best for one model of all is too low for those who agree.
     """
     n, rounds, layout = sites.fed.num_clients, sites.experiment.rounds, sites.setup.task.layout
-    limited, tight = limits.megabytes is not None, limits.tight
+    limited, tight = limits.megabytes is not None, limits != Constraints()
     often = {**local, "local_epochs": 4 * local.get("local_epochs", 1)}
     four = {"quantise": {"bits": 4}}
     # A head is personal only if something else travels; HCCT's pilot takes more rounds than it may be given.
@@ -179,7 +178,7 @@ def _name_of(groups: Groups, names: Sequence[str]) -> str:
     if len(together) == 1:
         inside = [names[c] for c in together[0]]
         text = f"all but {listed(apart)}" if len(apart) < len(inside) else f"only {listed(inside)}"
-    return text if len(text) <= config.LONGEST_LABEL - len(AT_RATE) else f"{len(groups)} groups"
+    return text if len(text) <= config.LONGEST_LABEL - LONGEST_SUFFIX else f"{len(groups)} groups"
 
 
 @dataclass(eq=False)
@@ -249,7 +248,7 @@ class Race:
         ):
             rounds = self.rounds if limited else self.sites.experiment.rounds
             factors = RATES if "lr" in local else RATES[:1]
-            tried = ended = [Candidate(_method(name, label, _rated(local, factor))) for factor in factors]
+            tried = ended = [Candidate(_method(name, label, rated_local(local, factor))) for factor in factors]
             for look in sorted({math.ceil(rounds / 2), rounds}):
                 ended = yield from self.train(ended, look, rounds, limited)
             if not ended:
@@ -277,25 +276,6 @@ class Race:
             for e in running[keep:]:
                 e.out = f"behind after round {until}"
             running, until = running[:keep], min(2 * until, self.rounds)
-
-    def other_rates(self, local: dict[str, Any]) -> Asking[None]:
-        """Train the two best to the end at the other rates, too."""
-        if "lr" not in local:
-            return
-        finalists = sorted(
-            (e for e in self.entries if e.scores and not e.out), key=lambda e: -merit(e, self.sites.measure)
-        )[:2]
-        more: list[Candidate] = []
-        for best in finalists:
-            theirs = best.method.options.get("local", {})
-            for rate in (_rated(local, factor)["lr"] for factor in RATES):
-                if "lr" not in theirs or rate == theirs["lr"] or best.method.label == FEDAVG:
-                    continue  # FedAvg's rates were tried as a bound's
-                label = f"{best.method.label[: config.LONGEST_LABEL - len(AT_RATE)]} at rate {rate:g}"
-                options = {**best.method.options, "local": {**theirs, "lr": rate}}
-                more.append(Candidate(config.method(best.method.name, options, label), best.groups))
-        self.entries += more
-        yield from self.train(more, self.rounds, self.rounds)
 
     def given_groups(self) -> Asking[None]:
         """Give the groups that IFCA or HCCT found to FedAvg in groups: from another start IFCA may find none, and HCCT

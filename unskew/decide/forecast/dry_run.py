@@ -3,7 +3,7 @@
 The simulator, the wire and the evaluation around it are those of a run, so the same code counts bytes, draws cohorts
 and chooses what is evaluated.  An optimisation ends near its start, or where it began; a plan that sends the same in
 both cases does not let training decide what it sends, as far as two tries can tell.  Folds and local code (`Run`)
-really run; a prior that they ask for is made up in the shapes of the real one.
+really run, but for a prior that they ask for: the costs of such a method are not known.
 
 How far a plan is driven follows from the number of jobs, never from the clock.
 """
@@ -21,12 +21,11 @@ from torch import Tensor
 
 from unskew import machine
 from unskew.data.federated import FederatedData
-from unskew.errors import MemoryShortage
+from unskew.errors import MemoryShortage, RunError
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.info import Passes, whole
 from unskew.keys import Key
 from unskew.ledger import Direction, totals
-from unskew.local import imagery
 from unskew.local.data import steps_of_job
 from unskew.local.executor import Columns, EvalJob, StepJob, StepResult, answer_untrained, untrained
 from unskew.local.trainer import LocalTrainer
@@ -81,10 +80,9 @@ class Requests:
 
 @dataclass(eq=False)
 class Code:
-    """Local code of a method: seconds and examples of each call that ran, by kind, and the prior that it asked."""
+    """Local code of a method: seconds and examples of each call that ran, by kind."""
 
     times: dict[Kind, list[tuple[float, int]]] = field(default_factory=dict)
-    prior: str = ""
 
     def seconds(self, kind: Kind) -> float:
         """Seconds for an example; the first call may have imported and built what others use."""
@@ -307,72 +305,23 @@ class _DryExecutor:
         if isinstance(request, Fold):
             value = self.trainer.answer(me, index, request)
         else:
-            value = request.fn(_Watched(self, me, index), *request.args)
+            value = request.fn(_WithoutPrior(self.trainer.local(me, index)), *request.args)
         self.code.times.setdefault(kind, []).append((time.monotonic() - began, me.n))
         return value
 
 
-class _Watched:
-    """A client's real data and tools with a prior whose results are made up."""
+class _WithoutPrior:
+    """A client's real data and tools, but for a prior, which would take as long as in the run."""
 
-    def __init__(self, executor: _DryExecutor, me: Me, index: int) -> None:
-        self._local, self._executor, self._client = executor.trainer.local(me, index), executor, me.id
+    def __init__(self, local: Any) -> None:
+        self._local = local
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
-    def imagery(self, source: str) -> "MadeUp":
-        """A prior in the place of the real one, which is loaded all the same, for its shapes."""
-        data = self._executor.trainer.device_data
-        shape = tuple(data.x.shape[1:])
-        self._executor.code.prior = source
-        real = imagery.of(source, self._executor.trainer.device, shape, data.levels)
-        return MadeUp(real, shape, self._client, self._executor.moved)
-
-
-class MadeUp:
-    """An `Imagery` whose results are made up.
-
-    Args:
-        real: The real prior, which knows the shapes.
-        shape: Shape of an input.
-        client: Client that asks; its embeddings move in a direction of their own.
-        length: Distance that an embedding moves, relative to the size of its start.
-    """
-
-    def __init__(self, real: imagery.TaskImagery, shape: tuple[int, ...], client: int, length: float) -> None:
-        self._shape, self._client, self._length, self._learned = shape, client, length, 0
-        self.width, self.latent_shape, self.changes, self.start = (
-            real.width,
-            real.latent_shape,
-            real.changes,
-            real.start,
-        )
-
-    def encode(self, x: Tensor) -> Tensor:
-        """Normal numbers, as many as latents would have, (n, *latent_shape)."""
-        return torch.randn(len(x), *self.latent_shape, generator=(KEY / "latents").generator()).to(x.device)
-
-    def decode(self, latents: Tensor) -> Tensor:
-        """Zeros in the shape of inputs, (n, ...)."""
-        return torch.zeros(len(latents), *self._shape)
-
-    def invert(self, clusters: Sequence[Tensor], key: Key, **_: Any) -> Tensor:
-        """Points around the start, another for every cluster of every client, (K, width)."""
-        draw = (KEY / "embeddings" / max(self._client, 0) / self._learned).generator()
-        self._learned += 1
-        start = self.start()
-        moved = torch.randn(len(clusters), self.width, generator=draw)
-        return start + self._length * start.square().mean().sqrt().clamp(min=1e-3) * moved
-
-    def sample(self, embeddings: Tensor, count: int, key: Key, *_: Any, **__: Any) -> Tensor:
-        """Zeros in the shape of inputs, (K, count, ...)."""
-        return torch.zeros(len(embeddings), count, *self._shape)
-
-    def distances(self, embeddings: Tensor, key: Key) -> Tensor:
-        """Distances of the embeddings themselves, (K, K)."""
-        v = embeddings.detach().cpu().double()
-        return torch.cdist(v, v).float()
+    def imagery(self, source: str) -> Any:
+        """Refused."""
+        raise RunError(f"it works with the prior {source}")
 
 
 def size(trees: Iterable[Any]) -> int:

@@ -33,7 +33,7 @@ VECTORS = {"sgd": 6, "adam": 8, "adamw": 8, "lbfgs": 2 * HISTORY + 12}
 def memory_parts(
     experiment: Experiment, setup: Setup, prepared: PreparedMethod, driven: DryRun, now: int
 ) -> tuple[MemoryPart, ...]:
-    """Parts of the memory of one method, of which this process holds `now` bytes already; a prior's are not counted."""
+    """Parts of the memory of one method, of which this process holds `now` bytes already."""
     cuda, kind = setup.device.type == "cuda", setup.executor_kind
     inside: Place = "device" if cuda else "worker" if kind.processes else "main"
     store: Place = "device" if cuda else "main"

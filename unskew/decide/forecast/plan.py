@@ -125,8 +125,6 @@ def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedD
         times.measure(driven)
         parts.append(memory_parts(experiment, setup, driven.prepared, driven.runs[0], now))
         costs.append(times.cost(driven))
-        if driven.code.prior:
-            notes.append(f"{method.label}: no time is predicted: it works with the prior {driven.code.prior}")
         around += times.evaluation_s(driven.runs[0].evaluation) + driven.preparing_s
     seconds = [c.seconds for c in costs if c.seconds is not None]
     run = Forecast(
@@ -146,7 +144,7 @@ def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedD
     )
     # The memory shown is that of the method that needs most: one that does not fit comes first.
     of_each = [dataclasses.replace(run, parts=p) for p in parts]
-    return max(of_each, key=lambda f: (bool(f.too_large), f.peak_of("device"), f.everything))
+    return max(of_each, key=lambda f: (bool(f.too_large), f.peak_of("device"), f.everything), default=run)
 
 
 def _notes(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> list[str]:
@@ -200,8 +198,7 @@ def _drive(
             for far in (MOVED, 0.0)
         )
         if isinstance(moved, Exception):
-            why = f"{type(moved).__name__}: {moved}"
-            notes.append(f"{label}: its costs are not known, its plan refuses made-up results ({why})")
+            notes.append(f"{label}: its costs are not known ({type(moved).__name__}: {moved})")
             return None
         runs.append(moved)
         left -= sum(2 * r.work for r in moved.rounds)
@@ -262,12 +259,12 @@ class _Times:
         """The cost of a method."""
         rounds, every = self.experiment.rounds, self.experiment.eval_every
         sent = {d: driven.mean(lambda r, d=d: r.bytes[d], rounds) for d in DIRECTIONS}  # type: ignore[misc]
-        known = MethodCost(driven.method.label, driven.traffic, sent, min(len(r.rounds) for r in driven.runs))
-        if driven.code.prior:
-            return known
         times = sum(t % every == 0 or t == rounds for t in range(1, rounds + 1))
-        return dataclasses.replace(
-            known,
+        return MethodCost(
+            driven.method.label,
+            driven.traffic,
+            sent,
+            min(len(r.rounds) for r in driven.runs),
             training_s=driven.mean(self._clients_s, rounds),
             server_s=driven.mean(lambda r: r.server_s + self._server_s(r), rounds),
             evaluation_s=times * self.evaluation_s(driven.runs[0].evaluation),

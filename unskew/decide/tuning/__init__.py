@@ -1,7 +1,7 @@
 """Tuning: every method gets the same budget over its own search space, judged on validation rows of the clients.
 
 space.py    what is searched: ranges that stand beside hyperparameters, and the local learning rate
-search.py   trials, proposed and pruned by Optuna: a plan, and a worker's side
+search.py   trials, proposed and pruned by Optuna
 result.py   tuned against default settings on test rows, under fresh seeds; the experiment that follows
 page.py     the page
 """
@@ -16,9 +16,10 @@ from unskew.decide.crew import crew
 from unskew.decide.identity import about
 from unskew.decide.pages import own_folder
 from unskew.decide.sites import sites_of
+from unskew.decide.training import TrainingWork
 from unskew.decide.tuning.page import PAGE, write_tuning
 from unskew.decide.tuning.result import SEEDS, Tuning, compared, corrected
-from unskew.decide.tuning.search import Budget, Pruner, TuningWork, judging_fold, optuna_module, search
+from unskew.decide.tuning.search import Budget, Pruner, judging_fold, optuna_module, search
 from unskew.decide.tuning.space import ranges_of
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
@@ -108,7 +109,7 @@ def tune_experiment(
         file = folder / TRIALS
     first = max(experiment.seeds) + 1
     fresh = tuple(range(first, first + final_seeds))
-    with queue(file, about(sites, file)) as kept, crew(TuningWork(sites), workers, ray) as at_work:
+    with queue(file, about(sites, file)) as kept, crew(TrainingWork(sites, threads=1), workers, ray) as at_work:
         searches = run([search(sites, m, ranges, budget, note) for m, ranges in chosen], kept, at_work)
         worth = run([compared(sites, s, fresh, note) for s in searches], kept, at_work)
     tuning = corrected(sites, searches, worth, budget, fresh)

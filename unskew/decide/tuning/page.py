@@ -87,7 +87,7 @@ def _trials(searched: Searched, m: Measure) -> Section:
     rows = [
         (str(i + 1), *(f"{t.values[n]:.4g}" if n in t.values else "as it was" for n in searched.ranges),
          "–" if t.score is None else m.show(t.score), str(t.rounds), f"{t.seconds:.1f}",
-         "best" if i == searched.best else t.state)
+         "best" if i == searched.best else str(t.state))
         for i, t in enumerate(searched.trials)
     ]  # fmt: skip
     head = ["Trial", *searched.ranges, f"{m.label} | on validation rows", "Rounds", "Time | s", "End"]

@@ -1,25 +1,22 @@
-"""Trials of a method, proposed and pruned by Optuna: each is a cell of a runner.
+"""Trials of a method, proposed and pruned by Optuna: each is a training that goes on from look to look.
 
 The first trial has the method's present settings.  Each trains under the experiment's first seed on all folds but one
 of the clients' rows, and is scored by the rows of that one, at five points of its way; at each it may be pruned.
 
-Trials come in batches, the first of five, each other of four.  What a trial tries, and whether it is pruned, depends on
-its number and on the trials of earlier batches, on nothing else: its cell has those, and Optuna is asked where it is
-trained.
+Trials come in batches, each proposed from the trials of earlier ones and scored side by side: they are the same with
+any number of workers, and Optuna is asked anew where a search goes on.
 """
 
 import math
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from unskew.decide.cells import Outcome, QueuedCell
-from unskew.decide.forecast.measure import threads
 from unskew.decide.sites import Sites, measurable
-from unskew.decide.training import Training, TrainingWork, as_json
+from unskew.decide.training import MOST_HELD, TrainingJob, trained
 from unskew.decide.tuning.space import present, with_values
-from unskew.errors import ConfigError, DataError, DivergedError, RunError
+from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import NamedMethod
 from unskew.keys import Key
 from unskew.schema import Search
@@ -35,7 +32,6 @@ RANDOM = 5
 """Trials of a search that are drawn at random before others are proposed from their results."""
 
 BATCH = 4
-"""Trials of a batch after the first, which has those that are drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -59,43 +55,33 @@ class Budget:
         if self.pruner not in ("median", "hyperband", "none"):
             raise ConfigError(f'pruner must be "median", "hyperband" or "none", got {self.pruner!r}')
 
-    def next(self, trials: "Sequence[Trial]") -> range:
-        """Numbers of the trials to come next: the rest of a batch; of a budget in seconds one at a time."""
-        done, end = len(trials), batch_of(len(trials)) + (BATCH if len(trials) >= RANDOM else RANDOM)
+    def next(self, trials: "Sequence[Trial]", batch: int = BATCH) -> int:
+        """The number of trials to come next; of a budget in seconds one at a time."""
         if self.seconds is None:
-            return range(done, min(end, self.trials or TRIALS))
-        return range(done, done + (sum(t.seconds for t in trials) < self.seconds))
+            return min(batch, (self.trials or TRIALS) - len(trials))
+        return int(sum(t.seconds for t in trials) < self.seconds)
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s" if self.seconds is not None else f"{self.trials or TRIALS} trials"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trial:
-    """Outcome of a trial.
+    """A trial, in progress or as it ended.
 
     Attributes:
         values: Its hyperparameters.
-        score: The headline on validation rows, mean over clients, at its end; None if it diverged.
-        state: "complete", "pruned" before its last round, or "diverged".
+        score: The headline on validation rows, mean over clients, at its last look; None if it diverged.
+        state: "complete", "pruned" before its last round, or "diverged"; None while it is in training.
         rounds: Rounds it took.
         seconds: Time it took.
-        looks: Its scores on the way, in their order.
-        rungs: What the pruner notes of it.
     """
 
     values: Mapping[str, float]
-    score: float | None
-    state: State
-    rounds: int
-    seconds: float
-    looks: Sequence[float] = ()
-    rungs: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        """True if it came to its end."""
-        return self.state == "complete"
+    score: float | None = None
+    state: State | None = None
+    rounds: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,38 +111,53 @@ def search(
 ) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Searched]:
     """The plan of a method's search."""
     trials: list[Trial] = []
-    fold = judging_fold(sites)
-    while ranges and (numbers := budget.next(trials)):
-        earlier = [{**vars(t), "seconds": 0.0} for t in trials[: batch_of(numbers[0])]]
-        asked = {
-            "do": "trial",
-            "method": as_json(method),
-            "ranges": {name: [r.low, r.high, r.log, r.whole] for name, r in ranges.items()},
-            "fold": fold,
-            "pruner": budget.pruner,
-            "earlier": earlier,
-        }
-        outcomes = yield [QueuedCell({**asked, "number": n}) for n in numbers]
-        trials += [Trial(**outcome) for outcome in outcomes]
+    if not ranges:
+        return Searched(method, ranges, (), None)
+    study, fold, optuna = _study(sites, method, budget.pruner), judging_fold(sites), optuna_module()
+    spans = {name: _span(optuna, of) for name, of in ranges.items()}
+    held = BATCH * sites.setup.parameters * sites.fed.num_clients
+    while (count := budget.next(trials, 1 if held > MOST_HELD else BATCH)) > 0:
+        first = present(method, ranges)
+        if not trials:
+            study.enqueue_trial(first)
+        asked = [study.ask(spans if trials or i else {name: spans[name] for name in first}) for i in range(count)]
+        trials += yield from _batch(sites, method, fold, study, asked)
         best = _best(trials, sites.measure.higher)
         score = "none is complete" if best is None else sites.measure.show(trials[best].score or 0.0)
         note(f"{method.label}: {len(trials)} trials, best {sites.measure.label} so far {score}")
     return Searched(method, ranges, tuple(trials), _best(trials, sites.measure.higher))
 
 
-def batch_of(number: int) -> int:
-    """The number of the first trial of a trial's batch.
-
-    >>> [batch_of(n) for n in range(10)]
-    [0, 0, 0, 0, 0, 5, 5, 5, 5, 9]
-    """
-    return 0 if number < RANDOM else RANDOM + (number - RANDOM) // BATCH * BATCH
+def _batch(
+    sites: Sites, method: NamedMethod, fold: int, study: Any, asked: Sequence[Any]
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], list[Trial]]:
+    """The plan of trials that train side by side, from look to look; Optuna's study is told what they come to."""
+    rounds, seed, enough = sites.experiment.rounds, sites.experiment.seeds[0], sites.experiment.stop.megabytes
+    batch = [Trial(dict(of.params)) for of in asked]
+    for look, until in enumerate(sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)}), 1):
+        going = [(of, trial) for of, trial in zip(asked, batch, strict=True) if trial.state is None]
+        methods = [with_values(method, trial.values) for _, trial in going]
+        jobs = [TrainingJob(m, seed, rounds, until, fold, enough=enough) for m in methods]
+        results = yield from trained(sites, jobs)
+        for (of, trial), result in zip(going, results, strict=True):
+            trial.rounds, trial.seconds = result.at, trial.seconds + result.seconds
+            trial.score = None if result.scores is None else result.scores.mean
+            if trial.score is None or not math.isfinite(trial.score):
+                trial.score, trial.state = None, "diverged"
+            else:
+                of.report(trial.score, look)
+                trial.state = "complete" if until == rounds else "pruned" if of.should_prune() else None
+            if trial.state == "complete":
+                study.tell(of, trial.score)
+            elif trial.state is not None:
+                study.tell(of, state=optuna_module().trial.TrialState.PRUNED)
+    return batch
 
 
 def _best(trials: Sequence[Trial], higher: bool) -> int | None:
     """Return the position of the best complete trial, the first of equals; None if none is complete."""
-    scores = {i: t.score if higher else -t.score for i, t in enumerate(trials) if t.complete and t.score is not None}
-    return max(scores, key=lambda i: (scores[i], -i), default=None)
+    scores = {i: t.score for i, t in enumerate(trials) if t.state == "complete" and t.score is not None}
+    return max(scores, key=lambda i: (scores[i] if higher else -scores[i], -i), default=None)
 
 
 def judging_fold(sites: Sites) -> int:
@@ -174,112 +175,20 @@ def judging_fold(sites: Sites) -> int:
     )
 
 
-# ---------------------------------------------------------------- a worker's side
-@dataclass(eq=False)
-class TuningWork(TrainingWork):
-    """A worker's work: trials, each with one thread, and trainings under fresh seeds."""
-
-    def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Train a trial, or as `TrainingWork` does."""
-        if asked["do"] != "trial":
-            return super().train(asked)
-        with threads(1):
-            return self.trial(**{name: value for name, value in asked.items() if name != "do"})
-
-    def trial(
-        self,
-        method: Sequence[Any],
-        ranges: Mapping[str, Sequence[Any]],
-        fold: int,
-        pruner: Pruner,
-        earlier: Sequence[Mapping[str, Any]],
-        number: int,
-    ) -> Outcome:
-        """The outcome of a trial."""
-        began, sites = time.monotonic(), self.sites
-        rounds, seed, rows = sites.experiment.rounds, sites.experiment.seeds[0], sites.folds[fold].clients.val
-        tried, searched = self.method(method), {name: Search(*of) for name, of in ranges.items()}
-        trial, values = _asked(sites, tried, searched, pruner, [Trial(**of) for of in earlier], number)
-        looks: list[float] = []
-        state: State = "diverged"
-        training: Training | None = None
-        try:
-            training = Training(
-                with_values(tried, values),
-                sites,
-                rounds,
-                seed,
-                sites.folds[fold],
-                enough=sites.experiment.stop.megabytes,
-            )
-            for until in sorted({max(1, math.ceil(rounds * k / LOOKS)) for k in range(1, LOOKS + 1)}):
-                training.go_on(until)
-                if not math.isfinite(score := training.scores(rows).mean):
-                    break
-                looks.append(score)
-                trial.report(score, len(looks))
-                if until == rounds:
-                    state = "complete"
-                elif trial.should_prune():
-                    state = "pruned"
-                    break
-        except DivergedError:
-            pass
-        record = trial.study.trials[trial.number]
-        return {
-            "values": values,
-            "score": looks[-1] if state != "diverged" else None,
-            "state": state,
-            "rounds": 0 if training is None else training.at,
-            "seconds": time.monotonic() - began,
-            "looks": looks,
-            "rungs": {k: v for k, v in record.system_attrs.items() if k.startswith("completed_rung")},
-        }
-
-
-def _asked(
-    sites: Sites,
-    method: NamedMethod,
-    ranges: Mapping[str, Search],
-    pruner: Pruner,
-    earlier: Sequence[Trial],
-    number: int,
-) -> tuple[Any, dict[str, float]]:
-    """A trial of Optuna's, in a study that knows the trials of earlier batches and no others; and its values."""
+def _study(sites: Sites, method: NamedMethod, pruner: Pruner) -> Any:
     optuna = optuna_module()
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=RANDOM, n_warmup_steps=2),
         "hyperband": lambda: optuna.pruners.HyperbandPruner(1, LOOKS, 2),
         "none": optuna.pruners.NopPruner,
     }
-    seed = (Key(sites.experiment.seeds[0]) / "tune" / method.label / number).number() % 2**32
-    study = optuna.create_study(
+    seed = (Key(sites.experiment.seeds[0]) / "tune" / method.label).number() % 2**32
+    return optuna.create_study(
         study_name=method.label,  # Hyperband draws its brackets by it
         sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM, multivariate=True),
         pruner=pruners[pruner](),
         direction="maximize" if sites.measure.higher else "minimize",
     )
-    states, create = optuna.trial.TrialState, optuna.trial.create_trial
-    spans = {name: _span(optuna, of) for name, of in ranges.items()}
-    study.add_trials(
-        create(
-            state=states.COMPLETE if t.complete else states.PRUNED,
-            value=t.score if t.complete else None,
-            params=dict(t.values),
-            distributions={name: spans[name] for name in t.values},
-            intermediate_values=dict(enumerate(t.looks, start=1)),
-            system_attrs=dict(t.rungs),
-        )
-        for t in earlier
-    )
-    # Others of its batch are there by their number alone, which Hyperband goes by.
-    study.add_trials([create(state=states.FAIL)] * (number - len(earlier)))
-    if number == 0:
-        values = present(method, ranges)
-        spans = {name: spans[name] for name in values}
-        study.enqueue_trial(values)
-    trial = study.ask(spans)
-    return trial, dict(trial.params)
 
 
 def _span(optuna: Any, of: Search) -> Any:

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.info import ClassRelations
-from unskew.keys import Key
 from unskew.record.reader import Record
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, seen, table
@@ -147,54 +146,6 @@ def relations_chart(method: str, rounds: Mapping[int, ClassRelations]) -> Chart:
     drawn = charts.faceted(squares, list(panels), 2 if both else 3)
     title = f"Soft labels and class relations of {method}"
     return Chart(title, caption, drawn, f"{title}. {text}.", wide=True)
-
-
-def plane(features: Floats, labels: npt.NDArray[np.int64], weights: Floats, key: Key) -> list[dict[str, Any]]:
-    """Features and class weights laid out together by t-SNE, as rows of `features_chart`.
-
-    Distances are those of directions (cosine): features and weights differ much in length, and a linear layer without
-    bias looks at their angle.
-
-    Args:
-        features: Input of the last layer, (examples, dimensions); at least three examples.
-        labels: Classes of the examples, (examples,).
-        weights: Weight of the last layer, (classes, dimensions).
-        key: Randomness of t-SNE.
-
-    Returns:
-        Rows of x, y, class and weight: true of a class's weight, which come last, in order.
-
-    Raises:
-        ValueError: If the shapes do not fit, or a number is not finite, as in a model that diverged.
-    """
-    from sklearn.manifold import TSNE  # an import that no report needs
-
-    both = np.concatenate([features, weights])
-    tsne = TSNE(
-        n_components=2, metric="cosine", init="pca", perplexity=min(30.0, (len(both) - 1) / 3),
-        random_state=key.number() % 2**32,
-    )  # fmt: skip
-    of = [*map(int, labels), *range(len(weights))]
-    return [
-        {"x": float(x), "y": float(y), "class": str(c), "weight": i >= len(features)}
-        for i, (c, (x, y)) in enumerate(zip(of, tsne.fit_transform(both), strict=True))
-    ]
-
-
-def features_chart(planes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart:
-    """Features in the plane, coloured by class, and each class's weight as its number (Fig. 5), a panel for each."""
-    points = [{"panel": title, **row} for title, rows in planes.items() for row in rows]
-    classes = list(dict.fromkeys(row["class"] for row in points if row["weight"]))
-    base = alt.Chart(charts.rows(points)).encode(
-        x=charts.bare("x"), y=charts.bare("y"), color=charts.by_name(charts.colours(classes), "class")
-    )
-    marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
-    bold: dict[str, Any] = {"fontSize": 16, "fontWeight": "bold", "stroke": charts.PAGE, "strokeWidth": 0.4}
-    numbers = base.transform_filter("datum.weight").mark_text(**bold).encode(text="class:N")
-    drawn = charts.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
-    title = "Features with the weights of the classes"
-    caption = "A mark is a test example where t-SNE puts it, a number the weight of that class."
-    return Chart(title, caption, drawn, f"{title}: {', '.join(planes)}.", wide=len(planes) > 1)
 
 
 KIND = SectionKind("FedDW's relations between classes", (ClassRelations,), section)
