@@ -57,7 +57,7 @@ def refusal(*overrides: str, text: str = TEXT) -> str:
         ("num_clients=3", "unknown key num_clients; did you mean split.num_clients? "),
         ("split.alfa=1", "unknown key split.alfa; did you mean alpha? (dirichlet has: alpha, by, num_clients, "),
         ("methods.1.smapling=1", "unknown key methods.1.smapling; did you mean sampling? (fedprox has: mu, local, "),
-        ("methods.0.lr=1", "unknown key methods.0.lr; did you mean methods.0.local.lr? (fedavg has: "),
+        ("methods.0.lr=1", "unknown key methods.0.lr; did you mean local.lr? (fedavg has: "),
         (
             "world.outage.latte=1",
             "unknown key world.outage.latte; did you mean late? (world.outage has: unreachable, ",

@@ -148,8 +148,6 @@ def differing(history: us.History) -> set[str]:
 def test_what_stays_with_clients_is_the_layer_that_makes_the_outputs(method: Any, tmp_path: Path) -> None:
     history = run(method, Swapped(), tmp_path / "r", split=us.Dirichlet(alpha=0.5, num_clients=3))
     assert differing(history) == {"classifier.weight", "classifier.bias"}
-    (said,) = [doubt for doubt in history.doubts if "head" in doubt]
-    assert said.startswith("The head is classifier, which makes the outputs")
     named = run(
         method,
         Swapped(),
@@ -158,13 +156,11 @@ def test_what_stays_with_clients_is_the_layer_that_makes_the_outputs(method: Any
         split=us.Dirichlet(alpha=0.5, num_clients=3),
     )
     assert differing(named) == {"features.0.weight", "features.0.bias"}
-    assert not [doubt for doubt in named.doubts if "head" in doubt]
 
 
 def test_a_head_is_not_asked_for_where_no_method_needs_it(tmp_path: Path) -> None:
     for i, network in enumerate((Swapped(), Bare())):
-        history = run("fedavg", network, tmp_path / str(i))
-        assert not [doubt for doubt in history.doubts if "head" in doubt]
+        run("fedavg", network, tmp_path / str(i))
     named = us.TaskConfig(head="w")
     assert differing(run("fedper", Bare(), tmp_path / "own", task=named)) == {"w"}
     with pytest.raises(ConfigError, match="needs what enters the last layer, and the network calls none as one layer"):

@@ -501,9 +501,7 @@ def method(
     with schema.errors_at(f"{place}.name", where):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
-    values = schema.checked(
-        target, options, place, where, owner=name, elsewhere=elsewhere(place, "local" in parameters)
-    )
+    values = schema.checked(target, options, place, where, owner=name)
     method = schema.construct(target, values, place, where)
     if lacks := missing_parts(method):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
@@ -682,19 +680,27 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     table = methods_as_tables(raw)
     if not allow_code:
         _permit(table, where)
+    token = schema.ELSEWHERE.set(ELSEWHERE)
+    try:
+        return _parsed(table, where, allow_code)
+    finally:
+        schema.ELSEWHERE.reset(token)
+
+
+def _parsed(table: dict[str, Any], where: str, allow_code: bool) -> Experiment:
     known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
     for key in table:
         if key == "sweep":
             file = where or "FILE"
             raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew run {file}")
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where, elsewhere())
+            raise schema.unknown(key, known, "", "an experiment", where)
     if "seed" in table:
         if "seeds" in table:
             raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.in_file(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
-    schema.build(SgdConfig, local, "local", where, elsewhere=elsewhere("local"))
+    schema.build(SgdConfig, local, "local", where)
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
@@ -721,7 +727,7 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
     require_list_of_seeds(table.get("seeds"), where)
     skip = ("methods", "split", "until")
-    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=elsewhere("task"))
+    kwargs = schema.checked(Experiment, table, "", where, skip=skip)
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
 
@@ -816,25 +822,11 @@ TABLES: dict[str, type] = {
     "runtime": Runtime,
 }
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
-
-
-def elsewhere(place: str = "", local: bool = False) -> dict[str, str]:
-    """A sentence for each setting of the experiment and of its tables, for whoever writes one in another place.
-
-    Below a table's header TOML assigns a setting of the experiment to that table.  `local` says that the place has a
-    table of that name in it.
-    """
-    below = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig) if local}
-    tables = {
-        f.name: f"did you mean {table}.{f.name}?"
-        for table, kind in TABLES.items()
-        for f in dataclasses.fields(kind)
-        if table != place
-    }
-    above = "is a setting of the experiment: write it above the first [table] of the file"
-    names = (*schema.parameters(Experiment), "bounds")
-    of_experiment = {name: f"{name} {above}" for name in names} if place else {}
-    return {**tables, **below, **of_experiment}
+ABOVE = "is a setting of the experiment: write it above the first [table] of the file"  # TOML takes it for the table's
+ELSEWHERE = {
+    **{f.name: f"did you mean {table}.{f.name}?" for table, kind in TABLES.items() for f in dataclasses.fields(kind)},
+    **{name: f"{name} {ABOVE}" for name in (*schema.parameters(Experiment), "bounds")},
+}
 
 
 def setting_named(word: str) -> str | None:
@@ -919,7 +911,7 @@ def parse_split(raw: Any, where: str = "") -> Split:
             f'{schema.in_file(where)}; add it (name = "iid"), or, where each client of a deployment has its own data, '
             "leave the split out: --clients of unskew deploy pack says how many they are"
         )
-    split: Split = SPLITS.build(raw, "split", where, elsewhere=elsewhere("split"))
+    split: Split = SPLITS.build(raw, "split", where)
     return split
 
 
