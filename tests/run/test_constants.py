@@ -47,29 +47,11 @@ def masked(buffers: bool) -> nn.Module:
         return Masked(buffers)
 
 
-METHODS = (
-    *(
-        "fedavg",
-        "scaffold",
-        "fednova",
-        "feddc",
-        "feddyn",
-        "cfl",
-        "ditto",
-        "fedper",
-        "moon",
-        "fedproto",
-        "stc",
-        "gossip",
-    ),
-    *("hcct", "qfedavg", "perfedavg", "fedavg+secure_sum", "fedavg+central_dp", "fedavg+local_dp"),
-    *("fedavg+dp_sgd", "fedavg+median", "fedavg+top_k", "scaffold+dw"),
-)
 TRIED = (
     ("fedavg", "sequential"), ("feddyn", "stacked"), ("fedper", "sequential"), ("fedavg+dp_sgd", "stacked"),
     ("fedavg+secure_sum", "sequential"), ("scaffold+dw", "stacked"), ("hcct", "stacked"), ("perfedavg", "sequential"),
 )  # fmt: skip
-"""A run of each kind of loop, by turns; `make test-slow` has all."""
+"""A run of each kind of loop, by turns."""
 
 
 def run(method: Any, model: nn.Module, out: Path, **settings: Any) -> us.History:
@@ -78,14 +60,7 @@ def run(method: Any, model: nn.Module, out: Path, **settings: Any) -> us.History
 
 
 @pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
-@pytest.mark.parametrize(
-    ("method", "executor"),
-    [
-        pytest.param(m, e, marks=() if (m, e) in TRIED else pytest.mark.slow)
-        for m in METHODS
-        for e in ("sequential", "stacked")
-    ],
-)
+@pytest.mark.parametrize(("method", "executor"), TRIED)
 def test_a_constant_buffer_is_as_a_plain_attribute(method: str, executor: str, tmp_path: Path) -> None:
     """Numbers and bytes are the same; a loaded model has the constants, too."""
     for buffers in (True, False):
