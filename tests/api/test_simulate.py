@@ -26,7 +26,7 @@ from unskew.protocol import Federation, Plan
 from unskew.run import callbacks, loop
 from unskew.tree import Params
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "unreported")
 SPLIT = us.Dirichlet(alpha=0.5, num_clients=4, min_samples=10)
 TINY: dict[str, Any] = {"split": SPLIT, "rounds": 2, "model": "logistic"}
 FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
@@ -308,7 +308,7 @@ print(json.dumps(heard))
 def test_a_signal_to_end_is_a_keyboard_interrupt_whenever_it_comes(tmp_path: Path) -> None:
     """In the first milliseconds, in a round, at the end: it stops the run, or comes when the run has returned."""
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, "6", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", SIGNALLED, "3", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     heard = json.loads(done.stdout)

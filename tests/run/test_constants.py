@@ -13,6 +13,7 @@ from unskew.keys import Key
 from unskew.record.logs import rows
 from unskew.run.models import load_model
 
+pytestmark = pytest.mark.usefixtures("unreported")
 X = torch.randn(60, 8, generator=Key(1).generator())
 Y = (X[:, 0] > 0).long()
 TURN = torch.polar(torch.ones(8), torch.linspace(0.0, 3.0, 8))

@@ -18,6 +18,7 @@ from unskew.record.logs import rows
 from unskew.run.callbacks import NoCallback, Progress
 from unskew.run.models import load_model
 
+pytestmark = pytest.mark.usefixtures("unreported")
 ROWS, FEATURES, CLASSES, CLIENTS = 72, 6, 3, 3
 X, Y = torch.randn(ROWS, FEATURES, generator=Key(1).generator()), torch.arange(ROWS) % CLASSES
 TEST = X + 0.1, Y
