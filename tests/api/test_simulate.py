@@ -435,7 +435,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "nothing": ({"methods": None}, ConfigError, "a method is a frozen dataclass .* got None"),
     "two of one name": ({"methods": [us.FedAvg(), us.FedAvg(FAST)]}, ConfigError, "two methods are called 'fedavg'"),
     "a label without end": ({"methods": {"a" * 61: us.FedAvg()}}, ConfigError, "label must be a line of at most 60"),
-    "one seed, bare": ({"seeds": 5}, ConfigError, r"^seeds must be a list, as in \[0, 1, 2\] for three, got 5$"),
+    "one seed, bare": ({"seeds": 5}, ConfigError, "^seeds must be a list, got 5$"),
     "fraction as text": ({"fraction": "a", "clients_per_round": 3}, ConfigError, "^fraction must be a number"),
     "stop": ({"stop": 0.9}, ConfigError, r"^stop must be Stop\(\.\.\.\), got 0\.9$"),
     "stop.metric": ({"stop": us.Stop(metric=2.0)}, ConfigError, r"^stop\.metric must be a value of accuracy in"),

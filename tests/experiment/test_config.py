@@ -99,7 +99,7 @@ OF_METHODS = 'a list of at least one name or table, as in ["fedavg", { name = "f
         ('rounds="3"', 'rounds must be an integer, got "3"'),
         ("rounds=1.5", "rounds must be an integer, got 1.5"),
         ("rounds=0", "rounds must be >= 1, got 0"),
-        ("seeds=3", "seeds must be a list, as in [0, 1, 2] for three, got 3"),
+        ("seeds=3", "seeds must be a list, got 3"),
         ("seeds=[]", "seeds must have a length of at least 1, got 0"),
         ("seeds=[1, 1]", "seeds must differ, got [1, 1]"),
         ("fraction=1.5", "fraction must be <= 1, got 1.5"),

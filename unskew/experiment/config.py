@@ -721,25 +721,14 @@ def _parsed(table: dict[str, Any], where: str, allow_code: bool) -> Experiment:
         methods = with_bounds(methods, local)
     # A client's folder always has it, and where the coordinator's own data lie there is nothing to look at.
     written = table.pop("split") if "split" in table else {"name": _default_split(table.get("task"))}
-    split = parse_split(written, where)
+    split: Split = SPLITS.build(written, "split", where)
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
-    require_list_of_seeds(table.get("seeds"), where)
     skip = ("methods", "split", "until")
     kwargs = schema.checked(Experiment, table, "", where, skip=skip)
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
-
-
-def require_list_of_seeds(seeds: object, where: str = "") -> None:
-    """Refuse a number of seeds: it may be meant as their number, or as the one seed.
-
-    Raises:
-        ConfigError: Saying how seeds are written.
-    """
-    if isinstance(seeds, int):
-        raise ConfigError(f"seeds must be a list, as in [0, 1, 2] for three, got {seeds}{schema.in_file(where)}")
 
 
 def until_of(raw: Mapping[str, Any], where: str = "") -> UntilDecided:
@@ -897,22 +886,6 @@ def with_bounds(methods: Sequence[NamedMethod], local: Mapping[str, Any]) -> lis
     have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
     more = [method(name, with_local(name, {}, local)) for name in BOUNDS if name not in have]
     return [*methods, *more]
-
-
-def parse_split(raw: Any, where: str = "") -> Split:
-    """A split from its table.
-
-    Raises:
-        ConfigError: If its name or one of its fields is not known, or a value is not allowed.
-    """
-    if isinstance(raw, Mapping) and "num_clients" in raw and "name" not in raw:
-        raise ConfigError(
-            f"split.num_clients goes with split.name, one of {', '.join(SPLITS.names())}, and there is none"
-            f'{schema.in_file(where)}; add it (name = "iid"), or, where each client of a deployment has its own data, '
-            "leave the split out: --clients of unskew deploy pack says how many they are"
-        )
-    split: Split = SPLITS.build(raw, "split", where)
-    return split
 
 
 def _default_split(task: Any) -> str:
