@@ -18,6 +18,7 @@ method says otherwise.  TOML has no null: "none" stands for it, as in `batch_siz
 configuration spells everything out and reads back to an equal experiment.
 """
 
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -616,7 +617,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: If a setting is not of that form or leads through something that is not a table.
     """
-    out = methods_as_tables(_copy(raw))
+    out = methods_as_tables(copy.deepcopy(dict(raw)))
     for setting in settings:
         key, sign, text = setting.partition("=")
         *path, last = (part.strip() for part in key.split("."))
@@ -663,12 +664,6 @@ def _value(text: str) -> Any:
     except (ValueError, RecursionError):
         return text.strip()
     return table["v"] if len(table) == 1 else text
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _copy(v) for k, v in value.items()}
-    return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
 def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) -> Experiment:

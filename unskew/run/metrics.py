@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
-from unskew.record.logs import DivergedRow, evaluated, part_of
+from unskew.record.logs import CLOCK, DivergedRow, evaluated, part_of
 from unskew.tasks.measure import Measure
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
@@ -182,7 +182,7 @@ def summarise(
     for m in methods:
         for name in names:
             by_seed = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
-            if name.startswith("bytes.") or name == "seconds":
+            if name.startswith("bytes.") or name == CLOCK:
                 add(m, name, {s: float(sum(v)) for s, v in by_seed.items()})
                 continue
             last = ends(m, name, last_value)
