@@ -16,7 +16,7 @@ ROOMS = [
     ("vocabulary", "", 4_500, 5_150),
     ("algorithms", "algorithms", 8_500, 9_450),
     ("wrappers, server", "wrappers server", 4_800, 6_050),
-    ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_150),
+    ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_050),
     ("data", "data", 5_500, 9_600),
     ("tasks, models", "tasks models", 3_000, 3_600),
     ("run", "run experiment record", 5_500, 8_750),

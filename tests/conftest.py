@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from unskew import report
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.experiment import config
@@ -53,6 +54,13 @@ def _digits_are_parsed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "_digits", lambda: {name: rows.copy() for name, rows in once().items()})
         yield
+
+
+@pytest.fixture
+def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is drawn at the end of `simulate(out=...)`: it takes ten times as long as a small run."""
+    real = report.write_report
+    monkeypatch.setattr(report, "write_report", lambda run, out=None: run if out is None else real(run, out))
 
 
 @pytest.fixture(scope="session", autouse=True)

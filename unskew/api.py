@@ -391,7 +391,6 @@ def described(
     seeds = settings.get("seeds")
     rule = isinstance(seeds, UntilDecided | Mapping)
     until = config.until_of(config.plain(seeds)) if rule else None
-    config.require_list_of_seeds(seeds)
     kinds: dict[str, type] = {"stop": Stop, "keep_models": KeepModels, "world": World, "runtime": Runtime}
     for name, wanted in kinds.items():
         if not isinstance(given := settings.get(name, {}), wanted | Mapping):

@@ -28,7 +28,7 @@ from unskew.files import user_path
 from unskew.record import reader
 from unskew.record.doubts import doubts_of
 from unskew.record.frame import COLUMNS, Frame
-from unskew.record.logs import DivergedRow, why_diverged
+from unskew.record.logs import CLOCK, DivergedRow, why_diverged
 from unskew.record.reader import Part, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
@@ -278,7 +278,7 @@ class History:
         if name.removesuffix(".mean") in asked and any(known.startswith(f"{part}.") for known in names):
             return KeyError(f"{what}: it was measured, and was not a number (NaN)")
         near = difflib.get_close_matches(metric, names, n=3)
-        of_results = sorted(name for name in names if not name.startswith(("bytes.", "seconds")))
+        of_results = sorted(name for name in names if not name.startswith(("bytes.", CLOCK)))
         named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(of_results)}"
         return KeyError(f"{what}; {named}" if names else what)
 

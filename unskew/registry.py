@@ -125,7 +125,7 @@ class Registry:
             return references.load(entry.target, what)
         return self._fitting(entry.target, f"{what} of {entry.owner}")
 
-    def build(self, table: Any, place: str, where: str = "", *, elsewhere: Mapping[str, str] | None = None) -> Any:
+    def build(self, table: Any, place: str, where: str = "") -> Any:
         """Make the piece that a table names, with the table's other entries as its settings.
 
         Raises:
@@ -144,7 +144,7 @@ class Registry:
         with schema.errors_at(place, where):
             named = "name" in schema.parameters(target)  # a piece may keep the name it was made by
         options = {key: value for key, value in table.items() if key != "name" or named}
-        return schema.build(target, options, place, where, owner=name, elsewhere=elsewhere)
+        return schema.build(target, options, place, where, owner=name)
 
     def describe(self) -> dict[str, str]:
         """One line about each registered piece by name, with the distribution it comes from unless it is ours."""

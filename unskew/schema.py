@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -72,6 +73,10 @@ ALIASES = {
     "gpu": "device",
     "num_workers": "workers",
 }
+
+
+ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("ELSEWHERE", default={})  # noqa: B039, nobody changes it
+"""A sentence for each setting of the file that is being read, for whoever writes one in the wrong table."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,6 @@ def build(
     where: str = "",
     *,
     owner: str = "",
-    elsewhere: Mapping[str, str] | None = None,
 ) -> Any:
     """Call `target(**options)` once every option is known, of the right type and in range.
 
@@ -177,12 +181,11 @@ def build(
         place: Dotted path of the table, for messages: "method", "split", ...
         where: The file, for messages.
         owner: Name of the object that the settings belong to, for messages; by default the place.
-        elsewhere: Settings of other tables, each with a sentence that says where it belongs.
 
     Raises:
         ConfigError: If not; names the dotted key, the expected value and the actual one.
     """
-    values = checked(target, options, place, where, owner=owner, elsewhere=elsewhere)
+    values = checked(target, options, place, where, owner=owner)
     return construct(target, values, place, where)
 
 
@@ -200,12 +203,11 @@ def checked(
     *,
     skip: Collection[str] = (),
     owner: str = "",
-    elsewhere: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the options as `target` takes them; missing ones keep their defaults.  Raises as `build` does."""
     with errors_at(place, where):
         fields = parameters(target, skip)
-    plain = _prepared(fields, options, place, where, owner or place or _name(target), elsewhere or {})
+    plain = _prepared(fields, options, place, where, owner or place or _name(target))
     model = (_model if _hashable(target) else _model.__wrapped__)(target, frozenset(skip))
     try:
         # Through JSON, where strict mode takes a list for a tuple and a table for a dataclass, but never "3" for 3.
@@ -215,36 +217,34 @@ def checked(
     return {name: getattr(values, name) for name in values.model_fields_set}
 
 
-def _prepared(
-    known: Mapping[str, Any], options: Any, place: str, where: str, owner: str, elsewhere: Mapping[str, str]
-) -> dict[str, Any]:
+def _prepared(known: Mapping[str, Any], options: Any, place: str, where: str, owner: str) -> dict[str, Any]:
     """Return the options as JSON, "none" as null; keys are known, numbers finite, nested tables checked as a whole."""
     if not isinstance(options, Mapping):
         raise ConfigError(f"{place} must be a table, got {show(options)}{in_file(where)}")
     plain: dict[str, Any] = {}
     for key, value in options.items():
         if key not in known:
-            raise unknown(key, known, place, owner, where, elsewhere)
+            raise unknown(key, known, place, owner, where)
         hint, _ = known[key]
         nothing = isinstance(value, str) and value == NONE and allows_none(hint)
-        plain[key] = None if nothing else _nested(hint, value, _join(place, key), where, elsewhere)
+        plain[key] = None if nothing else _nested(hint, value, _join(place, key), where)
     return plain
 
 
-def _nested(hint: Any, value: Any, place: str, where: str, elsewhere: Mapping[str, str]) -> Any:
+def _nested(hint: Any, value: Any, place: str, where: str) -> Any:
     registry = registry_of(hint)
     if registry is not None:
-        registry.build(value, place, where, elsewhere=elsewhere)
-        return {str(k): _nested(Any, v, _join(place, k), where, elsewhere) for k, v in value.items()}
+        registry.build(value, place, where)
+        return {str(k): _nested(Any, v, _join(place, k), where) for k, v in value.items()}
     if isinstance(value, Mapping):
         inner = _record(hint, value, place, where)
         if inner is None:
-            return {str(k): _nested(Any, v, _join(place, k), where, elsewhere) for k, v in value.items()}
+            return {str(k): _nested(Any, v, _join(place, k), where) for k, v in value.items()}
         owner = str(value.get("name", place))
-        build(inner, value, place, where, owner=owner, elsewhere=elsewhere)
-        return _prepared(parameters(inner), value, place, where, owner, elsewhere)
+        build(inner, value, place, where, owner=owner)
+        return _prepared(parameters(inner), value, place, where, owner)
     if isinstance(value, list | tuple):
-        return [_nested(hint, v, _join(place, i), where, elsewhere) for i, v in enumerate(value)]
+        return [_nested(hint, v, _join(place, i), where) for i, v in enumerate(value)]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{place} must fit into 64 bits, got an integer of {value.bit_length()} bits{in_file(where)}")
     if isinstance(value, float) and not math.isfinite(value):
@@ -352,9 +352,9 @@ def unknown(
     elsewhere: Mapping[str, str] | None = None,
     noun: str = "key",
 ) -> ConfigError:
-    """Return the error for an unknown key; `elsewhere` has a sentence for each key that belongs to another table."""
+    """Return the error for an unknown key; `elsewhere` is in the place of `ELSEWHERE`."""
     known = list(known)
-    sentences = {**(elsewhere or {}), **{k: f"did you mean {k}?" for k in known}}
+    sentences = {**(elsewhere or ELSEWHERE.get()), **{k: f"did you mean {k}?" for k in known}}
     # A word that names a setting elsewhere is meant sooner than one that merely looks like a setting here.
     word = named_by(key, known) or named_by(key, sentences) or nearest(key, known) or nearest(key, sentences)
     hint = f"; {sentences[word]}" if word else ""

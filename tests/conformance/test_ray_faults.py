@@ -189,7 +189,7 @@ def free_port() -> int:
 def test_two_nodes_begun_by_the_command_line_run_an_experiment(
     token: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the guide has it: ray start, ray start, unskew doctor, unskew run.
+    """As the guide has it: ray start, ray start, unskew run.
 
     Without Ray's token the cluster is found by "auto", with it by its address.
     """
@@ -216,12 +216,6 @@ def test_two_nodes_begun_by_the_command_line_run_an_experiment(
         stack.enter_context(ray_start(*head, log=tmp_path / "head", env=env))
         wait_for(Path(short) / "ray" / "ray_current_cluster")
         stack.enter_context(ray_start(f"--address={joined}", store, log=tmp_path / "second", env=env))
-        until, said = time.monotonic() + 120, ""
-        while "2 machines, 2 cores" not in said and time.monotonic() < until:
-            doctor = unskew("doctor", "--cluster", address, stdout=subprocess.PIPE)
-            said = doctor.communicate(timeout=120)[0].decode()
-        assert "2 machines, 2 cores" in said, said
-        assert said.count("versions and processor as here") == 2
         assert unskew("run", file, "--out", tmp_path / "run", "--quiet").wait(timeout=180) == 0
         if token == "none":
             secret.write_text("0123456789abcdef" * 4)  # as a Ray of another project leaves it
@@ -229,7 +223,7 @@ def test_two_nodes_begun_by_the_command_line_run_an_experiment(
             refusal = "begun without the token that this process has; begin it again, or set RAY_AUTH_MODE=disabled"
         else:
             bare = env | {"RAY_AUTH_MODE": "disabled"}
-            late = unskew("doctor", "--cluster", address, env=bare, stderr=subprocess.PIPE)
+            late = unskew("run", file, "--out", tmp_path / "late", env=bare, stderr=subprocess.PIPE)
             refusal = "InvalidAuthToken, set RAY_AUTH_MODE=token and copy"
         assert refusal in late.communicate(timeout=120)[1].decode()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]

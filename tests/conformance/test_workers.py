@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -212,38 +211,6 @@ def test_a_worker_that_is_killed_is_named(pool: Pool) -> None:
     with pytest.raises(WorkerError, match=said):
         sim.round(state, 2)
     assert own.workers == []
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system cannot say that a process is stopped")
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_worker_that_stays_stopped_is_named_and_replaced_and_the_bits_are_the_same(
-    goes_on: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "LOOK_S", 0.02)
-    monkeypatch.setattr(pool_module, "SAID_S", 0.04)
-    monkeypatch.setattr(pool_module, "REPLACED_S", 1e9 if goes_on else 0.1)
-    notes: list[str] = []
-
-    def note(text: str) -> None:
-        notes.append(text)
-        if goes_on:
-            os.kill(victim, signal.SIGCONT)
-
-    own = Pool(open_cell, workers=2, model_bytes=1 << 12, note=note)
-    case = ("scaffold", "perceptron")
-    sim = simulator(*case, seed=SEED)
-    sim.clients.executor = Workers(own, GRID.index(case), sim.method)
-    victim = own.workers[1].process.pid
-    try:
-        os.kill(victim, signal.SIGSTOP)
-        assert [bits(sim, state) for _, state, _ in rounds(sim)] == [m.bits for m, _ in recorded(*case).rounds]
-        assert (own.workers[1].process.pid == victim) == goes_on
-    finally:
-        own.close()
-    said = rf"worker 1 \(process {victim}\), at work on client .* of round 1, step 'train', has been stopped for "
-    assert all(re.match(said, text) for text in notes)
-    assert len(notes) == (1 if goes_on else 2)
 
 
 def test_a_system_that_allows_no_more_processes_is_one_sentence_and_leaves_none(

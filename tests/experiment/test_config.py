@@ -57,7 +57,7 @@ def refusal(*overrides: str, text: str = TEXT) -> str:
         ("num_clients=3", "unknown key num_clients; did you mean split.num_clients? "),
         ("split.alfa=1", "unknown key split.alfa; did you mean alpha? (dirichlet has: alpha, by, num_clients, "),
         ("methods.1.smapling=1", "unknown key methods.1.smapling; did you mean sampling? (fedprox has: mu, local, "),
-        ("methods.0.lr=1", "unknown key methods.0.lr; did you mean methods.0.local.lr? (fedavg has: "),
+        ("methods.0.lr=1", "unknown key methods.0.lr; did you mean local.lr? (fedavg has: "),
         (
             "world.outage.latte=1",
             "unknown key world.outage.latte; did you mean late? (world.outage has: unreachable, ",
@@ -99,7 +99,7 @@ OF_METHODS = 'a list of at least one name or table, as in ["fedavg", { name = "f
         ('rounds="3"', 'rounds must be an integer, got "3"'),
         ("rounds=1.5", "rounds must be an integer, got 1.5"),
         ("rounds=0", "rounds must be >= 1, got 0"),
-        ("seeds=3", "seeds must be a list, as in [0, 1, 2] for three, got 3"),
+        ("seeds=3", "seeds must be a list, got 3"),
         ("seeds=[]", "seeds must have a length of at least 1, got 0"),
         ("seeds=[1, 1]", "seeds must differ, got [1, 1]"),
         ("fraction=1.5", "fraction must be <= 1, got 1.5"),

@@ -4,7 +4,8 @@ The loop is a module, a torch optimiser and a `for`; it shares nothing with the 
 """
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -188,6 +189,12 @@ def by_hand(task: Task, data: DeviceData, client: int, job: Sgd, key: Key, dtype
     return {n: own[n].detach() for n in job.start}
 
 
+def some(*axes: Iterable[Any], of: int) -> list[tuple[Any, ...]]:
+    """One in so many cells of a grid, by turns."""
+    numbered = itertools.product(*(enumerate(axis) for axis in axes))
+    return [tuple(value for _, value in cell) for cell in numbered if sum(i for i, _ in cell) % of == 0]
+
+
 def close(one: Params, two: Params, dtype: torch.dtype) -> None:
     assert list(one) == list(two)
     exact = {"rtol": 1e-8, "atol": 1e-10} if dtype is torch.float64 else {"rtol": 1e-3, "atol": 2e-5}
@@ -197,11 +204,7 @@ def close(one: Params, two: Params, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("network", "config"),
-    [  # a third of the grid here, the rest by `make test-slow`
-        pytest.param(n, c, marks=pytest.mark.slow if (i + j) % 3 else ())
-        for i, n in enumerate(NETWORKS)
-        for j, c in enumerate(CONFIGS)
-    ],
+    some(NETWORKS, CONFIGS, of=3),
 )
 def test_every_form_trains_the_network_it_stands_for(network: str, config: str) -> None:
     task, dtype = task_of(network), torch.float64
@@ -212,8 +215,10 @@ def test_every_form_trains_the_network_it_stands_for(network: str, config: str) 
         close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("network", ["mlp", "mlp, two layers", "mlp, dropout", "logistic", "cnn_small", "svm"])
+@pytest.mark.parametrize(
+    ("network", "config"),
+    some(["mlp", "mlp, two layers", "mlp, dropout", "logistic", "cnn_small", "svm"], CONFIGS, of=4),
+)
 def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every processor and at every size, though the rule takes it for large layers on some processors only."""
     one = torch.ones(2, 2)
@@ -260,10 +265,9 @@ def test_a_product_through_onednn_can_be_differentiated_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "terms", [(Pull(),), (Constant(),), (Pull(), Constant(), Pull(0.1))], ids=["pull", "none", "all"]
+    ("network", "config", "terms"),
+    some(["mlp", "cnn_small, batch"], CONFIGS, [(Pull(),), (Constant(),), (Pull(), Constant(), Pull(0.1))], of=4),
 )
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("network", ["mlp", "cnn_small, batch"])
 def test_terms_come_on_top(network: str, config: str, terms: tuple[Any, ...]) -> None:
     task, dtype = task_of(network), torch.float64
     data, start = device_data(dtype), start_of(task, dtype)
@@ -285,9 +289,9 @@ def test_a_part_of_the_network_may_be_trained_alone(network: str, trainable: tup
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("terms", [(), (Pull(),)], ids=["alone", "pulled"])
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("network", ["logistic", "mlp", "mlp, two layers"])
+@pytest.mark.parametrize(
+    ("network", "config", "terms"), some(["logistic", "mlp", "mlp, two layers"], CONFIGS, [(), (Pull(),)], of=4)
+)
 def test_a_bias_may_be_held_where_gradients_are_written_out(
     network: str, config: str, terms: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

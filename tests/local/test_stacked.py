@@ -591,11 +591,10 @@ class Again:
     ("network", "config", "form", "augment"),
     [
         *(("mlp", config, None, None) for config in CONFIGS),
-        *((network, "adamw", form, None) for network in ("mlp", "cnn, batch norm") for form in ("vmap", "streams")),
-        *(("mlp", "everything", form, None) for form in ("vmap", "streams")),
-        ("cnn, batch norm", "steps", "vmap", None),
+        ("cnn, batch norm", "adamw", "vmap", None),
+        ("mlp", "everything", "streams", None),
         ("cnn, batch norm", "steps", "streams", None),
-        *((network, "momentum", None, crop_and_flip) for network in ("mlp", "cnn", "cnn, batch norm")),
+        ("mlp", "momentum", None, crop_and_flip),
         ("cnn", "momentum", "streams", crop_and_flip),
     ],
 )

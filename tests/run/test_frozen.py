@@ -57,21 +57,13 @@ def local(free: bool) -> us.SgdConfig:
     return us.SgdConfig(lr=0.1, batch_size=8, trainable=("head",) if free else ("all",))
 
 
+# One of each kind of loop.
 METHODS: dict[str, Callable[[us.SgdConfig], Any]] = {
-    "fedavg": us.FedAvg,
-    "fedprox": lambda c: us.FedProx(local=c),
-    "fedadam": lambda c: us.FedAdam(local=c),
-    "scaffold": lambda c: us.SCAFFOLD(local=c),
-    "feddyn": lambda c: us.FedDyn(local=c),
     "own bias": lambda c: us.FedAvg(c, personal=("3.bias",)),
-    "ditto": lambda c: us.Ditto(local=c),
     "feddw": lambda c: us.FedDW(local=c),
     "hcct": lambda c: us.HCCT(local=c),
     "feddif": lambda c: us.FedDif(local=c),
-    "moon": lambda c: us.MOON(local=c),
-    "fedavg + TopK": lambda c: us.wrap(us.FedAvg(c), us.TopK(0.5)),
     "scaffold + SecureSum": lambda c: us.wrap(us.SCAFFOLD(local=c), us.SecureSum()),
-    "fedavg + Median": lambda c: us.wrap(us.FedAvg(c), us.Median()),
 }
 
 
@@ -83,14 +75,13 @@ def sent(out: Path) -> int:
     return sum(r["bytes"] for r in rows(out, "transfers"))
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # that bodies travel, which they are to
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning"),  # that bodies travel, which they are to
+    pytest.mark.usefixtures("unreported"),
+]
 
 
-TRIED = ("own bias", "feddw", "hcct", "feddif", "scaffold + SecureSum")
-"""A run of each kind of loop; `make test-slow` has all."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(m, marks=() if m in TRIED else pytest.mark.slow) for m in METHODS])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_the_same_bits_as_one_whose_body_travels(name: str, tmp_path: Path) -> None:
     """`local.trainable` leaves the same parameters alone; then they and their statistics are in every model."""
     for free in (True, False):

@@ -23,7 +23,7 @@ from unskew.record.database import Database
 from unskew.run import cell, checkpoint, loop
 from unskew.tree import Params
 
-MOMENTS = 20
+MOMENTS = 10
 CHANGES = ("mkdir", "rename", "replace", "unlink", "rmdir")
 
 

@@ -49,7 +49,8 @@ name = "scaffold"
 name = "independent"
 """
 SETTINGS = ("seeds=[0, 1]", "clients_per_round=3", "world.outage.late=0.1", "local.lr_schedule.name=constant")
-CELLS, ROUNDS = 8, 3
+ROUNDS = 3
+REMEMBERS, SCAFFOLD = ("rounds=4", "runtime.checkpoint_every=1"), '[[methods]]\nname = "scaffold"\n'
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def dies_in_fit(number: int) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- Ctrl-C
-@pytest.mark.parametrize("after", [1, ROUNDS, 3 * ROUNDS - 1, CELLS * ROUNDS - 1])
+@pytest.mark.parametrize("after", [ROUNDS, 3 * ROUNDS - 1])
 def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
     after: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -136,8 +137,7 @@ def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
     assert contents(loop.resume(tmp_path / "run").folder) == straight
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(("times", "sign"), [(1, signal.SIGHUP), (2, signal.SIGTERM)])
 def test_a_request_to_terminate_is_a_polite_stop(
     several: Experiment, straight: dict[str, Any], tmp_path: Path, times: int, sign: signal.Signals
 ) -> None:
@@ -192,7 +192,7 @@ def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) 
 
 
 # ---------------------------------------------------------------- kill
-@pytest.mark.parametrize("number", [1, 10, 31, 50])
+@pytest.mark.parametrize("number", [10, 50])
 def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
     number: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -204,18 +204,25 @@ def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
 # ---------------------------------------------------------------- checkpoints
 
 
-@pytest.fixture
-def stopped(tiny: Callable[..., Experiment], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped_once(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one method that remembers, stopped after round 3 of 4."""
-    experiment = tiny("rounds=4", "runtime.checkpoint_every=1", methods='[[methods]]\nname = "scaffold"\n')
+    experiment, folder = tiny(*REMEMBERS, methods=SCAFFOLD), tmp_path_factory.mktemp("stopped") / "run"
     with pytest.raises(Interrupted):
-        loop.start(experiment, tmp_path / "run", Presses(3))
+        loop.start(experiment, folder, Presses(3))
+    return folder
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of it to be harmed, or gone on with."""
+    shutil.copytree(stopped_once, tmp_path / "run", copy_function=shutil.copy)
     return tmp_path / "run"
 
 
 @pytest.fixture(scope="module")
 def unstopped(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    experiment = tiny("rounds=4", "runtime.checkpoint_every=1", methods='[[methods]]\nname = "scaffold"\n')
+    experiment = tiny(*REMEMBERS, methods=SCAFFOLD)
     return contents(loop.start(experiment, tmp_path_factory.mktemp("unstopped") / "run").folder)
 
 
@@ -242,8 +249,6 @@ def flip(path: Path) -> None:
     ("name", "harm", "says"),
     [
         ("state.safetensors", truncate, "is not as it was written"),
-        ("state.safetensors", flip, "is not as it was written"),
-        ("state.safetensors", Path.unlink, "cannot be read: No such file"),
         ("memory-0000.safetensors", flip, "is not as it was written"),
         ("memory-0000.safetensors", Path.unlink, "cannot be read: No such file"),
     ],
@@ -490,10 +495,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("table", ["metrics", "transfers", "work"])
-def test_a_record_that_was_changed_is_refused(table: str, change: str, stopped: Path) -> None:
+def test_a_record_that_was_changed_is_refused(change: str, stopped: Path) -> None:
     with closing(sqlite3.connect(stopped / database.FILE)) as connection:
-        connection.execute(change.replace("{}", table))
+        connection.execute(change.replace("{}", "transfers"))
         connection.commit()
     with pytest.raises(RunError, match=r"run\.sqlite cannot be read: .*; restore it or run again"):
         loop.resume(stopped)
@@ -518,7 +522,7 @@ def test_a_link_in_a_run_from_elsewhere_is_not_written_through(stopped: Path, tm
     assert target.read_bytes() == mine
 
 
-@pytest.mark.parametrize("name", ["models", "checkpoint", "tensorboard", "tensorboard/fedavg"])
+@pytest.mark.parametrize("name", ["models", "checkpoint", "tensorboard/fedavg"])
 def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_removed(
     stopped: Path, tmp_path: Path, name: str
 ) -> None:
@@ -588,8 +592,7 @@ def test_a_journal_that_names_another_file_is_refused(stopped: Path, tmp_path: P
     assert mine.read_text() == "mine"
 
 
-@pytest.mark.parametrize("where", ["the model", "the state's hash"])
-@pytest.mark.parametrize("early", [False, True], ids=["to the last round", "to an early stop"])
+@pytest.mark.parametrize(("where", "early"), [("the model", True), ("the state's hash", False)])
 def test_memory_that_runs_out_when_a_cell_ends_costs_nothing(
     where: str, early: bool, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -648,12 +651,11 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing(tiny: Callable[..., Exp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("limit", [60_000, 90_000])
 def test_a_record_that_finds_no_room_can_be_continued(
-    limit: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
+    several: Experiment, straight: dict[str, Any], tmp_path: Path
 ) -> None:
     """The partition needs 10 kB, SCAFFOLD's memory 20 kB, the empty record 40 kB."""
-    with full(limit):
+    with full(60_000):
         message = refused(lambda: loop.start(several, tmp_path / "run"))
     assert f"cannot write {tmp_path / 'run'}/" in message
     assert message.endswith(f"continue with: unskew run {tmp_path / 'run'}")
@@ -672,21 +674,12 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tiny: Callable[..
     assert contents(loop.resume(tmp_path / "run").folder) == whole
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "summary.json",
-        "seed0.task.json",
-        "fedavg-seed0.safetensors",
-        "fedavg-seed0.json",
-        "state.safetensors",
-    ],
-)
+@pytest.mark.parametrize("name", ["summary.json", "fedavg-seed0.safetensors", "state.safetensors"])
 def test_a_disk_that_fills_at_any_file_is_survived(
     name: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny("rounds=2", "runtime.checkpoint_every=1")
-    whole = contents(loop.start(experiment, tmp_path / "whole").folder)
+    whole = loop.start(experiment, tmp_path / "whole").summary["fingerprint"]
     fsync, seen = os.fsync, [0]
 
     def failing(fd: int) -> None:
@@ -704,4 +697,4 @@ def test_a_disk_that_fills_at_any_file_is_survived(
     assert message.endswith(f"continue with: unskew run {tmp_path / 'run'}")
     assert not leftovers(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
-    assert contents(loop.resume(tmp_path / "run").folder) == whole
+    assert loop.resume(tmp_path / "run").summary["fingerprint"] == whole

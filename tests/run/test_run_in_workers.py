@@ -79,7 +79,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Pool]:
     return made
 
 
-@pytest.mark.parametrize("after", [1, ROUNDS, 2 * ROUNDS + 1])
+@pytest.mark.parametrize("after", [ROUNDS, 2 * ROUNDS + 1])
 def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     experiment: Experiment, results: dict[str, Any], pools: list[Pool], tmp_path: Path, after: int
 ) -> None:

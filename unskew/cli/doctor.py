@@ -16,10 +16,6 @@ STYLES = {"ok": "green", "missing": "yellow", "problem": "bold red"}
 
 def doctor(
     data_dir: Annotated[Path | None, typer.Option(help="Where named data sets lie; else $UNSKEW_DATA.")] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Look at the machines of this Ray cluster too: auto, HOST:PORT."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at Python, packages, extras, cores, memory, data and disk; say what is missing and what to do.
@@ -27,11 +23,10 @@ def doctor(
     The exit code is 1 only if unskew cannot run at all.
 
     [dim]unskew doctor[/]
-    [dim]unskew doctor --cluster auto[/]
     """
-    from unskew.run.doctor import broken, examine, examine_cluster
+    from unskew.run.doctor import broken, examine
 
-    findings = examine(data_dir) if cluster is None else (*examine(data_dir), *examine_cluster(cluster))
+    findings = examine(data_dir)
     bad = broken(findings)
     if as_json:
         print(json.dumps({"ok": not bad, "findings": [asdict(f) for f in findings]}))

@@ -12,14 +12,13 @@ import safetensors.torch
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.protocol import hook
-from unskew.record.logs import require_none_diverged, rows
+from unskew.record.logs import CLOCK, require_none_diverged, rows
 from unskew.run import callbacks, models
 from unskew.run.again import complete
 from unskew.run.folder import read_json, require_done
 
 TOLERANCE = 1e-5
 """Largest difference of a parameter or a metric that counts as equal; on one machine there is none at all."""
-CLOCKS = ("seconds",)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _metrics(run: Path, method: str) -> dict[tuple[Any, ...], float]:
     return {
         (r["seed"], r["round"], r["name"], r.get("client")): float(r["value"])
         for r in _of(run, "metrics", method)
-        if r["name"] not in CLOCKS
+        if r["name"] != CLOCK
     }
 
 

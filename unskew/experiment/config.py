@@ -18,6 +18,7 @@ method says otherwise.  TOML has no null: "none" stands for it, as in `batch_siz
 configuration spells everything out and reads back to an equal experiment.
 """
 
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -501,9 +502,7 @@ def method(
     with schema.errors_at(f"{place}.name", where):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
-    values = schema.checked(
-        target, options, place, where, owner=name, elsewhere=elsewhere(place, "local" in parameters)
-    )
+    values = schema.checked(target, options, place, where, owner=name)
     method = schema.construct(target, values, place, where)
     if lacks := missing_parts(method):
         raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
@@ -618,7 +617,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: If a setting is not of that form or leads through something that is not a table.
     """
-    out = methods_as_tables(_copy(raw))
+    out = methods_as_tables(copy.deepcopy(dict(raw)))
     for setting in settings:
         key, sign, text = setting.partition("=")
         *path, last = (part.strip() for part in key.split("."))
@@ -667,12 +666,6 @@ def _value(text: str) -> Any:
     return table["v"] if len(table) == 1 else text
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _copy(v) for k, v in value.items()}
-    return [_copy(v) for v in value] if isinstance(value, list) else value
-
-
 def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) -> Experiment:
     """The experiment a table of settings describes; `allow_code` as in `load`.
 
@@ -682,19 +675,27 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     table = methods_as_tables(raw)
     if not allow_code:
         _permit(table, where)
+    token = schema.ELSEWHERE.set(ELSEWHERE)
+    try:
+        return _parsed(table, where, allow_code)
+    finally:
+        schema.ELSEWHERE.reset(token)
+
+
+def _parsed(table: dict[str, Any], where: str, allow_code: bool) -> Experiment:
     known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
     for key in table:
         if key == "sweep":
             file = where or "FILE"
             raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew run {file}")
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where, elsewhere())
+            raise schema.unknown(key, known, "", "an experiment", where)
     if "seed" in table:
         if "seeds" in table:
             raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.in_file(where)}")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
-    schema.build(SgdConfig, local, "local", where, elsewhere=elsewhere("local"))
+    schema.build(SgdConfig, local, "local", where)
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
@@ -715,25 +716,14 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
         methods = with_bounds(methods, local)
     # A client's folder always has it, and where the coordinator's own data lie there is nothing to look at.
     written = table.pop("split") if "split" in table else {"name": _default_split(table.get("task"))}
-    split = parse_split(written, where)
+    split: Split = SPLITS.build(written, "split", where)
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
     until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
-    require_list_of_seeds(table.get("seeds"), where)
     skip = ("methods", "split", "until")
-    kwargs = schema.checked(Experiment, table, "", where, skip=skip, elsewhere=elsewhere("task"))
+    kwargs = schema.checked(Experiment, table, "", where, skip=skip)
     with schema.errors_at("", where):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
-
-
-def require_list_of_seeds(seeds: object, where: str = "") -> None:
-    """Refuse a number of seeds: it may be meant as their number, or as the one seed.
-
-    Raises:
-        ConfigError: Saying how seeds are written.
-    """
-    if isinstance(seeds, int):
-        raise ConfigError(f"seeds must be a list, as in [0, 1, 2] for three, got {seeds}{schema.in_file(where)}")
 
 
 def until_of(raw: Mapping[str, Any], where: str = "") -> UntilDecided:
@@ -816,25 +806,11 @@ TABLES: dict[str, type] = {
     "runtime": Runtime,
 }
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
-
-
-def elsewhere(place: str = "", local: bool = False) -> dict[str, str]:
-    """A sentence for each setting of the experiment and of its tables, for whoever writes one in another place.
-
-    Below a table's header TOML assigns a setting of the experiment to that table.  `local` says that the place has a
-    table of that name in it.
-    """
-    below = {f.name: f"did you mean {place}.local.{f.name}?" for f in dataclasses.fields(SgdConfig) if local}
-    tables = {
-        f.name: f"did you mean {table}.{f.name}?"
-        for table, kind in TABLES.items()
-        for f in dataclasses.fields(kind)
-        if table != place
-    }
-    above = "is a setting of the experiment: write it above the first [table] of the file"
-    names = (*schema.parameters(Experiment), "bounds")
-    of_experiment = {name: f"{name} {above}" for name in names} if place else {}
-    return {**tables, **below, **of_experiment}
+ABOVE = "is a setting of the experiment: write it above the first [table] of the file"  # TOML takes it for the table's
+ELSEWHERE = {
+    **{f.name: f"did you mean {table}.{f.name}?" for table, kind in TABLES.items() for f in dataclasses.fields(kind)},
+    **{name: f"{name} {ABOVE}" for name in (*schema.parameters(Experiment), "bounds")},
+}
 
 
 def setting_named(word: str) -> str | None:
@@ -905,22 +881,6 @@ def with_bounds(methods: Sequence[NamedMethod], local: Mapping[str, Any]) -> lis
     have = {m.name for m in methods if m.name != "fedavg" or m.is_fedavg}
     more = [method(name, with_local(name, {}, local)) for name in BOUNDS if name not in have]
     return [*methods, *more]
-
-
-def parse_split(raw: Any, where: str = "") -> Split:
-    """A split from its table.
-
-    Raises:
-        ConfigError: If its name or one of its fields is not known, or a value is not allowed.
-    """
-    if isinstance(raw, Mapping) and "num_clients" in raw and "name" not in raw:
-        raise ConfigError(
-            f"split.num_clients goes with split.name, one of {', '.join(SPLITS.names())}, and there is none"
-            f'{schema.in_file(where)}; add it (name = "iid"), or, where each client of a deployment has its own data, '
-            "leave the split out: --clients of unskew deploy pack says how many they are"
-        )
-    split: Split = SPLITS.build(raw, "split", where, elsewhere=elsewhere("split"))
-    return split
 
 
 def _default_split(task: Any) -> str:

@@ -74,6 +74,12 @@ def machine_kind() -> dict[str, str]:
     }
 
 
+def differences(expected: Mapping[str, str]) -> list[str]:
+    """Say in which ways this machine is of another kind than was expected."""
+    kind = machine_kind()
+    return [f"{k} {kind[k]} on it, {expected[k]} there" for k in expected if kind[k] != expected[k]]
+
+
 @functools.cache
 def code_hash(package: Path) -> str:
     """Return a short hash of a package's modules: two checkouts of one version may differ."""
@@ -214,7 +220,7 @@ class _Actor:
         return on_gpu
 
     def _check_machine(self) -> None:
-        apart = [] if self._expected is None else differences(self._expected, "on it", "there")
+        apart = differences(self._expected or {})
         if apart:
             raise WorkerError(
                 f"node {platform.node()} is not like the one the run began on ({'; '.join(apart)}), and would "
@@ -458,7 +464,7 @@ def _reason(error: Exception) -> str:
     """Say why Ray has no answer."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if getattr(error, "actor_init_failed", False):
-        return f"an actor could not begin: {lines[-1]}; see: unskew doctor --cluster ADDRESS"
+        return f"an actor could not begin: {lines[-1]}"
     if "all references to the actor were removed" in str(error):  # what a cluster makes of a driver that refuses it
         return (
             "the Ray cluster dropped the actors: it was begun without the token that this process has; begin it again, "
@@ -533,65 +539,6 @@ def _require_listening(address: str) -> None:
         raise WorkerError(
             f"no Ray cluster at {address!r}: {error}; begin one with: ray start --head, and give HOST:PORT or auto"
         ) from error
-
-
-@dataclass(frozen=True)
-class Node:
-    """A machine of a cluster.
-
-    Attributes:
-        name: Its host name and address.
-        cores, gpus: Those that Ray gives to actors.
-        store: Bytes of its object store.
-        differences: Differences between its kind of machine and this one's; empty if runs have the same bits on both.
-        problem: Reason why it cannot work for us; empty if it can.
-    """
-
-    name: str
-    cores: int
-    gpus: int
-    store: int
-    differences: tuple[str, ...] = ()
-    problem: str = ""
-
-
-def nodes(address: str) -> list[Node]:
-    """Look at every machine of the cluster at an address: a function of ours runs on each.
-
-    Raises:
-        ConfigError: If Ray is not installed.
-        WorkerError: If there is no cluster at the address, or it turns this process away.
-    """
-    ray = imported()
-    owned = not ray.is_initialized()
-    if owned:
-        connect(address)
-    try:
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        on = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        probe = ray.remote(num_cpus=0, max_retries=0)(machine_kind)
-        asked = [probe.options(scheduling_strategy=on(n["NodeID"], soft=False)).remote() for n in alive]
-        return [_looked_at(node, answer) for node, answer in zip(alive, asked, strict=True)]
-    finally:
-        if owned:
-            ray.shutdown()
-
-
-def _looked_at(node: dict[str, Any], answer: Any) -> Node:
-    ray, there = imported(), node["Resources"]
-    name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-    parts = name, int(there.get("CPU", 0)), int(there.get("GPU", 0)), int(there.get("object_store_memory", 0))
-    try:
-        kind = ray.get(answer, timeout=STARTING_S)
-    except ray.exceptions.RayError as error:
-        lines = str(error).strip().splitlines()
-        return Node(*parts, problem=f"unskew does not run there: {lines[-1] if lines else type(error).__name__}")
-    return Node(*parts, tuple(differences(kind)))
-
-
-def differences(other: Mapping[str, str], here: str = "here", there: str = "there") -> list[str]:
-    """Say in which ways another machine's kind is not that of this one, with these words for the two."""
-    return [f"{k} {v} {here}, {other.get(k)} {there}" for k, v in machine_kind().items() if v != other.get(k)]
 
 
 def imported() -> Any:

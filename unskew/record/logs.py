@@ -68,6 +68,10 @@ SERVED, ADAPTED = "unseen", "unseen_adapted"
 """Clients that come after training, as they are served and after adapting: the parts of such metrics' names."""
 
 
+CLOCK = "seconds"
+"""The metric that is no result: another run of the same experiment has another time."""
+
+
 def part_of(name: str) -> str:
     """The part that a metric is measured on; all metrics of one part are taken in the same rounds.
 

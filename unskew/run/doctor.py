@@ -21,7 +21,6 @@ from packaging.specifiers import SpecifierSet
 from unskew import machine
 from unskew.units import human_bytes
 from unskew.version import __version__
-from unskew.words import counted
 
 Status = Literal["ok", "missing", "problem"]
 
@@ -70,32 +69,6 @@ def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Fi
         runs: Folder in which run folders would be made.
     """
     return (*_software(), *_hardware(), *map(_extra, EXTRAS), *_data(data_dir), *_disk(runs))
-
-
-def examine_cluster(address: str) -> tuple[Finding, ...]:
-    """Examine every machine of a Ray cluster, on which a function of ours runs; a finding each, and one of all.
-
-    Args:
-        address: "auto" or HOST:PORT.
-
-    Raises:
-        ConfigError: If Ray is not installed.
-        WorkerError: If there is no cluster at the address, or it turns this process away.
-    """
-    from unskew.local.ray import nodes
-
-    machines = nodes(address)
-    cores, gpus = sum(n.cores for n in machines), sum(n.gpus for n in machines)
-    total = f"{counted(len(machines), 'machine')}, {cores} cores, {gpus} GPUs"
-    findings = [_judged("cluster", cores > 0, total, "start nodes with --num-cpus")]
-    for node in machines:
-        state = f"{node.cores} cores, {node.gpus} GPUs, object store of {human_bytes(node.store)}"
-        odd = node.problem or "; ".join(node.differences)
-        remedy = "a run is refused there unless runtime.executor_options has mixed = true"
-        if node.problem:
-            remedy = "install the versions of this machine there, by the same path"
-        findings.append(_judged(node.name, not odd, f"{state}; {odd or 'versions and processor as here'}", remedy))
-    return tuple(findings)
 
 
 def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -21,7 +21,7 @@ from unskew.ledger import totals
 from unskew.local.executor import FIRST
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
-from unskew.record.logs import DivergedRow, require_none_diverged, why_diverged
+from unskew.record.logs import CLOCK, DivergedRow, require_none_diverged, why_diverged
 from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.callbacks import Callback, NoCallback
@@ -203,10 +203,11 @@ class _Loop:
         parts = [*recording.reports(cell, state, warnings, trace.abandoned), *reports]
         if given:
             check_unchanged(given, state, "serve or info", "the state that it is given")
-        recording.record(cell, t, [*metrics, Metric("seconds", spent)], trace, parts)
+        metrics.append(Metric(CLOCK, spent))
+        recording.record(cell, t, metrics, trace, parts)
         # The round is done: everything changes at once, so that a checkpoint can be taken at any moment.
         cell.state, cell.round = state, t
-        cell.metrics = {m.name: m.value for m in (*metrics, Metric("seconds", spent)) if m.client is None}
+        cell.metrics = {m.name: m.value for m in metrics if m.client is None}
         cell.seconds, cell.bytes = cell.seconds + spent, cell.bytes + sum(sent.values())
         for observer in self.observers.all:
             observer.ended_round(cell)

@@ -6,7 +6,6 @@ spread over seeds is the sample's (ddof 1).
 """
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.ledger import DIRECTIONS
-from unskew.record.logs import DivergedRow, evaluated, part_of
+from unskew.record.logs import CLOCK, DivergedRow, evaluated, part_of
 from unskew.tasks.measure import Measure
-from unskew.words import of_clients, of_seeds
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
@@ -124,34 +122,6 @@ def last_name(last: int | None) -> str:
     return f"mean_last_{last or 'fifth'}"
 
 
-def steadier(rows: Iterable[Mapping[str, Any]], metric: str) -> tuple[str, str] | None:
-    """The mean of a metric's last evaluations in a table of results: its name, and `last fifth` or as `last 10`.
-
-    None if there is none, or it is everywhere the last evaluation alone, which is not steadier.
-    """
-    rows = list(rows)
-    ends = {row["method"]: row["seeds"] for row in rows if row["metric"] == metric}
-    for row in rows:
-        match = re.fullmatch(rf"{re.escape(metric)}\.mean_(last_\w+)", row["metric"])
-        if match and row["seeds"] != ends.get(row["method"]):
-            return row["metric"], match[1].replace("_", " ")
-    return None
-
-
-def with_spread(row: Mapping[str, Any] | None, measure: Measure, spread: bool = True, unit: bool = False) -> str:
-    """A row of a table of results as mean ± standard deviation, or as the mean alone; a dash if not measured."""
-    if row is None:
-        return "–"
-    mean = (measure.with_unit if unit else measure.show)(row["mean"])
-    few = of_seeds(len(row["seeds"]), row.get("undefined", 0)) if "seeds" in row else ""
-    return mean + (measure.spread(row.get("std")) if spread else "") + few
-
-
-def fewer_clients(rows: Iterable[Mapping[str, Any]], metric: str) -> str:
-    """Say over how many clients a metric of a table of results is a mean, where it is not over all."""
-    return of_clients([row["clients"] for row in rows if row["metric"] == metric and "clients" in row])
-
-
 def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:
     """Return the first round in which a curve, {round: value}, is at a level or better; None if it never is."""
     return min((t for t, value in curve.items() if measure.reaches(value, level)), default=None)
@@ -212,7 +182,7 @@ def summarise(
     for m in methods:
         for name in names:
             by_seed = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
-            if name.startswith("bytes.") or name == "seconds":
+            if name.startswith("bytes.") or name == CLOCK:
                 add(m, name, {s: float(sum(v)) for s, v in by_seed.items()})
                 continue
             last = ends(m, name, last_value)

@@ -158,7 +158,7 @@ class _Predictions(Observer):
         (predicted,) = cell.sim.executor.evaluate([EvalJob(model, "test")])
         if kind.correct is not None:
             yield one_class.recalls(setup, predicted, one_class.confusion(cell, model))
-            if text := one_class.of_global(experiment, setup, predicted):
+            if text := one_class.of_global(setup, predicted):
                 yield Info(warnings=(text,))
         if kind.report is not None:
             outputs, y = (column.cpu().numpy() for column in predicted[-2:])

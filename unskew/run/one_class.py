@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from unskew.experiment.config import Experiment
 from unskew.info import OneClassModels, RecallByClass
 from unskew.local.executor import Columns
 from unskew.local.trainer import LocalTrainer
@@ -14,21 +13,11 @@ from unskew.tasks.classification import MISSED, only_class_found
 from unskew.tasks.task import Task
 from unskew.tree import Params
 
-TELLING = ("balanced_accuracy", "macro_f1", "lowest_recall")
-"""Metrics that say what an accuracy hides."""
 CONFUSED = 20
 """Most classes of a confusion matrix."""
+LITTLE = "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
 NAMED = 5
 """Clients that a warning names."""
-
-
-def _little(experiment: Experiment) -> str:
-    """The end of a warning: what would help and has not been set yet."""
-    steps = [
-        *["see balanced_accuracy or macro_f1 (evaluate)"] * (not set(TELLING).intersection(experiment.evaluate)),
-        *["set task.class_weights"] * (experiment.task.class_weights is None),
-    ]
-    return "says little" + f"; {', or '.join(steps)}" * bool(steps)
 
 
 def right(task: Task, columns: Columns) -> Tensor:
@@ -38,7 +27,7 @@ def right(task: Task, columns: Columns) -> Tensor:
     return (columns[0] if first else task.kind.correct(*(column.clone() for column in columns[-2:]))).bool().cpu()
 
 
-def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
+def of_global(setup: Setup, columns: Columns) -> str:
     """A warning if the global model finds test examples of one class only; empty if it does not."""
     dataset, found = setup.dataset, right(setup.task, columns)
     only_class = only_class_found(found, dataset.y_test)
@@ -47,7 +36,7 @@ def of_global(experiment: Experiment, setup: Setup, columns: Columns) -> str:
     name = dataset.classes[only_class] if dataset.classes else str(only_class)
     return (
         f"the global model is right on test examples of class {name} only: its accuracy of "
-        f"{100 * float(found.double().mean()):.1f} % {_little(experiment)}"
+        f"{100 * float(found.double().mean()):.1f} % {LITTLE}"
     )
 
 
@@ -90,6 +79,6 @@ def of_own(cell: Cell, own: OwnModels) -> OneClassModels | None:
     more = ", ..." if len(alike) > NAMED else ""
     warning = (
         f"own models that are right on test examples of one class only, where at least {MISSED} are of others: "
-        f"{', '.join(first)}{more} ({len(alike)} of {len(own)} clients); their accuracy {_little(cell.experiment)}"
+        f"{', '.join(first)}{more} ({len(alike)} of {len(own)} clients); their accuracy {LITTLE}"
     )
     return OneClassModels(clients=tuple(alike), warnings=(warning,))

@@ -18,7 +18,7 @@ from unskew.info import Info
 from unskew.protocol import report_of
 from unskew.record import database
 from unskew.record.database import opened, rows, sha256
-from unskew.record.logs import sentence
+from unskew.record.logs import CLOCK, sentence
 from unskew.run.cell import Cell, LiveRun
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric, summarise
@@ -158,7 +158,7 @@ def _fingerprint(run: LiveRun) -> str:
     """SHA-256 of every final state and every metric; clocks are left out."""
     digest = hashlib.sha256("\n".join(run.position.done).encode())
     with opened(run.folder) as connection:
-        for m in database.metrics(connection, "name != 'seconds'"):
+        for m in database.metrics(connection, f"name != '{CLOCK}'"):
             digest.update("".join(_as_json(m)).encode())
     return digest.hexdigest()
 

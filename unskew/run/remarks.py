@@ -4,19 +4,16 @@ A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What ca
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from unskew import models
 from unskew.experiment.config import Experiment
 from unskew.protocol import hook
 from unskew.run.setup import FROZEN, Setup, records
-from unskew.tasks.needs import needs_of
 from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import ends_in, takes_logits
-from unskew.words import some
 from unskew.wrappers.base import Wrapped
 
 IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
@@ -61,16 +58,6 @@ def _second_class(run: NewRun) -> str:
     )
 
 
-def _weights(run: NewRun) -> str:
-    """Class weights give away what models are compared by."""
-    if run.experiment.task.class_weights is None or run.setup.task.headline.name != "accuracy":
-        return ""
-    return (
-        "class weights give accuracy away for the sake of rare classes, and models are compared by accuracy: "
-        'task.headline = "balanced_accuracy", or "macro_f1", compares them by what weights are for'
-    )
-
-
 def _squashed_twice(run: NewRun) -> str:
     """A network of one's own returns probabilities where its loss takes what comes before them."""
     inputs, data, task = run.setup.inputs, run.setup.dataset, run.setup.task
@@ -94,26 +81,7 @@ def _draws(run: NewRun) -> str:
     return "; ".join(UNKEYED_METRICS.format(whose) for whose in drawn)
 
 
-def _head(run: NewRun) -> str:
-    """Name the head that a run of the network found, for methods that name it or take what enters it."""
-    task = run.experiment.task
-    need = [m.label for m in run.experiment.methods if _needs_head(m.method)]
-    if not need or task.head is not None or task.model in models.TABLE:
-        return ""
-    head = some([part or "the whole network" for part in run.setup.task.head])
-    return (
-        f"the head is {head}, which makes the outputs in a run of the network ({some(need)}); task.head can name "
-        "another layer, or one with others in it"
-    )
-
-
-def _needs_head(method: Any) -> bool:
-    values = (getattr(record, f.name) for record in records(method) for f in fields(record))
-    words = {word for v in values for word in (v if isinstance(v, tuple) else (v,)) if isinstance(word, str)}
-    return not words.isdisjoint(("head", "body")) or not {"classifier", "features"}.isdisjoint(needs_of(method))
-
-
-OF_RUNS = (_head, _second_class, _weights, _squashed_twice, _draws)
+OF_RUNS = (_second_class, _squashed_twice, _draws)
 
 
 # ---------------------------------------------------------------- of a method

@@ -17,15 +17,7 @@ from torch import Tensor
 from unskew import wire
 from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
-from unskew.local.executor import (
-    FIRST,
-    WATCHED,
-    Executor,
-    StepJob,
-    StepResult,
-    Stored,
-    Trainer,
-)
+from unskew.local.executor import FIRST, WATCHED, Executor, StepJob, StepResult, Stored, Trainer
 from unskew.protocol import ClientId, Held, Keep, Layout, Me, Method, held_in, map_held, map_keep, steps_of
 from unskew.runtime.counts import check_own_count
 from unskew.runtime.memory import Memory
@@ -44,8 +36,6 @@ from unskew.runtime.validation import Validator, sizes_of
 from unskew.runtime.values import check_type
 from unskew.tree import Params, moved
 from unskew.units import Bytes
-from unskew.world.channel import Channel
-from unskew.world.outage import Outage
 
 S = TypeVar("S")
 
@@ -294,18 +284,13 @@ class Simulator(Driver[S]):
     """Runs one method on clients in this process.
 
     Args:
-        method: Method to run.
-        population: Clients to run it on.
-        executor: Does the clients' local work.
+        method, population, executor: The method, its clients, and what does their local work.
         seed: Root of all randomness.
-        clients_per_round: Cohort size.
-        outage: Model of the asks and replies that are lost.
-        channel: Answers `Probe`.
         codec: Send every message through the wire's bytes and back, as a network would.
+        options: `clients_per_round`, `outage` and `channel`, as of `Driver`.
 
     Raises:
-        ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
-        ConfigError: If the cohort is empty.
+        ProtocolError, ConfigError: As `Driver`.
     """
 
     clients: InProcessClients
@@ -317,21 +302,11 @@ class Simulator(Driver[S]):
         executor: Executor,
         *,
         seed: int = 0,
-        clients_per_round: int | None = None,
-        outage: Outage | None = None,
-        channel: Channel | None = None,
         codec: bool = False,
+        **options: Any,
     ) -> None:
         clients = InProcessClients(method, population, executor, Key(seed), codec)
-        super().__init__(
-            method,
-            population.model,
-            clients,
-            seed=seed,
-            clients_per_round=clients_per_round,
-            outage=outage,
-            channel=channel,
-        )
+        super().__init__(method, population.model, clients, seed=seed, **options)
         self.population = population
 
 

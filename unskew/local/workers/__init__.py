@@ -8,11 +8,9 @@ client's whole step with its own `LocalTrainer`, as `Sequential` does, so the bi
 A job holds a few clients, so that handing over small ones does not cost more than training them: many at first, fewer
 towards the end, when workers must become idle together (guided self-scheduling, Polychronopoulos and Kuck, 1987).
 
-A worker that stays stopped is replaced and its jobs are done again; draws are keyed, so the bits are the same.
-
     setup      what a worker needs for one method under one seed
     memory     values in memory that the main process and a worker share
-    process    a child process: how it is forked, whether it moves, and how it ended
+    process    a child process: how it is forked, and how it ended
     pool       the main process's side: jobs, which worker gets which, and their answers
     worker     a worker's side: jobs answered until the main process hangs up
     executor   the executor that puts the steps of one exchange into a pool

@@ -145,7 +145,7 @@ def make_workers(parts: CellParts) -> Workers:
 
 
 def _start(parts: PoolParts) -> Pool:
-    return Pool(parts.open_setup, parts.workers or cores(), parts.model_bytes, parts.note)
+    return Pool(parts.open_setup, parts.workers or cores(), parts.model_bytes)
 
 
 WORKERS = ExecutorKind(

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Protocol
@@ -27,8 +27,8 @@ from unskew.local.workers.worker import serve
 
 _PIPE_BYTES = 16_384  # that a pipe always takes, even if the other end is not being read
 
-LOOK_S, SAID_S, REPLACED_S = 1.0, 5.0, 60.0
-"""Seconds without an answer after which workers are looked at; after which a stopped one is named; replaced."""
+LOOK_S = 1.0
+"""Seconds without an answer after which workers are looked at."""
 
 
 @dataclass(eq=False)
@@ -80,7 +80,6 @@ class _Worker:
     pipe: Connection
     inbox: list[Slot]
     outbox: list[Slot]
-    stopped_s: float = 0.0
     jobs: deque[Job] = field(default_factory=deque)
     waiting: _Packet | None = None
 
@@ -129,18 +128,15 @@ class Pool:
         open_setup: Makes a setup by its number; called inside the workers.
         workers: Number of workers.
         model_bytes: Size of a model; sets how much memory is shared.
-        note: Called with a line worth showing: that a worker is stopped, or is replaced.
 
     Raises:
         WorkerError: If the system allows no more processes, pipes or memory; the workers begun so far are ended.
     """
 
-    def __init__(
-        self, open_setup: Open, workers: int, model_bytes: int, note: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, open_setup: Open, workers: int, model_bytes: int) -> None:
         self.model_bytes, self.shared = model_bytes, SharedBuffer(common_bytes(model_bytes))
         self.workers: list[_Worker] = []
-        self._open, self._note, self._where = open_setup, note, ""
+        self._open, self._where = open_setup, ""
         try:
             for number in range(workers):
                 self.workers.append(self._begin(number))
@@ -195,7 +191,7 @@ class Pool:
                 busy = {w.pipe: w for w in self.workers if w.jobs}
                 ready = wait(list(busy), timeout=LOOK_S)
                 if not ready:
-                    self._look(queue)
+                    self._require_alive()
                 for pipe in ready:
                     worker = busy[pipe]  # type: ignore[index]
                     try:
@@ -262,28 +258,11 @@ class Pool:
             answer["parts"] = parts
         return answers
 
-    def _look(self, queue: deque[Job]) -> None:
-        """Look for workers that have died or are stopped (SIGSTOP); called when none has answered for a while.
-
-        One that stays stopped is replaced, and its jobs return to the queue: every draw is keyed, so work done again
-        has the same bits.  A slow worker is left alone.
-        """
-        for worker in [w for w in self.workers if w.jobs]:
-            if worker.process.ended() is not None and not worker.pipe.poll():
+    def _require_alive(self) -> None:
+        """Look for workers that died without closing their pipe; called when none has answered for a while."""
+        for worker in self.workers:
+            if worker.jobs and worker.process.ended() is not None and not worker.pipe.poll():
                 raise self._died(worker)
-            worker.stopped_s = worker.stopped_s + LOOK_S if worker.process.stopped() else 0.0
-            clause = f"{worker}, at work on {worker.doing} of {self._where}, has been stopped for"
-            if worker.stopped_s >= REPLACED_S:
-                self._note(f"{clause} {worker.stopped_s:.3g} s and is replaced; its work is done again")
-                worker.pipe.close()
-                worker.process.end()
-                queue.extendleft(reversed([*worker.jobs, *([worker.waiting.job] if worker.waiting else [])]))
-                self.workers[worker.number] = self._begin(worker.number)
-            elif SAID_S <= worker.stopped_s < SAID_S + LOOK_S:
-                self._note(
-                    f"{clause} {worker.stopped_s:.3g} s; kill -CONT {worker.process.pid} lets it go on, else it is "
-                    f"replaced after {REPLACED_S:g} s"
-                )
 
     def _died(self, worker: _Worker) -> WorkerError:
         until = time.monotonic() + 1.0  # its pipe closes a moment before the system reports how it ended

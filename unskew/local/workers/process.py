@@ -1,4 +1,4 @@
-"""A child process: how it is forked, whether it moves, and how it ended."""
+"""A child process: how it is forked, and how it ended."""
 
 import os
 import signal
@@ -24,15 +24,6 @@ class Process:
             except ChildProcessError:
                 self._ending = "it is gone"
         return self._ending
-
-    def stopped(self) -> bool:
-        """True if a signal has stopped it; False where the system cannot say (macOS before Python 3.13)."""
-        if self._ending is not None or not hasattr(os, "waitid"):
-            return False
-        try:  # WNOWAIT: how it ends is for `ended` to collect
-            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return False
 
     def end(self) -> None:
         """End it and wait until it is gone."""
