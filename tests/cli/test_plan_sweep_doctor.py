@@ -26,7 +26,7 @@ def test_plan_says_what_it_will_cost_and_writes_nothing(here: Path, unskew: Unsk
     before = sorted(here.rglob("*"))
     said = unskew("plan", "tiny.toml")
     assert said.code == 0
-    assert said.err == ""
+    assert said.err == "next: unskew run tiny.toml\n"
     assert re.search(r"fedavg +\d\.\d{3} +\d\.\d{3} +0\.000 .* exact", said.out)
     assert "whole run: " in said.out
     assert "None" not in said.out

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -305,6 +306,61 @@ def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Pa
         load_model(run / "models" / "centralised-seed0.safetensors")
 
 
+HOSTILE = {
+    "a wide layer": ({"model_options": {"hidden": [1 << 17, 1 << 17]}}, "is not the network that was trained"),
+    "a wide input": ({"input_shape": [1 << 40]}, "is not the network that was trained"),
+    "sizes nobody can count": ({"model_options": {"hidden": [1 << 62]}, "input_shape": [1 << 62]}, "cannot be built"),
+    "a number beyond 64 bits": ({"model_options": {"hidden": [10**30]}}, "cannot be built"),
+    "many layers": (
+        {"model_options": {"hidden": [1] * 200_000}},
+        "200,000 layers or sizes and holds 4 tensors",
+    ),
+    "many dimensions": ({"input_shape": [1] * 200_000}, "200,000 layers or sizes and holds 4 tensors"),
+    "a layer in a loop": (
+        {"model": "char_lstm", "model_options": {"layers": 10**9}, "input_shape": [4]},
+        "1,000,000,000 layers or sizes and holds 4 tensors",
+    ),
+    "tensors that the file lacks": (
+        {"layers": ["head.weight", "head.bias"]},
+        "is not the network that was trained: body",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "text"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_a_network_larger_than_its_file_is_never_built(
+    form: str, changes: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known from names and shapes alone, which need no memory."""
+    network = build("mlp", (4,), 2)
+    weights = {name: t.detach() for name, t in network.named_parameters()}
+    task = TaskCard("mlp", {}, (4,), ("a", "b"), Inputs(), tuple(weights))
+    models.save(tmp_path / "models", task, CellCard("fedavg", 0, 1, None), weights, [])
+    path = tmp_path if form == "folder" else tmp_path / "model.safetensors"
+    if form == "folder":
+        card = tmp_path / "models" / "seed0.task.json"
+        card.write_text(json.dumps(json.loads(card.read_text()) | changes))
+    else:
+        models.export(tmp_path, path, "fedavg", None, None)
+        with safetensors.safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["unskew"])
+        about["task"] |= changes
+        safetensors.torch.save_file(weights, path, {"unskew": json.dumps(about)})
+    made: list[torch.device] = []
+    real = models.models.build
+
+    def watched(*args: Any, **options: Any) -> nn.Module:
+        module = real(*args, **options)
+        made.extend(t.device for t in module.parameters())
+        return module
+
+    monkeypatch.setattr(models.models, "build", watched)
+    with pytest.raises(ConfigError, match=text):
+        load_model(path)
+    assert all(device.type == "meta" for device in made)
+
+
 # ---------------------------------------------------------------- files from elsewhere
 @pytest.mark.parametrize("name", ["seed0.task.json", "fedavg-seed0.json", "fedavg-seed0.safetensors", ""])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -319,6 +375,30 @@ def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: 
         os.mkfifo(path)
     with pytest.raises(RunError, match=r"read.* (symbolic links are not followed|not a file)|symbolic links"):
         load_model(copy, "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_clients": 6 * 10**7, "global_model": False}, "there is no global model of fedavg"),
+        ({"client_names": ["a"]}, "it has 1 name for 4 clients"),
+        ({"models": [{"clients": [4], "own": {}}]}, "client 4 is none of its 4 clients"),
+        ({"models": [{"clients": [-1], "own": {}}]}, "client -1 is none of its 4 clients"),
+    ],
+    ids=["many", "names", "beyond", "negative"],
+)
+def test_clients_that_no_run_has_are_refused(changes: dict[str, Any], said: str, run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    path = copy / "models" / "fedavg-seed0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunError, match=said):
+            models.find(copy, "fedavg", None if "num_clients" in changes else 3)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 AGE = {"name": "age", "mean": [1.0], "sd": [1.0]}

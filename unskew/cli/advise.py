@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell, then
+from unskew.cli.tables import width
 from unskew.errors import shown
 
 
@@ -44,7 +45,7 @@ def advise(
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
     from unskew.decide.advice import advise_experiment
-    from unskew.decide.advice.page import EXPERIMENT, require_place, write_advice
+    from unskew.decide.advice.page import EXPERIMENT, require_place, screen, write_advice
     from unskew.run.progress import watching
 
     chosen = load_own(experiment, located(settings, data_dir))
@@ -60,7 +61,6 @@ def advise(
     if as_json:
         print(json.dumps(advice.to_json()))
     else:
-        for question, answer in advice.sentences():
-            print(shown(f"{question} {answer}"))
+        print(shown(screen(advice, width())))
     tell(f"page: {page}")
-    tell(f"recommended: unskew run {folder / EXPERIMENT}")
+    then("run", folder / EXPERIMENT)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own
+from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own, then
 from unskew.cli.tables import width
 from unskew.cli.text import with_options
 from unskew.errors import ConfigError, shown, warn
@@ -104,6 +104,8 @@ def data(
     print(shown(screen(seen, notes, width(), out is not None)))
     if out is not None:
         print(f"page: {out}", file=sys.stderr)
+    if source.endswith(".toml"):
+        then("advise", source)
 
 
 def _latest(column: str | None, after: str | None, test: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, silent, tell
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, silent, tell, then
 from unskew.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def leave_one_out(
         f"itself: its result minus what it gets as a newcomer, adapted on its own data, or as served.  {note}",
         words=[1],
     )
+    then("show", results[0].folder)
 
 
 def _cost(left_out: "Mapping[str | None, Point]") -> str:

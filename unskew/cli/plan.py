@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Settings, load_own, located
+from unskew.cli.options import AsJson, DataDir, Settings, load_own, located, then
 from unskew.cli.tables import print_table
 from unskew.errors import shown
 from unskew.ledger import DIRECTIONS
@@ -45,6 +45,7 @@ def plan(
         print(json.dumps(forecast.to_json()))
     else:
         show(forecast)
+        then("run", experiment)
 
 
 def show(forecast: "Forecast") -> None:

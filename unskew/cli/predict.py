@@ -51,8 +51,8 @@ def predict(
 ) -> None:
     """Predict what a trained model has learned, for each row of a table, each image, text or example of an array.
 
-    MODEL is a run's folder, that of a deployed client, or a file of unskew
-    export.  FILE is a table (.csv, .parquet) with the columns that were trained
+    MODEL is a run's folder, that of a deployed client, or a file that
+    unskew show --model wrote.  FILE is a table (.csv, .parquet) with the columns that were trained
     on; images, or folders of them; a text a line (.txt); or an array (.npy).
     A table comes back as it is written, with the column predicted; of survival
     it is log_relative_risk: the higher, the earlier the event.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, only
+from unskew.cli.options import AsJson, DataDir, Quiet, only, then
 from unskew.cli.tables import print_page
 from unskew.errors import ConfigError, did_you_mean, shown
 
@@ -86,6 +86,8 @@ def reproduce(
             print(shown(f"[{claim.verdict}] {claim.text}: {claim.evidence}"))
     folder.mkdir(parents=True, exist_ok=True)  # of a result that trains nothing
     print(f"page: {write_page(result.page(), folder / 'result.html')}", file=sys.stderr)
+    if not as_json and not keep:
+        then("reproduce", name, "--out", folder, "--keep")
     if keep:
         print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
 

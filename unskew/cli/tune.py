@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell, then
 from unskew.errors import shown
 
 
@@ -55,4 +55,4 @@ def tune(
     else:
         print(shown(tuning.lead))
     tell(f"page: {folder / PAGE}")
-    tell(f"tuned: unskew run {folder / EXPERIMENT}")
+    then("run", folder / EXPERIMENT)

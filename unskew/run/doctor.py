@@ -159,7 +159,7 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
     from unskew.data.domains import DOMAINS
     from unskew.data.sources import SOURCES, places
 
-    named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", *DOMAINS)]
+    named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", "heart", *DOMAINS)]
     have = [name for name in named if any(file.is_file() for file in places(name, root))]
     lacks = [name for name in named if name not in have]
     yield Finding("data folder", "ok", f"{root} has {', '.join(have) or 'none'}; not there: {', '.join(lacks)}")

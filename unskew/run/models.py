@@ -124,6 +124,13 @@ class CellCard:
     best_round: int | None = None
     schema: Literal[1] = 1
 
+    def __post_init__(self) -> None:
+        if self.client_names is not None and len(self.client_names) != self.num_clients:
+            raise ValueError(f"it has {counted(len(self.client_names), 'name')} for {self.num_clients:,} clients")
+        for client in itertools.chain.from_iterable(m.clients for m in self.models if m.clients != "all"):
+            if not 0 <= client < self.num_clients:
+                raise ValueError(f"client {client} is none of its {self.num_clients:,} clients")
+
 
 @dataclass(frozen=True)
 class ModelCard:
@@ -379,7 +386,7 @@ def load_model(
         card, tensors = _read_file(path)
     else:
         raise RunError(f"{path} is one model; leave method, client, seed and round out")
-    module = _network(card.task, network, path, allow_code)
+    module = _network(card.task, network, path, allow_code, tensors)
     _require_trained(module, card.task.layers, tensors)
     present = _tensors(module)
     for layer in card.task.layers:
@@ -705,7 +712,7 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
 
 
 def _network(
-    task: TaskCard, given: nn.Module | Callable[..., nn.Module] | None, path: Path, allow_code: bool
+    task: TaskCard, given: nn.Module | Callable[..., nn.Module] | None, path: Path, allow_code: bool, tensors: Params
 ) -> nn.Module:
     if not allow_code:
         tasks.KINDS.permit(task.kind, "task.kind", str(path))
@@ -724,9 +731,37 @@ def _network(
         try:
             if not allow_code:
                 models.MODELS.permit(task.model, "model", str(path))
+            if task.model in models.TABLE:
+                _check_size(task, width, path, tensors)
             return models.build(task.model, task.input_shape, width, **task.model_options)
         except ConfigError as error:
             raise ConfigError(f"{error}; or give load_model the network, as in network=Net") from None
+
+
+MOST_PARTS = 8
+"""Dimensions of an example, or layers, up to which a model file is believed whatever it holds."""
+
+
+def _check_size(task: TaskCard, width: int, path: Path, tensors: Params) -> None:
+    """Refuse a network that is larger than its file, before memory is taken for it.
+
+    Raises:
+        ConfigError: If an option is out of range, or a tensor is missing in the file or has another shape there.
+    """
+    options = task.model_options
+    lists = [task.input_shape, *(value for value in options.values() if isinstance(value, list | tuple))]
+    layers = options.get("layers")
+    parts = max([*map(len, lists), layers if isinstance(layers, int) else 0])
+    if parts > max(len(tensors), MOST_PARTS):
+        raise ConfigError(f"{path} describes {parts:,} layers or sizes and holds {counted(len(tensors), 'tensor')}")
+    try:
+        with torch.device("meta"):
+            network = models.build(task.model, task.input_shape, width, **options)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes that PyTorch cannot count
+        raise ConfigError(f"{path} describes a network that cannot be built: {str(error)[:120]}") from None
+    # Counters of batches never travel, and the file has none.
+    has = [name for name, t in _tensors(network).items() if name in task.layers or t.numel() > 1]
+    _require_trained(network, [*task.layers, *has], {n: tensors[n] for n in task.layers if n in tensors})
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """The page of an advice, and the files beside it."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from unskew.decide.pages import own_folder, table
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
+from unskew.report import render
 from unskew.report.page import Page, write_page
 from unskew.report.section import Section
 from unskew.report.worth import bracket, ranked
 from unskew.run.folder import require_own
 
+MOST_PRINTED = 10
+"""Sites that a terminal shows."""
 MOST_LISTED = 100
 """Sites up to which each has a row in the table."""
 
@@ -71,6 +75,19 @@ def view(advice: Advice, text: str) -> Page:
     )
     parts = [s for s in sections(advice) if s.tables]
     return replace(advice.screen, sections=[*parts, Section("The experiment", lead, code=text)])
+
+
+def screen(advice: Advice, width: int) -> str:
+    """The answer for a terminal: its sentence, the sites that gain most and least, and a line for each other answer."""
+    names, order = advice.sites.names, ranked(advice.by_site)
+    few = order if len(order) <= MOST_PRINTED else [*order[: MOST_PRINTED // 2], *order[-MOST_PRINTED // 2 :]]
+    rows = [(names[c], *advice.site_row(c)[1:]) for c in few]
+    lines = textwrap.wrap(advice.headline, width)
+    lines += [render.text(each, width) for each in table("", ["site", *SITE_COLUMNS[1:]], rows)]
+    aside = advice.check.set_aside
+    notes = [] if aside is None else [f"{aside.label}, chosen on validation rows, did not hold up on test rows."]
+    notes += [answer for _, answer in advice.sentences()[1 if not rows else 2 :]]
+    return "\n".join([*lines, *(textwrap.shorten(f"- {note}", width, placeholder=" …") for note in notes)])
 
 
 def sections(advice: Advice) -> Sequence[Section]:
