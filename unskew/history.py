@@ -27,7 +27,7 @@ from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
 from unskew.record import reader
 from unskew.record.doubts import doubts_of
-from unskew.record.frame import COLUMNS, Frame
+from unskew.record.frame import COLUMNS, Numbers
 from unskew.record.logs import CLOCK, DivergedRow, why_diverged
 from unskew.record.reader import Part, read, rows_of
 from unskew.run.folder import require_done
@@ -71,7 +71,7 @@ class History:
             what the methods warned of.
     """
 
-    frame: Frame
+    frame: Numbers
     summary: dict[str, Any]
     path: Path | None
     client_names: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class History:
         return list(self.summary.get("diverged", ()))
 
     @cached_property
-    def _counted(self) -> Frame:
+    def _counted(self) -> Numbers:
         """The numbers of trainings that did not diverge."""
         lost = {(row["method"], row["seed"]) for row in self.diverged}
         return self.frame.where(lambda n: (n.method, n.seed) not in lost)
@@ -259,7 +259,7 @@ class History:
         return summarise(of_seed.rows(0), *args)
 
     def _of_seed(self, seed: int | None) -> tuple[int, ...]:
-        """That seed alone; all of them without one."""
+        """Keep one seed, or all of them without one."""
         if seed not in (None, *self._seeds):
             raise KeyError(
                 f"no seed {seed!r} in this run; it has {', '.join(map(str, self._seeds)) or 'no numbers yet'}"
@@ -547,7 +547,7 @@ def _summary_so_far(record: "Record") -> dict[str, Any]:
     }
 
 
-def _undefined(frame: Frame, summary: Mapping[str, Any]) -> list[str]:
+def _undefined(frame: Numbers, summary: Mapping[str, Any]) -> list[str]:
     """A sentence on metrics that were asked for and have no number, so that no table has them."""
     asked = [card["name"] for card in summary.get("asked") or ()]
     missing = [name for name in asked if not {f"global.{name}", f"personal.{name}.mean"} & {*frame.names()}]

@@ -47,7 +47,7 @@ def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"mean": [0.5]}, r"mean and std must have a finite number and one above 0 .* got \(0\.5,\) and None"),
+        ({"mean": [0.5]}, r"mean and std must have a number for each channel.* got \(0\.5,\) and None"),
         ({"std": [0.5]}, "got None and"),
         ({"mean": [0.5], "std": [0.0]}, "one above 0 for each channel"),
         ({"mean": [], "std": []}, "one above 0 for each channel"),

@@ -256,6 +256,7 @@ def test_no_jobs_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.seconds
+@pytest.mark.slow
 def test_a_sweep_that_is_stopped_goes_on_to_the_results_of_one_that_was_not(tmp_path: Path) -> None:
     """Two processes of the real thing, asked to stop and then let be; `test_cells` has those that are killed."""
     file = write(tmp_path, MU.format("0.1, 1.0"), BASE.replace("rounds = 3", "rounds = 20\neval_every = 10"))

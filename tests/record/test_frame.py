@@ -1,6 +1,6 @@
 """A run's numbers as one frame."""
 
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 
 AT = {"method": "A", "seed": 0, "round": 1}
 ROWS = [
@@ -13,19 +13,19 @@ ROWS = [
 
 
 def test_rows_come_back_as_they_were_written() -> None:
-    assert Frame.of(ROWS).rows() == ROWS
-    assert Frame.of(ROWS).rows(0) == [row for row in ROWS if "client" not in row]
+    assert Numbers.of(ROWS).rows() == ROWS
+    assert Numbers.of(ROWS).rows(0) == [row for row in ROWS if "client" not in row]
 
 
 def test_single_clients_have_the_numbers_of_their_last_round() -> None:
-    frame = Frame.of(ROWS)
+    frame = Numbers.of(ROWS)
     assert list(frame.clients("A", 0, "personal.accuracy").items()) == [(1, 0.2), (4, 0.3)]
     assert frame.clients("A", 0, "personal.accuracy", "weight") == {1: 5.0, 4: 2.0}
     assert frame.clients("B", 0, "personal.accuracy") == {}
 
 
 def test_curves_rounds_and_names_are_of_numbers_of_all_clients() -> None:
-    frame = Frame.of(ROWS)
+    frame = Numbers.of(ROWS)
     assert (frame.names(), frame.reached("A", 0)) == (("global.accuracy", "global.loss"), 3)
     assert (frame.curve("A", 0, "global.accuracy"), frame.evaluated("A", 0, "global.accuracy")) == ({1: 0.5}, {1, 3})
     assert (frame.few("global.loss"), frame.few("global.loss", "B")) == ([(2, 3)], [])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 from unskew.record.reader import Bound, Record, RecordedCell
 from unskew.tasks.measure import ACCURACY, Measure
 
@@ -18,7 +18,7 @@ SUMMARY: Any = {"run": "x", "fingerprint": "f", "seconds": 1.0, "rows": []}
 
 def frame(
     series: Series, clients: Clients | None = None, tested: Clients | None = None, headline: Measure = ACCURACY
-) -> Frame:
+) -> Numbers:
     """Numbers of all clients, and of single ones by method, seed and part."""
     rows: list[dict[str, Any]] = [
         {"method": m, "seed": s, "round": t, "name": name, "value": v}
@@ -29,7 +29,7 @@ def frame(
         at = {"method": m, "seed": s, "round": 1, "name": f"{part}.{headline.name}"}
         weights = (tested or {}).get((m, s, part), {})
         rows += [{**at, "client": c, "value": v, "weight": weights.get(c, 0.0)} for c, v in of.items()]
-    return Frame.of(rows)
+    return Numbers.of(rows)
 
 
 def series(record: Record) -> dict[tuple[str, int, str], Mapping[int, float]]:

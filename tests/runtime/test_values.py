@@ -233,7 +233,7 @@ def test_a_method_is_a_frozen_dataclass() -> None:
         init, round, serve, train = Plain.init, Plain.round, Plain.serve, Plain.train
 
     for method in (NoDataclass(), wrap(NoDataclass(), ClipNorm(1.0))):
-        with pytest.raises(ProtocolError, match=r"NoDataclass is no frozen dataclass: .* @dataclass\(frozen=True\)"):
+        with pytest.raises(ProtocolError, match=r"NoDataclass is no frozen dataclass, .* @dataclass\(frozen=True\)"):
             simulator("fedavg", "perceptron", method=method)
 
 

@@ -345,9 +345,8 @@ def inputs_of(
     for x in (train, test):
         if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
             raise DataError(
-                f"{name}: inputs must be images of whole numbers 0..255, (N, H, W) or (N, H, W, 3), floating (N, D), "
-                f"(N, C, H, W) or (N, C, D, H, W), or token ids of int32 or int64 (N, L), got {x.dtype} of shape "
-                f"{x.shape} from {x.min()} to {x.max()}: divide by the largest value, or leave out a fourth channel"
+                f"{name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or token ids, got {x.dtype} of "
+                f"shape {x.shape} from {x.min()} to {x.max()}. Divide by the largest value, or drop the fourth channel"
             )
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
     channels = range(train.shape[3])

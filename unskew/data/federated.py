@@ -351,7 +351,7 @@ def _check_together(dataset: Dataset, parts: Sequence[Ints], where: str) -> None
         one = first[of_row[other[0]]]
         raise DataError(
             f"{where}: the examples {rows[one]} and {rows[other[0]]} of {dataset.name} are of one patient, and are in "
-            "two parts or at two clients; put all of a patient into one part of one client, or leave patient out"
+            "two parts or at two clients. Put all of a patient into one part of one client, or leave patient out"
         )
 
 

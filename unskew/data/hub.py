@@ -198,9 +198,8 @@ def check_depth(image: Any, where: str) -> None:
     deep = any(re.search(r";16[BLN]", str(tile[3])) for tile in getattr(image, "tile", ()))
     if deep or image.mode not in (*GREY, "P", "RGB", "RGBA", "CMYK", "YCbCr"):
         raise DataError(
-            f"{where}: an image of 8 bits a channel is needed, got {'16 bits, ' * deep}mode {image.mode}; scale its "
-            "values to 0 to 255 and save them in 8 bits, or give all images, every client's and the server's, as "
-            "arrays of floats (npz:PATH)"
+            f"{where}: an image of 8 bits a channel is needed, got {'16 bits, ' * deep}mode {image.mode}. Scale its "
+            "values to 0 to 255 and save them in 8 bits, or give all images as arrays of floats (npz:PATH)"
         )
 
 

@@ -348,8 +348,8 @@ def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> t
         math.isfinite(m) and 0 < s < math.inf for m, s in pairs
     ):
         raise ConfigError(
-            "task.data_options: mean and std must have a finite number and one above 0 for each channel, of pixels in "
-            f"[0, 1], as in mean = [0.5], std = [0.25], got {mean} and {std}"
+            "task.data_options: mean and std must have a number for each channel, of pixels in [0, 1], as in "
+            f"mean = [0.5], std = [0.25], got {mean} and {std}"
         )
     return pairs
 

@@ -101,8 +101,8 @@ def check_gap(rule: Latest, has_clients: bool) -> None:
     """
     if rule.gap and not has_clients:
         raise DataError(
-            f"test.gap is {rule.gap:g}, and the data name no clients, so that a split divides the rows and cuts off "
-            "each client's own test rows without a gap: name the clients, or leave gap out"
+            f"test.gap is {rule.gap:g}, and the data name no clients: a split cuts off each client's test rows without "
+            "a gap. Name the clients, or leave gap out"
         )
 
 

@@ -480,8 +480,8 @@ def _input(given: Any, i: int) -> Array:
 
 def _drawing(name: str) -> DataError:
     return DataError(
-        f"items of {name} are others each time they are read; leave the random transform out of it, and give that to "
-        "transform=, which changes training examples only, anew in each epoch"
+        f"items of {name} are others each time they are read; give its random transform to transform=, which changes "
+        "training examples only"
     )
 
 

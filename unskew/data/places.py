@@ -59,9 +59,8 @@ def require_allowed(source: str, named: str = "") -> None:
         )
     if not fits:
         raise DataError(
-            f"{named or json.dumps(source)} is not read: the coordinator chose it and nobody here has allowed it; if "
-            f"it may be read, write paths = [{json.dumps(source)}] into {where}, else ask the coordinator to leave it "
-            "out, or name data of your own with --data"
+            f"{named or json.dumps(source)} is not read: the coordinator chose it and nobody here has allowed it. If "
+            f"it may be read, write paths = [{json.dumps(source)}] into {where}, else name your own with --data"
         )
 
 

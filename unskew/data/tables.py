@@ -212,7 +212,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     if rows.part is None:
         raise ConfigError(
             "test must be a column or a file, or say that the latest rows are: the disclosed statistics must not "
-            "include test rows; name it in data_options.test of the experiment, too"
+            "include test rows. Name it in data_options.test of the experiment, too"
         )
     rows = rows.take(rows.train)
     by_column = sums(rules.with_categories(rows.categories), rows.columns)
@@ -231,7 +231,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     if few:
         warn(
             f"{path} has fewer than {checks.FEW_ROWS} training rows with a value or a word in {some(few)}: sums of so "
-            "few tell much about each, and words are disclosed as they are; leave such columns out at every site"
+            "few tell much about each. Words are disclosed as they are; leave such columns out at every site"
         )
     return by_column
 

@@ -195,8 +195,8 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
     early = [f"stop.{name}" for name in ("metric", "patience", "seconds") if getattr(experiment.stop, name) is not None]
     if early:
         raise ConfigError(
-            f"{listed(early)} would be ignored: methods are chosen and tuned by trainings that take all their rounds; "
-            "leave it out, and give as many rounds as a training should have (stop.megabytes may stay)"
+            f"{listed(early)} would be ignored: methods are chosen by trainings that take all their rounds; leave it "
+            "out, and give as many rounds as a training should have"
         )
     share = experiment.val_fraction or VALIDATION
     experiment = replace(experiment, val_fraction=0.0)

@@ -164,7 +164,7 @@ class TaskImagery:
             low, high = extremes(x)
             if low < 0 or high > 1:
                 raise DataError(
-                    f"the inputs lie in [{low:.4g}, {high:.4g}] and it is not known what black and white are in them; "
-                    "a prior needs images in [0, 1]: give uint8 images, or floating ones that are not standardised"
+                    f"a prior needs images in [0, 1], and the inputs lie in [{low:.4g}, {high:.4g}]; give uint8 "
+                    "images, or floating ones that are not standardised"
                 )
         return torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device)

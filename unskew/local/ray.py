@@ -224,7 +224,7 @@ class _Actor:
         if apart:
             raise WorkerError(
                 f"node {platform.node()} is not like the one the run began on ({'; '.join(apart)}), and would "
-                "not give the same bits; take it out of the cluster, or set mixed = true in runtime.executor_options"
+                "not give the same bits. Take it out of the cluster, or set mixed = true in runtime.executor_options"
             )
         self._expected = None  # a process stays on its machine
 
@@ -241,9 +241,8 @@ def _read(opener: Any) -> Any:
     except ray.exceptions.RaySystemError as error:
         reason = str(error).partition("\n")[0].removeprefix("System error: ")
         raise WorkerError(
-            f"node {platform.node()} cannot read what this run hands to it: {reason}; a module of your own must be "
-            "importable on every node by the same path: install it there, or name its folder in PYTHONPATH before ray "
-            "start; what a script defines itself needs no module"
+            f"node {platform.node()} cannot read what this run hands to it: {reason}. A module of your own must be "
+            "importable on every node: install it there, or name its folder in PYTHONPATH before ray start"
         ) from None
 
 

@@ -98,8 +98,7 @@ def depends(term: Term, value: Tensor) -> bool:
         return value.requires_grad
     raise ProtocolError(
         f"the value of the loss term {_name(term)}, {float(value):.4g}, does not depend on the parameters, so it "
-        "changes nothing; compute it in PyTorch without item(), float(), numpy() or detach() on the way, and return "
-        "0.0 where it is to be off"
+        "changes nothing. Compute it without item(), float(), numpy() or detach(), and return 0.0 where it is to be off"
     )
 
 

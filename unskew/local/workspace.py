@@ -157,9 +157,8 @@ class Workspace:
         for name, (owner, last, address) in self.views.items():
             if getattr(owner, last) is not self.parameters[name] or self.parameters[name].data_ptr() != address:
                 raise ConfigError(
-                    f"the network replaces its parameter {name} while it is trained, or gives it other memory as "
-                    "`.data = ...` does, and what it learns is lost; change the parameter in place, as with "
-                    "`.data.copy_(...)`"
+                    f"the network replaces its parameter {name} while it is trained, and what it learns is lost; "
+                    "change the parameter in place, as with `.data.copy_(...)`"
                 )
         tensors = {**self.parameters, **{name: getattr(*place) for name, place in self.buffers.items()}}
         return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}

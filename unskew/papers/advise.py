@@ -265,7 +265,7 @@ def _told(note: Callable[[str], None], cell: QueuedCell, answer: Any) -> None:
 
 
 def _played(sites: Sites, plan: Plan[ByLabel], file: Path | None = None) -> ByLabel:
-    """What a plan of trainings comes to; where it was stopped it goes on, if its outcomes are kept in a file."""
+    """Play a plan of trainings to its outcome; where it was stopped it goes on, if its outcomes are kept in a file."""
     with queue(file, "" if file is None else about(sites, file)) as kept:
         (result,) = run([plan], kept, Here(TrainingWork(sites)))
     return result

@@ -200,7 +200,7 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:
-    """What the papers are known for, a line each, and how the claims of each stand."""
+    """Write what the papers are known for, a line each, and how the claims of each stand."""
     if answers:
         yield f"## What the papers are known for\n\n{_counted(answers)}\n"
         yield "| paper | it says | verdict | size |"

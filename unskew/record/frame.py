@@ -19,7 +19,7 @@ Key = tuple[str, int, str]
 """Method, seed and name."""
 
 
-class Frame:
+class Numbers:
     """Numbers of a run, or of several."""
 
     def __init__(self, numbers: Iterable[MetricOfRound] = ()) -> None:
@@ -27,7 +27,7 @@ class Frame:
         self._by_client: dict[tuple[str, int, str, str], Mapping[int, float]] = {}
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> "Frame":
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> "Numbers":
         """The frame of these rows."""
         return cls(
             MetricOfRound(**{**dict.fromkeys((*COLUMNS, "clients")), **r})
@@ -36,13 +36,13 @@ class Frame:
             for r in rows
         )
 
-    def where(self, holds: Callable[[MetricOfRound], object]) -> "Frame":
+    def where(self, holds: Callable[[MetricOfRound], object]) -> "Numbers":
         """The numbers of which this holds."""
-        return Frame(filter(holds, self.numbers))
+        return Numbers(filter(holds, self.numbers))
 
-    def prefixed(self, prefix: str) -> "Frame":
+    def prefixed(self, prefix: str) -> "Numbers":
         """The same numbers of methods whose labels begin so."""
-        return Frame(n._replace(method=prefix + n.method) for n in self.numbers)
+        return Numbers(n._replace(method=prefix + n.method) for n in self.numbers)
 
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
         """A row for each number, in the order written, but where single clients are more than `most`."""

@@ -23,7 +23,7 @@ from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
 from unskew.record import columns, database, logs
 from unskew.record.database import FILE, metrics, opened, rows
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 from unskew.record.logs import Bound, document, plain, read_text, refusal
 from unskew.tasks.measure import ACCURACY, Measure, described
 
@@ -104,7 +104,7 @@ class Warned:
 
 
 class Foretold(TypedDict):
-    """What plan.json foretells of a method's seed."""
+    """Forecast in plan.json of a method's seed."""
 
     method: str
     bytes: NotRequired[dict[str, float] | None]
@@ -112,7 +112,7 @@ class Foretold(TypedDict):
     traffic: NotRequired[str]
 
 
-class Memory(TypedDict):
+class PlannedMemory(TypedDict):
     """The memory of the main process, bytes."""
 
     peak: float
@@ -123,7 +123,7 @@ class Plan(TypedDict):
 
     methods: list[Foretold]
     seconds: NotRequired[float | None]
-    memory: Memory
+    memory: PlannedMemory
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Record:
     card: logs.RunCard
     config: str
     cells: tuple[RecordedCell, ...]
-    frame: Frame
+    frame: Numbers
     partitions: Mapping[int, DataSplit]
     failures: tuple[Mapping[str, Any], ...]
     summary: logs.SummaryCard | None
@@ -176,7 +176,7 @@ class Record:
     for_own: frozenset[str] | None = None
 
     @functools.cached_property
-    def numbers(self) -> Frame:
+    def numbers(self) -> Numbers:
         """The frame without trainings that diverged."""
         without = {(row["method"], row["seed"]) for row in self.diverged}
         return self.frame.where(lambda n: (n.method, n.seed) not in without) if without else self.frame
@@ -274,7 +274,7 @@ def read(folder: Path) -> Record:
             raise RunError(f"{folder / name} is missing though the run has a summary.json; restore it or run again")
     with opened(folder) as connection:
         diverged = tuple(cast("Iterator[logs.DivergedRow]", database.select(connection, "diverged")))
-        frame = Frame(metrics(connection, LAST_OF_MANY, 8 * MANY))
+        frame = Numbers(metrics(connection, LAST_OF_MANY, 8 * MANY))
         info, warned, ignored = _info(connection)
         without = {(row["method"], row["seed"]) for row in diverged}
         failures = tuple(

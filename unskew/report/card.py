@@ -83,7 +83,7 @@ def _of_methods(of: Table, methods: Sequence[str], record: Record) -> Table:
 
 
 def _method(record: Record, method: str) -> Table:
-    """What was trained and how, a line for each setting."""
+    """The training, a line for each setting."""
     config = configured(record)
     task = {name: value for name, value in config.get("task", {}).items() if name in TASK}
     run = {name: config[name] for name in ("rounds", "cohort") if name in config}
@@ -104,7 +104,7 @@ def _words(value: Any) -> str:
 
 
 def _of_model(record: Record, method: str) -> Iterator[Section]:
-    """What the model goes by, for whom it works, and what its privacy is, where the run has measured it."""
+    """Sections on what the model goes by, for whom it works, and its privacy, where the run has measured it."""
     for name in OF_MODEL:
         kind = SECTIONS.resolve(name)
         if any(method in record.reports(of) for of in kind.types):
@@ -113,7 +113,7 @@ def _of_model(record: Record, method: str) -> Iterator[Section]:
 
 
 def _limits(record: Record, method: str) -> Section:
-    """What nobody has shown, and every note on the run."""
+    """Limits, which nobody has shown otherwise, and every note on the run."""
     first = next(iter(record.partitions.values()), None)
     unmeasured = {
         "Only the clients of this run were tested, so nothing is known of others.": first is None or not first.unseen,
@@ -129,7 +129,7 @@ def _limits(record: Record, method: str) -> Section:
 
 
 def _source(record: Record) -> Section:
-    """What the card was made from."""
+    """The run that the card was made from."""
     card = record.card
     of = {
         "run": record.folder.name, "unskew": card["unskew"], "started": card["created"], "command": card["command"],

@@ -242,7 +242,7 @@ def _own_sections(record: Record) -> Iterator[Section]:
 
 
 def data_of(record: Record) -> Section:
-    """Who has which examples, under each seed."""
+    """The section on who has which examples, under each seed."""
     first = next(iter(record.partitions.values()), None)
     if first is None:
         why = (

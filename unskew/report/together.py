@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 from unskew.record.reader import Record, configured
 from unskew.report import tables
 
@@ -41,7 +41,7 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
         records[0],
         name=" ".join(names),
         cells=each(lambda r: r.cells, of_method),
-        frame=Frame(number for n, r in parts.items() for number in r.frame.prefixed(f"{n}/").numbers),
+        frame=Numbers(number for n, r in parts.items() for number in r.frame.prefixed(f"{n}/").numbers),
         tested_rows={(f"{n}/{m}", seed): rows for n, r in parts.items() for (m, seed), rows in r.tested_rows.items()},
         failures=each(lambda r: r.failures, of_method),
         warned=each(lambda r: r.warned, of_method),

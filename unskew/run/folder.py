@@ -187,7 +187,7 @@ def refuse_deployed(folder: Path) -> None:
     """
     if (folder / "deploy" / "server").is_dir() or is_deployed(folder):
         raise RunError(
-            f"{folder} is a run over a network, which only its server and clients can continue; give the command that "
+            f"{folder} is a run over a network, which only its server and clients can continue. Give the command that "
             "began it again (unskew deploy EXPERIMENT --local K --out FOLDER, or unskew deploy server FOLDER)"
         )
 

@@ -129,7 +129,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         if hook(method.method, "covers_examples") and (scaled := _scaled_by_own(dataset, experiment.task, one_client)):
             raise ConfigError(
                 f"the noise of {method.label} covers single examples, and {scaled}, so that one example changes all "
-                "others of the client; give numbers that were agreed on, or do not follow from its data"
+                "others of the client. Give numbers that were agreed on, or do not follow from its data"
             )
         told = ":" in experiment.task.data and dataset.classes and dataset.groups is None and not dataset.ordered
         if (

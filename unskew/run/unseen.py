@@ -142,7 +142,7 @@ def served_to(method: Any, state: Any, newcomer: ClientId) -> tuple[Params | Non
     except (LookupError, StopIteration):
         raise ProtocolError(
             f"{name_of(method)} serves no model to a client it has never met; give it newcomer_models(state), the "
-            "models among which a newcomer chooses, or leave unseen out"
+            "models among which an unseen client chooses, or leave unseen out"
         ) from None
 
 

@@ -233,7 +233,7 @@ class RemoteClients:
         if last and silent:
             self._warnings.append(
                 f"no model is in the folder of client {', '.join(map(str, silent))}, which did not answer when training"
-                " had ended; where there is a global model, it is in models/ of this run's folder, for you to send"
+                " had ended. Send it the global model, which is in models/ of this run's folder"
             )
         return by_part
 

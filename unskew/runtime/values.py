@@ -51,7 +51,6 @@ def check_frozen(method: Any) -> None:
     parameters = getattr(kind, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         raise ProtocolError(
-            f"{kind.__name__} is no frozen dataclass: what a method keeps in itself would pass from one seed to the "
-            "next and be lost when a run is resumed; write @dataclass(frozen=True) above it, and keep what changes in "
-            "its state or in the clients' memory"
+            f"{kind.__name__} is no frozen dataclass, and what a method keeps in itself is lost when a run is resumed. "
+            "Write @dataclass(frozen=True) above it, and keep what changes in its state or in the clients' memory"
         )

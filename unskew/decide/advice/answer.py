@@ -140,7 +140,7 @@ class Advice:
 
     @cached_property
     def _over_constant(self) -> tuple[dict[ClientId, float], ...]:
-        """By how much sites alone, and with the method of the answer, are ahead of what their rows would always say."""
+        """Leads of sites alone, and with the method of the answer, ahead of what their rows would always say."""
         sign, constants = 1.0 if self.sites.measure.higher else -1.0, self.sites.constants
         results = (self.check.results.get(label, ()) for label in (ALONE, self.check.chosen or ""))
         every = ({c: [s.values[c] for s in scores if c in s.values] for c in constants} for scores in results)
