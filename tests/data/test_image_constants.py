@@ -49,9 +49,9 @@ def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
     [
         ({"mean": [0.5]}, r"mean and std must have a number for each channel.* got \(0\.5,\) and None"),
         ({"std": [0.5]}, "got None and"),
-        ({"mean": [0.5], "std": [0.0]}, "one above 0 for each channel"),
-        ({"mean": [], "std": []}, "one above 0 for each channel"),
-        ({"mean": [0.5, 0.5], "std": [0.5]}, "one above 0 for each channel"),
+        ({"mean": [0.5], "std": [0.0]}, "a number for each channel"),
+        ({"mean": [], "std": []}, "a number for each channel"),
+        ({"mean": [0.5, 0.5], "std": [0.5]}, "a number for each channel"),
         ({"mean": [0.5] * 3, "std": [0.5] * 3}, "a number for each of 1 channels of mine, got 3"),
         ({"size": 8}, "size"),
     ],

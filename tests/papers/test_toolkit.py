@@ -21,7 +21,7 @@ from unskew.papers.toolkit import (
     published,
     settings,
 )
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 from unskew.run.callbacks import NoCallback
 
 
@@ -137,7 +137,7 @@ def history() -> History:
     rows.append({**rows[0], "name": "global.loss"})
     table = {"setting": "iid", "mean": 0.6, "std": 0.1, "seeds": [0.5, 0.7]}
     results = [{"method": "fedavg", "metric": m, **table} for m in ("global.accuracy", "seconds")]
-    return History(Frame.of(rows), {"rows": results}, None)
+    return History(Numbers.of(rows), {"rows": results}, None)
 
 
 def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> None:

@@ -49,7 +49,7 @@ from unskew.papers.toolkit import (
     share,
     write_npz,
 )
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 from unskew.record.logs import rows as log
 from unskew.record.reader import info_of, read
 from unskew.report.sections.groups import adjusted_rand, members
@@ -311,7 +311,7 @@ def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
     """Mean error over clients by round, a curve for each method."""
     name = "personal.accuracy.mean"
     rows = [{**row, "value": 1.0 - row["value"]} for run in runs for row in run.rows if row["name"] == name]
-    return curves_of(History(Frame.of(rows), {}, None), name)
+    return curves_of(History(Numbers.of(rows), {}, None), name)
 
 
 # ---------------------------------------------------------------- three clients, five patterns (Table II)

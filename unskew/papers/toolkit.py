@@ -29,7 +29,7 @@ from unskew.history import History, load_run, of_all_seeds
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.record.frame import Frame
+from unskew.record.frame import Numbers
 from unskew.record.logs import require_none_diverged
 from unskew.record.logs import rows as recorded
 from unskew.report.stats import Curve, curve
@@ -271,7 +271,7 @@ class Draft:
             history = load_run(complete(compared, folder, self.request.callback).folder)
         except DivergedError:
             lost_all = [*recorded(folder, "diverged")]
-            history = History(Frame(), {"rows": [], "seconds": 0.0, "diverged": lost_all}, folder)
+            history = History(Numbers(), {"rows": [], "seconds": 0.0, "diverged": lost_all}, folder)
         lost = {row["method"] for row in history.diverged}
         frame = history.frame.where(lambda n: n.method not in lost)
         table = [row for row in history.summary["rows"] if row["method"] not in lost]

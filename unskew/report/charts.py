@@ -352,9 +352,9 @@ _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": 
 def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, its seeds, and the line of no difference.
 
-    `data` is name, value, low, high (None without an interval), and where known kind (gains, loses, open or mean, which
-    is a diamond), size and seeds, a list of values; `of` are colours by name in place of those of kinds.  With `log`,
-    for ratios, the axis is logarithmic, and 1 is no difference.
+    `data` is name, value, low, high (None without an interval, which is pale), and where known kind (gains, loses, open
+    or mean, which is a diamond), size and seeds, a list of values; `of` are colours by name in place of those of kinds.
+    With `log`, for ratios, the axis is logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
@@ -374,7 +374,13 @@ def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = 
         rule(zero),
         *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
-        base.mark_point(filled=True, opacity=1).encode(x=alt.X("value:Q", **axis), size=size, shape=shape, tooltip=tip),
+        base.mark_point(filled=True).encode(
+            x=alt.X("value:Q", **axis),
+            size=size,
+            shape=shape,
+            tooltip=tip,
+            opacity=alt.condition("datum.low == null", alt.value(0.35), alt.value(1.0)),
+        ),
     )
     return themed(alt.layer(*layers), height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
 

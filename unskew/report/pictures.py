@@ -66,13 +66,13 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         return None
     data = [charts.interval(name, g, m.scale, kind=kind) for name, g, kind in rows]
     alt = "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _ in rows)
-    caption = "Mean and 95 % interval. Clear of zero is a difference."
+    caption = "Mean and 95 % interval, each by itself; the verdict corrects for their number."
     return Chart(title, caption, charts.forest(data, what), f"{title}: {alt}.")
 
 
 def clients(w: Worth, m: Measure) -> Chart:
     """Each client's gain over training alone, sorted, its mark as large as its test rows are many; the mean below."""
-    ordered = sorted(w.clients, key=lambda c: -c.judged.mean)
+    ordered = sorted(w.clients, key=lambda c: (c.judged.low is None, -c.judged.mean))
     many, most = len(ordered) > charts.MOST_ROWS, max((c.examples for c in ordered), default=0) or 1
     data = [charts.interval(c.name, c.judged, m.scale, kind=c.verdict, size=c.examples or most) for c in ordered]
     if not many:
@@ -84,6 +84,7 @@ def clients(w: Worth, m: Measure) -> Chart:
     caption = (
         "A point a client, with quantiles at 10, 50 and 90 %." if many else "Mark: as large as test rows are many."
     )
+    caption += " Pale: too few test rows for an interval." * (not many and ordered[-1].judged.low is None)
     drawn = (charts.strip if many else charts.forest)(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
     return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{text}.")
 

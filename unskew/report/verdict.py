@@ -230,7 +230,11 @@ def _by_tails(record: Record) -> str:
         tails = {d.method: d for d in tables.paired(record, metric, base, tables.steadier(record))} if rows else {}
         others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
-    return f"By the mean of the {tables.last_words(record)} of evaluations, {named}." if others else ""
+    return (
+        f"By the mean of the {tables.last_words(record)} of evaluations, compared with {base}, {named}."
+        if others
+        else ""
+    )
 
 
 def _evaluated(record: Record) -> str:

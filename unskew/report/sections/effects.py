@@ -86,7 +86,8 @@ def _table(linear: Mapping[str, Sequence[Effects]]) -> Table:
     every = dict.fromkeys(name for effects in by_method.values() for name in effects)
     entries = [(name, *(_written(of[name]) if name in of else "" for of in by_method.values())) for name in every]
     rows = next(iter(linear.values()))[0].rows
-    note = f"For one unit more of a number, or a word beside another. Wald intervals, {rows:,} training rows."
+    note = "For one unit more of a number unless its row says another, or a word beside another. "
+    note += f"Wald intervals, {rows:,} training rows."
     data = [{"method": m, "name": name, **e._asdict()} for m, of in by_method.items() for name, e in of.items()]
     head = ["Effect of", *(f"{m} | {_what(reports)}" for m, reports in linear.items())]
     return table("Effects, with 95 % intervals", head, entries, note, data=columns(data))

@@ -43,7 +43,10 @@ def _table(record: Record, groups: Mapping[str, Sequence[Subgroups]]) -> Table:
         spreads = (tables.with_spread(Spread(tuple(known)) if known else None, m) for known in cells)
         rows.append((f"{by}: {value}", f"{statistics.fmean(of):,.0f}", *spreads))
     head = ["Rows with", "Held-out rows", *(f"{k} | {m.axis}" for k in groups)]
-    note = "Mean ± standard deviation over seeds. The fewer rows, the less a difference says."
+    note = (
+        "Mean ± standard deviation over seeds. Rows of all clients together, so that a difference may be one between "
+    )
+    note += "clients; the fewer rows, the less it says."
     return table(f"Own {m.label} by values of {', '.join(dict.fromkeys(by for by, _ in counts))}", head, rows, note)
 
 
