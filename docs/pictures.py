@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def main(demo: Path) -> None:
     table = {"data": ROOT / "examples/hospitals.csv", "target": "diagnosis", "client": "hospital", "preprocess": True}
     one = us.simulate(us.FedAvg(), **table, task="binary", model="logistic", rounds=20, seeds=range(3))
     save(one.plot.effects(), "effects")
+    three = ROOT / "examples" / "hospitals.toml"
+    with tempfile.TemporaryDirectory() as folder:
+        for command in (["advise"], ["tune", "--trials", "8", "--set", "methods.0.name=fedprox"]):
+            out = f"{folder}/{command[0]}"
+            subprocess.run([sys.executable, "-m", "unskew", command[0], three, *command[1:], "--out", out], check=True)
+        screenshot(Path(folder) / "advise" / "advice.html", "advice")
+        screenshot(Path(folder) / "tune" / "tuning.html", "tuning")
     report = demo / "report.html"
     screenshot(report, "page")
     screenshot(report, "page-narrow", width=360)

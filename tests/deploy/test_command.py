@@ -128,7 +128,8 @@ def test_clients_that_the_split_does_not_have_are_refused_when_it_is_packed(
 
 def test_clients_may_say_later_where_their_own_data_lie(call: Callable[..., Called], tmp_path: Path) -> None:
     port = reach.free_ports(1)[0]
-    assert call("pack", "tiny.toml", "--clients", 5, "--own-data", "--out", "f", "--port", port)[::2] == (0, "")
+    packed = call("pack", "tiny.toml", "--clients", 5, "--own-data", "--out", "f", "--port", port)
+    assert packed[::2] == (0, "next: unskew deploy server f/server --check\n")
     readme = (tmp_path / "f" / "client-4" / "README.md").read_text()
     assert "Write after `--data` where your data lie.  They are read there" in readme
     code, out, err = call("client", "f/client-4", "--check")

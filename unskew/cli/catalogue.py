@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from unskew import references
-from unskew.cli.options import AsJson, builtin_experiments
+from unskew.cli.options import AsJson, builtin_experiments, then
 from unskew.errors import ConfigError, did_you_mean
 from unskew.registry import Registry
 from unskew.tasks import KINDS as KINDS_OF_TASKS
@@ -60,6 +60,7 @@ def list_(
         width = max(map(len, entries), default=0)
         for name, about in entries.items():
             console.print(f"  {name.ljust(width)}  {about}", highlight=False, markup=False, soft_wrap=True)
+    then("run")
 
 
 def catalogue(kind: str) -> dict[str, str]:

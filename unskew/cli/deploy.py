@@ -34,6 +34,7 @@ from unskew.cli.options import (
     only,
     silent,
     tell,
+    then,
 )
 from unskew.cli.tables import print_results, print_table, results_json
 from unskew.errors import ConfigError, DataError, DeployError, did_you_mean
@@ -156,6 +157,8 @@ def local(
         print(f"report: {write_report(run)}", file=sys.stderr)
     if not all(p.equal for p in checks):
         raise typer.Exit(1)
+    if not as_json:
+        then("card", run)
 
 
 def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = None) -> "Experiment":
@@ -272,6 +275,7 @@ def pack(
             "participant apart, and have it installed on every machine, the server's too; clients are started with "
             "--allow-code, as their READMEs say"
         )
+    then("deploy", "server", folder / "server", "--check")
 
 
 @deploy.command()
@@ -300,6 +304,7 @@ def server(
         operate.check_version(folder / "server.toml", ServerConfig)
         listen = operate.check_serving(folder, read_data=True)
         print(f"ready: would listen at {listen}", file=sys.stderr if as_json else sys.stdout)
+        then("deploy", "server", folder)
         return
     run = operate.serve(folder, _say(quiet), force)
     summary = read_json(run / "summary.json")
@@ -311,6 +316,8 @@ def server(
         from unskew.report import write_report
 
         print(f"report: {write_report(run)}", file=sys.stderr)
+    if not as_json:
+        then("card", run)
 
 
 @deploy.command()
@@ -357,5 +364,6 @@ def client(
         runtime = open_client(folder.absolute(), site)
         operate.check_taking_part(folder)
         print(f"ready: client {runtime.client} can read its data, the server answers with a good certificate")
+        then("deploy", "client", folder, *(() if data is None else ("--data", data)))
         return
     operate.take_part(folder, _say(quiet), site)

@@ -320,18 +320,20 @@ class Advice:
 
     @property
     def screen(self) -> Page:
-        """The first screen of its page: the first answer, gains as two pictures, and the other answers."""
+        """The first screen of its page: the verdict, gains as two pictures, and the other answers."""
         sites, m, order = self.sites, self.sites.measure, ranked(self.by_site)
         by_site = [(sites.names[c], self.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
-        first, *others = self.sentences()
+        aside, levels = self.check.set_aside, " ".join(self._levels())
+        answers = [("How good are they?", levels)] * bool(levels) + list(self.sentences()[1:])
         drawn = gains("Gain over local training", [*self.check.gains.items()], m)
         return Page(
             f"{sites.experiment.name}: should they train together?",
             f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}, {sites.experiment.task.model}, "
             f"{self.race.rounds} rounds; {sites.clock.rounds:,} rounds of training in {duration(self.seconds)}",
-            first[1],
+            self.headline,
             [*drawn, *gains("Gain of each site", by_site, m)],
-            table("", ["", "answer"], others)[0] if others else None,
+            next(iter(table("", ["question", "answer"], answers)), None),
+            [] if aside is None else [f"{aside.label}, chosen on validation rows, did not hold up on test rows."],
         )
 
     def _repr_html_(self) -> str:

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from unskew.info import SiteCurves, Subgroups
 from unskew.record.reader import Record
@@ -51,21 +52,34 @@ def _table(record: Record, groups: Mapping[str, Sequence[Subgroups]]) -> Table:
 
 
 def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]:
-    """Calibration by client, and the net benefit of the clients together beside acting on everybody and on nobody."""
-    partition = next(iter(record.partitions.values()))
-    sites = {partition.client(site.client): site for site in curves.sites[:MOST_SITES]}
-    points = [
-        {"method": name, "x": x, "y": y}
-        for name, site in sites.items()
-        for x, y in zip(site.likely, site.happened, strict=True)
-    ]
-    colours, observed = charts.colours(list(sites)), f"share of {partition.label(1)}"
-    calibration = charts.square(points, colours, "predicted probability", observed, dotted=True)
-    ranks = [
-        {"method": name, "x": x, "y": y}
-        for name, site in sites.items()
-        for x, y in zip(site.false_alarms, site.found, strict=True)
-    ]
+    """Calibration and ROC curve by client, and the decision curve of all of them together."""
+    second = next(iter(record.partitions.values())).label(1)
+    sites = {next(iter(record.partitions.values())).client(s.client): s for s in curves.sites[:MOST_SITES]}
+    colours, which = charts.colours(list(sites)), "First seed, the clients with most rows."
+
+    def points(x: str, y: str) -> list[dict[str, Any]]:
+        pairs = ((name, *at) for name, s in sites.items() for at in zip(getattr(s, x), getattr(s, y), strict=True))
+        return [{"method": name, "x": across, "y": up} for name, across, up in pairs]
+
+    calibration = charts.square(
+        points("likely", "happened"), colours, "predicted probability", f"share of {second}", dotted=True
+    )
+    ranks = charts.square(points("false_alarms", "found"), colours, "1 − specificity", "sensitivity")
+    return [
+        Chart(
+            f"Calibration by client, {method}", f"On the line probabilities are right. {which}", calibration,
+            f"Calibration of {', '.join(sites)}: predicted against observed shares of {second}.",
+        ),
+        Chart(
+            f"ROC curve by client, {method}", f"Up and left is better. {which}", ranks,
+            f"ROC curves of {', '.join(sites)}.",
+        ),
+        _decision_curve(method, curves),
+    ]  # fmt: skip
+
+
+def _decision_curve(method: str, curves: SiteCurves) -> Chart:
+    """Net benefit of the clients together, beside acting on everybody and on nobody."""
     total = sum(site.rows for site in curves.sites)
     share = sum(site.rows * site.share for site in curves.sites) / total
     lines = {
@@ -80,28 +94,10 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
     ]
     both = zip(curves.thresholds, lines[method], lines["act on all"], strict=True)
     best = [t for t, own, others in both if own > max(others, 0.0)]
-    useful = f"useful from {min(best):.0%} to {max(best):.0%}" if best else "useful at no threshold"
+    useful = f"from {min(best):.0%} to {max(best):.0%}" if best else "nowhere"
     drawn = charts.curves(benefit, charts.colours(list(lines)), "probability from which on one acts", "net benefit")
-    return [
-        Chart(
-            f"Calibration by client, {method}",
-            "On the line probabilities are right. First seed, the clients with most rows.",
-            calibration,
-            f"Calibration of {', '.join(sites)}: predicted against observed shares of {partition.label(1)}.",
-        ),
-        Chart(
-            f"ROC curve by client, {method}",
-            "Up and left is better. First seed, the clients with most rows.",
-            charts.square(ranks, colours, "1 − specificity", "sensitivity"),
-            f"ROC curves of {', '.join(sites)}.",
-        ),
-        Chart(
-            f"Decision curve, {method}",
-            f"Above both lines the model helps: it is {useful}. First seed, all clients together.",
-            drawn,
-            f"Net benefit of {method} by threshold: {useful}.",
-        ),
-    ]
+    caption = f"Above both lines the model helps: here {useful}, in the first seed and without an interval."
+    return Chart(f"Decision curve, {method}", caption, drawn, f"Net benefit of {method} is above both lines {useful}.")
 
 
 KIND = SectionKind("results by values of a column, calibration and net benefit", (Subgroups, SiteCurves), section)
