@@ -59,9 +59,11 @@ def main(demo: Path) -> None:
     save(one.plot.effects(), "effects")
     three = ROOT / "examples" / "hospitals.toml"
     with tempfile.TemporaryDirectory() as folder:
-        for command in (["advise"], ["tune", "--trials", "8", "--set", "methods.0.name=fedprox"]):
+        for command in (["advise"], ["tune", "--trials", "8"]):
             out = f"{folder}/{command[0]}"
-            subprocess.run([sys.executable, "-m", "unskew", command[0], three, *command[1:], "--out", out], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "unskew", command[0], three, *command[1:], "--out", out], check=True, cwd=ROOT
+            )
         screenshot(Path(folder) / "advise" / "advice.html", "advice")
         screenshot(Path(folder) / "tune" / "tuning.html", "tuning")
     report = demo / "report.html"

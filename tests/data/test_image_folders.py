@@ -161,7 +161,7 @@ def test_16_bits_a_channel_are_refused_in_colour_too(colour_type: int, tmp_path:
     """Before, their upper 8 bits were read without a word."""
     pictures(tmp_path)
     png_of_16_bits(tmp_path / "Bern" / "benign" / "deep.png", colour_type)
-    with pytest.raises(DataError, match=r"deep\.png: an image of 8 bits a channel is needed, got 16 bits, .*; scale"):
+    with pytest.raises(DataError, match=r"deep\.png: an image of 8 bits a channel is needed, got 16 bits, .* Scale"):
         load(f"images:{tmp_path}", None, {"size": 4})
 
 

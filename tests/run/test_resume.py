@@ -334,7 +334,7 @@ def test_a_run_over_a_network_is_not_gone_on_with_in_one_process(stopped: Path, 
     (tmp_path / "out" / "deploy" / "server").mkdir(parents=True)
     (stopped / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
     for folder in (stopped, tmp_path / "out"):
-        with pytest.raises(RunError, match=r"only its server and clients can continue; .*unskew deploy server"):
+        with pytest.raises(RunError, match=r"only its server and clients can continue\. .*unskew deploy server"):
             loop.resume(folder, force=True)
 
 

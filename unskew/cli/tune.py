@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell, then
-from unskew.errors import shown
+from unskew.cli.tables import print_page
 
 
 def tune(
@@ -41,7 +41,7 @@ def tune(
     from typing import cast
 
     from unskew.decide.tuning import tune_experiment
-    from unskew.decide.tuning.page import EXPERIMENT, PAGE
+    from unskew.decide.tuning.page import EXPERIMENT, PAGE, view
     from unskew.decide.tuning.search import Budget, Pruner
     from unskew.run.progress import watching
 
@@ -53,6 +53,6 @@ def tune(
     if as_json:
         print(json.dumps(tuning.to_json()))
     else:
-        print(shown(tuning.lead))
+        print_page(view(tuning))
     tell(f"page: {folder / PAGE}")
     then("run", folder / EXPERIMENT)
