@@ -5,7 +5,7 @@ the record that names its type.  The same pydantic adapter writes and reads a ro
 method reported and refuses damaged rows.  A section of the report draws one type and its subtypes.
 
 Your own method may return these types and gets their sections, or a dataclass or dictionary of its own, which is kept
-in the record under the name of its class and listed in the report; a section of your own may draw it
+in the record under the name of its class; a section of your own may draw it
 (`unskew.report.section.SectionKind`).  In either case `warnings` are sentences for the
 user, and `ignored` are replies that the method refused.
 """

@@ -28,6 +28,8 @@ from unskew.report.tables import (
     standing,
     steadier,
 )
+from unskew.report.together import merge
+from unskew.tasks.measure import Measure
 
 
 def record(series: Series, finished: bool = True, **more: Any) -> Record:
@@ -195,3 +197,13 @@ def test_differences_that_stand_when_corrected_for_their_number_are_marked():
         verdict.verdict(crowded)
         == "A is better than FedAvg by +11.00 points (95 % +8.52 to +13.48), and 1 more method too."
     )
+
+
+def test_of_runs_with_two_headlines_no_number_stands_in_the_others_column() -> None:
+    """The second run's clients have an AUROC alone, and the columns are of the first run's accuracy."""
+    auroc = Measure("auroc", "AUROC", percent=False)
+    first = by_hand.record({("x", 0, "global.accuracy"): {1: 0.9}})
+    second = by_hand.record({("y", 0, "global.auroc"): {1: 0.8}}, headline=auroc)
+    table = results.headline(merge([first, second], ["a", "b"]))
+    column = [title for title, _ in table.head].index("global accuracy") - 1
+    assert [row.cells[column] for row in table.entries] == ["90.0", "–"]
