@@ -220,8 +220,8 @@ def situations(request: ReproductionRequest) -> Result:
     asked = [{"recipe": recipe.__name__, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
     request.folder.mkdir(parents=True, exist_ok=True)
     with queue(request.folder / "situations.sqlite") as kept:
-        told = partial(_told, request.callback.note)
-        (answers,) = run([at_once([QueuedCell(of) for of in asked])], kept, Here(Asking()), ended=told)
+        note = partial(_note, request.callback.note)
+        (answers,) = run([at_once([QueuedCell(of) for of in asked])], kept, Here(Asking()), ended=note)
     by_recipe: dict[str, list[Situation]] = {}
     for of, answer in zip(asked, answers, strict=True):
         by_recipe.setdefault(of["recipe"], []).append(Situation(**answer["situation"]))
@@ -260,7 +260,7 @@ def situations(request: ReproductionRequest) -> Result:
     return draft.result(n=n)
 
 
-def _told(note: Callable[[str], None], cell: QueuedCell, answer: Any) -> None:
+def _note(note: Callable[[str], None], cell: QueuedCell, answer: Any) -> None:
     note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
 
 

@@ -191,12 +191,12 @@ def pages(root: Path) -> dict[str, str]:
     results = kept(root)
     answers = headlines(root, results)
     folders = list(dict.fromkeys(r.name.partition("/")[0] for r in results))
-    made = {"": "\n".join(_overview(root, results, answers))}
+    texts = {"": "\n".join(_overview(root, results, answers))}
     for folder in folders:
         own = [r for r in results if r.name.startswith(f"{folder}/")]
         claimed = [answer for answer in answers if answer[0].reproduction.startswith(f"{folder}/")]
-        made[folder] = "\n".join(_of_paper(folder, root / folder, own, claimed))
-    return made
+        texts[folder] = "\n".join(_of_paper(folder, root / folder, own, claimed))
+    return texts
 
 
 def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:

@@ -111,8 +111,8 @@ class Result:
         if not self.curves:
             return ()
         drawn = charts.curves(charts.of_curves(self.curves), charts.colours(list(self.curves)), *self.axes)
-        said = f"{self.axes[1]} by {self.axes[0]}: {', '.join(self.curves)}."
-        return (Chart("Curves", "Mean over seeds, and their range.", drawn, said),)
+        alt = f"{self.axes[1]} by {self.axes[0]}: {', '.join(self.curves)}."
+        return (Chart("Curves", "Mean over seeds, and their range.", drawn, alt),)
 
     def markdown(self) -> str:
         """The page in Markdown, beside `plot.svg` and the other figures."""
