@@ -20,13 +20,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     us.simulate(
         {"alone": us.Independent(), "fedavg": us.FedAvg(), "noised": us.wrap(us.FedAvg(), us.CentralDP())},
         data=rows, target="ill", client="site", task="binary", preprocess=True, rounds=2, seeds=(0, 1),
-        evaluate=("global", "personal"), local=us.SgdConfig(lr=0.01), progress=False, out=folder,
+        clients_per_round=3, evaluate=("global", "personal"), local=us.SgdConfig(lr=0.01), progress=False, out=folder,
     )  # fmt: skip
     return folder
 
 
 def test_a_card_has_its_method_beside_training_alone(run: Path) -> None:
     of = card.of_run(read(run), "noised")
+    assert of.verdict.startswith("noised is ")
+    assert "| clients\\_per\\_round |" in page.markdown(of)
     assert of.table is not None
     assert [entry.name for entry in of.table.entries] == ["alone", "noised"]
     by_client = next(s for s in of.sections if s.title == "Results by client").tables[0]

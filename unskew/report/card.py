@@ -17,7 +17,6 @@ from unskew.report.section import SECTIONS, Section, Table, table
 OF_MODEL = ("effects", "subgroups", "privacy")
 """The sections of a report that a card has the tables of."""
 TASK = ("kind", "model", "model_options", "loss", "class_weights", "preprocess")
-LOCAL = ("lr", "local_epochs", "batch_size", "optimizer", "momentum", "weight_decay", "trainable", "precision")
 APART = ("personal", "worst_decile", "spread_over_clients")
 MOST_CLIENTS = 20
 
@@ -43,7 +42,14 @@ def of_run(record: Record, method: str | None = None) -> Page:
     title, shown = f"Model card: {method} of {record.name}", replace(headline, entries=entries, caption="")
     bare = [replace(section, charts=(), about="") for section in sections if section is not None]
     return Page(
-        title, verdict.what(record), verdict.verdict(record), (), shown, verdict.serious(record), bare, opened=True
+        title,
+        verdict.what(record),
+        verdict.of_method(record, method),
+        (),
+        shown,
+        verdict.serious(record),
+        bare,
+        opened=True,
     )
 
 
@@ -86,9 +92,8 @@ def _method(record: Record, method: str) -> Table:
     """The training, a line for each setting."""
     config = configured(record)
     task = {name: value for name, value in config.get("task", {}).items() if name in TASK}
-    run = {name: config[name] for name in ("rounds", "cohort") if name in config}
-    own = dict(method_tables(record).get(method, {}))
-    own |= {"local": {name: value for name, value in own.get("local", {}).items() if name in LOCAL}}
+    run = {name: config[name] for name in ("rounds", "clients_per_round") if name in config}
+    own = method_tables(record).get(method, {})
     every = own | task | run | {"parameters of the network": record.card.get("parameters")}
     rows = [(name, words) for name, of in every.items() if name != "label" and (words := _words(of))]
     return table("", ["setting", "value"], rows, words=[1])

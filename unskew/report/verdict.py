@@ -76,6 +76,15 @@ def _worth(record: Record, of: Sequence[Worth]) -> str:
     return f"Undecided: no method is clearly better than training alone (best: {best.method} {_by(best.whole, m)})."
 
 
+def of_method(record: Record, method: str) -> str:
+    """The answer about one method: against training alone where the run has that, else that about the run."""
+    of = next((w for w in worth.worths(record) if w.method == method), None) if record.comparable else None
+    if of is None:
+        return verdict(record)
+    reading = {"gains": "better than", "loses": "worse than", "open": "not shown to differ from"}[of.verdict]
+    return f"{method} is {reading} training alone: {_by(of.whole, record.headline)}."
+
+
 def _more(better: Sequence[object]) -> str:
     return f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
 
