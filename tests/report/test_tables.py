@@ -191,7 +191,7 @@ def test_differences_that_stand_when_corrected_for_their_number_are_marked():
     crowded = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b, **{f"C{i}": none for i in range(4)}))
     assert standing(paired(crowded)) == (6, ("A",))
     table = results.differences(crowded)[0]
-    assert table.head[4] == ("stands corrected", "Holm, 6 comparisons")
+    assert table.head[4] == ("significant", "corrected (Holm), 6 comparisons")
     assert [row.cells[3] for row in table.entries[:2]] == ["yes", "no"]
     assert (
         verdict.verdict(crowded)

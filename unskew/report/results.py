@@ -239,7 +239,7 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
             )  # fmt: skip
             rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
         head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
-                f"stands corrected | Holm, {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
+                f"significant | corrected (Holm), {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
         parts += [table(what, head, rows, note, [3, 4, 6])] if several else []
     return parts
 
