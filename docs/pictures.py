@@ -12,7 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
+from sklearn.datasets import load_digits
 
 import unskew as us
 from unskew.world.attack import SignFlip
@@ -31,16 +33,44 @@ def save(chart: Any, name: str) -> None:
     assert path.stat().st_size <= LARGEST, path
 
 
-def screenshot(page: Path, name: str, width: int = 1200, dark: bool = False) -> None:
-    """A page's first screen, by Chromium, in few colours."""
+def screenshot(
+    page: Path, name: str, width: int = 1200, dark: bool = False, section: str = "", high: int = 800
+) -> None:
+    """A page's first screen, or one of its sections alone, by Chromium, in few colours."""
+    if section:
+        text, alone = page.read_text("utf-8"), page.with_name(f"{section}.html")
+        alone.write_text(
+            text.replace(f'<details id="{section}">', f'<details id="{section}" open>')
+            + f"<style>nav, main > :not(#{section}) {{ display: none }} body {{ display: block }}</style>",
+            "utf-8",
+        )
+        page = alone
     browser, path = shutil.which("chromium") or shutil.which("google-chrome"), PICTURES / f"{name}.png"
     if browser is None:
         sys.exit("There is no Chromium here, so screenshots of the page stay as they were.")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=6000"]
-    flags += [f"--window-size={width},800", *["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] * dark]
+    flags += [f"--window-size={width},{high}", *["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] * dark]
     subprocess.run([browser, *flags, f"--screenshot={path}", page.resolve().as_uri()], check=True)
     Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     assert path.stat().st_size <= 2 * LARGEST, path
+
+
+def page_of(run: us.History) -> Path:
+    """The page of a run that is kept."""
+    return run.report(run.folder / "report.html")
+
+
+def kinds_of_sites() -> dict[str, tuple[Any, Any]]:
+    """Eight sites of two kinds: the last four call a digit d what the first four call 9 - d."""
+    digits = load_digits()
+    rows = np.random.default_rng(0).permutation(len(digits.target))[: 8 * 120].reshape(8, 120)
+    return {
+        f"site {i + 1}": (
+            digits.images[of].astype(np.uint8) * 15,
+            digits.target[of] if i < 4 else 9 - digits.target[of],
+        )
+        for i, of in enumerate(rows)
+    }
 
 
 def main(demo: Path) -> None:
@@ -66,6 +96,16 @@ def main(demo: Path) -> None:
             )
         screenshot(Path(folder) / "advise" / "advice.html", "advice")
         screenshot(Path(folder) / "tune" / "tuning.html", "tuning")
+        heart = {"alone": us.Independent(), "FedAvg": us.FedAvg(), "Ditto": us.Ditto()}
+        own = {"data": "heart", "task": "binary", "model": "logistic", "rounds": 20, "seeds": range(5)}
+        screenshot(page_of(us.simulate(heart, **own, out=f"{folder}/heart")), "heart")
+        cell = us.World(channel=us.Radio())
+        uneven = {"split": us.Dirichlet(0.1, num_clients=10), "rounds": 8, "seeds": range(2)}
+        hops = us.simulate({"FedAvg": us.FedAvg(), "FedDif": us.FedDif()}, **uneven, world=cell, out=f"{folder}/feddif")
+        screenshot(page_of(hops), "feddif", section="diffusion", high=860)
+        kinds = {"data": kinds_of_sites(), "rounds": 6, "seeds": range(2), "local": us.SgdConfig(lr=0.1, local_epochs=3)}
+        groups = us.simulate({"FedAvg": us.FedAvg(), "HCCT": us.HCCT()}, **kinds, out=f"{folder}/hcct")
+        screenshot(page_of(groups), "hcct", section="groups", high=460)
     report = demo / "report.html"
     screenshot(report, "page")
     screenshot(report, "page-narrow", width=360)

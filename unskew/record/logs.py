@@ -230,11 +230,13 @@ def plain(value: object) -> str:
 
 
 def described(split: Mapping[str, object]) -> str:
-    """A split in words: its name first, then its parameters in the order given.
+    """A split in words: its name, and its parameters but for the number of clients and the least that each has.
 
-    >>> described({"name": "dirichlet", "alpha": 0.1, "clients": 20})
-    'dirichlet(alpha=0.1, clients=20)'
+    >>> described({"name": "dirichlet", "alpha": 0.1, "num_clients": 20})
+    'dirichlet(alpha=0.1)'
+    >>> described({"name": "natural", "min_samples": 1})
+    'the data’s own division'
     """
-    name = next((str(split[k]) for k in ("name", "kind", "type") if k in split), "split")
-    rest = [f"{k}={plain(v)}" for k, v in split.items() if k not in ("name", "kind", "type") and v is not None]
-    return f"{name}({', '.join(rest)})"
+    name, apart = str(split.get("name", "split")), ("name", "num_clients", "min_samples")
+    rest = ", ".join(f"{k}={plain(v)}" for k, v in split.items() if k not in apart and v is not None)
+    return "the data’s own division" if name == "natural" else name + f"({rest})" * bool(rest)
