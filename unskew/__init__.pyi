@@ -1,11 +1,14 @@
 """The public names: what `unskew.NAME` is, and where it comes from.  They are listed here and nowhere else."""
 
+from .algorithms.apfl import APFL as APFL
 from .algorithms.centralised import Centralised as Centralised
 from .algorithms.cfa import CFA as CFA
 from .algorithms.cfl import CFL as CFL
 from .algorithms.cyclic import Cyclic as Cyclic
 from .algorithms.ditto import Ditto as Ditto
+from .algorithms.fedacg import FedACG as FedACG
 from .algorithms.fedala import FedALA as FedALA
+from .algorithms.fedamp import FedAMP as FedAMP
 from .algorithms.fedavg import FedAvg as FedAvg
 from .algorithms.fedbabu import FedBABU as FedBABU
 from .algorithms.fedbn import FedBN as FedBN
@@ -17,8 +20,11 @@ from .algorithms.feddistr import FedDistr as FedDistr
 from .algorithms.feddw import DW as DW
 from .algorithms.feddw import FedDW as FedDW
 from .algorithms.feddyn import FedDyn as FedDyn
+from .algorithms.fedexp import FedExP as FedExP
 from .algorithms.fedfa import FedFA as FedFA
+from .algorithms.fedlc import FedLC as FedLC
 from .algorithms.fednova import FedNova as FedNova
+from .algorithms.fedntd import FedNTD as FedNTD
 from .algorithms.fedopt import FedAdagrad as FedAdagrad
 from .algorithms.fedopt import FedAdam as FedAdam
 from .algorithms.fedopt import FedAvgM as FedAvgM
@@ -28,6 +34,8 @@ from .algorithms.fedpft import FedPFT as FedPFT
 from .algorithms.fedproto import FedProto as FedProto
 from .algorithms.fedprox import FedProx as FedProx
 from .algorithms.fedrep import FedRep as FedRep
+from .algorithms.fedrod import FedRoD as FedRoD
+from .algorithms.fedsam import FedSAM as FedSAM
 from .algorithms.fedswap import FedSwap as FedSwap
 from .algorithms.feduv import FedUV as FedUV
 from .algorithms.flsc import FLSC as FLSC
@@ -43,6 +51,7 @@ from .algorithms.maxfl import MAXFL_HCCT as MAXFL_HCCT
 from .algorithms.moon import MOON as MOON
 from .algorithms.oneshot import OneShot as OneShot
 from .algorithms.perfedavg import PerFedAvg as PerFedAvg
+from .algorithms.pfedme import PFedMe as PFedMe
 from .algorithms.qfedavg import QFedAvg as QFedAvg
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.stc import STC as STC

@@ -103,6 +103,25 @@ TABLE: dict[str, MethodEntry] = {
         "FedUV", "features uniform, outputs varied, as under IID (Son et al. 2024)",
         limit={"lambda_v": 0.0, "lambda_u": 0.0},
     ),
+    "fedlc": MethodEntry(
+        "FedLC", "logits calibrated by a client's class counts (Zhang et al. 2022)",
+        limit={"tau": 0.0},
+    ),
+    "fedntd": MethodEntry(
+        "FedNTD", "the received model teaches what an example is not (Lee et al. 2022)",
+        limit={"beta": 0.0},
+    ),
+    "fedsam": MethodEntry(
+        "FedSAM", "gradients at the worst point nearby (Qu et al. 2022)", limit={"rho": 0.0}
+    ),
+    "fedexp": MethodEntry(
+        "FedExP", "longer server steps where updates disagree (Jhunjhunwala et al. 2023)",
+        limit={"epsilon": 1e30, "weighting": "samples"},
+    ),
+    "fedacg": MethodEntry(
+        "FedACG", "clients start ahead, where momentum goes (Kim et al. 2024)",
+        limit={"lam": 0.0, "beta": 0.0, "weighting": "samples"},
+    ),
     "feddistill": MethodEntry(
         "FedDistill", "clients exchange mean outputs by class (Jeong et al. 2018)",
         "personal",
@@ -140,6 +159,19 @@ TABLE: dict[str, MethodEntry] = {
     ),
     "ditto": MethodEntry(
         "Ditto", "FedAvg, and beside it own models pulled to it (Li et al. 2021)", "personal"
+    ),
+    "pfedme": MethodEntry(
+        "PFedMe", "own models near a copy of the global one (Dinh et al. 2020)", "personal"
+    ),
+    "apfl": MethodEntry(
+        "APFL", "own models mixed with the global one, in a learned share (Deng et al. 2020)",
+        "personal",
+    ),
+    "fedrod": MethodEntry(
+        "FedRoD", "a balanced head for all and one more each (Chen and Chao 2022)", "personal"
+    ),
+    "fedamp": MethodEntry(
+        "FedAMP", "own models pulled to those like them (Huang et al. 2021)", "personal"
     ),
     "oneshot": MethodEntry(
         "OneShot", "train long, average once (Guha et al. 2019)"

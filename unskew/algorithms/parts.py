@@ -84,6 +84,20 @@ def steps_of(local: SgdConfig, n: float) -> int:
     return local.epochs * (1 if local.batch_size is None else int(-(-n // local.batch_size)))
 
 
+def require_plain(local: SgdConfig, who: str) -> None:
+    """Check that each of the clients' steps is a gradient times the learning rate, where a method computes with them.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if local.optimizer != "sgd" or local.momentum or local.clip_norm is not None:
+        got = "momentum" if local.momentum else "clip_norm" if local.clip_norm else local.optimizer
+        raise ConfigError(
+            f"{who}'s steps are plain gradients, got {got} in local; set optimizer = 'sgd' without momentum and "
+            "clip_norm"
+        )
+
+
 # ---------------------------------------------------------------- tensors by role
 def corrected(layout: Layout, local: SgdConfig) -> tuple[str, ...]:
     """Return the parameters that have a correction, a variate or a drift: those that local training may change."""

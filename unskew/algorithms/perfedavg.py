@@ -35,6 +35,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply, Weighting
+from unskew.algorithms.parts import require_plain
 from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import (
     Aux,
@@ -97,12 +98,7 @@ class PerFedAvg(Averaging):
     weighting: Weighting = field(default="uniform", kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.local.optimizer != "sgd" or self.local.momentum or self.local.clip_norm is not None:
-            got = "momentum" if self.local.momentum else "clip_norm" if self.local.clip_norm else self.local.optimizer
-            raise ConfigError(
-                f"Per-FedAvg's steps are plain gradients, got {got} in local; set optimizer = 'sgd' without momentum "
-                "and clip_norm"
-            )
+        require_plain(self.local, "Per-FedAvg")
         if self.order == "hessian_free" and self.local.precision != "float32":
             raise ConfigError(
                 "order = 'hessian_free' takes differences of gradients at models that lie 2 delta apart, which "

@@ -1,0 +1,158 @@
+"""Methods that are a term, a rule or a few steps: a worked example of each, with its derivation."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import unskew as us
+from unskew.algorithms.fedamp import FedAMPState
+from unskew.algorithms.fedlc import Shifted
+from unskew.algorithms.fedntd import NotTrue
+from unskew.errors import ConfigError
+from unskew.protocol import Batch, SgdConfig
+
+ONE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
+"""One step on all of a client's data; at springs y = w - .5 (w - m)."""
+
+
+def batch(logits: list[list[float]], y: list[int], received: list[list[float]] | None = None) -> Batch:
+    z, other = torch.tensor(logits, dtype=torch.float64), torch.tensor(received or logits, dtype=torch.float64)
+    rows = torch.ones(len(z), dtype=torch.float64)
+    return Batch(z, torch.tensor(y), rows, z, z, rows, lambda params: (other, other))
+
+
+def test_calibrated_logits_by_hand() -> None:
+    """FedLC at tau 1 with 16 and 1 examples: logits 0 become -1/2 and -1; -log softmax is .47408 and .97408."""
+    shift = -(torch.tensor([16.0, 1.0], dtype=torch.float64) ** -0.25)
+    first = math.log(math.exp(-0.5) + math.exp(-1.0)) + 0.5
+    assert first == pytest.approx(0.47408, abs=1e-5)
+    for y, loss in ((0, first), (1, first + 0.5)):
+        value = Shifted()({}, {"shift": shift}, batch([[0.0, 0.0]], [y]))
+        assert value.item() == pytest.approx(loss - math.log(2.0))
+
+
+@pytest.mark.parametrize("tau", [1.0, 2.0])
+def test_not_true_distillation_by_hand(tau: float) -> None:
+    """Class 0 is true.  Of the others the received model says 1/2 each, this one e^(1/tau) to 1; the 5 is not seen."""
+    q = math.exp(1.0 / tau) / (1.0 + math.exp(1.0 / tau))
+    divergence = 0.5 * math.log(0.5 / q) + 0.5 * math.log(0.5 / (1.0 - q))
+    value = NotTrue(3.0, tau)({}, {"received": {}}, batch([[5.0, 1.0, 0.0]], [0], [[-3.0, 0.0, 0.0]]))
+    assert value.item() == pytest.approx(3.0 * tau**2 * divergence)
+    if tau == 1.0:
+        assert divergence == pytest.approx(0.12011, abs=1e-5)
+
+
+def test_not_true_distillation_has_a_gradient_everywhere_but_at_the_true_class() -> None:
+    of = batch([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], [0, 2], [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    logits = of.logits.clone().requires_grad_()
+    other = Batch(of.x, of.y, of.mask, of.features, logits, of.loss, of.forward)
+    (g,) = torch.autograd.grad(NotTrue(1.0, 1.0)({}, {"received": {}}, other), logits)
+    assert g[0, 0] == g[1, 2] == 0.0
+    assert bool(g.isfinite().all())
+    assert bool((g.abs().sum(1) > 0).all())
+
+
+def test_a_step_as_long_as_updates_disagree(springs: Any, value: Any) -> None:
+    """FedExP: updates 2 and -1, mean 1/2, mean square 5/2: eta = 2.5 / (2 (.25 + .25)) = 2.5, w = 1.25.
+
+    From there: updates 1.375 and -1.625, mean -.125, mean square 2.265625; eta = 2.265625 / (2 .265625) = 4.26471.
+    """
+    play = springs(m=[4.0, -2.0]).play(us.FedExP(epsilon=0.25, local=ONE), 2)
+    assert [value(p) for p in play.params] == pytest.approx([0.0, 1.25, 1.25 - 0.125 * 2.265625 / 0.53125])
+    assert [s.eta for s in play.states] == pytest.approx([1.0, 2.5, 2.265625 / 0.53125])
+
+
+def test_clients_start_where_momentum_leads(springs: Any, value: Any) -> None:
+    """FedACG at lam 1/2, beta 0: w = m = .5; then from v = .75: y = 2.375, -.625, mean .875, momentum .375."""
+    play = springs(m=[4.0, -2.0]).play(us.FedACG(lam=0.5, beta=0.0, local=ONE), 2)
+    assert [value(p) for p in play.params] == pytest.approx([0.0, 0.5, 0.875])
+    assert play.states[-1].moments.m["head.weight"].item() == pytest.approx(0.375)
+
+
+def test_the_pull_of_accelerated_clients_is_to_the_model_they_were_sent(springs: Any, value: Any) -> None:
+    """At beta 1 two steps from v = 0: y = m / 2, then y - .5 ((y - m) + y) = m / 2: 2 and -1."""
+    play = springs(m=[4.0, -2.0]).play(us.FedACG(0.5, 1.0, local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), 1)
+    assert value(play.params[1]) == pytest.approx(0.5)
+
+
+def test_gradients_of_the_worst_point_nearby(springs: Any, value: Any) -> None:
+    """FedSAM at rho .1: g = -4 and 2, at -.1 and .1 they are -4.1 and 2.1: y = 2.05, -1.05, mean .5."""
+    play = springs(m=[4.0, -2.0], n=[1, 3]).play(us.FedSAM(0.1, local=ONE), 1)
+    assert value(play.params[1]) == pytest.approx((2.05 - 3 * 1.05) / 4)
+
+
+def test_models_near_a_copy_that_follows(springs: Any, value: Any) -> None:
+    """pFedMe at lam 1, K 1, eta 1/2: theta = 0 - .5 (0 - m) = m / 2, w = 0 - .5 (0 - theta) = m / 4: mean .25."""
+    method = us.PFedMe(lam=1.0, eta=0.5, inner_steps=1, local=ONE)
+    play = springs(m=[4.0, -2.0]).play(method, 1)
+    assert value(play.params[1]) == pytest.approx(0.25)
+    assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([2.0, -1.0])
+
+
+def test_a_copy_that_moves_all_the_way_is_the_own_model(springs: Any, value: Any) -> None:
+    play = springs(m=[4.0, -2.0]).play(us.PFedMe(2.0, 0.5, 3, local=SgdConfig(lr=0.1, local_steps=2)), 1)
+    assert value(play.params[1]) == pytest.approx(sum(value(play.own(c)) for c in (0, 1)) / 2)
+
+
+def test_a_mixture_whose_share_is_learned(springs: Any, value: Any) -> None:
+    """APFL, one client, m 4, eta .1, a 1/2.  Round 1: g = -4: w = .4, v = .2, and a stays, as v = w before it.
+
+    Round 2: u = .3, g(u) = -3.7; a = .5 - .1 (.2 - .4) (-3.7) = .426; w = .4 + .36; v = .2 + .1 .426 3.7 = .35762.
+    """
+    play = springs(m=[4.0]).play(us.APFL(local=SgdConfig(lr=0.1, local_steps=1, batch_size=None)), 2)
+    memory = play.sim.memory.get(0)
+    assert (memory.share, value(memory.own)) == pytest.approx((0.426, 0.35762))
+    assert value(play.params[-1]) == pytest.approx(0.76)
+    assert value(play.own(0)) == pytest.approx(0.426 * 0.35762 + 0.574 * 0.76)
+
+
+def test_near_models_count_more(value: Any) -> None:
+    """FedAMP, alpha 1, sigma 4, models 0 and 2: xi = e^(-1) / 4 = .09197; u = .18394.  Near models are capped at 1."""
+    models = {0: {"head.weight": torch.zeros(1, 1)}, 1: {"head.weight": torch.full((1, 1), 2.0)}}
+    state = FedAMPState({"head.weight": torch.full((1, 1), 7.0)}, models)
+    assert value(us.FedAMP(alpha=1.0, sigma=4.0).near(0, state)) == pytest.approx(2 * math.exp(-1) / 4)
+    assert value(us.FedAMP(alpha=1e6, sigma=4.0).near(0, state)) == pytest.approx(2.0)
+    assert value(us.FedAMP().near(5, state)) == pytest.approx(1.0)  # it has not trained: the mean
+    assert value(us.FedAMP().near(5, FedAMPState(state.initial, {}))) == pytest.approx(7.0)
+
+
+def test_own_models_are_pulled_to_their_means(springs: Any, value: Any) -> None:
+    """FedAMP at lam = alpha = 1: round 1 from 0, which is pulled to 0: 2 and -1; round 2 from there, u = w by xi 0."""
+    play = springs(m=[4.0, -2.0]).play(us.FedAMP(sigma=1e-3, local=ONE), 2)
+    assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([3.0, -1.5])
+    assert play.params[-1] is None
+
+
+def test_with_even_labels_the_generic_model_is_fedavgs(classes: Any, equal: Any) -> None:
+    """FedRoD: log n_c is the same for all classes, which a softmax does not see; heads differ, bodies are common."""
+    world = classes()
+    even = torch.full_like(world.population.histograms, 2)
+    world.population.__dict__["histograms"] = even
+    local = SgdConfig(lr=0.1, local_epochs=2, batch_size=4)
+    rod, avg = (world.play(kind(local=local), 3) for kind in (us.FedRoD, us.FedAvg))
+    equal(rod.params, avg.params)
+    own = [rod.own(c) for c in (0, 1)]
+    for name, t in rod.params[-1].items():
+        same = [torch.equal(o[name], t) for o in own]
+        assert same == [not name.startswith("head")] * 2
+
+
+def test_plain_gradients_are_asked_for() -> None:
+    for kind in (us.APFL, us.FedSAM, us.PerFedAvg):
+        with pytest.raises(ConfigError, match="momentum"):
+            kind(local=SgdConfig(momentum=0.9))
+    us.FedSAM(rho=0.0, local=SgdConfig(momentum=0.9))
+
+
+def test_a_class_that_a_client_lacks_is_all_but_left_out() -> None:
+    """FedLC: with the task's own loss nothing moves the logit of a class without examples, 1e-8^(-1/4) = 100 below."""
+    shift = -(torch.tensor([4.0, 4.0, 1e-8], dtype=torch.float64) ** -0.25)
+    of = batch([[0.0, 0.0, 0.0]], [0])
+    logits: Tensor = of.logits.clone().requires_grad_()
+    other = Batch(of.x, of.y, of.mask, of.features, logits, of.loss, of.forward)
+    whole = Shifted()({}, {"shift": shift}, other) + torch.nn.functional.cross_entropy(logits, of.y)
+    (g,) = torch.autograd.grad(whole, logits)
+    torch.testing.assert_close(g[0], torch.tensor([-0.5, 0.5, 0.0], dtype=torch.float64), rtol=0, atol=1e-15)
