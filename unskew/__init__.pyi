@@ -1,6 +1,7 @@
 """The public names: what `unskew.NAME` is, and where it comes from.  They are listed here and nowhere else."""
 
 from .algorithms.apfl import APFL as APFL
+from .algorithms.ccvr import CCVR as CCVR
 from .algorithms.centralised import Centralised as Centralised
 from .algorithms.cfa import CFA as CFA
 from .algorithms.cfl import CFL as CFL
@@ -22,6 +23,8 @@ from .algorithms.feddw import FedDW as FedDW
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedexp import FedExP as FedExP
 from .algorithms.fedfa import FedFA as FedFA
+from .algorithms.fedfomo import FedFomo as FedFomo
+from .algorithms.fedgen import FedGen as FedGen
 from .algorithms.fedlc import FedLC as FedLC
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedntd import FedNTD as FedNTD
@@ -29,6 +32,7 @@ from .algorithms.fedopt import FedAdagrad as FedAdagrad
 from .algorithms.fedopt import FedAdam as FedAdam
 from .algorithms.fedopt import FedAvgM as FedAvgM
 from .algorithms.fedopt import FedYogi as FedYogi
+from .algorithms.fedpac import FedPAC as FedPAC
 from .algorithms.fedper import FedPer as FedPer
 from .algorithms.fedpft import FedPFT as FedPFT
 from .algorithms.fedproto import FedProto as FedProto

@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 import unskew as us
+from unskew.algorithms import ccvr, fedgen
 from unskew.algorithms.fedamp import FedAMPState
 from unskew.algorithms.fedlc import Shifted
 from unskew.algorithms.fedntd import NotTrue
+from unskew.algorithms.fedpac import mixes
 from unskew.errors import ConfigError
+from unskew.keys import Key
 from unskew.protocol import Batch, SgdConfig
 
 ONE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -156,3 +159,79 @@ def test_a_class_that_a_client_lacks_is_all_but_left_out() -> None:
     whole = Shifted()({}, {"shift": shift}, other) + torch.nn.functional.cross_entropy(logits, of.y)
     (g,) = torch.autograd.grad(whole, logits)
     torch.testing.assert_close(g[0], torch.tensor([-0.5, 0.5, 0.0], dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+def test_heads_are_mixed_as_far_as_variance_asks_for() -> None:
+    """FedPAC, h 1 and 3: shares 1 - a and a of the other minimise 4 a^2 + v ((1 - a)^2 + a^2): a = v / (4 + 2 v)."""
+    h = [torch.tensor([[1.0]]), torch.tensor([[3.0]])]
+    for v, a in ((0.0, 0.0), (4.0, 1 / 3), (1e9, 0.5)):
+        shares = mixes(h, [v, v])
+        assert [x.tolist() for x in shares] == [
+            pytest.approx([1 - a, a], abs=1e-3),
+            pytest.approx([a, 1 - a], abs=1e-3),
+        ]
+
+
+def test_models_that_are_better_here_are_taken(springs: Any, value: Any) -> None:
+    """FedFomo: round 1 leaves 2 and 1.  At m 4 the other, 1, is worse; at m 2 the other, 2, has no loss."""
+    play = springs(m=[4.0, 2.0]).play(us.FedFomo(epsilon=0.0, local=ONE), 2)
+    assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([3.0, 2.0])
+    assert play.states[-1].affinity == {0: {1: 0.0}, 1: {0: 1.0}}
+
+
+def test_what_is_held_out_is_not_trained_on(springs: Any, value: Any) -> None:
+    """FedFomo with one of two held out: of three examples the first and third are trained on."""
+    play = springs(m=[4.0, 4.0], n=[3, 1]).play(us.FedFomo(hold_out=2, local=ONE), 1)
+    assert [w.examples for w in play.traces[0].work] == [2, 1]
+
+
+def test_moments_of_all_clients_are_those_of_their_examples_together() -> None:
+    """CCVR, eq. 1 and 2, beside numpy's covariance of the features in one place."""
+    draw = Key(0).generator()
+    parts = [torch.randn(n, 3, generator=draw, dtype=torch.float64) + n for n in (5, 9)]
+    of = [
+        ccvr.Moments(torch.tensor([len(x), 0]), torch.stack([x.mean(0), x[0] * 0]), torch.stack([x.T @ x / len(x)] * 2))
+        for x in parts
+    ]
+    n, mu, s = ccvr.pooled(of)
+    both = torch.cat(parts)
+    assert n.tolist() == [14, 0]
+    torch.testing.assert_close(mu[0], both.mean(0))
+    torch.testing.assert_close(s[0], both.T.cov())
+
+
+def test_a_head_is_calibrated_on_virtual_features(classes: Any, equal: Any) -> None:
+    """CCVR: two classes at -1 and 1 are told apart; the row of a third stays.  Training goes on as FedAvg's."""
+    noise = 0.1 * torch.randn(40, 1, generator=Key(4).generator(), dtype=torch.float64)
+    x = torch.tensor([-1.0, 1.0]).double().repeat_interleave(20)[:, None] + noise
+    params = {"head.weight": torch.zeros(3, 1), "head.bias": torch.full((3,), -9.0)}
+    new = ccvr.calibrated(params, "head.weight", x, torch.arange(2).repeat_interleave(20))
+    assert (x.float() @ new["head.weight"].T + new["head.bias"]).argmax(1).tolist() == [0] * 20 + [1] * 20
+    assert (new["head.weight"][2].item(), new["head.bias"][2].item()) == (0.0, -9.0)
+    local = SgdConfig(lr=0.1, local_epochs=1, batch_size=4)
+    calibrated, plain = (classes().play(kind(local=local), 2) for kind in (us.CCVR, us.FedAvg))
+    equal([s.of.params for s in calibrated.states], plain.params)
+
+
+def test_heads_learn_from_made_features() -> None:
+    """FedGen, eq. 2: one feature 2 of class 1, weights 0 and 1, no bias: -log(e^2 / (1 + e^2)) = .12693."""
+    aux = {"made": torch.tensor([[2.0]]), "labels": torch.tensor([1])}
+    value = fedgen.OnMade(3.0, "head.weight")({"head.weight": torch.tensor([[0.0], [1.0]])}, aux)
+    assert value.item() == pytest.approx(3 * 0.12693, abs=1e-4)
+
+
+def test_a_generator_makes_what_the_heads_agree_on() -> None:
+    """FedGen, eq. 1: after some rounds a client's head, the identity, tells what was made of each class."""
+    method = us.FedGen(steps=300, spread=0.0)
+    draw = Key(1).generator()
+    start = {"hidden": torch.randn(64, 3 + 32, generator=draw) / 6, "out": torch.randn(3, 64, generator=draw) / 8}
+    heads = [{"head.weight": torch.eye(3)}] * 2
+    replies = [fedgen.FedGenReply({}, 6, h, torch.tensor([1, 2, 3])) for h in heads]
+    shares = torch.tensor([2.0, 4.0, 6.0], dtype=torch.float64)
+    right = []
+    for g in (start, method.taught(start, replies, "head.weight", shares, Key(2))):
+        x, y = fedgen.made(g, shares, 500, Key(3))
+        right.append(float((x.argmax(1) == y).double().mean()))
+    assert right[0] < 0.6
+    assert right[1] > 0.9
+    assert y.bincount().tolist() == pytest.approx([83, 167, 250], abs=40)

@@ -122,6 +122,13 @@ TABLE: dict[str, MethodEntry] = {
         "FedACG", "clients start ahead, where momentum goes (Kim et al. 2024)",
         limit={"lam": 0.0, "beta": 0.0, "weighting": "samples"},
     ),
+    "fedgen": MethodEntry(
+        "FedGen", "clients' heads also train on features that a server makes (Zhu et al. 2021)",
+        limit={"beta": 0.0},
+    ),
+    "ccvr": MethodEntry(
+        "CCVR", "the head is retrained on virtual features (Luo et al. 2021)"
+    ),
     "feddistill": MethodEntry(
         "FedDistill", "clients exchange mean outputs by class (Jeong et al. 2018)",
         "personal",
@@ -172,6 +179,13 @@ TABLE: dict[str, MethodEntry] = {
     ),
     "fedamp": MethodEntry(
         "FedAMP", "own models pulled to those like them (Huang et al. 2021)", "personal"
+    ),
+    "fedfomo": MethodEntry(
+        "FedFomo", "clients mix the models that are better on their data (Zhang et al. 2021)",
+        "personal",
+    ),
+    "fedpac": MethodEntry(
+        "FedPAC", "aligned features, and heads mixed for each client (Xu et al. 2023)", "personal"
     ),
     "oneshot": MethodEntry(
         "OneShot", "train long, average once (Guha et al. 2019)"
