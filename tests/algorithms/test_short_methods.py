@@ -224,7 +224,8 @@ def test_a_generator_makes_what_the_heads_agree_on() -> None:
     """FedGen, eq. 1: after some rounds a client's head, the identity, tells what was made of each class."""
     method = us.FedGen(steps=300, spread=0.0)
     draw = Key(1).generator()
-    start = {"hidden": torch.randn(64, 3 + 32, generator=draw) / 6, "out": torch.randn(3, 64, generator=draw) / 8}
+    sizes = {"hidden": (64, 3 + 32), "out": (3, 64)}
+    start = {n: torch.randn(*of, generator=draw, dtype=torch.float64) / 8 for n, of in sizes.items()}
     heads = [{"head.weight": torch.eye(3)}] * 2
     replies = [fedgen.FedGenReply({}, 6, h, torch.tensor([1, 2, 3])) for h in heads]
     shares = torch.tensor([2.0, 4.0, 6.0], dtype=torch.float64)

@@ -148,7 +148,7 @@ def calibrated(params: Params, name: str, x: Tensor, y: Tensor) -> Params:
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    solver.step(loss)
-    held = torch.zeros(len(start[name]), dtype=torch.bool).index_fill(0, y.unique(), True)
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    held = torch.zeros(len(start[name]), dtype=torch.bool).index_fill(0, y, True)
     kept = {n: torch.where(held if t.dim() == 1 else held[:, None], t.detach(), start[n]) for n, t in head.items()}
     return {n: t.to(params[n]) for n, t in kept.items()}

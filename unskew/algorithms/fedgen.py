@@ -9,6 +9,7 @@ Notation   G      generator: (class, noise) to features, one hidden layer
 Server     G <- least over y ~ p, z ~ N(0, 1) of  sum_k n_ky / sum_k n_ky  CE(h_k(G(y, z)), y)           (1)
 Client     F_k + beta mean over `draws` made features of CE(h(G(y, z)), y), y ~ p                        (2)
 Server     FedAvg of the models
+Precision  G is trained in float64: Adam makes large steps of small differences.
 Departures The paper's G also maximises the distance between what it makes of different noise, to keep it from
            collapsing; `spread` is the strength of that.  Its code adds a pull between outputs on real and on made
            features, which is left out.  The features of (2) are drawn once a round, the same on all clients.
@@ -121,7 +122,7 @@ class FedGen:
         width = params[classifier(fed.layout, params, fed.num_classes, "FedGen")].shape[1]
         sizes = {"hidden": (HIDDEN, fed.num_classes + NOISE), "out": (width, HIDDEN)}
         draw = (fed.key / "generator").generator()
-        layers = {n: torch.randn(rows, cols, generator=draw) / cols**0.5 for n, (rows, cols) in sizes.items()}
+        layers = {n: torch.randn(r, c, generator=draw, dtype=torch.float64) / c**0.5 for n, (r, c) in sizes.items()}
         return FedGenState(params, layers, torch.zeros(fed.num_classes, dtype=torch.float64))
 
     def round(self, state: FedGenState, fed: Federation) -> Plan[FedGenState]:
@@ -143,8 +144,8 @@ class FedGen:
         """Train the generator on what the clients' heads say (eq. 1)."""
         layers = {n: t.clone().requires_grad_() for n, t in generator.items()}
         optimiser = torch.optim.Adam([*layers.values()], lr=RATE)
-        counts = torch.stack([r.counts for r in replies]).float().cpu()
-        heads = [{n: t.float().cpu() for n, t in r.head.items()} for r in replies]
+        counts = torch.stack([r.counts for r in replies]).double().cpu()
+        heads = [{n: t.double().cpu() for n, t in r.head.items()} for r in replies]
         for s in range(self.steps):
             x, y = made(layers, shares, BATCH, key / s)
             weight = counts[:, y] / counts[:, y].sum(0)
@@ -187,5 +188,5 @@ def made(generator: Params, shares: Tensor, n: int, key: Key) -> tuple[Tensor, T
     """Make features, (n, features), and their labels, drawn by the classes' shares."""
     draw = key.generator()
     y = torch.multinomial(shares, n, replacement=True, generator=draw)
-    given = torch.cat([one_hot(y, len(shares)).float(), torch.randn(n, NOISE, generator=draw)], 1)
+    given = torch.cat([one_hot(y, len(shares)), torch.randn(n, NOISE, generator=draw, dtype=torch.float64)], 1)
     return linear(linear(given, generator["hidden"]).relu(), generator["out"]), y

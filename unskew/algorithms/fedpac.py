@@ -44,7 +44,7 @@ from unskew.protocol import (
     sgd,
     step,
 )
-from unskew.reduction import Each
+from unskew.reduction import Each, weighted_mean
 from unskew.schema import Search
 from unskew.tree import Params
 
@@ -113,10 +113,8 @@ class FedPAC:
         answer = yield from ask(self.train, to, reduce=mean_of("params", "samples"))
         replies = list(answer.replies.values())
         shares = mixes([h_of(r) for r in replies], [r.variance for r in replies])
-        heads = {
-            c: {n: sum(float(a) * r.head[n] for a, r in zip(of, replies, strict=True)) for n in replies[0].head}
-            for c, of in zip(answer.replies, shares, strict=True)
-        }
+        of_all = [r.head for r in replies]
+        heads = {c: weighted_mean(of_all, of.tolist()) for c, of in zip(answer.replies, shares, strict=True)}
         rows, known = mean_by_class([r.means for r in replies], [r.counts for r in replies], "examples")
         before = state.prototypes.spread()
         counts = torch.where(known, torch.stack([r.counts for r in replies]).sum(0), state.prototypes.counts)
