@@ -294,6 +294,11 @@ class Milestones:
 Schedule = Constant | Exponential | Cosine | Milestones
 
 
+Optimizer = Literal[
+    "sgd", "adam", "adamw", "lbfgs", "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"
+]
+
+
 @dataclass(frozen=True)
 class SgdConfig:
     """One client's local optimisation.  The optimiser's state is fresh in every call: momentum belongs to one model.
@@ -303,11 +308,13 @@ class SgdConfig:
         local_epochs: Passes over the client's training data; give this or `local_steps`.
         local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
-        optimizer: sgd, adam or adamw, which make steps; or lbfgs, which minimises the mean loss of all of the client's
-            data, plus terms, until no entry of the gradient is above `tolerance`, and has no learning rate.
-        momentum, nesterov: Momentum of SGD, and whether it is Nesterov's.
-        weight_decay: Added to the gradient (SGD, Adam) or decoupled (AdamW).
-        betas, eps: Decay rates of the moments and denominator constant of Adam and AdamW.
+        optimizer: One of PyTorch's, which make steps; or lbfgs, which minimises the mean loss of all of the client's
+            data, plus terms, until no entry of the gradient is above `tolerance`, and has no learning rate.  Clients
+            are stacked under sgd, adam and adamw only.
+        momentum, nesterov: Momentum of SGD and RMSprop, and whether SGD's is Nesterov's.
+        weight_decay: Added to the gradient, or decoupled (AdamW).
+        betas, eps: Decay rates of the moments, and constant in the denominator, of optimisers that have them; PyTorch's
+            own unless they are given.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
         lr_schedule: Factor on `lr` by round.
         trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name; the others travel too.
@@ -322,7 +329,7 @@ class SgdConfig:
     local_epochs: Annotated[int, Ge(1)] | None = None
     local_steps: Annotated[int, Ge(1)] | None = None
     batch_size: Annotated[int, Ge(1)] | None = 32
-    optimizer: Literal["sgd", "adam", "adamw", "lbfgs"] = "sgd"
+    optimizer: Optimizer = "sgd"
     momentum: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     nesterov: bool = False
     weight_decay: Annotated[float, Ge(0.0)] = 0.0

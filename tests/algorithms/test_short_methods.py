@@ -190,7 +190,7 @@ def test_moments_of_all_clients_are_those_of_their_examples_together() -> None:
     draw = Key(0).generator()
     parts = [torch.randn(n, 3, generator=draw, dtype=torch.float64) + n for n in (5, 9)]
     of = [
-        ccvr.Moments(torch.tensor([len(x), 0]), torch.stack([x.mean(0), x[0] * 0]), torch.stack([x.T @ x / len(x)] * 2))
+        ccvr.FeatureMoments(torch.tensor([len(x), 0]), torch.stack([x.mean(0), x[0] * 0]), torch.stack([x.T @ x / len(x)] * 2))
         for x in parts
     ]
     n, mu, s = ccvr.pooled(of)

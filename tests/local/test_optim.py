@@ -19,6 +19,11 @@ CONFIGS = {
     "adam and decay": SgdConfig(optimizer="adam", weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
     "adamw": SgdConfig(optimizer="adamw", weight_decay=0.1),
     "adamw, clipped": SgdConfig(optimizer="adamw", weight_decay=0.1, clip_norm=0.3),
+    **{
+        name: SgdConfig(optimizer=name) for name in ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rprop")
+    },
+    "rmsprop, momentum and decay": SgdConfig(optimizer="rmsprop", momentum=0.5, weight_decay=0.1, eps=1e-6),
+    "nadam, betas": SgdConfig(optimizer="nadam", betas=(0.8, 0.95), clip_norm=0.5),
 }
 
 
@@ -27,8 +32,18 @@ def torch_optimiser(config: SgdConfig, lr: float, params: list[nn.Parameter]) ->
         return torch.optim.SGD(
             params, lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
         )
-    cls = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return cls(params, lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    own = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+    if config.optimizer == "rmsprop":
+        own = {**own, "momentum": config.momentum}
+        del own["betas"]
+    elif config.optimizer == "nadam":
+        own = {"betas": config.betas}
+    elif config.optimizer not in ("adam", "adamw"):
+        own = {}
+    names = {"adam": "Adam", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam", "rmsprop": "RMSprop", "asgd": "ASGD"}
+    kind = getattr(torch.optim, names.get(config.optimizer, config.optimizer.capitalize()))
+    made: torch.optim.Optimizer = kind(params, lr=lr, **own)
+    return made
 
 
 def compare(config: SgdConfig, lr: float, steps: int, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:

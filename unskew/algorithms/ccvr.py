@@ -43,7 +43,7 @@ class CCVRState:
 
 
 @dataclass(frozen=True)
-class Moments:
+class FeatureMoments:
     """Counts, means and mean products of the features of a client's training examples, by class."""
 
     counts: Int64[Tensor, "classes"]
@@ -89,17 +89,17 @@ class CCVR(Averaging):
         return ModelReply((yield from sgd(msg.params, self.local)), me.n), None
 
     @step
-    def measure(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[Moments, None]]:
+    def measure(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[FeatureMoments, None]]:
         """Measure the features of this client's examples under the received model."""
         width = msg.params[classifier(me.layout, msg.params, len(me.histogram), "CCVR")].shape[1]
         zero = next(iter(msg.params.values())).new_zeros((len(me.histogram), width), dtype=torch.float64)
         sums, products = yield from fold(add_products, msg.params, (zero, zero[:, :, None] * zero[:, None, :]))
         products = products / me.histogram.clamp(min=1).to(products)[:, None, None]
-        return Moments(me.histogram, by_class(sums, me.histogram), products), None
+        return FeatureMoments(me.histogram, by_class(sums, me.histogram), products), None
 
-    def validate_reply(self, step: str, reply: Moments | ModelReply, model: Params, layout: Layout) -> None:
+    def validate_reply(self, step: str, reply: FeatureMoments | ModelReply, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
-        if isinstance(reply, Moments):
+        if isinstance(reply, FeatureMoments):
             check_counts(reply.counts)
 
     def serve(self, state: CCVRState, client: ClientId | None) -> Params | None:  # type: ignore[override]
@@ -113,7 +113,7 @@ def add_products(sums: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Ten
     return sums[0].index_add(0, batch.y, f), sums[1].index_add(0, batch.y, f[:, :, None] * f[:, None, :])
 
 
-def pooled(replies: Sequence[Moments]) -> tuple[Tensor, Tensor, Tensor]:
+def pooled(replies: Sequence[FeatureMoments]) -> tuple[Tensor, Tensor, Tensor]:
     """Compute N_c, mu_c and S_c (eq. 1, 2), on the CPU."""
     n = torch.stack([r.counts for r in replies]).cpu().double()
     total = n.sum(0).clamp(min=1.0)
@@ -124,7 +124,7 @@ def pooled(replies: Sequence[Moments]) -> tuple[Tensor, Tensor, Tensor]:
     return n.sum(0), mu, spread * (second - mu[:, :, None] * mu[:, None, :])
 
 
-def virtual(replies: Sequence[Moments], draws: int, key: Key) -> tuple[Tensor, Tensor]:
+def virtual(replies: Sequence[FeatureMoments], draws: int, key: Key) -> tuple[Tensor, Tensor]:
     """Draw features of each class that some client has, and their labels."""
     n, mu, s = pooled(replies)
     values, vectors = torch.linalg.eigh(s)

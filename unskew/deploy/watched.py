@@ -1,4 +1,4 @@
-"""What a monitor sees of a server or a site: `/healthz`, and `/metrics` for Prometheus, on loopback."""
+"""Health and metrics of a server or a site for a monitor: `/healthz`, and `/metrics` for Prometheus, on loopback."""
 
 import threading
 from collections.abc import Callable, Iterator

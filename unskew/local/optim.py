@@ -1,4 +1,4 @@
-"""SGD, Adam, AdamW and L-BFGS on one flat vector.
+"""Optimisers on one flat vector: SGD, Adam and AdamW written out, the others PyTorch's own.
 
 All tensors being trained are views of one vector, so an update is a handful of operations whatever the number of
 layers.  The arithmetic is that of `torch.optim`, which the tests compare with.
@@ -12,6 +12,7 @@ adds each gradient to its weights as it is found, and `unskew.local.stacked.opti
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
         like: A vector of the size, type and device of `w`.
     """
     clip = config.clip_norm
-    rule = _sgd(config, lr, like) if config.optimizer == "sgd" else _adam(config, lr, like)
+    rule = RULES.get(config.optimizer, _of_torch)(config, lr, like)
 
     def update(w: Tensor, g: Tensor) -> None:
         if clip is not None:
@@ -119,6 +120,24 @@ def _fused_sgd(weights: list[Tensor], gradients: list[Tensor], velocities: list[
     torch._fused_sgd_(weights, gradients, velocities, dampening=0.0, maximize=False, **constants)
 
 
+def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Update:
+    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    kind = kinds[config.optimizer]
+    known = inspect.signature(kind).parameters
+    settings = ("momentum", "weight_decay", "betas", "eps")
+    given = {n: getattr(config, n) for n in settings if n in known and getattr(config, n) != getattr(SgdConfig, n)}
+    solver: torch.optim.Optimizer | None = None
+
+    def update(w: Tensor, g: Tensor) -> None:
+        nonlocal solver
+        solver = solver or kind([w], lr=lr, **given)
+        w.grad = g
+        solver.step()
+        w.grad = None
+
+    return update
+
+
 # ---------------------------------------------------------------- for one vector, or for rows of many clients
 def clip_to(most: float, g: Tensor, norm: Tensor) -> None:
     """Scale a gradient in place so that its norm is at most `most`."""
@@ -190,6 +209,10 @@ def _fused_adam(config: SgdConfig, lr: float, mean: Tensor, square: Tensor) -> U
         )
 
     return update
+
+
+RULES: dict[str, Callable[[SgdConfig, float, Tensor], Update]] = {"sgd": _sgd, "adam": _adam, "adamw": _adam}
+"""Those that are written out, which clients may be stacked under, too."""
 
 
 @functools.cache

@@ -26,7 +26,8 @@ TRAINING, BATCHES, MESSAGES, MEMORY, EVALUATION, OWN, SHARED = (
 # an actor, which shares none: Python, PyTorch and Ray.
 WORKER_BYTES = 40_000_000
 ACTOR_BYTES = 320_000_000
-VECTORS = {"sgd": 6, "adam": 8, "adamw": 8, "lbfgs": 2 * HISTORY + 12}
+VECTORS = {"sgd": 6, "lbfgs": 2 * HISTORY + 12}
+OTHERS = 8
 """Vectors of a model's length that a training holds: model, gradient, optimiser."""
 
 
@@ -53,7 +54,7 @@ def memory_parts(
         side = 1
         if stacked is not None and job.examples is None:
             side = stacked.width(job, of_job, 1 if prepared.pooled else experiment.cohort(clients))
-        vectors = VECTORS[job.config.optimizer] + (job.config.optimizer == "sgd" and job.config.momentum > 0)
+        vectors = VECTORS.get(job.config.optimizer, OTHERS) + (job.config.optimizer == "sgd" and job.config.momentum > 0)
         training, batch, width = max(
             (training, batch, width), (side * (vectors * model + 2 * sum(layers) * of_job), of_job, side)
         )
