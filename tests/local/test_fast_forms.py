@@ -68,7 +68,23 @@ class Residual(nn.Module):
         return out
 
 
+class Tied(nn.Module):
+    """A layer under two names, and a last layer that goes by an earlier one's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.head = nn.Linear(64, CLASSES), nn.Linear(CLASSES, 64), nn.Linear(64, CLASSES)
+        self.also = self.again
+        self.head.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.again(self.first(x.flatten(1)).tanh()) + self.also(x.flatten(1)[:, :CLASSES])
+        out: Tensor = self.head(h)
+        return out
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "tied": Tied,
     "logistic": lambda: build("logistic", SHAPE, CLASSES),
     "svm": lambda: build("svm", SHAPE, CLASSES),
     "mlp": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,)),

@@ -85,7 +85,22 @@ def counting() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, CLASSES))
 
 
+class Tied(nn.Module):
+    """A last layer that goes by an earlier one's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, CLASSES), nn.Linear(64, CLASSES)
+        self.head.weight = self.body.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        out: Tensor = self.head(x) * self.body(x).tanh()
+        return out
+
+
 TOGETHER: dict[str, Callable[[], nn.Module]] = {
+    "tied": Tied,
     "logistic": lambda: build("logistic", SHAPE, CLASSES),
     "mlp": lambda: build("mlp", SHAPE, CLASSES, hidden=(12, 7)),
     "mlp, no bias in the head": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,), head_bias=False),
@@ -111,7 +126,7 @@ DROPOUT: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 # Those whose examples leave each other alone: a short batch may be filled up.
-ALIKE = ("logistic", "mlp", "mlp, no bias in the head", "cnn", "cnn, group norm")
+ALIKE = ("tied", "logistic", "mlp", "mlp, no bias in the head", "cnn", "cnn, group norm")
 
 
 # ---------------------------------------------------------------- a small world

@@ -146,17 +146,14 @@ def twice() -> nn.Module:
     return nn.Sequential(layer, nn.ReLU(), layer)
 
 
-@pytest.mark.parametrize(
-    ("build", "names"),
-    [
-        (Tied, r"embed.weight and head.weight"),
-        (SharedStatistics, r"one.running_mean and two.running_mean"),
-        (twice, r"0.weight and 2.weight"),
-    ],
-)
-def test_a_tensor_with_two_names_is_refused(build: type[nn.Module], names: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{names} are one tensor"):
-        make_task(build, 3)
+def test_what_layers_share_is_trained_once_under_its_first_name() -> None:
+    assert make_task(Tied, 3).layout.trainable == ("embed.weight", "head.bias")
+    assert make_task(twice, 3).layout.trainable == ("0.weight", "0.bias")
+
+
+def test_statistics_that_two_layers_share_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"one.running_mean and two.running_mean are one buffer of two layers"):
+        make_task(SharedStatistics, 3)
 
 
 # ---------------------------------------------------------------- initial values

@@ -197,7 +197,7 @@ def make_workspace(
             layer.flatten_parameters = _stay  # type: ignore[method-assign]
     if tuned:
         tune(module)
-    old = dict(module.named_parameters())
+    old, tied = dict(module.named_parameters()), _Tied(module)
     flatten = _channels_last_order if channels_last else _flat
     vector = torch.cat([flatten(old[n].detach()) for n in names])
     views = torch.split(vector, [old[n].numel() for n in names])
@@ -205,10 +205,10 @@ def make_workspace(
         shape = old[n].shape
         if channels_last and len(shape) == 4:
             view = view.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
-        setattr(*_place_of(module, n), nn.Parameter(view.view(shape)))
+        tied.put(n, nn.Parameter(view.view(shape)))
     for n in layout.trainable:
         if n not in chosen:
-            setattr(*_place_of(module, n), nn.Parameter(old[n].detach(), requires_grad=False))
+            tied.put(n, nn.Parameter(old[n].detach(), requires_grad=False))
     set_modes(module, layout, chosen, freeze)
     parameters = dict(module.named_parameters())
     places = {n: _place_of(module, n) for n, _ in module.named_buffers()}
@@ -246,6 +246,21 @@ def _flat(t: Tensor) -> Tensor:
 def _channels_last_order(t: Tensor) -> Tensor:
     """The numbers of a tensor in a row, those of convolutions channels last."""
     return (t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1)
+
+
+class _Tied:
+    """Where each parameter of a network is used: in several layers, where these share it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: dict[int, list[tuple[nn.Module, str]]] = {}
+        for name, p in module.named_parameters(remove_duplicate=False):
+            self._places.setdefault(id(p), []).append(_place_of(module, name))
+        self._ids = {name: id(p) for name, p in module.named_parameters()}
+
+    def put(self, name: str, parameter: nn.Parameter) -> None:
+        """Set a parameter wherever it is used."""
+        for owner, last in self._places[self._ids[name]]:
+            setattr(owner, last, parameter)
 
 
 def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:

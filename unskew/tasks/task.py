@@ -203,8 +203,8 @@ def make_task(
         target_scale: As `Task.scaled` takes it.
 
     Raises:
-        ConfigError: If the loss, the head or a measure is unknown, a tensor is shared between two names, or as in
-            `check_tensors` and `check_frozen`.
+        ConfigError: If the loss, the head or a measure is unknown, two layers share a buffer that training changes, or
+            as in `check_tensors` and `check_frozen`.
     """
     function = own_loss(loss if callable(loss) else kind.loss(loss))
     kind = kind.linked(None if callable(loss) else loss)
@@ -249,13 +249,14 @@ def make_task(
         # What is another each time the network is made must travel, or each process would have its own.
         moving = {*statistics, *_drawn(build, module, buffers, Key(0))} if buffers else ()
         buffers = tuple(n for n in buffers if n in moving)
-    first: dict[int, str] = {}
-    constant = {id(b) for n, b in module.named_buffers() if n not in buffers}  # which layers may share
-    for n, t in (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)):
-        if id(t) not in constant and first.setdefault(id(t), n) != n:
+    owners: dict[int, tuple[str, nn.Module]] = {}
+    moved = {id(tensors[n]) for n in buffers}
+    for n, b in module.named_buffers(remove_duplicate=False):
+        layer = module.get_submodule(n.rpartition(".")[0])
+        if id(b) in moved and owners.setdefault(id(b), (n, layer))[1] is not layer:
             raise ConfigError(
-                f"{first[id(t)]} and {n} are one tensor of {type(module).__name__}, and only one of them would be "
-                "trained; give each layer its own"
+                f"{owners[id(b)][0]} and {n} are one buffer of two layers of {type(module).__name__}, and training "
+                "changes it; give each layer its own"
             )
     every = (*trainable, *buffers)
     parts = (*task.head, *(f"{part}.weight".lstrip(".") for part in task.head))
