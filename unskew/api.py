@@ -5,7 +5,6 @@ print(history)                      # the table of results; a notebook shows it 
 history.to_frame()                  # every number of every round, a row each
 """
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -38,6 +37,7 @@ from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, Task
 from unskew.files import user_path
 from unskew.history import History, Scratch, load_run
 from unskew.keys import in_turn
+from unskew.models.network import copied
 from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
 from unskew.run import callbacks, loop, unchanged
@@ -291,7 +291,7 @@ def resume(
 
         outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code, stop=stop)
         write_report(outcome.folder)
-        again = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
+        again = partial(copied, model) if isinstance(model, nn.Module) else model
         return load_run(outcome.folder, network=again, allow_code=allow_code)
 
 
@@ -442,7 +442,7 @@ def _network(model: "str | nn.Module | Callable[..., nn.Module] | None") -> dict
     """A model that is a value, as `InMemoryInputs` has it: a copy of a module, or a function that makes one."""
     if model is None or isinstance(model, str):
         return {}
-    return {"module": copy.deepcopy(model).cpu()} if isinstance(model, nn.Module) else {"factory": model}
+    return {"module": copied(model).cpu()} if isinstance(model, nn.Module) else {"factory": model}
 
 
 def _task(

@@ -255,7 +255,8 @@ class LocalTrainer:
                 )
             gradients = torch.autograd.grad(value, trained, allow_unused=True)
             unused[:] = [t for t, g in zip(trained, gradients, strict=True) if g is None]
-            parts = (torch.zeros_like(t) if g is None else g for t, g in zip(trained, gradients, strict=True))
+            dense = (g.to_dense() if g is not None and g.is_sparse else g for g in gradients)
+            parts = (torch.zeros_like(t) if g is None else g for t, g in zip(trained, dense, strict=True))
             torch.cat([space.flatten(g) for g in parts], out=space.gradient)
             return loss, value.detach()
 

@@ -1,8 +1,10 @@
 """Parts that networks share: the split into body and head, named layers, normalisation, the check on image shapes."""
 
+import copy
 from collections.abc import Callable
 from typing import Annotated, Literal, final
 
+import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
@@ -12,6 +14,18 @@ from unskew.errors import ConfigError
 AtLeastOne = Annotated[int, Ge(1)]
 Dropout = Annotated[float, Ge(0.0), Lt(1.0)]
 Norm = Literal["batch", "group", "none"]
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a network, with what a forward pass left on its layers, as old weight normalisation does, by value.
+
+    Raises:
+        ConfigError: If it is compiled by TorchScript, which takes no hooks.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConfigError("the network is compiled by TorchScript; give the module that it was made of")
+    left = (v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor) and not v.is_leaf)
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in left})
 
 
 @final

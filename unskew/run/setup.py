@@ -1,6 +1,5 @@
 """Builds the task, the clients and the executor from their names; the only module that knows them all."""
 
-import copy
 import dataclasses
 import os
 import platform
@@ -32,6 +31,7 @@ from unskew.local.workers.pool import JobPool
 from unskew.local.workers.setup import WorkerSetup
 from unskew.local.workspace import FeatureNetwork
 from unskew.machine import cores, processor
+from unskew.models.network import copied
 from unskew.protocol import NO_FEATURES, SgdConfig, hook
 from unskew.run import attack
 from unskew.run.unseen import served_to
@@ -311,7 +311,7 @@ def network(
 ) -> nn.Module:
     """Make a network for such examples: a copy of the passed module, or what the passed or named factory makes."""
     if inputs.module is not None:
-        return copy.deepcopy(inputs.module)
+        return copied(inputs.module)
     return models.build(inputs.factory or config.model, input_shape, num_classes, **config.model_options)
 
 

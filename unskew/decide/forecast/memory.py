@@ -54,7 +54,8 @@ def memory_parts(
         side = 1
         if stacked is not None and job.examples is None:
             side = stacked.width(job, of_job, 1 if prepared.pooled else experiment.cohort(clients))
-        vectors = VECTORS.get(job.config.optimizer, OTHERS) + (job.config.optimizer == "sgd" and job.config.momentum > 0)
+        chosen = job.config.optimizer
+        vectors = VECTORS.get(chosen, OTHERS) + (chosen == "sgd" and job.config.momentum > 0)
         training, batch, width = max(
             (training, batch, width), (side * (vectors * model + 2 * sum(layers) * of_job), of_job, side)
         )
