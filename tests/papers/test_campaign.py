@@ -235,6 +235,7 @@ def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> No
         ("most = 6", "mots = 6", "unknown key claims.0.rule.mots"),
         ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is the campaign's to say"),
         ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "experiments.tiny.ground: there is no 'mnits'"),
+        ("rounds = 2", 'paper = "feddif"\nrounds = 0', "experiments.tiny: rounds must be >= 1, got 0"),
         ("rounds = 2", "rounds = 0", "experiments.tiny: rounds must be >= 1, got 0"),
     ],
 )

@@ -208,7 +208,7 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None, where: str)
     if "paper" in raw:
         file = config.read_toml(toolkit.FOLDER / f"{raw['paper']}.toml")
         settings = toolkit.merged(file, file.get(raw.get("scale", "paper"), {}))
-        layers.append(settings["experiment"])
+        layers.append(settings.get("experiment", {}))  # FedDif's have one each
         for key in ("ground", "setting"):
             if key in raw:
                 layers.append(_named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}", where))
