@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from unskew.models import build
 from unskew.record.logs import rows
 from unskew.run import loop, models, observers
 from unskew.run import setup as run_setup
-from unskew.run.models import CellCard, TaskCard, load_model, predict, save_model
+from unskew.run.models import Clients, ModelCard, TaskCard, load_model, predict, save_model
 
 METHODS = (
     "fedavg",
@@ -81,7 +80,8 @@ def test_a_client_keeps_the_very_model_that_was_tested(method: str, run: Path, t
 
 def test_tensors_that_clients_share_are_stored_once(run: Path) -> None:
     tensors = safetensors.torch.load_file(run / "models" / "fedper-seed0.clients.safetensors")
-    assert {name.partition(".")[0]: len(rows) for name, rows in tensors.items()} == {"body": 1, "head": 4}
+    own = {name: rows for name, rows in tensors.items() if not name.startswith("of")}
+    assert {name.partition(".")[0]: len(rows) for name, rows in own.items()} == {"body": 1, "head": 4}
 
 
 def test_models_are_kept_whether_they_are_tested_or_not(
@@ -90,7 +90,7 @@ def test_models_are_kept_whether_they_are_tested_or_not(
     monkeypatch.setattr(observers, "BATCH", 3)
     experiment = tiny("rounds=2", 'evaluate=["global"]', methods=table("fedper", "ifca", "fedbabu", "centralised"))
     untested = contents(loop.start(experiment, tmp_path / "run").folder)
-    assert len(untested) > 8
+    assert len(untested) == 7
     assert untested == {name: data for name, data in contents(run).items() if name in untested}
 
 
@@ -98,16 +98,25 @@ def test_models_are_kept_whether_they_are_tested_or_not(
 TASK = TaskCard("mlp", {}, (2,), ("no", "yes"), Inputs(shape=(2,)), ("w", "b"))
 
 
-def cell(num_clients: int, names: tuple[str, ...] | None = None) -> CellCard:
-    return CellCard("m", 0, num_clients, names)
+def cell(number: int, names: tuple[str, ...] | None = None, task: TaskCard = TASK) -> ModelCard:
+    return ModelCard("m", 0, None, None, task, clients=Clients(number, names))
+
+
+def change_card(path: Path, **task: Any) -> None:
+    """Change the task that a model file says it is of."""
+    tensors = safetensors.torch.load_file(path)
+    with safetensors.safe_open(path, "pt") as file:
+        card = json.loads(file.metadata()["unskew"])
+    card["task"] |= task
+    safetensors.torch.save_file(tensors, path, {"unskew": json.dumps(card)})
 
 
 def test_a_hundred_thousand_clients_of_one_model_take_a_few_bytes(tmp_path: Path) -> None:
     model = {"w": torch.ones(1000), "b": torch.zeros(2)}
     batches = [{c: model for c in range(first, first + 100)} for first in range(0, 100_000, 100)]
-    models.save(tmp_path / "models", TASK, cell(100_000), model, batches)
-    assert sorted(contents(tmp_path)) == ["m-seed0.json", "m-seed0.safetensors", "seed0.task.json"]
-    assert len(contents(tmp_path)["m-seed0.json"]) < 200
+    models.save(tmp_path / "models", cell(100_000), model, batches)
+    assert list(contents(tmp_path)) == ["m-seed0.safetensors"]
+    assert len(contents(tmp_path)["m-seed0.safetensors"]) < 4008 + 2000
 
 
 def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> None:
@@ -128,7 +137,7 @@ def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> Non
             yield {c: model}
             del model
 
-    models.save(tmp_path / "models", TASK, cell(20), None, batches())
+    models.save(tmp_path / "models", cell(20), None, batches())
     assert most <= 2 + 1
     stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
     assert torch.equal(stored["w"], torch.arange(20.0)[:, None].expand(20, 5))
@@ -138,7 +147,7 @@ def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> Non
 def test_a_layer_that_clients_have_in_several_shapes_comes_back(tmp_path: Path) -> None:
     own = {c: {"weight": torch.full((2, 2), float(c)), "bias": torch.ones(2 if c < 2 else 3)} for c in range(3)}
     card = replace(TASK, layers=("weight", "bias"))
-    models.save(tmp_path / "models", card, cell(3), None, [own])
+    models.save(tmp_path / "models", cell(3, task=card), None, [own])
     assert load_model(tmp_path, "m", client=1, network=nn.Linear(2, 2)).state_dict()["weight"].eq(1).all()
     with pytest.raises(ConfigError, match=r"bias must be \(3,\), got \(2,\)"):
         load_model(tmp_path, "m", client=2, network=nn.Linear(2, 2))
@@ -148,14 +157,11 @@ def test_a_layer_that_clients_have_in_several_shapes_comes_back(tmp_path: Path) 
 def test_tensors_of_every_width_come_back(dtype: torch.dtype, tmp_path: Path) -> None:
     """Mixed widths in one file: each must lie where its type may."""
     own = {c: {"b": torch.arange(3).to(torch.uint8) + c, "w": torch.arange(c, c + 5).to(dtype)} for c in range(3)}
-    models.save(tmp_path / "models", TASK, cell(3), None, [own])
-    card = json.loads((tmp_path / "models" / "m-seed0.json").read_text())
+    models.save(tmp_path / "models", cell(3), None, [own])
     stored = safetensors.torch.load_file(tmp_path / "models" / "m-seed0.clients.safetensors")
     for c, params in own.items():
-        names = next(m["own"] for m in card["models"] if m["clients"] == "all" or c in m["clients"])
-        assert {layer: stored[name][row].tolist() for layer, (name, row) in names.items()} == {
-            layer: t.tolist() for layer, t in params.items()
-        }
+        for layer, t in params.items():
+            assert torch.equal(stored[layer][stored[f"of {layer}"][c]], t)
 
 
 # ---------------------------------------------------------------- what it is used for
@@ -225,7 +231,7 @@ def test_batch_norm_comes_back_with_its_statistics(tiny: Callable[..., Experimen
 def test_clients_are_named_as_the_data_name_them(tmp_path: Path) -> None:
     weights = {c: {"head.weight": torch.full((2, 2), float(c)), "head.bias": torch.zeros(2)} for c in range(2)}
     task = replace(TASK, model="logistic", layers=("head.weight", "head.bias"))
-    models.save(tmp_path / "models", task, cell(2, ("Oslo", "Ward 7")), None, [weights])
+    models.save(tmp_path / "models", cell(2, ("Oslo", "Ward 7"), task), None, [weights])
     for name, number in (("Oslo", 0), ("Ward 7", 1), (1, 1), ("1", 1)):
         model = load_model(tmp_path, "m", client=name)
         assert (model.unskew.client, model.unskew.client_name) == (number, ("Oslo", "Ward 7")[number])
@@ -242,7 +248,7 @@ def test_a_client_whose_name_is_a_number_is_called_by_it_and_by_no_other(written
     """Ward 1 is client 0 of the run and ward 10 client 1: whoever asks for 1 is never given ward 10's model."""
     weights = {c: {"head.weight": torch.full((2, 2), float(c)), "head.bias": torch.zeros(2)} for c in range(3)}
     task = replace(TASK, model="logistic", layers=("head.weight", "head.bias"))
-    models.save(tmp_path / "models", task, cell(3, WARDS), None, [weights])
+    models.save(tmp_path / "models", cell(3, WARDS, task), None, [weights])
     for number, name in enumerate(WARDS):
         model = load_model(tmp_path, "m", client=written(name))
         assert (model.unskew.client, model.unskew.client_name) == (number, name)
@@ -299,11 +305,11 @@ def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Pa
     (models_in / "fedavg-seed0.safetensors").write_bytes(b"half")
     with pytest.raises(RunError, match=r"cannot read .*fedavg-seed0\.safetensors"):
         load_model(tmp_path / "run", "fedavg")
-    (models_in / "fedper-seed0.json").write_text("{}")
-    with pytest.raises(RunError, match=r"fedper-seed0\.json does not describe models"):
+    safetensors.torch.save_file({"a": torch.zeros(1)}, models_in / "fedper-seed0.safetensors")
+    with pytest.raises(RunError, match=r"fedper-seed0\.safetensors does not say what it is"):
         load_model(tmp_path / "run", "fedper", client=0)
-    with pytest.raises(RunError, match="does not say what it is"):
-        load_model(run / "models" / "centralised-seed0.safetensors")
+    same = load_model(run / "models" / "centralised-seed0.safetensors")
+    assert same.unskew == load_model(run, "centralised").unskew
 
 
 HOSTILE = {
@@ -336,17 +342,11 @@ def test_a_network_larger_than_its_file_is_never_built(
     network = build("mlp", (4,), 2)
     weights = {name: t.detach() for name, t in network.named_parameters()}
     task = TaskCard("mlp", {}, (4,), ("a", "b"), Inputs(), tuple(weights))
-    models.save(tmp_path / "models", task, CellCard("fedavg", 0, 1, None), weights, [])
+    models.save(tmp_path / "models", cell(1, task=task), weights, [])
     path = tmp_path if form == "folder" else tmp_path / "model.safetensors"
-    if form == "folder":
-        card = tmp_path / "models" / "seed0.task.json"
-        card.write_text(json.dumps(json.loads(card.read_text()) | changes))
-    else:
-        models.export(tmp_path, path, "fedavg", None, None)
-        with safetensors.safe_open(path, "pt") as file:
-            about = json.loads(file.metadata()["unskew"])
-        about["task"] |= changes
-        safetensors.torch.save_file(weights, path, {"unskew": json.dumps(about)})
+    if form == "file":
+        models.export(tmp_path, path, "m", None, None)
+    change_card(tmp_path / "models" / "m-seed0.safetensors" if form == "folder" else path, **changes)
     made: list[torch.device] = []
     real = models.models.build
 
@@ -362,7 +362,7 @@ def test_a_network_larger_than_its_file_is_never_built(
 
 
 # ---------------------------------------------------------------- files from elsewhere
-@pytest.mark.parametrize("name", ["seed0.task.json", "fedavg-seed0.json", "fedavg-seed0.safetensors", ""])
+@pytest.mark.parametrize("name", ["fedper-seed0.safetensors", "fedper-seed0.clients.safetensors", ""])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: str, run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
@@ -374,30 +374,25 @@ def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: 
     else:
         os.mkfifo(path)
     with pytest.raises(RunError, match=r"read.* (symbolic links are not followed|not a file)|symbolic links"):
-        load_model(copy, "fedavg")
+        load_model(copy, "fedper", client=0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"num_clients": 6 * 10**7, "global_model": False}, "there is no global model of fedavg"),
-        ({"client_names": ["a"]}, "it has 1 name for 4 clients"),
-        ({"models": [{"clients": [4], "own": {}}]}, "client 4 is none of its 4 clients"),
-        ({"models": [{"clients": [-1], "own": {}}]}, "client -1 is none of its 4 clients"),
-    ],
-    ids=["many", "names", "beyond", "negative"],
-)
-def test_clients_that_no_run_has_are_refused(changes: dict[str, Any], said: str, run: Path, tmp_path: Path) -> None:
+def test_clients_that_no_run_has_are_refused(run: Path, tmp_path: Path) -> None:
+    """Nothing is made as large as a card says that the clients are many."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    path = copy / "models" / "fedavg-seed0.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    tracemalloc.start()
-    try:
+    path = copy / "models" / "fedper-seed0.safetensors"
+    for text, said in (
+        ({"number": 6 * 10**7, "models": "own"}, "is of 4 clients, not of 60,000,000"),
+        ({"number": 4, "names": ["a"]}, "it has 1 name for 4 clients"),
+    ):
+        with safetensors.safe_open(path, "pt") as file:
+            card = json.loads(file.metadata()["unskew"])
+        safetensors.torch.save_file({}, path, {"unskew": json.dumps(card | {"clients": text})})
+        tracemalloc.start()
         with pytest.raises(RunError, match=said):
-            models.find(copy, "fedavg", None if "num_clients" in changes else 3)
+            load_model(copy, "fedper", 3)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
-    finally:
         tracemalloc.stop()
 
 
@@ -426,16 +421,11 @@ def test_inputs_that_contradict_each_other_are_refused(
     """In a run's folder and in a file: predicting would fail in the middle."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    path = copy / "models" / "seed0.task.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"inputs": inputs}))
+    change_card(copy / "models" / "fedavg-seed0.safetensors", inputs=inputs)
     with pytest.raises((RunError, ConfigError), match=said):
         load_model(copy, "fedavg")
     save_model(load_model(run, "fedavg"), tmp_path / "model")
-    tensors = safetensors.torch.load_file(tmp_path / "model")
-    with safetensors.safe_open(tmp_path / "model", "pt") as file:
-        card = json.loads(file.metadata()["unskew"])
-    card["task"]["inputs"] = inputs
-    safetensors.torch.save_file(tensors, tmp_path / "model", {"unskew": json.dumps(card)})
+    change_card(tmp_path / "model", inputs=inputs)
     with pytest.raises((RunError, ConfigError), match=said):
         load_model(tmp_path / "model")
 
@@ -484,11 +474,11 @@ def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> Non
 @pytest.mark.parametrize("kept", ["Z\u00fcrich", "Zu\u0308rich"])
 def test_a_client_goes_by_its_name_in_any_form_of_unicode(kept: str) -> None:
     """Runs of older versions have kept names as they were written."""
-    cell: Any = SimpleNamespace(method="fedper", seed=0, client_names=("Bern", kept), newcomers=())
+    clients = Clients(2, ("Bern", kept))
     inputs = Inputs("table", columns=(Column("age", mean=(1.0, 2.0), sd=(1.0, 1.0)),), clients=("Bern", kept))
     for asked in ("Z\u00fcrich", "Zu\u0308rich"):
-        assert models._client(cell, asked, "") == 1
+        assert models.number_of(clients, asked) == 1
         own = inputs.of(asked)
         assert (own.clients, own.columns[0].mean) == ((kept,), (2.0,))
     with pytest.raises(RunError, match="there is no client 'Zurich'"):
-        models._client(cell, "Zurich", "")
+        models.number_of(clients, "Zurich")

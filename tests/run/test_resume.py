@@ -530,7 +530,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
     place, target = stopped / name, tmp_path / "mine"
     shutil.rmtree(place, ignore_errors=True)
     target.mkdir()
-    for file in ("seed0.task.json", "fedavg-seed0.clients.safetensors"):
+    for file in ("fedavg-seed0.safetensors", "fedavg-seed0.clients.safetensors"):
         (target / file).write_text("mine")
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(target)
@@ -538,7 +538,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
     with pytest.raises(RunError, match=rf"{name} is a symbolic link or a device, which no run writes"):
         loop.resume(stopped)
     assert {p.name: p.read_text() for p in target.iterdir()} == {
-        "seed0.task.json": "mine",
+        "fedavg-seed0.safetensors": "mine",
         "fedavg-seed0.clients.safetensors": "mine",
     }
     assert sorted(p.name for p in stopped.iterdir()) == before

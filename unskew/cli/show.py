@@ -234,12 +234,11 @@ def _save_model(
     if at is not None and at != "best" and not at.isdecimal():
         raise ConfigError(f"--round must be a round's number or best, got {at!r}")
     kept: int | Literal["best"] | None = None if at is None else "best" if at == "best" else int(at)
-    card = models.find(folder, method, client, seed, kept)
     if path.exists():
         raise RunError(f"{path} exists already; choose another --model")
     if not path.absolute().parent.is_dir():
         raise RunError(f"there is no folder {path.parent}; make it, or choose another --model")
-    models.export(folder, path, card.method, client, card.seed, card.round)
+    card = models.export(folder, path, method, client, seed, kept)
     if as_json:
         print(json.dumps({"file": str(path), **asdict(card)}))
         return

@@ -130,8 +130,9 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         def keep_model(params: Params) -> None:
             scale = run_setup.target_scale(experiment.task, setup, fed)
             task = models.task_card(experiment.task, fed.dataset, setup.task, scale)
-            card = models.CellCard(method.label, seed, config.num_clients, fed.client_names)
-            models.save(folder / "models", task, card, None, [{config.client: params}], setup.task.constants())
+            clients = models.Clients(config.num_clients, fed.client_names)
+            card = models.ModelCard(method.label, seed, None, None, task, clients=clients)
+            models.save(folder / "models", card, None, [{config.client: params}], setup.task.constants())
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return ClientSetup(

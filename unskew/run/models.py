@@ -1,30 +1,31 @@
 """Trained models: the global one of each method and seed, and the one every client would use.
 
-    models/seed0.task.json                    network, inputs and classes: the same for all models of a seed
     models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
-    models/METHOD-seed0.json                  which client uses which tensors
-    models/METHOD-seed0.clients.safetensors   clients' own tensors: of each layer those that differ, one a row
-    models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept: a file by itself
+    models/METHOD-seed0.clients.safetensors   clients' own tensors: of each layer those that differ, one a row, and
+                                              under `of LAYER` the row of each client, -1 where the global one is its
+    models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept
 
-A client's model is the global one with some tensors replaced by the client's own.  `load_model` puts it together from
-a run's folder, from a deployed client's, or from a single file that `save_model` or `unskew show --model` wrote.
+Each file has its card in its metadata, so that one of a global model stands for itself.  A client's model is the global
+one with some tensors replaced by the client's own.  `load_model` puts it together from a run's folder, from a deployed
+client's, or from a single file that `save_model` or `unskew show --model` wrote.
 """
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pydantic
 import safetensors
-import safetensors.torch
 import torch
 from annotated_types import Gt
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ from unskew.data.inputs import Inputs
 from unskew.data.places import path_of
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
 from unskew.experiment.config import TaskConfig
-from unskew.files import read_bytes, readable, unlinked, user_path, write_atomically
+from unskew.files import readable, unlinked, user_path, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId
 from unskew.record.logs import unreadable
@@ -47,8 +48,7 @@ from unskew.tasks.task import Task
 from unskew.tree import Params
 from unskew.words import composed, counted, some
 
-LARGEST_CARD = 1 << 30
-"""Bytes that a description of models may have: each of very many clients may have tensors of its own."""
+WHOLE, OWN = ".safetensors", ".clients.safetensors"
 Round = int | Literal["best"]
 """A round, or that with the best validation result."""
 
@@ -79,7 +79,6 @@ class TaskCard:
     loss: str | None = None
     label_type: LabelType = "text"
     target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
-    schema: Literal[1] = 1
 
     def __post_init__(self) -> None:
         if wrong := self.inputs.contradiction(self.input_shape) or mislabelled(self.classes, self.label_type):
@@ -87,54 +86,29 @@ class TaskCard:
 
 
 @dataclass(frozen=True)
-class SharedModel:
-    """A model and the clients that use it.
+class Clients:
+    """The clients of a run that has trained a model.
 
     Attributes:
-        clients: Numbers of the clients; "all" if every client uses it.
-        own: Layer -> where its tensor is in METHOD-seed0.clients.safetensors, a tensor's name and its row; other layers
-            are the global model's.
-    """
-
-    clients: tuple[ClientId, ...] | Literal["all"]
-    own: dict[str, tuple[str, int]]
-
-
-@dataclass(frozen=True)
-class CellCard:
-    """The models of one method and seed.
-
-    Attributes:
-        method, seed: Method and seed that trained them.
-        num_clients: Clients of the run, those without a model included.
-        client_names: A name for each client; None where clients are numbers.
-        global_model: True if there is a global model.
-        models: The clients' models, each once; empty where clients keep theirs to themselves.
+        number: Clients of the run, those without a model included.
+        names: A name for each; None where they are numbers.
         newcomers: Names, or numbers, of the clients that came after training, which have no model here.
-        best_round: The round with the best validation result, if its model is kept.
+        models: What is known of their models: all use the global one, some have tensors of their own, or none.
     """
 
-    method: str
-    seed: int
-    num_clients: int
-    client_names: tuple[str, ...] | None
-    global_model: bool = False
-    models: tuple[SharedModel, ...] = ()
+    number: int
+    names: tuple[str, ...] | None = None
     newcomers: tuple[str, ...] = ()
-    best_round: int | None = None
-    schema: Literal[1] = 1
+    models: Literal["global", "own", "none"] = "none"
 
     def __post_init__(self) -> None:
-        if self.client_names is not None and len(self.client_names) != self.num_clients:
-            raise ValueError(f"it has {counted(len(self.client_names), 'name')} for {self.num_clients:,} clients")
-        for client in itertools.chain.from_iterable(m.clients for m in self.models if m.clients != "all"):
-            if not 0 <= client < self.num_clients:
-                raise ValueError(f"client {client} is none of its {self.num_clients:,} clients")
+        if self.names is not None and len(self.names) != self.number:
+            raise ValueError(f"it has {counted(len(self.names), 'name')} for {self.number:,} clients")
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Description of a loaded model, stored in its attribute `unskew`.
+    """Description of a model: in its file, and of a loaded one in its attribute `unskew`.
 
     Attributes:
         method, seed: Method and seed that trained it.
@@ -142,6 +116,9 @@ class ModelCard:
         client_name: Its name; None where clients are numbers.
         task: Network, inputs and classes.
         round: The round after which it was kept; None if training had ended.
+        clients: In a run's folder, the clients that it was trained by.
+        has_global: In a run's folder, false if the method has no global model.
+        best_round: In a run's folder, the round with the best validation result, if its model is kept.
     """
 
     method: str
@@ -150,6 +127,9 @@ class ModelCard:
     client_name: str | None
     task: TaskCard
     round: int | None = None
+    clients: Clients | None = None
+    has_global: bool = True
+    best_round: int | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -197,15 +177,10 @@ def stem(label: str, seed: int) -> str:
     return f"{file_name(label)}-seed{seed}"
 
 
-def _of_task(seed: int) -> str:
-    return f"seed{seed}.task.json"  # training rows decide how inputs and targets are scaled
-
-
 # ---------------------------------------------------------------- writing
 def save(
     folder: Path,
-    task: TaskCard,
-    cell: CellCard,
+    card: ModelCard,
     global_model: Params | None,
     own: Iterable[Mapping[ClientId, Params]],
     frozen: Params | None = None,
@@ -213,31 +188,36 @@ def save(
     """Write the models of one method and seed; `own` gives the clients' models, a few clients at a time.
 
     The `frozen` tensors are the same in all of them, and are written with the global model's, or in its place.
-    Every file is whole or not there, the card last; written again, the files have the same bytes.
+    Every file is whole or not there, that of the global model last; written again, the files have the same bytes.
     """
+    assert card.clients is not None
     folder.mkdir(exist_ok=True)
-    path = folder / stem(cell.method, cell.seed)
-    write_atomically(folder / _of_task(cell.seed), _json(task))
-    common = {**(global_model or {}), **(frozen or {})}
-    if common:
-        write_atomically(_with(path, ".safetensors"), wire.pieces(common))
-    users = _write_own(path, cell.num_clients, global_model or {}, own)
-    card = dataclasses.replace(cell, global_model=global_model is not None, models=users)
-    write_atomically(_with(path, ".json"), _json(card))
+    path = folder / stem(card.method, card.seed)
+    file = _with(path, OWN)
+    with tempfile.TemporaryFile(dir=folder) as spool:  # has no name: nothing is left of it, however this ends
+        store = _Store(spool, card.clients.number, global_model or {})
+        for batch in own:
+            store.add(batch)
+        if not store.stacks:
+            file.unlink(missing_ok=True)  # of an earlier try
+        known = "global" if not store.stacks and store.has.all() else "own" if store.has.any() else "none"
+        if known == "own":
+            write_atomically(file, _pieces(card, store.parts()))
+    card = replace(card, has_global=global_model is not None, clients=replace(card.clients, models=known))
+    _write(_with(path, WHOLE), card, {**(global_model or {}), **(frozen or {})})
 
 
-def save_of_round(folder: Path, task: TaskCard, method: str, seed: int, round: int, params: Params) -> None:
+def save_of_round(folder: Path, card: ModelCard, params: Params) -> None:
     """Write the global model of a round before the last, as `save_model` would."""
     folder.mkdir(exist_ok=True)
-    card = ModelCard(method, seed, None, None, task, round)
-    _write_file(_with(folder / stem(method, seed), f".round{round}.safetensors"), card, params)
+    _write(_with(folder / stem(card.method, card.seed), f".round{card.round}{WHOLE}"), card, params)
 
 
 def of_rounds(folder: Path, method: str, seed: int) -> dict[int, Path]:
     """Files of the global models that are kept of rounds before the last, by round, in order."""
     begin = f"{stem(method, seed)}.round"
     files = [p for p in (folder / "models").glob("*.round*.safetensors") if p.name.startswith(begin)]
-    rounds = ((p.name.removeprefix(begin).removesuffix(".safetensors"), p) for p in files)
+    rounds = ((p.name.removeprefix(begin).removesuffix(WHOLE), p) for p in files)
     return dict(sorted((int(t), path) for t, path in rounds if t.isdecimal()))
 
 
@@ -245,106 +225,102 @@ def _with(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)  # a label may have dots
 
 
-def _json(value: Any) -> str:
+class _Part(NamedTuple):
+    """A tensor on its way into a file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    content: Iterable[bytes | memoryview]
+
+
+def _write(path: Path, card: ModelCard, tensors: Params) -> None:
+    parts = {name: _Part(t.dtype, tuple(t.shape), [wire.octets(t)]) for name, t in tensors.items()}
+    write_atomically(path, _pieces(card, parts))
+
+
+def _pieces(card: ModelCard, parts: Mapping[str, _Part]) -> Iterator[bytes | memoryview]:
+    """A safetensors file, piece by piece; the widest elements first, so that all are aligned."""
     # An option that JSON cannot hold was made in Python: its network has to be given again, its run goes on.
-    return json.dumps(dataclasses.asdict(value), ensure_ascii=False, default=repr)
+    text = json.dumps(dataclasses.asdict(card), ensure_ascii=False, default=repr)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "unskew": text}}
+    order, end = sorted(parts.items(), key=lambda part: -part[1].dtype.itemsize), 0
+    for name, part in order:
+        begin, end = end, end + part.dtype.itemsize * math.prod(part.shape)
+        header[name] = {"dtype": wire.DTYPES[part.dtype], "shape": part.shape, "data_offsets": [begin, end]}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    yield len(head).to_bytes(8, "little") + head
+    for _, part in order:
+        yield from part.content
 
 
-def _write_own(
-    path: Path, num_clients: int, global_model: Params, own: Iterable[Mapping[ClientId, Params]]
-) -> tuple[SharedModel, ...]:
-    """Write the tensors that are not the global model's; return which client uses which."""
-    users: dict[_Places, list[ClientId]] = {}
-    file = _with(path, ".clients.safetensors")
-    with tempfile.TemporaryFile(dir=path.parent) as spool:  # has no name: nothing is left of it, however this ends
-        store = _Store(spool, global_model)
-        for batch in own:
-            for client, places in store.add(batch).items():
-                users.setdefault(places, []).append(client)
-        if store.stacks:
-            write_atomically(file, store.file())
-        else:
-            file.unlink(missing_ok=True)  # of an earlier try
-    return tuple(
-        SharedModel("all" if len(clients) == num_clients else tuple(sorted(clients)), dict(places))
-        for places, clients in users.items()
-    )
+class _Stack:
+    """The distinct tensors of a layer: where in the spool each begins, and which is whose."""
 
-
-_Places = tuple[tuple[str, tuple[str, int]], ...]
-"""(layer, (tensor's name in the file, row)) of the tensors that are not the global model's."""
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.begins = name, list[int]()
+        self.of = np.full(number, -1, np.int32)
 
 
 class _Store:
-    """Distinct tensors on their way into one file, where those of a layer are the rows of one tensor.
+    """Clients' own tensors on their way into one file, where those of a layer are the rows of one tensor.
 
     Memory holds at most those of two batches of clients.
     """
 
-    def __init__(self, spool: IO[bytes], global_model: Params) -> None:
-        self.spool = spool
-        self.places: dict[Any, tuple[str, int] | None] = {_content(n, t): None for n, t in global_model.items()}
+    def __init__(self, spool: IO[bytes], number: int, global_model: Params) -> None:
+        self.spool, self.has = spool, np.zeros(number, np.int8)
+        self.rows: dict[Any, tuple[_Stack, int] | None] = {_content(n, t): None for n, t in global_model.items()}
         # By identity, so that tensors that many clients share are read once.  The tensors are kept beside it: the
         # identity of one that is gone may be another's.
-        self.recent: dict[tuple[str, int], tuple[Tensor, tuple[str, int] | None]] = {}
-        # (layer, type, shape) -> where in the spool its rows begin.
-        self.stacks: dict[tuple[str, torch.dtype, tuple[int, ...]], list[int]] = {}
+        self.recent: dict[tuple[str, int], tuple[Tensor, tuple[_Stack, int] | None]] = {}
+        self.stacks: dict[tuple[str, torch.dtype, tuple[int, ...]], _Stack] = {}
 
-    def add(self, batch: Mapping[ClientId, Params]) -> dict[ClientId, _Places]:
-        """Store the new tensors of these clients' models; return where each client's own tensors are."""
+    def add(self, batch: Mapping[ClientId, Params]) -> None:
+        """Store the new tensors of these clients' models."""
         before, self.recent = self.recent, {}
-        of_model: dict[int, _Places] = {}
-        for params in batch.values():
-            if id(params) not in of_model:
-                places = ((layer, self._place(layer, t, before)) for layer, t in params.items())
-                of_model[id(params)] = tuple((layer, place) for layer, place in places if place is not None)
-        return {client: of_model[id(params)] for client, params in batch.items()}
+        users: dict[int, list[ClientId]] = {}
+        for client, params in batch.items():
+            users.setdefault(id(params), []).append(client)
+        for clients in users.values():
+            self.has[clients] = 1
+            for layer, tensor in batch[clients[0]].items():
+                at = (layer, id(tensor))
+                if at not in self.recent:
+                    self.recent[at] = before.get(at) or (tensor, self._stored(layer, tensor))
+                if (row := self.recent[at][1]) is not None:
+                    row[0].of[clients] = row[1]
 
-    def _place(self, layer: str, tensor: Tensor, before: Mapping[tuple[str, int], Any]) -> tuple[str, int] | None:
-        identity = (layer, id(tensor))
-        if identity not in self.recent:
-            self.recent[identity] = before.get(identity) or (tensor, self._store(layer, tensor))
-        return self.recent[identity][1]
-
-    def _store(self, layer: str, tensor: Tensor) -> tuple[str, int] | None:
+    def _stored(self, layer: str, tensor: Tensor) -> tuple[_Stack, int] | None:
         content = _content(layer, tensor)
-        if content not in self.places:
-            rows = self.stacks.setdefault(content[:3], [])
-            self.places[content] = _name(content[:3], self.stacks), len(rows)
-            rows.append(self.spool.tell())
+        if content not in self.rows:
+            kind = content[:3]
+            if kind not in self.stacks:  # where clients have a layer in several types or shapes, it has several stacks
+                number = sum(known[0] == layer for known in self.stacks)
+                self.stacks[kind] = _Stack(f"{layer}/{number}" if number else layer, len(self.has))
+            stack = self.stacks[kind]
+            self.rows[content] = stack, len(stack.begins)
+            stack.begins.append(self.spool.tell())
             self.spool.write(wire.octets(tensor))
-        return self.places[content]
+        return self.rows[content]
 
-    def file(self) -> Iterator[bytes]:
-        """The safetensors file, piece by piece; the widest elements first, so that all are aligned."""
-        header: dict[str, Any] = {}
-        stacks, end = sorted(self.stacks.items(), key=lambda stack: -stack[0][1].itemsize), 0
-        for kind, rows in stacks:
-            begin, end = end, end + len(rows) * _bytes(kind)
-            about = {"dtype": wire.DTYPES[kind[1]], "shape": (len(rows), *kind[2]), "data_offsets": [begin, end]}
-            header[_name(kind, self.stacks)] = about
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        yield len(text).to_bytes(8, "little") + text
-        for kind, rows in stacks:
-            for row in rows:
-                self.spool.seek(row)
-                yield self.spool.read(_bytes(kind))
+    def parts(self) -> dict[str, _Part]:
+        """The tensors of the file."""
+        parts = {"of": _Part(torch.int8, self.has.shape, [self.has.data])}
+        for (_, dtype, shape), stack in self.stacks.items():
+            parts[stack.name] = _Part(dtype, (len(stack.begins), *shape), self._read(stack, dtype, shape))
+            parts[f"of {stack.name}"] = _Part(torch.int32, stack.of.shape, [stack.of.data])
+        return parts
+
+    def _read(self, stack: _Stack, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[bytes]:
+        for begin in stack.begins:
+            self.spool.seek(begin)
+            yield self.spool.read(dtype.itemsize * math.prod(shape))
 
 
 def _content(layer: str, tensor: Tensor) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
     """A key that is equal for equal tensors of a layer."""
     return layer, tensor.dtype, tuple(tensor.shape), hashlib.sha256(wire.octets(tensor)).digest()
-
-
-def _bytes(kind: tuple[str, torch.dtype, tuple[int, ...]]) -> int:
-    return kind[1].itemsize * math.prod(kind[2])
-
-
-def _name(kind: tuple[str, torch.dtype, tuple[int, ...]], stacks: Iterable[Any]) -> str:
-    """The name of a stack: its layer's, and a number if clients have that layer in several types or shapes."""
-    number = [k for k in stacks if k[0] == kind[0]].index(kind)
-    return f"{kind[0]}/{number}" if number else kind[0]
 
 
 # ---------------------------------------------------------------- reading
@@ -384,6 +360,7 @@ def load_model(
         card, tensors = _read_folder(path, method, client, seed, round)
     elif (method, client, seed, round) == (None, None, None, None):
         card, tensors = _read_file(path)
+        card = replace(card, clients=None, best_round=None)
     else:
         raise RunError(f"{path} is one model; leave method, client, seed and round out")
     module = _network(card.task, network, path, allow_code, tensors)
@@ -521,7 +498,7 @@ def save_model(model: nn.Module, path: Path | str) -> None:
         ConfigError: If the model has no card.
     """
     card, tensors = card_of(model), _tensors(model)
-    _write_file(user_path(path), card, {layer: tensors[layer].detach().cpu() for layer in card.task.layers})
+    _write(user_path(path), card, {layer: tensors[layer] for layer in card.task.layers})
 
 
 def export(
@@ -542,13 +519,8 @@ def export(
         RunError: If there is no such model, or its files are damaged.
     """
     card, tensors = _read_folder(user_path(folder), method, client, seed, round)
-    _write_file(user_path(path), card, tensors)
+    _write(user_path(path), card, {layer: tensors[layer] for layer in card.task.layers})
     return card
-
-
-def _write_file(path: Path, card: ModelCard, tensors: Params) -> None:
-    contiguous = {layer: tensors[layer].contiguous() for layer in card.task.layers}
-    write_atomically(path, safetensors.torch.save(contiguous, {"format": "pt", "unskew": _json(card)}))
 
 
 def cells(folder: Path) -> list[tuple[str, int]]:
@@ -560,69 +532,49 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     if not folder.exists():
         raise RunError(f"there is no model's file and no run's folder {folder}; name one that exists")
     try:
-        files = list(unlinked(folder / "models").glob("*-seed*.json"))
+        names = [path.name for path in unlinked(folder / "models").iterdir()]
+    except FileNotFoundError:
+        names = []
     except OSError as error:
         raise unreadable(folder / "models", error) from None
-    parts = (p.name.removesuffix(".json").rpartition("-seed") for p in files)
-    named = sorted((unquote(label), int(seed)) for label, _, seed in parts if seed.isdecimal())
+    found = filter(None, (re.fullmatch(r"(.+)-seed(\d+)\.safetensors", name) for name in names))
+    named = sorted((unquote(match[1]), int(match[2])) for match in found)
     if not named:
         raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
     return named
 
 
-def find(
-    folder: Path | str,
-    method: str | None = None,
-    client: ClientId | str | None = None,
-    seed: int | None = None,
-    round: Round | None = None,
-) -> ModelCard:
-    """The card of a model in a folder; the arguments are those of `load_model`.
-
-    Raises:
-        RunError: If there is no such model.
-    """
-    return _read_folder(user_path(folder), method, client, seed, round, tensors=False)[0]
-
-
 def _read_folder(
-    folder: Path,
-    method: str | None,
-    client: ClientId | str | None,
-    seed: int | None,
-    round: Round | None = None,
-    tensors: bool = True,
+    folder: Path, method: str | None, client: ClientId | str | None, seed: int | None, round: Round | None
 ) -> tuple[ModelCard, Params]:
-    """A model's card and, if asked, its tensors."""
-    cell: CellCard = _read_card(_with(_cell_of(folder, method, seed), ".json"), CellCard)
-    path, where = folder / "models" / stem(cell.method, cell.seed), f"of {cell.method}, seed {cell.seed}"
+    """A model's card and its tensors."""
+    path = _cell_of(folder, method, seed)
+    card, tensors = _read_file(_with(path, WHOLE), theirs=True)
+    clients, where = card.clients or Clients(0), f"of {card.method}, seed {card.seed}"
     if round is not None:
-        kept = of_rounds(folder, cell.method, cell.seed)
-        wanted = cell.best_round if round == "best" else round
+        kept = of_rounds(folder, card.method, card.seed)
+        wanted = card.best_round if round == "best" else round
         if client is not None or wanted not in kept:
             raise RunError(
                 f"{folder} has no such model {where} and round {round}: it has the global ones of rounds "
                 f"{some(list(map(str, kept))) if kept else 'none'}; keep_models of an experiment says which are kept"
             )
-        return _read_file(kept[wanted])
-    task: TaskCard = _read_card(folder / "models" / _of_task(cell.seed), TaskCard)
-    number = _client(cell, client, where)
-    name = None if number is None or cell.client_names is None else cell.client_names[number]
+        return _read_file(kept[wanted], theirs=True)
+    own = _with(path, OWN) if clients.models == "own" else None
+    number = None if client is None else number_of(clients, client, where)
+    if client is None and not card.has_global:
+        users = [] if own is None else _users(own, clients.number).nonzero().flatten().tolist()
+        if len(users) != 1:
+            raise RunError(f"there is no global model {where}: say whose, as in client=0; {KEPT}")
+        number = users[0]  # a deployed client's folder has one alone
+    task, name = card.task, None if number is None or clients.names is None else clients.names[number]
     if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
-        task = dataclasses.replace(task, inputs=task.inputs.of(name))
-    model = SharedModel((), {})
+        task = replace(task, inputs=task.inputs.of(name))
     if number is not None:
-        users = (m for m in cell.models if m.clients == "all" or number in m.clients)
-        if (model := next(users, model)).clients == ():
+        if clients.models == "none" or (own is not None and not _users(own, clients.number)[number]):
             raise RunError(f"there is no model of client {number} {where}; {KEPT}")
-    card = ModelCard(cell.method, cell.seed, number, name, task)
-    if not tensors:
-        return card, {}
-    shared = {layer: layer for layer in task.layers if layer not in model.own}
-    return card, {
-        **_read_tensors(_with(path, ".safetensors"), shared),
-        **_read_tensors(_with(path, ".clients.safetensors"), model.own),
-    }
+        tensors |= {} if own is None else _own_tensors(own, number)
+    return ModelCard(card.method, card.seed, number, name, task), tensors
 
 
 def _cell_of(folder: Path, method: str | None, seed: int | None) -> Path:
@@ -649,58 +601,45 @@ def _cell_of(folder: Path, method: str | None, seed: int | None) -> Path:
 KEPT = "clients that keep theirs to themselves have it in their own folders: give one of these, as in client-0"
 
 
-def _client(cell: CellCard, client: ClientId | str | None, where: str) -> ClientId | None:
-    """Number of the client whose model is wanted; None for the global model."""
-    if client is None:
-        several = (range(cell.num_clients) if m.clients == "all" else m.clients for m in cell.models)
-        users = list(itertools.islice(itertools.chain.from_iterable(several), 2))
-        if not cell.global_model and len(users) != 1:
-            raise RunError(f"there is no global model {where}: say whose, as in client=0; {KEPT}")
-        return None if cell.global_model else users[0]  # a deployed client's folder has one alone
-    names, written = tuple(map(composed, cell.client_names or ())), composed(str(client))
+def number_of(clients: Clients, client: ClientId | str, where: str = "") -> ClientId:
+    """The number of a client that is asked for by its name, or by its number."""
+    names, written = tuple(map(composed, clients.names or ())), composed(str(client))
     if written in names:
         return names.index(written)
     # Client 1 of sites called 1, 2 and 10 is nobody's second: a number that may be meant as a name is no position.
     called = any(value_of(name) is not None for name in names)
-    if not called and written.isdecimal() and int(written) < cell.num_clients:
+    if not called and written.isdecimal() and int(written) < clients.number:
         return int(written)
-    known = f"clients: {some(names)}" if names else f"clients are 0 to {cell.num_clients - 1}"
-    late = "; it came when training had ended, and took no part" * (written in map(composed, cell.newcomers))
+    known = f"clients: {some(names)}" if names else f"clients are 0 to {clients.number - 1}"
+    late = "; it came when training had ended, and took no part" * (written in map(composed, clients.newcomers))
     raise RunError(f"there is no client {client!r} {where}{did_you_mean(written, names)}{late}; {known}")
 
 
-def _read_card(path: Path, of: type) -> Any:
-    try:
-        return pydantic.TypeAdapter(of).validate_json(read_bytes(path, LARGEST_CARD))
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except pydantic.ValidationError as error:
-        what = error.errors()[0]["msg"]
-        raise RunError(f"{path} does not describe models: {what}; restore it or run again") from None
+def _users(path: Path, number: int) -> Tensor:
+    """Which clients have a model, (clients,)."""
+    with _opened(path, theirs=True) as file:
+        users: Tensor = file.get_tensor("of")
+    if users.shape != (number,):
+        raise RunError(f"{path} is of {users.numel():,} clients, not of {number:,}; restore it or run again")
+    return users
 
 
-def _read_tensors(path: Path, places: Mapping[str, str | tuple[str, int]]) -> Params:
-    """Tensors of a file by layer, from their names there, or from names and rows."""
-    if not places:
-        return {}
-    try:
-        readable(path).close()  # safetensors would follow a link, and wait for a pipe
-        with safetensors.safe_open(path, "pt") as file:
-            return {
-                layer: file.get_tensor(at) if isinstance(at, str) else file.get_slice(at[0])[at[1] : at[1] + 1][0]
-                for layer, at in places.items()
-            }
-    except (OSError, IndexError, safetensors.SafetensorError) as error:
-        raise RunError(f"cannot read {path}: {error}") from None
+def _own_tensors(path: Path, client: ClientId) -> Params:
+    """A client's own tensors by layer."""
+    own: Params = {}
+    with _opened(path, theirs=True) as file:
+        for name in (name.removeprefix("of ") for name in file.keys() if name.startswith("of ")):  # noqa: SIM118
+            row = int(file.get_slice(f"of {name}")[client : client + 1][0])
+            if row >= 0:
+                own[name.partition("/")[0]] = file.get_slice(name)[row : row + 1][0]
+    return own
 
 
-def _read_file(path: Path) -> tuple[ModelCard, Params]:
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dictionary
-    except (OSError, safetensors.SafetensorError) as error:
-        raise RunError(f"cannot read {path}: {error}") from None
+def _read_file(path: Path, theirs: bool = False) -> tuple[ModelCard, Params]:
+    """The card and the tensors of a file; `theirs` if its folder may be somebody else's."""
+    with _opened(path, theirs) as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dictionary
     try:
         card: ModelCard = pydantic.TypeAdapter(ModelCard).validate_json(metadata.get("unskew", ""))
     except pydantic.ValidationError as error:
@@ -709,6 +648,17 @@ def _read_file(path: Path) -> tuple[ModelCard, Params]:
             f"{path} does not say what it is ({what}); give the run's folder, or a file that unskew show --model wrote"
         ) from None
     return card, tensors
+
+
+@contextmanager
+def _opened(path: Path, theirs: bool) -> Iterator[Any]:
+    try:
+        if theirs:
+            readable(path).close()  # safetensors would follow a link, and wait for a pipe
+        with safetensors.safe_open(path, "pt") as file:
+            yield file
+    except (OSError, IndexError, safetensors.SafetensorError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
 
 
 def _network(

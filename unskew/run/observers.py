@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -248,7 +248,8 @@ class KeptModels(Observer):
     def start(self, cell: Cell) -> None:
         """Describe what all models of the cell share."""
         config, setup, fed = cell.experiment.task, cell.setup, cell.fed
-        self.card = models.task_card(config, fed.dataset, setup.task, run_setup.target_scale(config, setup, fed))
+        task = models.task_card(config, fed.dataset, setup.task, run_setup.target_scale(config, setup, fed))
+        self.card = models.ModelCard(cell.method.label, cell.seed, None, None, task)
         self.folder = cell.run.folder / "models"
         self.own: OwnModels | None = None
 
@@ -267,7 +268,7 @@ class KeptModels(Observer):
         else:
             with explained(self.folder, cell.run.folder):
                 whole = {**params, **cell.setup.task.constants()}
-                models.save_of_round(self.folder, self.card, label, cell.seed, cell.round, whole)
+                models.save_of_round(self.folder, replace(self.card, round=cell.round), whole)
 
     def drop(self, cell: Cell) -> None:
         """Remove models that were the best for a while and are not asked for otherwise.
@@ -291,13 +292,11 @@ class KeptModels(Observer):
         self.drop(cell)
         fed, best, constants = cell.fed, self.curve.best, cell.setup.task.constants()
         best_round = best[0] if best is not None and cell.experiment.keep_models.best else None
-        card = models.CellCard(
-            cell.method.label, cell.seed, fed.num_clients, fed.client_names,
-            newcomers=_names_of_unseen(fed), best_round=best_round,
-        )  # fmt: skip
+        clients = models.Clients(fed.num_clients, fed.client_names, _names_of_unseen(fed))
+        card = replace(self.card, clients=clients, best_round=best_round)
         with explained(self.folder, cell.run.folder):
             shared = cell.sim.method.serve(cell.state, None)
-            models.save(self.folder, self.card, card, shared, self._own(cell), constants)
+            models.save(self.folder, card, shared, self._own(cell), constants)
         self.own = None
 
     def _own(self, cell: Cell) -> Iterator[OwnModels]:
