@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import unskew as us
-from unskew.run.callbacks import Progress
+from unskew.run.cell import Progress
 
 
 def power_cut(after: int) -> Callable[[Progress], None]:

@@ -40,7 +40,8 @@ from unskew.keys import in_turn
 from unskew.models.network import copied
 from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
-from unskew.run import callbacks, loop, unchanged
+from unskew.run import loop, unchanged
+from unskew.run.cell import Observer, Progress, Several
 from unskew.run.failing import UNKEPT
 from unskew.run.folder import taken
 from unskew.run.progress import watching
@@ -99,7 +100,7 @@ def simulate(
     progress: bool = True,
     track: Sequence[str] = (),
     track_options: Mapping[str, Mapping[str, Any]] | None = None,
-    callback: callbacks.Callback | Callable[[callbacks.Progress], object] | None = None,
+    callback: Observer | Callable[[Progress], object] | None = None,
     fraction: float | None = None,
     clients_per_round: int | None = None,
     test_fraction: float = Experiment.test_fraction,
@@ -173,8 +174,8 @@ def simulate(
             data and settings stand in the history in any case.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         track_options: Settings of trackers, by name.
-        callback: A function that is called with a `Progress` after every round, whose `metrics` has every number; or an
-            object with start, progress and note, as `unskew.run.callbacks.NoCallback` has them.
+        callback: A function that is called with a `Progress` after every round, whose `metrics` has every number; or
+            an `unskew.run.cell.Observer`, which sees every evaluation and may add numbers to the record.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
@@ -226,7 +227,7 @@ def simulate(
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = Backend(dataclasses.replace(inputs, files=files, kept=out is not None))
-        listening = watcher if callback is None else callbacks.Several(watcher, callback)
+        listening = watcher if callback is None else Several(watcher, callback)
         if out is not None:
             from unskew.report import write_report
 
@@ -256,7 +257,7 @@ def resume(
     transform: Transform | None = None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
     progress: bool = True,
-    callback: callbacks.Callback | Callable[[callbacks.Progress], object] | None = None,
+    callback: Observer | Callable[[Progress], object] | None = None,
     force: bool = False,
     allow_code: bool = False,
 ) -> History:
@@ -285,7 +286,7 @@ def resume(
     with stopped_as_python(folder) as stop, torch_left_alone(), watching(not progress) as watcher:
         unchanged.require_run(folder)
         inputs = _given_again(folder, model, loss, transform, metrics)
-        listening = watcher if callback is None else callbacks.Several(watcher, callback)
+        listening = watcher if callback is None else Several(watcher, callback)
         backend = Backend(inputs)
         from unskew.report import write_report
 

@@ -23,7 +23,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.record.logs import rows
 from unskew.record.reader import read
 from unskew.report import verdict, worth
-from unskew.run import callbacks
+from unskew.run.cell import Cell, Observer, Progress
 
 FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
 TINY: dict[str, Any] = {"split": us.IID(num_clients=3), "rounds": 2, "model": "logistic", "progress": False}
@@ -119,7 +119,7 @@ def test_a_log_gets_a_few_lines_and_no_one_who_asks_for_silence(capsys: pytest.C
 
 
 def test_a_function_hears_every_number_of_every_round() -> None:
-    heard: list[callbacks.Progress] = []
+    heard: list[Progress] = []
     history = us.simulate({"FedAvg": us.FedAvg(FAST)}, **TINY, callback=heard.append)
     assert [p.round for p in heard] == [1, 2]
     for name in ("global.accuracy", "personal.accuracy.mean", "train.loss", "bytes.up"):
@@ -127,12 +127,12 @@ def test_a_function_hears_every_number_of_every_round() -> None:
 
 
 def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytest.CaptureFixture[str]) -> None:
-    class Heard(callbacks.NoCallback):
+    class Heard(Observer):
         def __init__(self) -> None:
             self.rounds: list[int] = []
 
-        def progress(self, progress: callbacks.Progress) -> None:
-            self.rounds.append(progress.round)
+        def ended_round(self, cell: Cell) -> None:
+            self.rounds.append(cell.round)
 
     heard = Heard()
     us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True}, callback=heard)
@@ -300,8 +300,8 @@ def test_notes_are_shown_before_the_first_round(capsys: pytest.CaptureFixture[st
     class Trained(Exception):
         pass
 
-    class Raises(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
+    class Raises(Observer):
+        def ended_round(self, cell: Cell) -> None:
             raise Trained
 
     x = torch.rand(60, 2)

@@ -23,7 +23,8 @@ from unskew.errors import ConfigError, DataError, DivergedError, RunError, Unske
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment
 from unskew.protocol import Federation, Plan
-from unskew.run import callbacks, loop
+from unskew.run import loop
+from unskew.run.cell import Cell, Observer
 from unskew.tree import Params
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unreported")
@@ -248,8 +249,8 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
 
 
 def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
-    class Stops(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
+    class Stops(Observer):
+        def ended_round(self, cell: Cell) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt, match="nothing is kept of a run without out=FOLDER"):
@@ -330,9 +331,9 @@ class OwnNet(nn.Module):
 
 @pytest.mark.parametrize("by", ["module", "function"])
 def test_a_run_of_a_model_that_is_a_value_goes_on_with_the_same_one(tmp_path: Path, by: str) -> None:
-    class StopsOnce(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
-            if progress.round == 1:
+    class StopsOnce(Observer):
+        def ended_round(self, cell: Cell) -> None:
+            if cell.round == 1:
                 raise KeyboardInterrupt
 
     model: Any = OwnNet() if by == "module" else lambda shape, classes: nn.Linear(shape[0], classes)
@@ -357,9 +358,9 @@ def test_a_loss_and_a_metric_given_as_values_are_given_again(tmp_path: Path) -> 
     def shift(outputs: Any, y: Any) -> float:
         return float(outputs.mean() - y.mean())
 
-    class StopsOnce(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
-            if progress.round == 1:
+    class StopsOnce(Observer):
+        def ended_round(self, cell: Cell) -> None:
+            if cell.round == 1:
                 raise KeyboardInterrupt
 
     settings: dict[str, Any] = {"split": us.IID(num_clients=4), "rounds": 2, "evaluate": ["global", shift]}
@@ -400,8 +401,8 @@ def test_a_transform_changes_training_examples_alone_and_anew_each_time() -> Non
                 assert not x.any()
             return super().forward(x)
 
-    class Rounds(callbacks.NoCallback):
-        def progress(self, progress: callbacks.Progress) -> None:
+    class Rounds(Observer):
+        def ended_round(self, cell: Cell) -> None:
             seen.append([])
 
     runtime = us.Runtime(executor="sequential", threads=1)

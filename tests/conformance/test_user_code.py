@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 import unskew as us
 from unskew.data.split import TrainingExamples
 from unskew.protocol import Batch, ClientId, Federation, Fold, Local, Me, Plan, Run, Step, ask, sgd, step
-from unskew.run.callbacks import NoCallback
 from unskew.tree import Params
 from unskew.world.attack import Backdoor
 
@@ -101,18 +100,6 @@ def metric_of_all(own: Taken) -> dict[str, Any]:
     return {"evaluate": ["global", "personal", spoilt]}
 
 
-def callback(own: Taken) -> dict[str, Any]:
-    class Spoils(NoCallback):
-        def start(self, experiment: Any, setup: Any, feds: Any) -> None:
-            for data in (setup.dataset, *(fed.dataset for fed in feds.values())):
-                for t in (data.x_train, data.y_train, data.x_test, data.y_test):
-                    own(t).zero_()
-            for fed in feds.values():
-                own(fed.clients.train.values).zero_()
-
-    return {"callback": Spoils()}
-
-
 def split(own: Taken) -> dict[str, Any]:
     @dataclass(frozen=True)
     class Halves:
@@ -190,7 +177,7 @@ def method(own: Taken) -> dict[str, Any]:
 
 
 PIECES: list[Callable[[Taken], dict[str, Any]]] = [
-    network, scaled_by_a_parameter, loss, metric_of_rows, metric_of_all, callback, split, attack, method,
+    network, scaled_by_a_parameter, loss, metric_of_rows, metric_of_all, split, attack, method,
 ]  # fmt: skip
 
 

@@ -62,11 +62,11 @@ def traffic(history: us.History) -> dict[str, list[int]]:
 
 def stops_after(round: int) -> Any:
     """A callback of `simulate` that stops the run after this round, as Ctrl-C does."""
-    from unskew.run.callbacks import NoCallback
+    from unskew.run.cell import Observer
 
-    class Stops(NoCallback):
-        def progress(self, progress: Any) -> None:
-            if progress.round == round:
+    class Stops(Observer):
+        def ended_round(self, cell: Any) -> None:
+            if cell.round == round:
                 raise KeyboardInterrupt
 
     return Stops()

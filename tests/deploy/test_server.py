@@ -24,7 +24,7 @@ from unskew.keys import Key
 from unskew.record.logs import rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.models import load_model, predict
 
@@ -235,13 +235,13 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
 
 
 @dataclass
-class Joins(NoCallback):
+class Joins(Observer):
     """Brings a site onto the network after round 1."""
 
     grid: Loopback
     handler: Callable[[Envelope], Envelope]
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         self.grid.handlers[2] = self.handler
 
 
@@ -264,15 +264,15 @@ def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small,
 
 
 @dataclass
-class ComesBack(NoCallback):
+class ComesBack(Observer):
     """Takes a client off the network after round 1, for good or until the evaluation after the last round."""
 
     grid: Loopback
     last: bool
     noted: list[str] = field(default_factory=list)
 
-    def progress(self, progress: Progress) -> None:
-        if progress.round != 1:
+    def ended_round(self, cell: Cell) -> None:
+        if cell.round != 1:
             return
         handler, first = self.grid.handlers.pop(2), self.grid.handlers[0]
 

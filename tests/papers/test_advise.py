@@ -14,7 +14,7 @@ from unskew.decide.scores import Scores
 from unskew.papers import advise, toolkit
 from unskew.papers.advise import RECIPES, Place, Situation
 from unskew.papers.toolkit import Draft, ReproductionRequest
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 from unskew.tasks.measure import ACCURACY
 
 
@@ -60,7 +60,7 @@ def test_wrong_answers_are_counted_and_kept_where_a_reproduction_stopped(
     monkeypatch.setattr(advise, "ask", ask)
     changes = {"seeds": [100, 101], "rounds": 2}
     for _ in range(2):  # the second time outcomes are read
-        result = papers.reproduce("advise/situations", "small", tmp_path, None, NoCallback(), changes)
+        result = papers.reproduce("advise/situations", "small", tmp_path, None, Observer(), changes)
         assert [c.holds for c in result.claims] == [False, True]
         assert result.claims[0].evidence == "of 4: 1 wrong join, 0 wrong alone, 0 undecided"
         assert (
@@ -97,7 +97,7 @@ def test_a_choice_is_held_against_the_best_of_all(
     values = {"FedAvg": 0.9, "Ditto": best}
     monkeypatch.setattr(advise, "advise_experiment", advise_experiment)
     monkeypatch.setattr(advise, "_played", lambda *_: {label: (scores(value),) * 2 for label, value in values.items()})
-    request = ReproductionRequest("advise/natural", "small", tmp_path, None, NoCallback(), {})
+    request = ReproductionRequest("advise/natural", "small", tmp_path, None, Observer(), {})
     settings = toolkit.settings(request)
     settings["methods"] = {"FedAvg": {"name": "fedavg"}, "Ditto": {"name": "ditto"}}
     settings["suites"] = {"heart": settings["suites"]["heart"]}

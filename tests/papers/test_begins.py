@@ -8,7 +8,7 @@ import pytest
 
 from unskew import papers
 from unskew.errors import ConfigError, DataError
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 DATA = Path(os.environ.get("UNSKEW_DATA", SHARED))
@@ -30,7 +30,7 @@ class Begun(BaseException):
     """The first round is about to begin: everything that is checked before it was."""
 
 
-class Stop(NoCallback):
+class Stop(Observer):
     def start(self, *_: Any) -> None:
         raise Begun
 

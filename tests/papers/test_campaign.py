@@ -15,7 +15,7 @@ from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign, toolkit
 from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
 from unskew.run import decide
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 
 TWO = """
 title = "Two tiny claims"
@@ -56,13 +56,13 @@ def loaded(folder: Path, text: str = TWO, cores: int = 1) -> Campaign:
     return campaign.load(folder / "two.toml", cores=cores)
 
 
-class Count(NoCallback):
+class Count(Observer):
     """Counts rounds, and breaks off after so many as `kill -9` would: nothing more is written."""
 
     def __init__(self, most: int = 1000) -> None:
         self.rounds, self.most = 0, most
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         self.rounds += 1
         if self.rounds == self.most:
             raise Killed
@@ -133,7 +133,7 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
     here, there = (campaign.to_json(two, known(of)) for of in (folder, tmp_path))
     assert there == here
     assert there["done"] == len(two.claims)
-    campaign.run(two, tmp_path, NoCallback(), say=silent)
+    campaign.run(two, tmp_path, Observer(), say=silent)
     assert not list(tmp_path.rglob("run.json"))
     for damage in ('"card"', '{"seconds": 1, "curves": {"a": [1]}}', '{"seconds": 1, "measures": [3]}'):
         with contextlib.closing(sqlite3.connect(tmp_path / QUEUE)) as file:
@@ -178,7 +178,7 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
         'same = { name = "fedprox", mu = 0.0 }', 'same = { name = "fedavg" , local = { lr = 1e30 } }'
     )
     two = loaded(tmp_path, text)
-    campaign.run(two, tmp_path / "out", NoCallback(), say=silent)
+    campaign.run(two, tmp_path / "out", Observer(), say=silent)
     assert [row[0] for row in differences(tmp_path / "out")] == ["diverged", "diverged"]
     assert re.search(r"slow, seed 0: .* learning rate 1e\+30", (tmp_path / "out" / "status.json").read_text("utf-8"))
     count = Count()
@@ -203,7 +203,7 @@ def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
     monkeypatch.setattr(toolkit.sources, "load", lambda source, data_dir: digits)
     shipped = campaign.load(campaign.SHIPPED["papers"], tmp_path)
     with pytest.raises(DataError, match="needs all of cifar10, 50,000 training and 10,000 test examples, got 1,4"):
-        campaign.run(shipped, tmp_path / "out", NoCallback(), tmp_path, silent)
+        campaign.run(shipped, tmp_path / "out", Observer(), tmp_path, silent)
     assert not list((tmp_path / "out").glob("arms/*"))
 
 

@@ -8,13 +8,13 @@ import torch
 
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound
 from unskew.papers import ReproductionRequest, feddif, result
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
-    return ReproductionRequest(f"feddif/{name}", "small", folder, SHARED, NoCallback(), changes)
+    return ReproductionRequest(f"feddif/{name}", "small", folder, SHARED, Observer(), changes)
 
 
 def test_the_cost_formula_is_the_published_one_but_for_an_erratum(tmp_path: Path) -> None:

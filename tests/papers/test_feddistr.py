@@ -18,7 +18,7 @@ from unskew.papers import ReproductionRequest, feddistr, toolkit
 from unskew.papers.feddistr import Level, nearest, reaching, slower
 from unskew.papers.result import Result, Row
 from unskew.papers.toolkit import Draft, merged
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 SEEDS = (0, 1)
 SUBCLASSES = config.read_toml(toolkit.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["subclasses"]
@@ -67,7 +67,7 @@ def request(
 ) -> ReproductionRequest:
     """A reproduction on one ground, called `usps`, with two seeds."""
     asked = ReproductionRequest(
-        f"feddistr/{name}", scale, where, data_dir, NoCallback(), {"experiment": {"seeds": list(SEEDS)}}
+        f"feddistr/{name}", scale, where, data_dir, Observer(), {"experiment": {"seeds": list(SEEDS)}}
     )
     table = merged(toolkit.settings(asked), changes)
     return replace(asked, changes={**table, "grounds": {**table["grounds"], "usps": ground}})
@@ -94,7 +94,7 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
     hundred(tmp_path, 2)
     changes = {"grounds": {"cifar100": {"per_subclass": 2}}}
-    asked = ReproductionRequest("feddistr/tradeoff", "paper", tmp_path, tmp_path, NoCallback(), changes)
+    asked = ReproductionRequest("feddistr/tradeoff", "paper", tmp_path, tmp_path, Observer(), changes)
     task = feddistr.ground(Draft.of(asked), "cifar100")["task"]
     with np.load(tmp_path / "data" / "cifar100.npz") as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()

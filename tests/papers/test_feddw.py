@@ -12,7 +12,7 @@ from unskew.keys import Key
 from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
 from unskew.papers.toolkit import Draft, merged
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NAMES = ("mnist", "cifar10", "cifar100", "imdb")
@@ -51,12 +51,12 @@ TOY: dict[str, dict[str, Any]] = {
 def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
     grounds = {"grounds": {name: GROUND for name in NAMES}}
     return ReproductionRequest(
-        f"feddw/{name}", "small", folder, SHARED, NoCallback(), merged(grounds, TOY.get(name, {}), changes)
+        f"feddw/{name}", "small", folder, SHARED, Observer(), merged(grounds, TOY.get(name, {}), changes)
     )
 
 
 def at_scale(scale: str, folder: Path) -> Draft:
-    return Draft.of(ReproductionRequest("feddw/table1", scale, folder, SHARED, NoCallback()))
+    return Draft.of(ReproductionRequest("feddw/table1", scale, folder, SHARED, Observer()))
 
 
 def as_they_lie(draft: Draft, name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from unskew.papers import ReproductionRequest, hcct, toolkit
 from unskew.papers.hcct import domains, shards, thirds
 from unskew.papers.result import Result, pivot
 from unskew.papers.toolkit import Draft, experiment
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 KEY = Key(7)
 
@@ -153,7 +153,7 @@ RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "h
 
 # ---------------------------------------------------------------- toy runs
 def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> ReproductionRequest:
-    return ReproductionRequest(f"hcct/{name}", scale, folder, None, NoCallback(), changes)
+    return ReproductionRequest(f"hcct/{name}", scale, folder, None, Observer(), changes)
 
 
 def bare(name: str, settings: dict[str, Any]) -> hcct.ImageTask:

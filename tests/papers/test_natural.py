@@ -11,7 +11,7 @@ import pytest
 from unskew import papers
 from unskew.errors import DataWarning
 from unskew.papers import natural
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_heart_runs_by_flambys_protocol_on_its_patients(tmp_path: Path) -> None:
     }
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", DataWarning)
-        result = papers.reproduce("natural/heart", "small", tmp_path, None, NoCallback(), changes)
+        result = papers.reproduce("natural/heart", "small", tmp_path, None, Observer(), changes)
     for text in ("Switzerland has training rows of one class only", "column 'chol' has one value only at Switzerland"):
         assert any(text in str(note.message) for note in notes)  # in FLamby's part
     rows = {(r.method, r.metric): r for r in result.rows}
@@ -71,7 +71,7 @@ def test_a_suite_runs_as_it_is_described(tmp_path: Path) -> None:
     """Random rows in the layout of landmine's file: it is the settings that are tried, one round long."""
     np.savez(tmp_path / "landmine.npz", **landmine(np.random.default_rng(0)))
     quick = {"experiment": {"rounds": 1, "eval_every": 1, "seeds": [0, 1], "local": {"local_epochs": 1}}}
-    result = papers.reproduce("natural/landmine", "small", tmp_path / "out", tmp_path, NoCallback(), quick)
+    result = papers.reproduce("natural/landmine", "small", tmp_path / "out", tmp_path, Observer(), quick)
     methods = {"alone", "FedAvg", "Ditto", "HCCT", "pooled"}
     assert methods <= {r.method for r in result.rows}
     worth = {f"{m} is worth it against training alone for clients that trained" for m in methods - {"alone", "pooled"}}

@@ -9,7 +9,7 @@ from unskew.data.split import FromManifest
 from unskew.experiment import config
 from unskew.papers import noniid
 from unskew.papers.toolkit import Draft, ReproductionRequest
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 GAINS = {"worse": [-0.02, -0.03, -0.025], "better": [0.02, 0.03, 0.025], "open": [-0.02, 0.02, 0.01]}
 
@@ -26,7 +26,7 @@ def test_a_method_whose_interval_lies_below_is_named_with_it() -> None:
 def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noniid, "WITHOUT_IMAGES", ("fedavg", "fedprox", "ditto", "independent"))
     quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1]}
-    request = ReproductionRequest("noniid/defaults", "small", tmp_path, None, NoCallback(), {"experiment": quick})
+    request = ReproductionRequest("noniid/defaults", "small", tmp_path, None, Observer(), {"experiment": quick})
     result = noniid.defaults(request)
     assert {r.method for r in result.rows} == {"fedavg", "fedprox", "ditto", "independent", "centralised"}
     gains = {r.method: r for r in result.rows if r.metric.endswith("minus_fedavg")}
@@ -68,7 +68,7 @@ def test_twelve_methods_are_tuned_and_compared_on_rows_that_no_trial_has_read(
     changes = {"trials": 2, "until": {"until": 50.0, "most": 2, "least": 2}, "draw": None}
     quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
     request = ReproductionRequest(
-        "noniid/tuned_fashion_mnist", "small", tmp_path, None, NoCallback(), {**changes, "experiment": quick}
+        "noniid/tuned_fashion_mnist", "small", tmp_path, None, Observer(), {**changes, "experiment": quick}
     )
     result = noniid.tuned_fashion_mnist(request)
     assert result.seeds == (1, 2)

@@ -22,11 +22,11 @@ from unskew.papers.toolkit import (
     settings,
 )
 from unskew.record.frame import Numbers
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 
 def request(name: str, scale: str, folder: Path, data_dir: Path | None = None, **changes: Any) -> ReproductionRequest:
-    return ReproductionRequest(name, scale, folder, data_dir, NoCallback(), changes)
+    return ReproductionRequest(name, scale, folder, data_dir, Observer(), changes)
 
 
 # ---------------------------------------------------------------- settings and published tables

@@ -20,7 +20,7 @@ from unskew.experiment.config import Experiment, fingerprint
 from unskew.record.logs import rows
 from unskew.report import read, results, tables
 from unskew.run import decide, loop
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 
 MOST = 30
 RUNS = 4000
@@ -184,13 +184,13 @@ class Killed(Exception):
     """Stands for kill -9: the run writes nothing any more."""
 
 
-class KillAfter(NoCallback):
+class KillAfter(Observer):
     """Ends the run after so many rounds of all its cells."""
 
     def __init__(self, rounds: int) -> None:
         self.left = rounds
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         self.left -= 1
         if self.left == 0:
             raise Killed

@@ -16,7 +16,7 @@ from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.report import read
 from unskew.run import loop
-from unskew.run.callbacks import NoCallback
+from unskew.run.cell import Observer
 
 METHODS = """
 [[methods]]
@@ -91,7 +91,7 @@ def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     assert len(list(rows(tmp_path / "run", "diverged"))) == 1
     monkeypatch.setattr(loop._Loop, "one_round", hot)
     notes: list[str] = []
-    watcher = type("Watcher", (NoCallback,), {"note": lambda self, text: notes.append(text)})()
+    watcher = type("Watcher", (Observer,), {"note": lambda self, text: notes.append(text)})()
     summary = loop.resume(tmp_path / "run", watcher).summary
     assert summary["fingerprint"] == json.loads((folder / "summary.json").read_text())["fingerprint"]
     assert not [note for note in notes if "has no model" in note]
@@ -111,7 +111,7 @@ def test_seeds_are_not_added_for_a_method_that_diverges_under_all(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     notes: list[str] = []
-    watcher = type("Watcher", (NoCallback,), {"note": lambda self, text: notes.append(text)})()
+    watcher = type("Watcher", (Observer,), {"note": lambda self, text: notes.append(text)})()
     hopeless = METHODS.replace('[[methods]]\nname = "fedprox"\nlabel = "hot"\n', "")
     experiment = tiny("rounds=1", "seeds={ until = 0.1, least = 2, most = 5 }", methods=hopeless)
     summary = loop.start(experiment, tmp_path / "run", watcher).summary

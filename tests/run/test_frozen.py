@@ -15,7 +15,7 @@ from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.record.logs import rows
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 from unskew.run.models import load_model
 
 ROWS, FEATURES, CLASSES, CLIENTS = 72, 6, 3, 3
@@ -126,9 +126,9 @@ def test_an_exported_model_has_the_frozen_tensors_too(tmp_path: Path) -> None:
     assert us.predict(again, TEST[0]) == us.predict(model, TEST[0])
 
 
-class StopsOnce(NoCallback):
-    def progress(self, progress: Progress) -> None:
-        if progress.round == 1:
+class StopsOnce(Observer):
+    def ended_round(self, cell: Cell) -> None:
+        if cell.round == 1:
             raise KeyboardInterrupt
 
 

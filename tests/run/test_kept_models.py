@@ -12,21 +12,21 @@ from unskew.errors import RunError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.run import loop, models
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted
 
 FALLING = ("split.alpha=100", "val_fraction=0.3", "local.lr=3.0", "local.batch_size=4")
 """Steps so large that validation results rise and fall."""
 
 
-class Stops(NoCallback):
+class Stops(Observer):
     """Asks for a stop after some rounds, as Ctrl-C does."""
 
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def progress(self, progress: Progress) -> None:
-        if progress.round == self.after:
+    def ended_round(self, cell: Cell) -> None:
+        if cell.round == self.after:
             raise KeyboardInterrupt
 
 
@@ -102,7 +102,7 @@ def test_what_is_not_kept_is_said(tiny: Callable[..., Experiment], tmp_path: Pat
 def test_a_method_without_a_global_model_keeps_none(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     notes: list[str] = []
 
-    class Noting(NoCallback):
+    class Noting(Observer):
         def note(self, text: str) -> None:
             notes.append(text)
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError, DataError, DivergedError, QuorumError, RunError
 from unskew.experiment.config import Experiment
 from unskew.info import AbandonedRound
 from unskew.record.logs import rows
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer, Progress
 from unskew.run.recording import ABANDONED
 from unskew.run.setup import Setup
 
@@ -145,22 +144,22 @@ def test_equal_runs_have_equal_fingerprints_and_other_seeds_others(
 
 
 # ---------------------------------------------------------------- who watches
-class Callback(NoCallback):
+class Callback(Observer):
     def __init__(self) -> None:
         self.ticks = list[Progress]()
         self.begun = list[tuple[int, str, int]]()
 
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        self.begun.append((setup.parameters, setup.executor, len(feds)))
+    def start(self, cell: Cell) -> None:
+        self.begun.append((cell.setup.parameters, cell.setup.executor, len(cell.run.feds)))
 
-    def progress(self, progress: Progress) -> None:
-        self.ticks.append(progress)
+    def ended_round(self, cell: Cell) -> None:
+        self.ticks.append(cell.progress)
 
 
 def test_a_watcher_sees_every_round(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     callback = Callback()
     loop.start(tiny("rounds=2", "seeds=[3, 4]", methods=MIXED), tmp_path / "run", callback)
-    assert callback.begun == [(610, "sequential", 2)]
+    assert callback.begun == 6 * [(610, "sequential", 2)]
     assert [(t.method, t.seed, t.round, t.cell) for t in callback.ticks] == [
         (method, seed, t, 1 + 3 * i + j)
         for i, seed in enumerate((3, 4))
@@ -245,7 +244,7 @@ def test_a_target_that_nothing_can_meet_is_said_once(
     )
     notes: list[str] = []
 
-    class Noting(NoCallback):
+    class Noting(Observer):
         def note(self, text: str) -> None:
             notes.append(text)
 
@@ -399,7 +398,7 @@ def test_a_round_without_a_result_is_said_and_the_run_goes_on(
     """What it sent is in the ledger, and the model is evaluated as it was."""
     said: list[str] = []
 
-    class Notes(NoCallback):
+    class Notes(Observer):
         def note(self, text: str) -> None:
             said.append(text)
 
@@ -424,8 +423,8 @@ def test_a_run_that_goes_on_knows_how_many_rounds_had_no_result(
 ) -> None:
     """Stopped after one of two rounds without a result, it ends as it would have without the stop."""
 
-    class Killed(NoCallback):
-        def progress(self, progress: Progress) -> None:
+    class Killed(Observer):
+        def ended_round(self, cell: Cell) -> None:
             raise RuntimeError("killed")
 
     experiment = tiny("world.outage.unreachable=1.0", "rounds=2", "runtime.checkpoint_every=1")
@@ -459,8 +458,8 @@ def test_checkpoints_that_take_long_are_written_seldom(
 
     monkeypatch.setattr(checkpoint, "save", slowly)
 
-    class Slow(NoCallback):
-        def progress(self, *_: Any) -> None:
+    class Slow(Observer):
+        def ended_round(self, *_: Any) -> None:
             passed[0] += 11.0
 
     loop.start(tiny("rounds=12", "runtime.checkpoint_every=0"), tmp_path / "run", Slow())

@@ -31,7 +31,7 @@ from unskew.record.logs import rows
 from unskew.record.reader import read
 from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted, RunResult
 from unskew.run.remarks import remarks
 
@@ -85,13 +85,13 @@ def straight(several: Experiment, tmp_path_factory: pytest.TempPathFactory) -> d
     return contents(loop.start(several, tmp_path_factory.mktemp("straight") / "run").folder)
 
 
-class Presses(NoCallback):
+class Presses(Observer):
     """Ctrl-C, `times` times, at the end of round number `after` of the whole run."""
 
     def __init__(self, after: int, times: int = 1, sign: signal.Signals = signal.SIGINT) -> None:
         self.left, self.times, self.sign, self.notes = after, times, sign, list[str]()
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         self.left -= 1
         if self.left == 0:
             for _ in range(self.times):
@@ -319,8 +319,8 @@ def test_resuming_a_finished_run_gives_its_summary(tiny: Callable[..., Experimen
 def test_a_run_is_not_resumed_twice_at_once(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     refused: list[str] = []
 
-    class Impatient(NoCallback):
-        def progress(self, progress: Progress) -> None:
+    class Impatient(Observer):
+        def ended_round(self, cell: Cell) -> None:
             with pytest.raises(RunError) as caught:
                 loop.resume(tmp_path / "run")
             refused.append(str(caught.value))
@@ -569,8 +569,8 @@ def test_a_reader_is_served_while_the_run_is_written_and_keeps_nobody_waiting(
 ) -> None:
     counts: list[int] = []
 
-    class Reads(NoCallback):
-        def progress(self, progress: Progress) -> None:
+    class Reads(Observer):
+        def ended_round(self, cell: Cell) -> None:
             counts.append(len(list(rows(tmp_path / "run", "metrics"))))
             assert read(tmp_path / "run").summary is None
 

@@ -14,7 +14,7 @@ from unskew.experiment.config import Experiment
 from unskew.local.workers.pool import Pool
 from unskew.run import checkpoint, loop
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted
 
 SETTINGS = ("seeds=[4, 2]", "clients_per_round=3", "eval_every=2", "runtime.checkpoint_every=1")
@@ -51,13 +51,13 @@ def test_a_run_in_workers_ends_with_the_bits_of_one_in_sequence(
     assert untimed(loop.start(experiment, tmp_path / "run")) == results
 
 
-class Kills(NoCallback):
+class Kills(Observer):
     """Kills a worker at the end of round number `after` of the whole run."""
 
     def __init__(self, pool: list[Pool], after: int) -> None:
         self.pool, self.left = pool, after
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(self.pool[0].workers[1].process.pid, signal.SIGKILL)
@@ -95,13 +95,13 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 
-class Terminates(NoCallback):
+class Terminates(Observer):
     """Sends SIGTERM to the whole group at the end of round 1: to the run and to its workers, as `timeout` does."""
 
     def __init__(self, pool: list[Pool]) -> None:
         self.pool, self.told = pool, False
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         if not self.told:
             self.told = True
             for worker in self.pool[0].workers:

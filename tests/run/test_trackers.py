@@ -6,7 +6,6 @@ interface that is used.
 
 import importlib.machinery
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.run import loop, trackers
-from unskew.run.callbacks import NoCallback, Progress
+from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted
 
 Make = Callable[..., Experiment]
@@ -39,26 +38,26 @@ def module(name: str, **attributes: Any) -> ModuleType:
 
 @dataclass
 class Recorder:
-    """A tracker that remembers."""
+    """A tracker that remembers: each cell, what it was told, and whether it finished."""
 
     told: list[tuple[str, int, int, dict[str, float]]] = field(default_factory=list)
-    closed: list[Any] = field(default_factory=list)
+    closed: list[tuple[str, bool]] = field(default_factory=list)
 
-    def scalars(self, method: str, seed: int, round: int, values: Any) -> None:
-        self.told.append((method, seed, round, dict(values)))
+    def __call__(self, cell: trackers.TrackedCell) -> Any:
+        return SimpleNamespace(
+            log=lambda t, values: self.told.append((cell.method, cell.seed, t, dict(values))),
+            close=lambda finished: self.closed.append((cell.name, finished)),
+        )
 
-    def close(self, table: Any) -> None:
-        self.closed.append(table)
 
-
-class Notes(NoCallback):
+class Notes(Observer):
     """A watcher that remembers the notes, and may interrupt a run."""
 
     def __init__(self, stop_at: int = 0) -> None:
         self.notes: list[str] = []
         self.ticks, self.stop_at = 0, stop_at
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         self.ticks += 1
         if self.ticks == self.stop_at:
             raise Interrupted("enough")
@@ -71,7 +70,7 @@ class Notes(NoCallback):
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """In TensorBoard's place."""
     made = Recorder()
-    monkeypatch.setattr(trackers, "TensorBoard", lambda experiment, folder: made)
+    monkeypatch.setattr(trackers, "TensorBoard", lambda cell: made(cell))
     return made
 
 
@@ -90,21 +89,21 @@ def test_every_number_of_no_single_client_reaches_the_tracker_once(
     assert list(dict.fromkeys((m, s) for m, s, _, _ in recorder.told)) == [
         ("fedavg", 3), ("a/b", 3), ("fedavg", 4), ("a/b", 4),
     ]  # fmt: skip
-    assert recorder.closed == [outcome.summary["rows"]]
+    assert recorder.closed == [(f"{m}/{s}", True) for s in (3, 4) for m in ("fedavg", "a/b")]
 
 
 def test_a_resumed_run_tells_only_what_is_new(tiny: Make, tmp_path: Path, recorder: Recorder) -> None:
     experiment = tracked(tiny, "runtime.checkpoint_every=1", "rounds=3")
     with pytest.raises(Interrupted):
         loop.start(experiment, tmp_path / "run", Notes(stop_at=2))
-    assert recorder.closed == [None], "an interrupted run has no table"
+    assert recorder.closed == [("fedavg/0", False)]
     before = len(recorder.told)
     loop.resume(tmp_path / "run")
     again = [(m, t) for m, _, t, _ in recorder.told[before:]]
     assert again[0] in (("fedavg", 2), ("fedavg", 3))
     assert again[-1] == ("a/b", 3)
     assert ("fedavg", 0) not in again
-    assert recorder.closed[-1] is not None
+    assert recorder.closed[1:] == [("fedavg/0", True), ("a/b/0", True)]
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -123,7 +122,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_the_run(
 def test_a_tracker_that_cannot_be_opened_stops_the_run_before_its_first_round(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(experiment: Any, folder: Any) -> Any:
+    def fail(cell: Any) -> Any:
         raise OSError("no server\nthere")
 
     monkeypatch.setattr(trackers, "MLflow", fail)
@@ -131,25 +130,25 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run_before_its_first_round(
         RunError, match=r"mlflow could not be started: OSError: no server there; nothing has been trained"
     ):
         loop.start(tracked(tiny, name="mlflow"), tmp_path / "run")
-    monkeypatch.setattr(trackers, "MLflow", lambda experiment, folder: Recorder())
+    monkeypatch.setattr(trackers, "MLflow", lambda cell: Recorder()(cell))
     assert loop.resume(tmp_path / "run").summary["rows"]
 
 
 def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
 ) -> None:
-    class Failing(Recorder):
-        def scalars(self, method: str, seed: int, round: int, values: Any) -> None:
-            super().scalars(method, seed, round, values)
-            raise ConnectionError("gone")
+    failed: list[int] = []
 
-    failing, notes = Failing(), Notes()
-    monkeypatch.setattr(trackers, "Wandb", lambda experiment, folder: failing)
-    outcome = loop.start(replace(tracked(tiny), track=("wandb", "tensorboard")), tmp_path / "run", notes)
+    def log(t: int, values: Any) -> None:
+        failed.append(t)
+        raise ConnectionError("gone")
+
+    notes = Notes()
+    monkeypatch.setattr(trackers, "Wandb", lambda cell: SimpleNamespace(log=log))
+    loop.start(replace(tracked(tiny), track=("wandb", "tensorboard")), tmp_path / "run", notes)
     assert notes.notes == ["the tracker wandb failed and is left out from here: ConnectionError: gone"]
-    assert len(failing.told) == 1
-    assert failing.closed == []
-    assert recorder.closed == [outcome.summary["rows"]]
+    assert failed == [0]
+    assert recorder.closed == [("fedavg/0", True), ("a/b/0", True)]
 
 
 # ---------------------------------------------------------------- TensorBoard
@@ -169,9 +168,7 @@ def test_tensorboard_s_files_hold_the_numbers_of_every_cell(tiny: Make, tmp_path
         want = [(r["round"], r["value"]) for r in mine if r["name"] == "global.accuracy"]
         assert [step for step, _ in shown] == [t for t, _ in want] == [0, 1, 2]
         assert [value for _, value in shown] == pytest.approx([value for _, value in want])
-    whole = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    whole.Reload()
-    assert {"config/text_summary", "results/text_summary"} <= set(whole.Tags()["tensors"])
+        assert "settings/text_summary" in found.Tags()["tensors"]
 
 
 # ---------------------------------------------------------------- MLflow
@@ -196,16 +193,12 @@ class Client:
             "of": experiment_id,
             "metrics": [],
             "params": {},
-            "files": {},
         }
         return SimpleNamespace(info=SimpleNamespace(run_id=made))
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
         self.runs[run_id]["metrics"] += [(m.key, m.value, m.step) for m in metrics]
         self.runs[run_id]["params"].update({p.key: p.value for p in params})
-
-    def log_text(self, run_id: str, text: str, artifact_file: str) -> None:
-        self.runs[run_id]["files"][artifact_file] = text
 
     def set_terminated(self, run_id: str, status: str) -> None:
         assert "status" not in self.runs[run_id], "ended twice"
@@ -236,14 +229,14 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
     return made
 
 
-def test_mlflow_has_a_run_for_each_cell_under_one_for_the_experiment(
-    tiny: Make, tmp_path: Path, mlflow: type[Client]
-) -> None:
+def test_mlflow_has_a_run_for_each_cell(tiny: Make, tmp_path: Path, mlflow: type[Client]) -> None:
     outcome = loop.start(tracked(tiny, name="mlflow"), tmp_path / "run")
-    whole, *cells = mlflow.runs.values()
-    assert [c["name"] for c in cells] == ["fedavg/0", "a/b/0"]
-    assert all(c["tags"] == {"mlflow.parentRunId": "r0"} for c in cells)
-    assert [c["status"] for c in (whole, *cells)] == ["FINISHED"] * 3
+    cells = list(mlflow.runs.values())
+    assert [(c["name"], c["of"], c["status"]) for c in cells] == [
+        ("fedavg/0", "e0", "FINISHED"),
+        ("a/b/0", "e0", "FINISHED"),
+    ]
+    assert cells[0]["tags"] == {"unskew.folder": str(tmp_path / "run")}
     accuracy = [(value, step) for name, value, step in cells[0]["metrics"] if name == "global.accuracy"]
     assert accuracy == [
         (r["value"], r["round"])
@@ -253,9 +246,6 @@ def test_mlflow_has_a_run_for_each_cell_under_one_for_the_experiment(
     assert cells[1]["params"]["method.mu"] == "0.1"
     assert cells[1]["params"]["split.alpha"] == "0.5"
     assert "mu" not in cells[0]["params"]
-    assert whole["files"]["config.toml"] == (tmp_path / "run" / "config.toml").read_text()
-    assert json.loads(whole["files"]["results.json"]) == outcome.summary["rows"]
-    assert "| fedavg |" in whole["files"]["results.md"]
 
 
 # ---------------------------------------------------------------- Weights & Biases
@@ -288,20 +278,16 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[WandbRun]:
     return runs
 
 
-def test_wandb_is_offline_and_has_a_run_for_each_cell_and_one_for_the_table(
-    tiny: Make, tmp_path: Path, wandb: list[WandbRun]
-) -> None:
-    outcome = loop.start(tracked(tiny, name="wandb"), tmp_path / "run")
-    assert [r.settings["name"] for r in wandb] == ["fedavg/0", "a/b/0", "results"]
+def test_wandb_is_offline_and_has_a_run_for_each_cell(tiny: Make, tmp_path: Path, wandb: list[WandbRun]) -> None:
+    loop.start(tracked(tiny, name="wandb"), tmp_path / "run")
+    assert [r.settings["name"] for r in wandb] == ["fedavg/0", "a/b/0"]
     assert {r.settings["mode"] for r in wandb} == {"offline"}
     assert {r.settings["group"] for r in wandb} == {"tiny"}
     assert {r.settings["dir"] for r in wandb} == {str(tmp_path / "run")}
     assert [step for _, step in wandb[0].logged] == [0, 1, 2]
     assert "global.accuracy" in wandb[0].logged[0][0]
     assert wandb[1].settings["config"]["method.name"] == "fedprox"
-    ((shown, _),) = wandb[2].logged
-    assert len(shown["results"].data) == len(outcome.summary["rows"])
-    assert [r.code for r in wandb] == [0, 0, 0]
+    assert [r.code for r in wandb] == [0, 0]
 
 
 # ---------------------------------------------------------------- the history

@@ -27,7 +27,6 @@ from unskew.cli.options import (
     only,
 )
 from unskew.cli.tables import print_next, print_results, results_json
-from unskew.decide.planning import Planning
 from unskew.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -82,8 +81,10 @@ def run(
     [dim]unskew run runs/digits-20260101-120000 --until 0.5 --out runs/more[/]
     [dim]unskew run digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}' --jobs 4[/]
     """
+    from unskew.decide.planning import Planning
     from unskew.experiment import config
     from unskew.run import loop, more_seeds
+    from unskew.run.cell import Several
     from unskew.run.progress import watching
 
     given = located(settings, data_dir)
@@ -109,7 +110,8 @@ def run(
         chosen = replace(chosen, seeds=tuple(seeds), until=None)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
-        outcome = loop.start(chosen, folder, Planning(callback, folder), command=shlex.join(["unskew", *sys.argv[1:]]))
+        command = shlex.join(["unskew", *sys.argv[1:]])
+        outcome = loop.start(chosen, folder, Several(Planning(), callback), command)
     return _finish(outcome, report, as_json)
 
 

@@ -15,7 +15,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.files import appendable, from_toml
 from unskew.run.again import complete
-from unskew.run.callbacks import Callback, NoCallback
+from unskew.run.cell import Observer, Several
 from unskew.run.folder import read_json
 from unskew.run.progress import watching
 
@@ -44,7 +44,7 @@ class RunWork(CellWork):
     """
 
     root: Path
-    callback: Callback = field(default_factory=NoCallback)
+    callback: Observer = field(default_factory=Observer)
     cwd: str = field(default_factory=os.getcwd)
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
@@ -68,7 +68,7 @@ class LoggedRuns(RunWork):
 
         folder = self.root / asked["folder"]
         with _output_to(self.root / "logs" / f"{folder.name}.txt"), watching(False) as watcher:
-            self.callback = watcher if (folder / "run.json").exists() else Planning(watcher, folder)
+            self.callback = Several(Planning(), watcher)
             try:
                 outcome = super().train(asked)
                 write_report(folder)

@@ -13,8 +13,9 @@ from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.protocol import hook
 from unskew.record.logs import CLOCK, require_none_diverged, rows
-from unskew.run import callbacks, models
+from unskew.run import models
 from unskew.run.again import complete
+from unskew.run.cell import Observer
 from unskew.run.folder import read_json, require_done
 
 TOLERANCE = 1e-5
@@ -47,7 +48,7 @@ class Parity:
         return table if math.isfinite(self.max_abs_diff) else {**table, "max_abs_diff": None}
 
 
-def simulate(experiment: Experiment, folder: Path, callback: callbacks.Callback | None = None) -> Path:
+def simulate(experiment: Experiment, folder: Path, callback: Observer | None = None) -> Path:
     """Simulate the same experiment in this process, one client after another; the run's folder."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
     done = complete(alone, folder, callback)

@@ -19,8 +19,9 @@ from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
-from unskew.run import callbacks, loop, unchanged
+from unskew.run import loop, unchanged
 from unskew.run import setup as run_setup
+from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log
@@ -41,9 +42,7 @@ OWN_CONSTANTS = (
 """Said of images given as bytes by clients with data of their own."""
 
 
-def serve(
-    transport: Transport, folder: Path, callback: callbacks.Callback | None = None, force: bool = False
-) -> loop.RunResult:
+def serve(transport: Transport, folder: Path, callback: Observer | None = None, force: bool = False) -> loop.RunResult:
     """Run the experiment of a server's folder on the clients that `transport` reaches, or continue its run.
 
     `force` is that of `loop.resume`.
@@ -391,19 +390,20 @@ class OverNetwork(run_setup.Backend):
         return driver, fed
 
 
-class LogCallback:
+class LogCallback(Observer):
     """Says how a run goes on, for the server's log."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
 
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Say the experiment, its methods and seeds."""
-        labels = ", ".join(m.label for m in experiment.methods)
-        self.say(f"{experiment.name}: {labels}; {experiment.rounds} rounds, seeds {', '.join(map(str, feds))}")
+    def start(self, cell: Cell) -> None:
+        """Say which method begins or goes on."""
+        done = f", after round {cell.round}" if cell.round else ""
+        self.say(f"{cell.experiment.name}: {cell.method.label}, seed {cell.seed}{done}")
 
-    def progress(self, progress: callbacks.Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         """Say how far a run is."""
+        progress = cell.progress
         value = "" if progress.value is None else f", {progress.headline.label} {progress.value:.4f}"
         self.say(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
 

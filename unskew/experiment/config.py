@@ -68,11 +68,11 @@ TRACKERS = Registry(
         "mlflow": "unskew.run.trackers:MLflow",
         "wandb": "unskew.run.trackers:Wandb",
     },
-    "a class with scalars and close, or a function annotated to return one",
-    partial(makes, lambda kind: all(callable(getattr(kind, part, None)) for part in ("scalars", "close"))),
+    "a class with log and close, or a function annotated to return one",
+    partial(makes, lambda kind: all(callable(getattr(kind, part, None)) for part in ("log", "close"))),
     about={
         "tensorboard": "event files in the run's folder",
-        "mlflow": "a run for the experiment and one for each method and seed, at MLFLOW_TRACKING_URI",
+        "mlflow": "a run for each method and seed, at MLFLOW_TRACKING_URI",
         "wandb": "a run for each method and seed; offline unless WANDB_MODE says otherwise",
     },
 )

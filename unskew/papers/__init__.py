@@ -15,7 +15,7 @@ from unskew.papers.result import keep as keep_result
 from unskew.papers.toolkit import FOLDER, SCALES, ReproductionRequest
 from unskew.references import makes
 from unskew.registry import Registry
-from unskew.run.callbacks import Callback
+from unskew.run.cell import Observer
 
 PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 
@@ -53,7 +53,7 @@ def reproduce(
     scale: str,
     folder: Path,
     data_dir: Path | None,
-    callback: Callback,
+    callback: Observer,
     changes: Mapping[str, Any] | None = None,
 ) -> Result:
     """Run a reproduction, with its runs in `folder`.
@@ -63,7 +63,7 @@ def reproduce(
         scale: small or paper.
         folder: Folder for its runs; an interrupted run is resumed.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
-        callback: Callback of every run.
+        callback: Observer of every run.
         changes: Settings laid over those of the paper's file, table by table, as for a trial of two rounds.
 
     Raises:

@@ -54,7 +54,7 @@ from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import rows
 from unskew.run import decide
 from unskew.run.again import complete
-from unskew.run.callbacks import Callback, NoCallback
+from unskew.run.cell import Observer
 from unskew.run.folder import read_json
 from unskew.run.metrics import last_value, mean_of_last, minus
 from unskew.tasks.measure import Measure, described
@@ -385,7 +385,7 @@ def _evidence(differences: Sequence[float]) -> str:
 def run(
     campaign: Campaign,
     folder: Path,
-    callback: Callback,
+    callback: Observer,
     data_dir: Path | None = None,
     say: Callable[[str], None] = print,
     jobs: int | None = None,
@@ -395,7 +395,7 @@ def run(
     Args:
         campaign: The claims.
         folder: The campaign's folder; what is done there is not done again.
-        callback: Callback of every run.
+        callback: Observer of every run.
         data_dir: Folder of named data sets.
         say: Called with a line for every claim.
         jobs: Arms at a time, each in a process; by default one, in this.
@@ -405,7 +405,7 @@ def run(
         RunError: If the folder cannot be written, or (Interrupted) the user stopped; the same command goes on.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    work = CampaignWork(folder, callback if jobs is None else NoCallback(), data_dir=data_dir)
+    work = CampaignWork(folder, callback if jobs is None else Observer(), data_dir=data_dir)
 
     def decided(claim: Planned) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
         for seed in claim.rule.seeds:

@@ -34,7 +34,7 @@ from unskew.record.logs import require_none_diverged
 from unskew.record.logs import rows as recorded
 from unskew.report.stats import Curve, curve
 from unskew.run.again import complete
-from unskew.run.callbacks import Callback
+from unskew.run.cell import Observer
 
 FOLDER = Path(__file__).parent
 SCALES = ("small", "paper")
@@ -51,7 +51,7 @@ class ReproductionRequest:
         scale: small or paper.
         folder: Folder for runs and drawn examples.
         data_dir: Folder of named data sets.
-        callback: Callback of every run.
+        callback: Observer of every run.
         changes: Settings laid over all others.
         remarks: Sentences for the result's page, on data that are not the paper's; `load` adds to them.
     """
@@ -60,7 +60,7 @@ class ReproductionRequest:
     scale: str
     folder: Path
     data_dir: Path | None
-    callback: Callback
+    callback: Observer
     changes: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, is_written_in
 from unskew.run import loop
-from unskew.run.callbacks import Callback
+from unskew.run.cell import Observer
 from unskew.run.loop import RunResult
 
 
@@ -19,7 +19,7 @@ def require_same(experiment: Experiment, folder: Path) -> None:
         raise RunError(f"{folder} holds a run of another experiment; remove it, or choose another --out")
 
 
-def complete(experiment: Experiment, folder: Path, callback: Callback | None = None) -> RunResult:
+def complete(experiment: Experiment, folder: Path, callback: Observer | None = None) -> RunResult:
     """The run in the folder, complete.
 
     Raises:

@@ -1,36 +1,160 @@
-"""A run in progress and the cell that it is in, as values: what the loop changes, and observers look at."""
+"""A run in progress and the cell that it is in, as values: what the loop changes; and whoever watches them.
+
+An observer has up to three hooks; a function that is told of every round is made one.
+"""
 
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from unskew import wire
 from unskew.data.federated import FederatedData
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
-from unskew.info import AbandonedRound
+from unskew.info import AbandonedRound, Info
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
 from unskew.record.database import Database
 from unskew.record.logs import DivergedRow
 from unskew.run import checkpoint
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import Callback
 from unskew.run.checkpoint import BEGINNING
-from unskew.run.evaluation import eval_set
+from unskew.run.evaluation import OwnModels, eval_set
 from unskew.run.folder import document_hashes, read_json
+from unskew.run.metrics import Metric
 from unskew.run.setup import Backend, Setup
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver
+from unskew.tasks.measure import Measure
 
 SAVE_AFTER_S = 10.0
 SAVE_SHARE = 0.05
 """Most of a run's time that checkpoints take: where clients' memories are gigabytes, one takes seconds."""
 
 
+# ---------------------------------------------------------------- who watches
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after a round.
+
+    Attributes:
+        method, seed: The cell being run.
+        round, rounds: The round just finished, and the number of rounds of this cell.
+        cell, cells: Number of the cell, counted from 1, and the number of cells.
+        headline: The task's headline metric.
+        value, loss: Its value and the loss, from the last evaluation: global, or the clients' mean where there is no
+            global model.
+        own: True if they are the clients' mean, on their own data.
+        evaluated: The round of that evaluation; 0 is the initial model's.
+        clients_per_second: Client trainings per second in this round.
+        megabytes: Sent by this cell so far.
+        left_s: Estimated seconds to the end of the whole run.
+        metrics: Every number of the round that is of no single client, by its name in the record.
+    """
+
+    method: str
+    seed: int
+    round: int
+    rounds: int
+    cell: int
+    cells: int
+    headline: Measure
+    value: float | None
+    loss: float | None
+    own: bool
+    evaluated: int
+    clients_per_second: float
+    megabytes: float
+    left_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """An evaluation of a cell.
+
+    Attributes:
+        state, round: The state that was evaluated, and the round after which it is.
+        last: True if no round follows.
+        metrics: What was measured so far; what observers add follows.
+        own: The own models of the clients that were evaluated, after the last round of a simulation.
+        all_own: True if these are all clients.
+    """
+
+    state: Any
+    round: int
+    last: bool
+    metrics: list[Metric]
+    own: OwnModels | None
+    all_own: bool
+
+
+class Observer:
+    """Watches the cells of a run, one after the other; does nothing by itself."""
+
+    def start(self, cell: "Cell") -> None:
+        """Called before the first round of a cell here, which is not its first if the run was resumed."""
+
+    def evaluated(self, cell: "Cell", seen: Evaluation) -> Iterable[Metric | Info]:
+        """Called with every evaluation; returns what it adds to the record of the round."""
+        return ()
+
+    def ended_round(self, cell: "Cell") -> None:
+        """Called after every round, once it is recorded; `cell.progress` says how far the run is."""
+
+    def note(self, text: str) -> None:
+        """Called, of the run's `callback` alone, with a line worth showing."""
+
+
+class Several(Observer):
+    """Observers that are called one after the other; a function is called with `Progress` after every round.
+
+    Raises:
+        ConfigError: If one is neither an observer nor a function.
+    """
+
+    def __init__(self, *observers: Observer | Callable[[Progress], object]) -> None:
+        self.all = tuple(of if isinstance(of, Observer) else _Told(of) for of in observers)
+
+    def start(self, cell: "Cell") -> None:
+        """Call every `start`."""
+        for observer in self.all:
+            observer.start(cell)
+
+    def evaluated(self, cell: "Cell", seen: Evaluation) -> Iterable[Metric | Info]:
+        """Call every `evaluated`, one after the other as what they add is taken."""
+        return itertools.chain.from_iterable(observer.evaluated(cell, seen) for observer in self.all)
+
+    def ended_round(self, cell: "Cell") -> None:
+        """Call every `ended_round`."""
+        for observer in self.all:
+            observer.ended_round(cell)
+
+    def note(self, text: str) -> None:
+        """Call every `note`."""
+        for observer in self.all:
+            observer.note(text)
+
+
+class _Told(Observer):
+    """Tells a function how far the run is after every round."""
+
+    def __init__(self, function: Callable[[Progress], object]) -> None:
+        if not callable(function):
+            raise ConfigError(
+                f"callback must be a function that is told of progress, or an Observer, got {function!r:.80}"
+            )
+        self.function = function
+
+    def ended_round(self, cell: "Cell") -> None:
+        self.function(cell.progress)
+
+
+# ---------------------------------------------------------------- what is watched
 @dataclass(eq=False)
 class LiveRun:
     """A run in progress.
@@ -39,7 +163,7 @@ class LiveRun:
         experiment, setup: What is run, and the parts that all cells share.
         feds: The division of the data, by seed.
         folder: The run's folder.
-        callback: Hears of notes.
+        callback: Watches it, and hears of notes.
         stop: Set by a request to stop.
         backend: Runs the clients.
         saved: The checkpoint that it goes on from.
@@ -55,7 +179,7 @@ class LiveRun:
     setup: Setup
     feds: dict[int, FederatedData]
     folder: Path
-    callback: Callback
+    callback: Observer
     stop: threading.Event
     backend: Backend
     saved: checkpoint.Saved | None = None
@@ -104,6 +228,7 @@ class Cell:
         metrics: Every number of the last round that is of no single client.
         clients_per_second: Client trainings per second in that round.
         save_at: When the next checkpoint is due.
+        progress: How far the run was after the last round here.
         warned: Warnings that were shown.
     """
 
@@ -121,6 +246,7 @@ class Cell:
         self.seconds = self.clients_per_second = 0.0
         self.trained: set[ClientId] = set()
         self.metrics: dict[str, float] = {}
+        self.progress: Progress
         self.warned: set[str] = set()
 
     @property

@@ -9,7 +9,7 @@ watches a run is an observer (`unskew.run.observers`).
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,12 +24,11 @@ from unskew.protocol import ClientId
 from unskew.record.logs import CLOCK, DivergedRow, require_none_diverged, why_diverged
 from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import Callback, NoCallback
-from unskew.run.cell import Cell, LiveRun
+from unskew.run.cell import Cell, Evaluation, LiveRun, Observer
 from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models, own_models
 from unskew.run.folder import create, locked, read_json
 from unskew.run.metrics import Metric
-from unskew.run.observers import UNKEYED, Evaluation, Observers, unkeyed
+from unskew.run.observers import UNKEYED, Observers, unkeyed
 from unskew.run.remarks import UNKEYED_METRICS, remarks
 from unskew.run.setup import IN_PROCESS, Backend
 from unskew.signals import stop_requests
@@ -59,7 +58,7 @@ class RunResult:
 def start(
     experiment: Experiment,
     folder: Path,
-    callback: Callback | None = None,
+    callback: Observer | None = None,
     command: str = "",
     backend: Backend = IN_PROCESS,
     stop: threading.Event | None = None,
@@ -80,13 +79,13 @@ def start(
     feds = run_setup.divide_all(experiment, setup, backend)
     create(folder, documents.of_run(folder, experiment, setup, feds, command))
     with locked(folder):
-        callback, stop = callback or NoCallback(), stop or threading.Event()
+        callback, stop = callback or Observer(), stop or threading.Event()
         return _Loop(LiveRun(experiment, setup, feds, folder, callback, stop, backend)).go()
 
 
 def resume(
     folder: Path,
-    callback: Callback | None = None,
+    callback: Observer | None = None,
     force: bool = False,
     backend: Backend = IN_PROCESS,
     *,
@@ -120,7 +119,7 @@ def resume(
         if (folder / "summary.json").exists():
             unchanged.require_same_settings(folder)
             return RunResult(folder, read_json(folder / "summary.json"))
-        callback, stop = callback or NoCallback(), stop or threading.Event()
+        callback, stop = callback or Observer(), stop or threading.Event()
         return _Loop(unchanged.reopened(folder, callback, stop, backend, force, allow_code, settings)).go()
 
 
@@ -134,13 +133,16 @@ class _Loop:
     def go(self) -> RunResult:
         """Run the cells that are left, and write the summary."""
         run = self.run
-        with self.listening(), ExitStack() as following:
+        with self.listening():
+            tracked: list[trackers.Tracked] = []
             try:
-                # Before anything runs in parallel here: the callback's display has a thread of its own.
+                # Before anything runs in parallel here: a display has a thread of its own.
                 run.pool = self.workers()
-                follow = following.enter_context(trackers.tracking(run))
-                self.begin_run()
-                self.observers = Observers(run, *follow)
+                number = next(iter(run.feds.values())).num_clients
+                for remark in remarks(run.experiment, run.setup, number):
+                    run.callback.note(remark)
+                tracked = [trackers.Tracked(run)] if run.experiment.track else []
+                self.observers = Observers(run, *tracked)
                 for index in range(run.position.cell, len(run.cells)):
                     if decided := more_seeds.decided(run, index):
                         run.callback.note(decided)
@@ -149,6 +151,8 @@ class _Loop:
                 if len(run.diverged) == len(run.position.done):
                     require_none_diverged(run.diverged)
             finally:
+                for tracker in tracked:
+                    tracker.close()
                 if run.pool is not None:
                     run.pool.close()
                 run.record.close()
@@ -209,8 +213,7 @@ class _Loop:
         cell.state, cell.round = state, t
         cell.metrics = {m.name: m.value for m in metrics if m.client is None}
         cell.seconds, cell.bytes = cell.seconds + spent, cell.bytes + sum(sent.values())
-        for observer in self.observers.all:
-            observer.ended_round(cell)
+        self.observers.ended_round(cell)
 
     def evaluate(self, cell: Cell, state: Any, t: int, last: bool) -> tuple[list[Metric], list[Info]]:
         """Measure a state; return all metrics, and what observers report."""
@@ -220,9 +223,8 @@ class _Loop:
         metrics = evaluate(cell.sim, state, t, cell.eval_set, which, last, own, clients)
         seen = Evaluation(state, t, last, metrics, own, all_own=len(clients) == cell.fed.num_clients)
         reports: list[Info] = []
-        for observer in self.observers.all:
-            for more in observer.evaluated(cell, seen):
-                metrics.append(more) if isinstance(more, Metric) else reports.append(more)
+        for more in self.observers.evaluated(cell, seen):
+            metrics.append(more) if isinstance(more, Metric) else reports.append(more)
         return metrics, reports
 
     def evaluated_clients(self, cell: Cell) -> Sequence[ClientId]:
@@ -259,21 +261,12 @@ class _Loop:
         except WorkerError as error:
             raise WorkerError(f"{error}; {failing.going_on(run)}") from error
 
-    def begin_run(self) -> None:
-        """Note what is doubtful about the run, and show its beginning."""
-        run = self.run
-        number = next(iter(run.feds.values())).num_clients
-        for remark in remarks(run.experiment, run.setup, number):
-            run.callback.note(remark)
-        began = time.monotonic()
-        run.callback.start(run.experiment, run.setup, run.feds)
-        run.begun += time.monotonic() - began  # a plan made at the start is no part of the run it predicts
-
     def begin(self, cell: Cell) -> None:
         """Go on from the checkpoint if it is of this cell, else from the initial state."""
         cell.restore()
-        for observer in self.observers.all:
-            observer.start(cell)
+        began = time.monotonic()
+        self.observers.start(cell)
+        self.run.begun += time.monotonic() - began  # a plan made at the start is no part of the run it predicts
         if not cell.round:
             cell.state = cell.sim.start()
             metrics, reports = self.evaluate(cell, cell.state, 0, last=False)

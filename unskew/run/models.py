@@ -49,6 +49,7 @@ from unskew.tree import Params
 from unskew.words import composed, counted, some
 
 WHOLE, OWN = ".safetensors", ".clients.safetensors"
+Known = Literal["global", "own", "none"]
 Round = int | Literal["best"]
 """A round, or that with the best validation result."""
 
@@ -99,7 +100,7 @@ class Clients:
     number: int
     names: tuple[str, ...] | None = None
     newcomers: tuple[str, ...] = ()
-    models: Literal["global", "own", "none"] = "none"
+    models: Known = "none"
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.number:
@@ -200,7 +201,7 @@ def save(
             store.add(batch)
         if not store.stacks:
             file.unlink(missing_ok=True)  # of an earlier try
-        known = "global" if not store.stacks and store.has.all() else "own" if store.has.any() else "none"
+        known: Known = "global" if not store.stacks and store.has.all() else "own" if store.has.any() else "none"
         if known == "own":
             write_atomically(file, _pieces(card, store.parts()))
     card = replace(card, has_global=global_model is not None, clients=replace(card.clients, models=known))

@@ -1,16 +1,11 @@
-"""Observers: whatever watches a run, and is no part of training.
-
-The loop calls an observer before a cell's first round, with every evaluation, to which it may add metrics and reports,
-and after every round.  To add one, write a class here and name it in `Observers`.
-"""
+"""What watches every run, and is no part of training.  To add one, write a class here and name it in `Observers`."""
 
 import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,8 +16,7 @@ from unskew.local.executor import EvalJob
 from unskew.protocol import ClientId
 from unskew.run import attack, constant, explain, models, one_class, tested, unseen
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import Progress
-from unskew.run.cell import Cell, LiveRun
+from unskew.run.cell import Cell, Evaluation, LiveRun, Observer, Progress, Several
 from unskew.run.evaluation import OwnModels, own_models
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric
@@ -42,49 +36,15 @@ BATCH = 256
 """Clients whose final models are in memory at a time, where they were not evaluated together."""
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """An evaluation of a cell.
+class Observers(Several):
+    """The observers of a run, in the order in which they are called; whoever is told of it comes last."""
 
-    Attributes:
-        state, round: The state that was evaluated, and the round after which it is.
-        last: True if no round follows.
-        metrics: What was measured so far; what observers add follows.
-        own: The own models of the clients that were evaluated, after the last round of a simulation.
-        all_own: True if these are all clients.
-    """
-
-    state: Any
-    round: int
-    last: bool
-    metrics: list[Metric]
-    own: OwnModels | None
-    all_own: bool
-
-
-class Observer:
-    """Watches the cells of a run, one after the other; does nothing by itself."""
-
-    def start(self, cell: Cell) -> None:
-        """Called before the first round of a cell here, which is not its first if the run was resumed."""
-
-    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Metric | Info]:
-        """Called with every evaluation; returns what it adds to the record of the round."""
-        return ()
-
-    def ended_round(self, cell: Cell) -> None:
-        """Called after every round, once it is recorded."""
-
-
-class Observers:
-    """The observers of a run, in the order in which they are called; those that `follow` before the callback."""
-
-    def __init__(self, run: LiveRun, *follow: Observer) -> None:
+    def __init__(self, run: LiveRun, *more: Observer) -> None:
         self.curve = HeadlineCurve()
         self.kept = KeptModels(self.curve)
-        self.all: tuple[Observer, ...] = (
+        super().__init__(
             self.curve, _Backdoor(), _Unseen(), _OneClassModels(), _TrainedAlone(), _Predictions(), _Explained(),
-            self.kept, *follow, _Shown(run, self.curve),
+            self.kept, _Pace(run, self.curve), *more, run.callback,
         )  # fmt: skip
 
 
@@ -316,8 +276,8 @@ def _names_of_unseen(fed: FederatedData) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------- what is shown
-class _Shown(Observer):
-    """Tells the run's callback, a progress bar or one of the user's, how far the run is."""
+class _Pace(Observer):
+    """Says how far the run is, and when it will have ended."""
 
     def __init__(self, run: LiveRun, curve: HeadlineCurve) -> None:
         self.curve = curve
@@ -332,24 +292,22 @@ class _Shown(Observer):
         # What is done once, as starting workers and compiling, is in the first round: the others tell the pace.
         if not self.has_pace:
             self.since, self.before, self.has_pace = now, done, True
-        run.callback.progress(
-            Progress(
-                method=cell.method.label,
-                seed=cell.seed,
-                round=cell.round,
-                rounds=rounds,
-                cell=cell.index + 1,
-                cells=len(run.cells),
-                headline=cell.setup.task.headline,
-                value=curve.value,
-                loss=curve.loss,
-                own=curve.own,
-                evaluated=curve.at,
-                clients_per_second=cell.clients_per_second,
-                megabytes=cell.bytes / 1e6,
-                left_s=pace_s * (len(run.cells) * rounds - done),
-                metrics=dict(cell.metrics),
-            )
+        cell.progress = Progress(
+            method=cell.method.label,
+            seed=cell.seed,
+            round=cell.round,
+            rounds=rounds,
+            cell=cell.index + 1,
+            cells=len(run.cells),
+            headline=cell.setup.task.headline,
+            value=curve.value,
+            loss=curve.loss,
+            own=curve.own,
+            evaluated=curve.at,
+            clients_per_second=cell.clients_per_second,
+            megabytes=cell.bytes / 1e6,
+            left_s=pace_s * (len(run.cells) * rounds - done),
+            metrics=cell.metrics,
         )
 
 

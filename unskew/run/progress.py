@@ -12,18 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
 from unskew.data import skew
-from unskew.data.federated import FederatedData, split_label
-from unskew.experiment.config import Experiment
-from unskew.run.callbacks import Callback, NoCallback, Progress
-from unskew.run.setup import Setup
+from unskew.data.federated import split_label
+from unskew.run.cell import Cell, LiveRun, Observer, Progress
 from unskew.words import counted
 
 PLAIN_EVERY_S = 5.0
 
 
 @contextmanager
-def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
-    """A callback that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet.
+def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Observer]:
+    """An observer that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet.
 
     What is shown is no part of a run: once the stream cannot be written, as its reader or its terminal is gone, nothing
     more is.
@@ -33,7 +31,7 @@ def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Callback]:
     # In a notebook Rich draws into a widget; without ipywidgets it would warn at every refresh and draw nothing.
     widgets = console.is_jupyter and importable("ipywidgets")
     if quiet:
-        yield NoCallback()
+        yield Observer()
         return
     lines = Lines(console, widgets or (stream.isatty() and not console.is_jupyter))
     try:
@@ -50,9 +48,9 @@ def importable(name: str) -> bool:
         return False
 
 
-def headline(experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> list[str]:
+def headline(run: LiveRun) -> list[str]:
     """A few lines on the run about to start and on how much the clients' data differ."""
-    fed = next(iter(feds.values()))
+    experiment, setup, fed = run.experiment, run.setup, next(iter(run.feds.values()))
     cohort = experiment.cohort(fed.num_clients)
     measured = skew.summary(fed.label_counts)
     labels = ", ".join(m.label for m in experiment.methods)
@@ -116,11 +114,12 @@ class _WhileWritable:
         return getattr(self._stream, name)
 
 
-class Lines:
+class Lines(Observer):
     """Lines when a run or a method begins or ends; between them a bar over all rounds, or a line every few seconds."""
 
     def __init__(self, console: Console, bar: bool) -> None:
         self._console, self._bar, self._shown_at = console, bar, 0.0
+        self._run: LiveRun | None = None
         self._progress = ProgressBar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -133,18 +132,22 @@ class Lines:
             redirect_stderr=not console.is_jupyter,
         )
 
-    def start(self, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData]) -> None:
-        """Show the headline of the run, and the bar."""
+    def start(self, cell: Cell) -> None:
+        """Show the headline of a run at its first method here, and the bar."""
+        if self._run is cell.run:
+            return
         self.close()
-        for line in headline(experiment, setup, feds):
+        self._run = cell.run
+        for line in headline(cell.run):
             self.note(line)
         if self._bar:
-            total = len(experiment.methods) * len(experiment.seeds) * experiment.rounds
+            total = len(cell.run.cells) * cell.experiment.rounds
             self._task = self._progress.add_task("starting", total=total, numbers="")
             self._progress.start()
 
-    def progress(self, progress: Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         """Show how far the run is: by the bar, or by lines, not too often."""
+        progress = cell.progress
         now, due = time.monotonic(), progress.round == progress.rounds
         if self._bar:
             done = (progress.cell - 1) * progress.rounds + progress.round

@@ -2,58 +2,70 @@
 
     track = ["tensorboard"]            in the experiment
 
-A tracker reads what the run has written, round by round: each metric that is not of a single client becomes a
-scalar with the round as its step, under a run called METHOD/SEED; beside it the configuration and, at the end, the
-table of results.  Nothing is imported unless asked for, and nothing goes over a network unless the user's
-environment says so: TensorBoard writes into the run's folder, MLflow to MLFLOW_TRACKING_URI or else its own
-local store, Weights & Biases into the run's folder unless WANDB_MODE says otherwise.
+A tracker has a run for each method and seed, called METHOD/SEED, with all its settings; each metric that is not of a
+single client becomes a scalar with the round as its step.  Nothing is imported unless asked for, and nothing goes over
+a network unless the user's environment says so: TensorBoard writes into the run's folder, MLflow to MLFLOW_TRACKING_URI
+or else its own local store, Weights & Biases into the run's folder unless WANDB_MODE says otherwise.
 
-A tracker that fails during a run is dropped with a note; the run's own folder has every number.
-After a resume the rest of an interrupted cell is, in MLflow and Weights & Biases, a second run of the same name.
+A tracker that fails during a run is dropped with a note; the run's own folder has every number.  After a resume the
+rest of an interrupted cell is, in MLflow and Weights & Biases, a second run of the same name.
 """
 
 import importlib
-import json
 import os
-import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from unskew import schema
 from unskew.errors import ConfigError, RunError
-from unskew.experiment import config
-from unskew.experiment.config import TRACKERS, Experiment
-from unskew.record.database import rows
-from unskew.record.logs import SummaryCard, document
-from unskew.run.cell import Cell, LiveRun
-from unskew.run.observers import Observer
+from unskew.experiment.config import TRACKERS, resolved
+from unskew.run.cell import Cell, LiveRun, Observer
 from unskew.run.progress import importable
 
-Scalars = Mapping[str, float]
-Table = Sequence[Mapping[str, Any]]
+
+@dataclass(frozen=True)
+class TrackedCell:
+    """A method under a seed, whose numbers a tracker takes.
+
+    Attributes:
+        experiment, folder: Name of the experiment, and the run's folder.
+        method, seed: The method's label, and the seed.
+        round: The first round that is told; 0 is the evaluation before training.
+        settings: Every setting under its dotted path, those of the method under `method`.
+    """
+
+    experiment: str
+    folder: Path
+    method: str
+    seed: int
+    round: int
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """METHOD/SEED."""
+        return f"{self.method}/{self.seed}"
 
 
 class Tracker(Protocol):
-    """Takes the numbers of one run.
+    """Takes the numbers of one method under one seed.
 
-    It is made by `(experiment, folder)` and its settings.  A class attribute `requires` names a package that has to be
-    installed for it.
+    It is made by `(cell)` and its settings.  A class attribute `requires` names a package that has to be installed.
     """
 
-    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """Log the numbers of one round of a cell; cells come one after the other."""
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Log the numbers of a round."""
         ...
 
-    def close(self, table: Table | None) -> None:
-        """Log the table of results (the rows of summary.json; None if the run did not finish) and close."""
+    def close(self, finished: bool) -> None:
+        """End; not `finished` if training was stopped."""
         ...
 
 
-# ---------------------------------------------------------------- from the run's record to the trackers
 def check(names: Sequence[str]) -> None:
     """Check that these trackers are installed.
 
@@ -66,225 +78,77 @@ def check(names: Sequence[str]) -> None:
             raise ConfigError(f"track: {name} is not installed; pip install {requires}, or leave it out")
 
 
-@contextmanager
-def tracking(run: LiveRun) -> Iterator[list[Observer]]:
-    """Yield an observer for the experiment's trackers, if it has any; they are closed at the end.
-
-    Raises:
-        ConfigError: As in `check`, or if a setting is not one of a tracker's own.
-        RunError: If one cannot be opened: the user wants to know now, not after the last round.
-    """
-    if not run.experiment.track:
-        yield []
-        return
-    tracked = _Tracked(run)
-    try:
-        tracked.open(run)
-        yield [tracked]
-    finally:
-        tracked.close()
-
-
-NEW = "id > ? AND client IS NULL"
-
-
-class _Tracked(Observer):
-    """Passes on the numbers that were recorded since its last look."""
+class Tracked(Observer):
+    """Passes on to trackers the numbers that were recorded since its last look."""
 
     def __init__(self, run: LiveRun) -> None:
-        self._folder, self._note, self._record = run.folder, run.callback.note, run.record
-        self._seen = run.record.count("metrics")  # a resumed run has already passed them on
-        self._trackers: dict[str, Tracker] = {}
+        self.run, self.left = run, list(run.experiment.track)
+        self.seen = run.record.count("metrics")  # a resumed run has already passed them on
+        self.cell: Cell | None = None
+        self.open: dict[str, Tracker] = {}
 
-    def open(self, run: LiveRun) -> None:
-        """Open the trackers."""
-        experiment = run.experiment
-        check(experiment.track)
-        for name in experiment.track:
-            target, given = TRACKERS.resolve(name), experiment.track_options.get(name, {})
-            skip = ("experiment", "folder")
-            options = schema.checked(target, given, f"track_options.{name}", skip=skip, owner=name)
+    def start(self, cell: Cell) -> None:
+        """End the run of the last cell, and open one for this.
+
+        Raises:
+            ConfigError: If a setting is not one of a tracker's own.
+            RunError: If one cannot be opened for the first: the user wants to know now, not after the last round.
+        """
+        self.close()
+        table = resolved(cell.experiment)
+        method = next(m for m in table.pop("methods") if m["label"] == cell.method.label)
+        about = TrackedCell(
+            cell.experiment.name, self.run.folder, cell.method.label, cell.seed, cell.round,
+            {**_flat(table, ""), **_flat(method, "method"), "seed": cell.seed},
+        )  # fmt: skip
+        for name in tuple(self.left):
+            target, given = TRACKERS.resolve(name), cell.experiment.track_options.get(name, {})
+            options = schema.checked(target, given, f"track_options.{name}", skip=("cell",), owner=name)
             try:
-                self._trackers[name] = target(experiment, run.folder, **options)
+                self.open[name] = target(about, **options)
             except Exception as error:  # a stranger's code, which raises what it likes
+                if self.cell is not None:
+                    self.drop(name, error)
+                    continue
                 raise RunError(
                     f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
-                    f"continue with: unskew run {self._folder}"
+                    f"continue with: unskew run {self.run.folder}"
                 ) from error
+        self.cell = cell
 
     def ended_round(self, cell: Cell) -> None:
-        """Pass on the round."""
-        self._pass_on(self._record.select("metrics", NEW, self._seen))
-        self._seen = self._record.count("metrics")
+        """Pass on what is new, round by round."""
+        rounds: dict[int, dict[str, float]] = {}
+        for row in cell.recorded("metrics", "id > ? AND client IS NULL", self.seen):
+            rounds.setdefault(row["round"], {})[row["name"]] = row["value"]
+        self.seen = self.run.record.count("metrics")
+        for t, values in rounds.items():
+            self.call("log", t, values)
 
     def close(self) -> None:
-        """Pass on the remaining rows, and the table if there is one."""
-        self._pass_on(rows(self._folder, "metrics", NEW, self._seen))
-        summary = self._folder / "summary.json"
-        table = document(summary, SummaryCard)["rows"] if summary.exists() else None
-        self._call("close", table)
+        """End the runs of the last cell."""
+        if self.cell is not None:
+            self.ended_round(self.cell)
+            self.call("close", self.run.position.cell > self.cell.index)
+        self.open = {}
 
-    def _pass_on(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        rounds: dict[tuple[str, int, int], dict[str, float]] = {}
-        for row in rows:
-            rounds.setdefault((row["method"], row["seed"], row["round"]), {})[row["name"]] = row["value"]
-        for place, values in rounds.items():
-            self._call("scalars", *place, values)
-
-    def _call(self, method: str, *arguments: Any) -> None:
-        for name, tracker in list(self._trackers.items()):
+    def call(self, part: str, *arguments: Any) -> None:
+        """Call a method of each; one that fails is left out from here."""
+        for name, tracker in list(self.open.items()):
             try:
-                getattr(tracker, method)(*arguments)
+                getattr(tracker, part)(*arguments)
             except Exception as error:  # a stranger's code; hours of training must not end with it
-                del self._trackers[name]
-                self._note(f"the tracker {name} failed and is left out from here: {_why(error)}")
+                self.drop(name, error)
+
+    def drop(self, name: str, error: Exception) -> None:
+        """Leave one out from here."""
+        self.left.remove(name)
+        self.open.pop(name, None)
+        self.run.callback.note(f"the tracker {name} failed and is left out from here: {_why(error)}")
 
 
 def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
-
-
-# ---------------------------------------------------------------- the trackers
-class TensorBoard:
-    """Event files in the folder `tensorboard` of the run: `tensorboard --logdir runs`."""
-
-    requires = "tensorboard"
-
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self._writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        self._root, self._cell = folder / "tensorboard", ("", -1)
-        self._open: Any = None
-        self._whole = self._writer(log_dir=str(self._root))
-        # Markdown shows indented text unchanged.
-        self._whole.add_text("config", textwrap.indent(config.to_toml(experiment), "    "))
-        self._whole.flush()
-
-    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """Write to the cell's own file; `global.accuracy` becomes `global/accuracy`, so that TensorBoard groups it."""
-        if (method, seed) != self._cell:
-            self._end()
-            place = self._root / quote(method, safe=" ()=,+") / str(seed)
-            # Rounds after the last checkpoint come again when a run is resumed: the earlier ones are to be forgotten.
-            again = {"purge_step": round} if place.exists() else {}
-            self._cell, self._open = (method, seed), self._writer(log_dir=str(place), **again)
-        for name, value in values.items():
-            self._open.add_scalar(name.replace(".", "/", 1), value, global_step=round)
-        self._open.flush()
-
-    def close(self, table: Table | None) -> None:
-        """Log the table as text."""
-        self._end()
-        if table is not None:
-            self._whole.add_text("results", _markdown(table))
-        self._whole.close()
-
-    def _end(self) -> None:
-        if self._open is not None:
-            self._open.close()
-
-
-class MLflow:
-    """A run for the experiment with configuration and table, and under it one for each cell."""
-
-    requires = "mlflow"
-
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported
-        self._mlflow = importlib.import_module("mlflow")
-        self._client = self._mlflow.MlflowClient()
-        self._settings, self._options = _settings(experiment)
-        existing = self._client.get_experiment_by_name(experiment.name)
-        self._experiment_id = existing.experiment_id if existing else self._client.create_experiment(experiment.name)
-        self._whole = self._begin(experiment.name, {"unskew.folder": str(folder.absolute())})
-        self._client.log_text(self._whole, config.to_toml(experiment), "config.toml")
-        self._cell, self._open = ("", -1), ""
-
-    def _begin(self, name: str, tags: Mapping[str, str]) -> str:
-        run = self._client.create_run(self._experiment_id, run_name=name, tags=dict(tags))
-        return str(run.info.run_id)
-
-    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """Log a round in one request."""
-        if (method, seed) != self._cell:
-            self._end("FINISHED")
-            self._cell, self._open = (
-                (method, seed),
-                self._begin(f"{method}/{seed}", {"mlflow.parentRunId": self._whole}),
-            )
-            settings = {**self._settings, **self._options[method], "seed": seed}
-            param = self._mlflow.entities.Param
-            params = [param(key, str(value)[:500]) for key, value in settings.items()]
-            self._client.log_batch(self._open, params=params)
-        metric, now = self._mlflow.entities.Metric, int(1000 * time.time())
-        self._client.log_batch(self._open, metrics=[metric(name, v, now, round) for name, v in values.items()])
-
-    def close(self, table: Table | None) -> None:
-        """Store the table as results.json and results.md."""
-        status = "KILLED" if table is None else "FINISHED"
-        self._end(status)
-        if table is not None:
-            self._client.log_text(self._whole, json.dumps(list(table), indent=1), "results.json")
-            self._client.log_text(self._whole, _markdown(table), "results.md")
-        self._client.set_terminated(self._whole, status)
-
-    def _end(self, status: str) -> None:
-        if self._open:
-            self._client.set_terminated(self._open, status)
-
-
-class Wandb:
-    """A run for each cell, all in one group, and one with the table; offline unless WANDB_MODE says otherwise."""
-
-    requires = "wandb"
-
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self._wandb = importlib.import_module("wandb")
-        self._folder, self._group = folder, experiment.name
-        self._settings, self._options = _settings(experiment)
-        self._cell: tuple[str, int] = ("", -1)
-        self._open: Any = None
-
-    def _begin(self, name: str, settings: Mapping[str, Any]) -> Any:
-        return self._wandb.init(
-            project="unskew",
-            group=self._group,
-            name=name,
-            config=dict(settings),
-            dir=str(self._folder),
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            settings=self._wandb.Settings(silent=True, console="off"),  # stdout is for results only
-        )
-
-    def scalars(self, method: str, seed: int, round: int, values: Scalars) -> None:
-        """Log a round as one entry."""
-        if (method, seed) != self._cell:
-            self._end(0)
-            settings = {**self._settings, **self._options[method], "seed": seed}
-            self._cell, self._open = (method, seed), self._begin(f"{method}/{seed}", settings)
-        self._open.log(dict(values), step=round)
-
-    def close(self, table: Table | None) -> None:
-        """Log the table as a table."""
-        self._end(1 if table is None else 0)
-        if table is not None:
-            run = self._begin("results", self._settings)
-            rows = [[row[key] for key in _COLUMNS] for row in table]
-            run.log({"results": self._wandb.Table(columns=list(_COLUMNS), data=rows)})
-            run.finish(exit_code=0)
-
-    def _end(self, code: int) -> None:
-        if self._open is not None:
-            self._open.finish(exit_code=code)
-
-
-_COLUMNS = ("method", "setting", "metric", "mean", "std")
-
-
-def _settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Every setting under its dotted path: settings shared by all methods, and each method's own, by label."""
-    settings = config.resolved(experiment)
-    methods = {m["label"]: _flat(m, "method") for m in settings.pop("methods")}
-    return _flat(settings, ""), methods
 
 
 def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -295,10 +159,77 @@ def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
     return flat
 
 
-def _markdown(table: Table) -> str:
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS)]
-    for row in table:
-        cells = [row[key] for key in _COLUMNS]
-        texts = ("–" if c is None else f"{c:.6g}" if isinstance(c, float) else str(c) for c in cells)
-        lines.append(tuple(cell.replace("|", "\\|") for cell in texts))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+# ---------------------------------------------------------------- the trackers
+class TensorBoard:
+    """Event files in the folder `tensorboard` of the run: `tensorboard --logdir runs`."""
+
+    requires = "tensorboard"
+
+    def __init__(self, cell: TrackedCell) -> None:
+        place = cell.folder / "tensorboard" / quote(cell.method, safe=" ()=,+") / str(cell.seed)
+        # Rounds after the last checkpoint come again when a run is resumed: the earlier ones are to be forgotten.
+        again = {"purge_step": cell.round + 1 if cell.round else 0} if place.exists() else {}
+        self.writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(log_dir=str(place), **again)
+        self.writer.add_text("settings", "".join(f"    {key} = {value}\n" for key, value in cell.settings.items()))
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Write scalars; `global.accuracy` becomes `global/accuracy`, so that TensorBoard groups it."""
+        for name, value in values.items():
+            self.writer.add_scalar(name.replace(".", "/", 1), value, global_step=round)
+        self.writer.flush()
+
+    def close(self, finished: bool) -> None:
+        """Close the file."""
+        self.writer.close()
+
+
+class MLflow:
+    """A run for each method and seed, in the experiment of that name."""
+
+    requires = "mlflow"
+
+    def __init__(self, cell: TrackedCell) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported
+        self.mlflow = importlib.import_module("mlflow")
+        self.client = self.mlflow.MlflowClient()
+        known = self.client.get_experiment_by_name(cell.experiment)
+        number = known.experiment_id if known else self.client.create_experiment(cell.experiment)
+        tags = {"unskew.folder": str(cell.folder.absolute())}
+        self.run = self.client.create_run(number, run_name=cell.name, tags=tags).info.run_id
+        param = self.mlflow.entities.Param
+        self.client.log_batch(self.run, params=[param(key, str(v)[:500]) for key, v in cell.settings.items()])
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Log a round in one request."""
+        metric, now = self.mlflow.entities.Metric, int(1000 * time.time())
+        self.client.log_batch(self.run, metrics=[metric(name, v, now, round) for name, v in values.items()])
+
+    def close(self, finished: bool) -> None:
+        """End the run."""
+        self.client.set_terminated(self.run, "FINISHED" if finished else "KILLED")
+
+
+class Wandb:
+    """A run for each method and seed, all in one group; offline unless WANDB_MODE says otherwise."""
+
+    requires = "wandb"
+
+    def __init__(self, cell: TrackedCell) -> None:
+        wandb = importlib.import_module("wandb")
+        self.run = wandb.init(
+            project="unskew",
+            group=cell.experiment,
+            name=cell.name,
+            config=dict(cell.settings),
+            dir=str(cell.folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            settings=wandb.Settings(silent=True, console="off"),  # stdout is for results only
+        )
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Log a round as one entry."""
+        self.run.log(dict(values), step=round)
+
+    def close(self, finished: bool) -> None:
+        """End the run."""
+        self.run.finish(exit_code=0 if finished else 1)

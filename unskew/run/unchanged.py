@@ -14,8 +14,7 @@ from unskew.experiment.config import Experiment, Runtime, load, override, writte
 from unskew.record.database import FILE
 from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
-from unskew.run.callbacks import Callback
-from unskew.run.cell import LiveRun
+from unskew.run.cell import LiveRun, Observer
 from unskew.run.folder import document_hashes, explained, read_json, refuse_deployed, refuse_links
 from unskew.run.setup import IN_PROCESS, Backend, Setup
 
@@ -52,7 +51,7 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[
 
 def reopened(
     folder: Path,
-    callback: Callback,
+    callback: Observer,
     stop: threading.Event,
     backend: Backend,
     force: bool,
