@@ -27,7 +27,7 @@ from unskew.report import results, verdict, worth
 from unskew.report.contributions import contributions, over_seeds
 from unskew.report.stats import interval
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
-from unskew.run import constant
+from unskew.run.final import below, of_constants
 from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import ACCURACY, Measure
@@ -62,8 +62,7 @@ def kept(
     for at, values in rows.items():
         of = [np.asarray(v, np.float64) for v in values]
         unit = [np.asarray(u) for u in units] or [np.arange(len(v)) for v in of]
-        sizes = np.array([len(v) for v in of])
-        tested[at] = RowResults(np.arange(len(of)), sizes, np.concatenate(unit), np.concatenate(of), ranked)
+        tested[at] = RowResults(dict(enumerate(zip(unit, of, strict=True))), ranked)
     clients = {
         (*at, "personal"): {c: float(np.mean(v)) for c, v in enumerate(map(np.asarray, values))}
         for at, values in rows.items()
@@ -99,7 +98,10 @@ def test_rows_that_each_seed_draws_anew_count_once_each_as_a_patient_s_do() -> N
     r = record({"alone": dict.fromkeys(range(2), (0.5,)), "m": dict.fromkeys(range(2), (0.5,))}, ("Basel",), (40,))
     rows = {("alone", s): (rows_of(20, 40),) for s in range(2)} | {("m", s): (rows_of(28, 40),) for s in range(2)}
     same = kept(r, rows)
-    tested = {at: replace(of, unit=of.unit + 40 * at[1]) for at, of in same.tested_rows.items()}
+    tested = {
+        at: replace(of, by_client={c: (unit + 40 * at[1], v) for c, (unit, v) in of.by_client.items()})
+        for at, of in same.tested_rows.items()
+    }
     widths = [
         g.high - g.low
         for g in (worth.worths(of)[0].clients[0].gain for of in (same, replace(same, tested_rows=tested)))
@@ -321,13 +323,13 @@ def test_the_constant_prediction_is_that_of_a_client_s_own_training_targets() ->
         return SimpleNamespace(dataset=data, clients=parts, num_clients=1)
 
     numbers, classes = division([1, 3, 2, 4], torch.float32), division([0, 0, 1, 0, 1], torch.int64)
-    assert constant.of_clients(REGRESSION, REGRESSION.headline, numbers) == {0: pytest.approx(2**0.5)}
-    assert constant.of_clients(CLASSIFICATION, CLASSIFICATION.headline, classes) == {0: 0.5}
-    assert constant.of_clients(BINARY, BINARY.headline, classes) == {0: 0.5}
-    worse = constant.beside({0: 2.5, 1: 1.0}, {0: 2.0, 1: 3.0}, REGRESSION.headline)
+    assert of_constants(REGRESSION, REGRESSION.headline, numbers) == {0: pytest.approx(2**0.5)}
+    assert of_constants(CLASSIFICATION, CLASSIFICATION.headline, classes) == {0: 0.5}
+    assert of_constants(BINARY, BINARY.headline, classes) == {0: 0.5}
+    worse = below({0: 2.5, 1: 1.0}, {0: 2.0, 1: 3.0}, REGRESSION.headline)
     assert worse is not None
     assert (worse.clients, worse.mean) == ((0,), False)
-    assert constant.beside({0: 0.5}, {0: 0.5}, ACCURACY) is None
+    assert below({0: 0.5}, {0: 0.5}, ACCURACY) is None
 
 
 def test_beside_the_mean_over_clients_stands_that_in_which_each_test_row_counts_alike() -> None:
@@ -385,7 +387,7 @@ def test_a_run_keeps_the_results_of_test_rows_and_gains_have_intervals_by_them(t
         r = read(history.folder)
         assert set(r.tested_rows) == {at[:2] for at in by_hand.clients(r)}
         for at, of in r.tested_rows.items():
-            assert {c: v.mean() for c, (_, v) in of.by_client().items()} == pytest.approx(r.clients(*at))
+            assert {c: v.mean() for c, (_, v) in of.by_client.items()} == pytest.approx(r.clients(*at))
         (got,) = worth.worths(r)
         assert all(c.gain.low is not None for c in got.clients)
         assert got.over == f"seeds and {'test examples' if task == 'classification' else 'clients'}"

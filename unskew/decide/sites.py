@@ -22,8 +22,8 @@ from unskew.errors import ConfigError, DataError
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
 from unskew.protocol import ClientId
-from unskew.run import constant
 from unskew.run import setup as run_setup
+from unskew.run.final import of_constants
 from unskew.run.setup import InMemoryInputs, Setup
 from unskew.tasks import kind_of
 from unskew.tasks.measure import Measure
@@ -124,7 +124,7 @@ class Sites:
     @cached_property
     def constants(self) -> Mapping[ClientId, float]:
         """The headline on each site's test rows of what its training rows would always say; empty where not known."""
-        return constant.of_clients(kind_of(self.experiment.task.kind), self.measure, self.fed)
+        return of_constants(kind_of(self.experiment.task.kind), self.measure, self.fed)
 
     @cached_property
     def folds(self) -> tuple[FederatedData, ...]:

@@ -7,7 +7,7 @@ The format has no code in it and is not compressed: a file is as large as what i
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,37 +97,19 @@ def given_rows(folder: Path) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class RowResults:
-    """The headline of each test row under its client's own model, rows of all clients end to end.
+    """The headline of each test row under its client's own model.
 
     Attributes:
-        client: Numbers of the clients, ascending.
-        sizes: Number of test rows of each.
-        unit: What is drawn by chance, for each row: its patient's number, or its own in the data.
-        value: The row's value; those of a client's rows have its headline as their mean.
+        by_client: {client: what is drawn by chance, for each row, and the row's value}.  A row's patient is drawn, by
+            its number, or the row itself, by its own in the data; the values' mean is the client's headline.
         ranked: True for an AUROC's values, which are DeLong's.
     """
 
-    client: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    unit: npt.NDArray[np.int64]
-    value: npt.NDArray[np.float64]
+    by_client: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]
     ranked: bool
 
-    @classmethod
-    def of_rows(cls, rows: Sequence[tuple[int, int, float, int]]) -> "RowResults":
-        """Results from at least one row: client, unit, value and 1 if values are ranked; clients ascending."""
-        clients, units, values, ranked = zip(*rows, strict=True)
-        client, sizes = np.unique(np.array(clients, np.int64), return_counts=True)
-        return cls(client, sizes, np.array(units, np.int64), np.array(values), bool(ranked[0]))
-
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A row of the record for each test row, as `of_rows` takes them."""
-        clients = np.repeat(self.client, self.sizes).tolist()
-        for client, unit, value in zip(clients, self.unit.tolist(), self.value.tolist(), strict=True):
-            yield {"client": client, "unit": unit, "value": value, "ranked": int(self.ranked)}
-
-    def by_client(self) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-        """Units and values of each client's rows."""
-        ends = self.sizes.cumsum()[:-1]
-        parts = zip(np.split(self.unit, ends), np.split(self.value, ends), strict=True)
-        return dict(zip(self.client.tolist(), parts, strict=True)) if len(self.client) else {}
+        """A row of the record for each test row."""
+        for client, (units, values) in self.by_client.items():
+            for unit, value in zip(units.tolist(), values.tolist(), strict=True):
+                yield {"client": client, "unit": unit, "value": value, "ranked": int(self.ranked)}

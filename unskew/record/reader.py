@@ -5,6 +5,7 @@ forecast, on which no result depends, is left out and named.
 """
 
 import functools
+import itertools
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -432,11 +433,15 @@ _Cell = tuple[str, int]
 
 
 def _tested_rows(connection: sqlite3.Connection) -> dict[_Cell, columns.RowResults]:
-    cells: dict[_Cell, list[tuple[int, int, float, int]]] = {}
-    for row in database.select(connection, "tested"):
-        of = (row["client"], row["unit"], row["value"], row["ranked"])
-        cells.setdefault((row["method"], row["seed"]), []).append(of)
-    return {cell: columns.RowResults.of_rows(some) for cell, some in cells.items()}
+    cells: dict[_Cell, columns.RowResults] = {}
+    for (method, seed, client, ranked), rows in itertools.groupby(
+        connection.execute("SELECT method, seed, client, ranked, unit, value FROM tested ORDER BY 1, 2, 3, id"),
+        lambda row: row[:4],
+    ):
+        units, values = zip(*(row[4:] for row in rows), strict=True)
+        of = cells.setdefault((method, seed), columns.RowResults({}, bool(ranked)))
+        of.by_client[client] = np.array(units, np.int64), np.array(values)
+    return cells
 
 
 def _info(

@@ -537,7 +537,7 @@ def _row_differences(
     """Units and differences of each client's test rows under a seed, of clients of which both methods have them."""
     if (method, seed) not in record.tested_rows or (base, seed) not in record.tested_rows:
         return {}
-    mine, theirs = (record.tested_rows[of, seed].by_client() for of in (method, base))
+    mine, theirs = (record.tested_rows[of, seed].by_client for of in (method, base))
     return {
         c: (unit, sign * (value - theirs[c][1]))
         for c, (unit, value) in mine.items()

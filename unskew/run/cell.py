@@ -3,6 +3,7 @@
 An observer has up to three hooks; a function that is told of every round is made one.
 """
 
+import functools
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.info import AbandonedRound, Info
+from unskew.local.executor import Columns
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
 from unskew.record.database import Database
@@ -23,7 +25,7 @@ from unskew.record.logs import DivergedRow
 from unskew.run import checkpoint
 from unskew.run import setup as run_setup
 from unskew.run.checkpoint import BEGINNING
-from unskew.run.evaluation import OwnModels, eval_set
+from unskew.run.evaluation import OwnModels, eval_set, on_own_rows
 from unskew.run.folder import document_hashes, read_json
 from unskew.run.metrics import Metric
 from unskew.run.setup import Backend, Setup
@@ -83,6 +85,7 @@ class Evaluation:
         metrics: What was measured so far; what observers add follows.
         own: The own models of the clients that were evaluated, after the last round of a simulation.
         all_own: True if these are all clients.
+        cell: What was evaluated.
     """
 
     state: Any
@@ -91,6 +94,12 @@ class Evaluation:
     metrics: list[Metric]
     own: OwnModels | None
     all_own: bool
+    cell: "Cell"
+
+    @functools.cached_property
+    def on_own_rows(self) -> dict[ClientId, Columns]:
+        """What an evaluation keeps of each client's test rows under its own model; clients without rows left out."""
+        return dict(on_own_rows(self.cell.sim, self.own or {}, self.cell.eval_set.test))
 
 
 class Observer:

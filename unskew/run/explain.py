@@ -31,8 +31,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.models import loss_of
 from unskew.protocol import ClientId, hook
 from unskew.run import setup as run_setup
-from unskew.run.cell import Cell
-from unskew.run.evaluation import OwnModels, on_own_rows
+from unskew.run.cell import Cell, Evaluation
 from unskew.tasks.binary import cross_entropy
 from unskew.tasks.kind import Loss
 from unskew.tasks.regression import poisson, squared
@@ -62,7 +61,7 @@ MOST_VALUES = 8
 """Values of a number that are subgroups of their own; of more there are thirds."""
 
 
-def explained(cell: Cell, model: Params | None, own: OwnModels | None) -> Iterator[Info]:
+def explained(cell: Cell, model: Params | None, seen: Evaluation) -> Iterator[Info]:
     """Report on the global model and the clients' own models, where the data are a table.
 
     Nothing is said of a method with differential privacy: its noise does not cover what is computed here.
@@ -76,14 +75,11 @@ def explained(cell: Cell, model: Params | None, own: OwnModels | None) -> Iterat
             yield report
         elif isinstance(trainer, LocalTrainer):
             yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
-    sites = _sites(cell, own or {})
-    if own and (cell.experiment.by or sites):
-        asked = own if cell.experiment.by else {client: own[client] for client in sites}
-        columns = dict(on_own_rows(cell.sim, asked, cell.fed.clients.test))
+    if seen.own and seen.all_own:
         if cell.experiment.by:
-            yield Subgroups(groups=_subgroups(cell, columns))
-        if sites:
-            yield SiteCurves(thresholds=THRESHOLDS, sites=_site_curves(cell, {c: columns[c] for c in sites}))
+            yield Subgroups(groups=_subgroups(cell, seen.on_own_rows))
+        if curves := _site_curves(cell, seen):
+            yield SiteCurves(thresholds=THRESHOLDS, sites=curves)
 
 
 # ---------------------------------------------------------------- effects
@@ -256,19 +252,15 @@ def values_of(column: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Iterator
         yield "missing", missing
 
 
-def _sites(cell: Cell, own: OwnModels) -> list[ClientId]:
-    """The clients with most held-out rows, if two classes are told apart and their probabilities known."""
+def _site_curves(cell: Cell, seen: Evaluation) -> tuple[SiteCurve, ...]:
+    """Of the clients with most held-out rows, if two classes are told apart and their probabilities known."""
     task, sizes = cell.setup.task, cell.fed.clients.test.sizes
-    if task.kind.probabilities is None or task.num_classes != 2:
-        return []
-    return sorted((c for c in own if sizes[c] >= FEWEST_ROWS), key=lambda c: (-sizes[c], c))[:MOST_SITES]
-
-
-def _site_curves(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[SiteCurve, ...]:
-    probabilities = cell.setup.task.kind.probabilities
-    assert probabilities is not None
-    last = {c: [part.double().cpu() for part in columns[c][-2:]] for c in columns}
-    return tuple(site_curve(c, probabilities(outputs)[:, 1].numpy(), y.numpy()) for c, (outputs, y) in last.items())
+    probabilities = task.kind.probabilities
+    if probabilities is None or task.num_classes != 2:
+        return ()
+    sites = sorted((c for c in seen.own or () if sizes[c] >= FEWEST_ROWS), key=lambda c: (-sizes[c], c))[:MOST_SITES]
+    last = ((c, *(part.double().cpu() for part in seen.on_own_rows[c][-2:])) for c in sites)
+    return tuple(site_curve(c, probabilities(outputs)[:, 1].numpy(), y.numpy()) for c, outputs, y in last)
 
 
 def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:

@@ -221,7 +221,7 @@ class _Loop:
         if last and not cell.sim.clients.remote and needs_own_models(cell.eval_set, which):
             own = own_models(cell.sim, state, t, clients)
         metrics = evaluate(cell.sim, state, t, cell.eval_set, which, last, own, clients)
-        seen = Evaluation(state, t, last, metrics, own, all_own=len(clients) == cell.fed.num_clients)
+        seen = Evaluation(state, t, last, metrics, own, all_own=len(clients) == cell.fed.num_clients, cell=cell)
         reports: list[Info] = []
         for more in self.observers.evaluated(cell, seen):
             metrics.append(more) if isinstance(more, Metric) else reports.append(more)

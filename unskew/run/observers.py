@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
-
 from unskew.data.federated import FederatedData
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
-from unskew.local.executor import EvalJob
-from unskew.protocol import ClientId
-from unskew.run import attack, constant, explain, models, one_class, tested, unseen
+from unskew.run import attack, explain, models, unseen
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Evaluation, LiveRun, Observer, Progress, Several
 from unskew.run.evaluation import OwnModels, own_models
+from unskew.run.final import GlobalPredictions, OneClassFound, TrainedAlone
 from unskew.run.folder import explained
 from unskew.run.metrics import Metric
 from unskew.runtime.in_process import Simulator
@@ -43,7 +40,7 @@ class Observers(Several):
         self.curve = HeadlineCurve()
         self.kept = KeptModels(self.curve)
         super().__init__(
-            self.curve, _Backdoor(), _Unseen(), _OneClassModels(), _TrainedAlone(), _Predictions(), _Explained(),
+            self.curve, _Backdoor(), _Unseen(), OneClassFound(), TrainedAlone(), GlobalPredictions(), _Explained(),
             self.kept, _Pace(run, self.curve), *more, run.callback,
         )  # fmt: skip
 
@@ -75,58 +72,6 @@ class _Unseen(Observer):
         return unseen.metrics_of(scores, cell.setup.task, seen.metrics, seen.last)
 
 
-class _OneClassModels(Observer):
-    """Names clients whose own models find examples of one class only: their accuracy can be high and says little."""
-
-    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
-        if seen.own is None or not seen.all_own or cell.setup.task.kind.correct is None:
-            return
-        if report := one_class.of_own(cell, seen.own):
-            yield report
-
-
-class _TrainedAlone(Observer):
-    """Keeps, where clients are trained alone as well, what tells their gains from chance and from a constant."""
-
-    def __init__(self) -> None:
-        self.constants: dict[int, Mapping[ClientId, float]] = {}
-
-    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
-        if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
-            return
-        task, record = cell.setup.task, cell.run.record
-        if (rows := tested.tested_rows(cell, seen.own)) is not None:
-            with explained(record.path, cell.run.folder):
-                record.add("tested", ({**cell.where, "round": seen.round, **row} for row in rows.rows()))
-        if cell.seed not in self.constants:
-            self.constants[cell.seed] = constant.of_clients(task.kind, task.headline, cell.fed)
-        name = f"personal.{task.headline.name}"
-        results = {m.client: m.value for m in seen.metrics if m.client is not None and m.name == name}
-        if worse := constant.beside(results, self.constants[cell.seed], task.headline):
-            yield worse
-
-
-class _Predictions(Observer):
-    """Reports on what the global model predicts for the global test set after the last round."""
-
-    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
-        kind, setup, experiment = cell.setup.task.kind, cell.setup, cell.experiment
-        wanted = seen.last and "global" in experiment.evaluate and (kind.correct or kind.report)
-        model = cell.sim.method.serve(seen.state, None) if wanted else None
-        if model is None:
-            return
-        (predicted,) = cell.sim.executor.evaluate([EvalJob(model, "test")])
-        if kind.correct is not None:
-            yield one_class.recalls(setup, predicted, one_class.confusion(cell, model))
-            if text := one_class.of_global(setup, predicted):
-                yield Info(warnings=(text,))
-        if kind.report is not None:
-            outputs, y = (column.cpu().numpy() for column in predicted[-2:])
-            report = kind.report(outputs.astype(np.float64), y)
-            if report is not None:
-                yield report
-
-
 class _Explained(Observer):
     """Reports after the last round what the models go by, and for whom they work, where the data are a table."""
 
@@ -134,7 +79,7 @@ class _Explained(Observer):
         if not seen.last:
             return ()
         shared = cell.sim.method.serve(seen.state, None)
-        return explain.explained(cell, shared, seen.own if seen.all_own else None)
+        return explain.explained(cell, shared, seen)
 
 
 # ---------------------------------------------------------------- how the headline goes

@@ -1,0 +1,194 @@
+"""What is told of models after the last round, beside their numbers.
+
+Which classes they find, for accuracy may be high and say little; each test row's result under its client's own model,
+from which a report tells a client's gain from chance; and clients whom a prediction that is always the same serves
+better.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.data.federated import FederatedData
+from unskew.data.patients import fewest_of_a_class
+from unskew.info import Info, OneClassModels, RecallByClass, WorseThanConstant
+from unskew.local.executor import Columns, EvalJob
+from unskew.local.trainer import LocalTrainer
+from unskew.protocol import ClientId
+from unskew.record.columns import RowResults
+from unskew.run.cell import Cell, Evaluation, Observer
+from unskew.run.folder import explained
+from unskew.tasks.classification import MISSED, only_class_found
+from unskew.tasks.kind import TaskKind
+from unskew.tasks.measure import FEWEST, Measure
+from unskew.tasks.task import Task
+from unskew.tree import Params
+
+CONFUSED = 20
+"""Most classes of a confusion matrix."""
+MOST_ROWS = 20_000
+"""Test rows of all clients up to which results by row are kept: that is 300 kB for each method and seed."""
+LITTLE = "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
+NAMED = 5
+"""Clients that a warning names."""
+
+
+def right(task: Task, columns: Columns) -> Tensor:
+    """Tell which examples' class is found, (n,) bool, from the columns of an evaluation."""
+    assert task.kind.correct is not None
+    first = task.measures[0].each is task.kind.correct  # its column is there without the outputs
+    return (columns[0] if first else task.kind.correct(*(column.clone() for column in columns[-2:]))).bool().cpu()
+
+
+# ---------------------------------------------------------------- the global model
+class GlobalPredictions(Observer):
+    """Reports on what the global model predicts for the global test set."""
+
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
+        """Report recall and confusion by class, or what the kind of task reports."""
+        kind, dataset = cell.setup.task.kind, cell.setup.dataset
+        wanted = seen.last and "global" in cell.experiment.evaluate and (kind.correct or kind.report)
+        model = cell.sim.method.serve(seen.state, None) if wanted else None
+        if model is None:
+            return
+        (predicted,) = cell.sim.executor.evaluate([EvalJob(model, "test")])
+        if kind.correct is not None:
+            y, classes, found = dataset.y_test, cell.setup.task.num_classes, right(cell.setup.task, predicted)
+            recalled, examples = (tuple(rows.bincount(minlength=classes).tolist()) for rows in (y[found], y))
+            yield RecallByClass(found=recalled, examples=examples, confused=_confusion(cell, model))
+            if (only := only_class_found(found, y)) is not None:
+                text = (
+                    f"the global model is right on test examples of class "
+                    f"{dataset.classes[only] if dataset.classes else only} only: its accuracy of "
+                    f"{100 * float(found.double().mean()):.1f} % {LITTLE}"
+                )
+                yield Info(warnings=(text,))
+        if kind.report is not None:
+            outputs, targets = (column.cpu().numpy() for column in predicted[-2:])
+            if (report := kind.report(outputs.astype(np.float64), targets)) is not None:
+                yield report
+
+
+def _confusion(cell: Cell, model: Params) -> tuple[tuple[int, ...], ...]:
+    """Examples of the global test set by class and predicted class; empty of many classes, or where it is not here."""
+    trainer, classes = cell.sim.model.server_trainer, cell.setup.task.num_classes
+    probabilities, dataset = cell.setup.task.kind.probabilities, cell.setup.dataset
+    if probabilities is None or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
+        return ()
+    x = dataset.x_test
+    with torch.no_grad():
+        parts = [
+            probabilities(trainer.refer(x[rows].to(trainer.device), model)[1]).argmax(1).cpu()
+            for rows in torch.split(torch.arange(len(x)), LocalTrainer.CHUNK)
+        ]
+    counts = torch.bincount(dataset.y_test * classes + torch.cat(parts), minlength=classes**2)
+    return tuple(map(tuple, counts.view(classes, classes).tolist()))
+
+
+# ---------------------------------------------------------------- the clients' own models
+class OneClassFound(Observer):
+    """Names clients whose own models find examples of one class only.
+
+    Where one model is everybody's it is the global one, which is judged on more rows.
+    """
+
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
+        """Warn of them."""
+        own, task, names = seen.own or {}, cell.setup.task, cell.fed.client_names
+        if not seen.all_own or task.kind.correct is None or len({id(model) for model in own.values()}) < 2:
+            return
+        y, rows = cell.setup.dataset.y_train, cell.fed.clients.test
+        hits = {c: right(task, columns) for c, columns in seen.on_own_rows.items()}
+        alike = sorted(c for c in hits if only_class_found(hits[c], y[rows[c]]) is not None)
+        if not alike:
+            return
+        first = [names[c] if names else str(c) for c in alike[:NAMED]]
+        more = ", ..." if len(alike) > NAMED else ""
+        warning = (
+            f"own models that are right on test examples of one class only, where at least {MISSED} are of others: "
+            f"{', '.join(first)}{more} ({len(alike)} of {len(own)} clients); their accuracy {LITTLE}"
+        )
+        yield OneClassModels(clients=tuple(alike), warnings=(warning,))
+
+
+class TrainedAlone(Observer):
+    """Keeps, where clients are trained alone as well, what tells their gains from chance and from a constant.
+
+    The same rows are tested under every method, so what a difference of two methods owes to the choice of rows is known
+    only from both methods' results on each.
+    """
+
+    def __init__(self) -> None:
+        self.constants: dict[int, Mapping[ClientId, float]] = {}
+
+    def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
+        """Record results by row, and report on clients that a constant serves better."""
+        if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
+            return
+        task, record, where = cell.setup.task, cell.run.record, {**cell.where, "round": seen.round}
+        if (results := tested_rows(cell, seen)) is not None:
+            with explained(record.path, cell.run.folder):
+                record.add("tested", ({**where, **row} for row in results.rows()))
+        if cell.seed not in self.constants:
+            self.constants[cell.seed] = of_constants(task.kind, task.headline, cell.fed)
+        name = f"personal.{task.headline.name}"
+        values = {m.client: m.value for m in seen.metrics if m.client is not None and m.name == name}
+        if worse := below(values, self.constants[cell.seed], task.headline):
+            yield worse
+
+
+def tested_rows(cell: Cell, seen: Evaluation) -> RowResults | None:
+    """The headline of each test row under its client's own model; None where it has no value by row, or rows are many.
+
+    A client whose test rows or patients are too few of a class, or with an event, for a variance is left out.
+    """
+    rows, dataset, measure = cell.fed.clients.test, cell.fed.dataset, cell.setup.task.headline
+    patients, event = dataset.patients, 1 if measure.of_events else None
+    if rows.sizes[list(seen.own or ())].sum() > MOST_ROWS or not (measure.of_rows or measure.by_row is not None):
+        return None
+    by_client = {}
+    for c, columns in sorted(seen.on_own_rows.items()):
+        values = columns[0].double().cpu().numpy() if measure.of_rows else measure.rows_of(*columns[-2:])
+        units = rows[c] if patients is None else patients[rows[c]]
+        few = patients is not None and fewest_of_a_class(units, dataset.labels[rows[c]], event) < FEWEST
+        if values is not None and (measure.of_rows or not few):
+            by_client[c] = units.numpy(), values
+    return RowResults(by_client, ranked=measure.each is None)
+
+
+def of_constants(kind: TaskKind, headline: Measure, fed: FederatedData) -> dict[ClientId, float]:
+    """The headline on each client's own test rows of what its training rows would always say; empty where not known.
+
+    Clients are left out for whose rows it is not defined, as the balanced accuracy of one class.
+
+    Args:
+        kind: The kind of task, whose measures see outputs without a link.
+        headline: The measure by which the run compares models.
+        fed: The division into clients.
+    """
+    measure = next((m for m in kind.measures if m.name == headline.name), None)
+    if kind.constant is None or measure is None:
+        return {}
+    y, width, values = fed.dataset.y_train, kind.width(len(fed.dataset.outputs)), {}
+    for c in range(fed.num_clients):
+        train, test = y[fed.clients.train[c]], y[fed.clients.test[c]]
+        if len(train) and len(test):
+            outputs = kind.constant(train, width).expand(len(test), width)
+            if measure.each is not None:
+                values[c] = measure.of_mean(float(measure.each(outputs, test).double().mean()))
+            elif measure.whole is not None:
+                values[c] = measure.whole(outputs.double().numpy(), test.numpy())
+    return {c: value for c, value in values.items() if value == value}
+
+
+def below(
+    results: Mapping[ClientId, float], constants: Mapping[ClientId, float], measure: Measure
+) -> WorseThanConstant | None:
+    """The clients whose result is worse than the constant's, and whether the mean over clients is; None without any."""
+    sign = 1.0 if measure.higher else -1.0
+    ahead = {c: sign * (results[c] - constants[c]) for c in sorted(results.keys() & constants.keys())}
+    worse = tuple(c for c, by in ahead.items() if by < -1e-9 * abs(constants[c]))
+    return WorseThanConstant(clients=worse, mean=statistics.fmean(ahead.values()) < 0) if worse else None
