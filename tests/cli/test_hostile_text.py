@@ -1,10 +1,16 @@
 """Text of others that a terminal would obey, in folders and errors, and files that were edited until they disagree."""
 
+import hashlib
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from unskew.record import database
+from unskew.run.folder import DOCUMENTS
 
 from .conftest import Unskew
 
@@ -24,11 +30,24 @@ def edited(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
+def made_to_agree(run: Path) -> None:
+    """Give the folder hashes of what stands in it now, as whoever means harm would."""
+    documents = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in DOCUMENTS}
+    with closing(sqlite3.connect(run / database.FILE)) as connection:
+        change = "UPDATE checkpoint SET position = json_set(position, '$.documents', json(?))"
+        connection.execute(change, (json.dumps(documents),))
+        connection.commit()
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    summary["record_sha256"] = database.sha256(run)
+    (run / "summary.json").write_text(json.dumps(summary), "utf-8")
+
+
 def test_a_terminal_obeys_nothing_that_stands_in_a_folder_or_in_an_error(unskew: Unskew, run: Path) -> None:
     written = json.dumps(ORDER)[1:-1]
     edited(run / "run.json", '"run": "tiny"', f'"run": "tiny{written}"')
     dataset = json.loads((run / "partition.json").read_text("utf-8"))["seeds"]["0"]["dataset"]
     edited(run / "partition.json", json.dumps(dataset), json.dumps(dataset + ORDER))
+    made_to_agree(run)
     said = [unskew("show", "run"), unskew("show", f"{ORDER}run"), unskew("run", f"{ORDER}.toml")]
     assert [s.code for s in said[1:]] == [2, 2]
     assert not any("\x1b" in s.out + s.err for s in said)
@@ -41,6 +60,7 @@ def test_nor_in_a_finished_run_that_is_resumed(unskew: Unskew, run: Path) -> Non
     (run / "summary.json").write_text(json.dumps(summary), "utf-8")
     for path in run.glob("*.json*"):  # and, in place of a method's name, in all that is said of it
         path.write_text(path.read_text("utf-8").replace('"fedprox"', f'"fed[/]{json.dumps(ORDER)[1:-1]}"'), "utf-8")
+    made_to_agree(run)
     said = unskew("run", "run")
     assert said.code == 0, said.err
     assert "\x1b" not in said.out + said.err

@@ -8,7 +8,7 @@ from typing import Any
 from unskew.errors import ConfigError
 from unskew.pricing.radio import Cost, measures, summed
 from unskew.pricing.traffic import RecordedRun
-from unskew.record.logs import RunCard, document
+from unskew.record.logs import document
 from unskew.run.metrics import first_reached, result_row
 
 FEDAVG_PEAK = "fedavg-peak"
@@ -25,7 +25,7 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
     """
     seeds = tuple(dict.fromkeys(t.seed for t in run.trainings))
     if target == FEDAVG_PEAK:
-        label = document(run.folder / "run.json", RunCard).get("baseline", "")
+        label = document(run.folder / "run.json").get("baseline", "")
         curves = {s: run.curves.get((label, s), {}) for s in seeds}
         if not all(curves.values()):
             raise ConfigError(

@@ -1,24 +1,18 @@
-"""Documents of a run, each with its type, and words on its rows, which `unskew.record.database` keeps.
-
-A document is JSON; one that differs from what a run writes is refused by file and field.
-"""
+"""Documents of a run, which are JSON, and words on its rows, which `unskew.record.database` keeps."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypeVar
+from typing import Any, Literal, TypedDict
 
 import pydantic
-from annotated_types import MinLen
-from typing_extensions import TypedDict
 
 from unskew import schema
-from unskew.errors import DivergedError, RunError
+from unskew.errors import DivergedError, RunError, UnskewError
 from unskew.files import read_bytes
-from unskew.info import Count, adapter
 from unskew.record import database
 from unskew.record.database import rows as rows
-from unskew.tasks.measure import Direction
 
 SCHEMA = 1
 
@@ -27,16 +21,14 @@ LARGE, LARGEST = 1 << 26, {"partition.json": 1 << 30}
 
 Bound = Literal["lower", "pooled"]
 
-T = TypeVar("T")
-
 
 # ---------------------------------------------------------------- rows
 class DivergedRow(TypedDict):
     """A method that diverged under a seed: in which round, and how that was noticed."""
 
     method: str
-    seed: Count
-    round: Count
+    seed: int
+    round: int
     reason: str
 
 
@@ -98,103 +90,34 @@ def gap_name(part: str, measure: str) -> str:
     return f"{part.replace('unseen', 'gap')}.{measure}"
 
 
-# ---------------------------------------------------------------- documents
-class RunCell(TypedDict):
-    """One training of the run, in run.json."""
-
-    method: str
-    setting: str
-    seed: Count
-    bound: NotRequired[Bound | None]
-
-
-class MeasureCard(TypedDict):
-    """A metric of the run's task, as `unskew.tasks.measure.Measure` has it."""
-
-    name: str
-    label: str
-    direction: Direction
-    low: float | None
-    high: float | None
-    percent: bool
-    positive: NotRequired[str]
-
-
-class RunCard(TypedDict):
-    """run.json: methods, machine, versions and data of the run."""
-
-    run: str
-    created: str
-    command: str
-    unskew: str
-    environment: dict[str, Any]
-    config_sha256: str
-    portable_sha256: NotRequired[str]
-    parameters: NotRequired[Count]
-    baseline: NotRequired[str]
-    measures: NotRequired[Annotated[list[MeasureCard], MinLen(1)]]
-    until: NotRequired[dict[str, Any]]
-    remarks: NotRequired[list[str]]
-    network_sha256: NotRequired[str]
-    begun_in: NotRequired[str]
-    cells: Annotated[list[RunCell], MinLen(1)]
-
-
-class Divisions(TypedDict):
-    """partition.json: the examples of each client, by seed, as `unskew.data.federated.to_manifest` writes them."""
-
-    seeds: dict[int, dict[str, Any]]
-
-
-class ResultRow(TypedDict):
-    """A row of the table of results: a method's metric, its mean and standard deviation over seeds."""
-
-    method: str
-    setting: NotRequired[str]
-    metric: str
-    mean: float
-    std: NotRequired[float | None]
-    seeds: list[float]
-    undefined: NotRequired[Count]
-    clients: NotRequired[list[Count]]
-
-
-class SummaryCard(TypedDict):
-    """summary.json: what a run wrote when it ended."""
-
-    run: str
-    fingerprint: str
-    record_sha256: NotRequired[str]
-    seconds: float
-    peak_rss: NotRequired[float]
-    headline: NotRequired[MeasureCard]
-    asked: NotRequired[list[MeasureCard]]
-    rows: list[ResultRow]
-    seeds: NotRequired[list[Count]]
-    diverged: NotRequired[list[DivergedRow]]
-    stopped: NotRequired[dict[str, Any] | None]
-
-
-class _Versioned(TypedDict):
-    schema: NotRequired[Literal[1]]
-
-
-def document(path: Path, kind: type[T]) -> T:
-    """A JSON document of a run, checked.
+# ---------------------------------------------------------------- reading
+def document(path: Path) -> dict[str, Any]:
+    """A JSON object of a run.
 
     Raises:
-        RunError: If it cannot be read, was written by another version, or is not as a run writes it.
+        RunError: If it cannot be read, or is none.
     """
-    text = read_text(path)
     try:
-        adapter(_Versioned).validate_json(text)
-        content: T = adapter(kind).validate_json(text, strict=True)
-    except pydantic.ValidationError as error:
-        raise refusal(path, sentence(error)) from None
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise refusal(path, f"it is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise refusal(path, "it is not a JSON object")
     return content
 
 
-# ---------------------------------------------------------------- reading
+@contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Turn whatever goes wrong with documents that are not as a run writes them into a sentence."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UnskewError):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{folder} has documents that no run writes ({what}); restore it or run again") from None
+
+
 def read_text(path: Path) -> str:
     """A file of a run as text.
 

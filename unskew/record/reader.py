@@ -5,18 +5,18 @@ forecast, on which no result depends, is left out and named.
 """
 
 import functools
+import hashlib
 import itertools
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
-from typing_extensions import TypedDict
 
 from unskew import schema
 from unskew.errors import RunError
@@ -104,29 +104,6 @@ class Warned:
     times: int
 
 
-class Foretold(TypedDict):
-    """Forecast in plan.json of a method's seed."""
-
-    method: str
-    bytes: NotRequired[dict[str, float] | None]
-    seconds: NotRequired[float | None]
-    traffic: NotRequired[str]
-
-
-class PlannedMemory(TypedDict):
-    """The memory of the main process, bytes."""
-
-    peak: float
-
-
-class Plan(TypedDict):
-    """plan.json: the forecast of a run."""
-
-    methods: list[Foretold]
-    seconds: NotRequired[float | None]
-    memory: PlannedMemory
-
-
 @dataclass(frozen=True)
 class Record:
     """A run's content, as reports need it, or that of several runs (`unskew.report.together`).
@@ -153,14 +130,14 @@ class Record:
 
     folder: Path
     name: str
-    card: logs.RunCard
+    card: Mapping[str, Any]
     config: str
     cells: tuple[RecordedCell, ...]
     frame: Numbers
     partitions: Mapping[int, DataSplit]
     failures: tuple[Mapping[str, Any], ...]
-    summary: logs.SummaryCard | None
-    predicted: Plan | None = None
+    summary: Mapping[str, Any] | None
+    predicted: Mapping[str, Any] | None = None
     info: Mapping[str, frozenset[str]] = field(default_factory=dict)
     warned: tuple[Warned, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
@@ -261,15 +238,19 @@ def read(folder: Path) -> Record:
     """The record of a run folder, finished or not; what was sent and who worked is for `select`.
 
     Raises:
-        RunError: If `folder` is not a run folder, or a file in it is missing or corrupt; names file and line.
+        RunError: If `folder` is not a run folder, or a file in it is missing, corrupt or was changed; names the file.
     """
     folder = Path(folder)
     if not (folder / "run.json").is_file():
         raise RunError(f"{folder} is not a run folder: it has no run.json; give a folder that `unskew run` wrote")
-    card = document(folder / "run.json", logs.RunCard)
+    with logs.understood(folder):
+        return _read(folder)
+
+
+def _read(folder: Path) -> Record:
+    card = document(folder / "run.json")
     cells = _cells(card, folder / "run.json")
-    ended = (folder / "summary.json").is_file()
-    summary = document(folder / "summary.json", logs.SummaryCard) if ended else None
+    summary = document(folder / "summary.json") if (folder / "summary.json").is_file() else None
     for name in ("config.toml", "partition.json") if summary else ():
         if not (folder / name).is_file():
             raise RunError(f"{folder / name} is missing though the run has a summary.json; restore it or run again")
@@ -283,6 +264,7 @@ def read(folder: Path) -> Record:
         )
         remarks = (*map(plain, card.get("remarks", ())), *_resumed(connection))
         tested_rows = _tested_rows(connection)
+        _require_documents(connection, folder)
     predicted, left_out = _predicted(folder / "plan.json")
     partitions = _partitions(folder) if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
@@ -372,7 +354,15 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
 
 
 def _divisions(folder: Path) -> dict[int, dict[str, Any]]:
-    return document(folder / "partition.json", logs.Divisions)["seeds"]
+    return {int(seed): card for seed, card in document(folder / "partition.json")["seeds"].items()}
+
+
+def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
+    """Refuse documents that are other than at the last checkpoint."""
+    for (position,) in connection.execute("SELECT position FROM checkpoint"):
+        for name, sha256 in json.loads(position)["documents"].items():
+            if hashlib.sha256(read_text(folder / name).encode()).hexdigest() != sha256:
+                raise refusal(folder / name, "it is not as it was written")
 
 
 def _parts(folder: Path, seed: int | None, part: Part) -> tuple[dict[str, Any], list[list[int]]]:
@@ -418,7 +408,7 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
     return {name: np.sort(rows[np.array(of, np.int64)]) for name, of in zip(names, held, strict=True)}
 
 
-def _cells(card: logs.RunCard, path: Path) -> tuple[RecordedCell, ...]:
+def _cells(card: Mapping[str, Any], path: Path) -> tuple[RecordedCell, ...]:
     cells: dict[tuple[str, int], RecordedCell] = {}
     for row in card["cells"]:
         cell = RecordedCell(row["method"], row["setting"], row["seed"], row.get("bound"))
@@ -434,11 +424,11 @@ _Cell = tuple[str, int]
 
 def _tested_rows(connection: sqlite3.Connection) -> dict[_Cell, columns.RowResults]:
     cells: dict[_Cell, columns.RowResults] = {}
-    for (method, seed, client, ranked), rows in itertools.groupby(
+    for (method, seed, client, ranked), some in itertools.groupby(
         connection.execute("SELECT method, seed, client, ranked, unit, value FROM tested ORDER BY 1, 2, 3, id"),
         lambda row: row[:4],
     ):
-        units, values = zip(*(row[4:] for row in rows), strict=True)
+        units, values = zip(*(row[4:] for row in some), strict=True)
         of = cells.setdefault((method, seed), columns.RowResults({}, bool(ranked)))
         of.by_client[client] = np.array(units, np.int64), np.array(values)
     return cells
@@ -487,9 +477,9 @@ def _partitions(folder: Path) -> dict[int, DataSplit]:
     return partitions
 
 
-def _predicted(path: Path) -> tuple[Plan | None, tuple[str, ...]]:
+def _predicted(path: Path) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The forecast, or a sentence if there is one that cannot be read: no result depends on it."""
     try:
-        return (document(path, Plan) if path.is_file() else None), ()
+        return (document(path) if path.is_file() else None), ()
     except RunError:
         return None, (f"The forecast is left out: {path} is damaged; remove it.",)

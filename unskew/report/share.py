@@ -25,7 +25,10 @@ LOGS = ("metrics", "transfers", "work", "network", "diverged")
 INFO = {kind.__name__ for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)}
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
-OF_RUN = logs.RunCard.__annotations__.keys() - {"command", "remarks", "begun_in"}
+OF_RUN = (
+    "schema", "run", "created", "unskew", "environment", "config_sha256", "portable_sha256", "parameters", "baseline",
+    "measures", "until", "network_sha256", "cells",
+)  # fmt: skip
 OF_SPLIT = {f.name for f in fields(DataSplit)} | {"columns", "seed", "stats"}
 OF_TASK = ("data_dir", "data_options")
 
@@ -57,7 +60,7 @@ def share(folder: Path, out: Path) -> Path:
 
 def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[Path], object]]]:
     """The files of the copy by name, each as its text or as a function that writes it."""
-    card = {key: value for key, value in read_json(folder / "run.json").items() if key in OF_RUN or key == "schema"}
+    card = {key: value for key, value in read_json(folder / "run.json").items() if key in OF_RUN}
     yield "run.json", json.dumps({**card, "command": ""}, indent=1)
     yield "config.toml", tomli_w.dumps(without_values(configured(record)))
     partition = read_json(folder / "partition.json")

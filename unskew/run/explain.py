@@ -259,8 +259,8 @@ def _site_curves(cell: Cell, seen: Evaluation) -> tuple[SiteCurve, ...]:
     if probabilities is None or task.num_classes != 2:
         return ()
     sites = sorted((c for c in seen.own or () if sizes[c] >= FEWEST_ROWS), key=lambda c: (-sizes[c], c))[:MOST_SITES]
-    last = ((c, *(part.double().cpu() for part in seen.on_own_rows[c][-2:])) for c in sites)
-    return tuple(site_curve(c, probabilities(outputs)[:, 1].numpy(), y.numpy()) for c, outputs, y in last)
+    last = {c: [part.double().cpu() for part in seen.on_own_rows[c][-2:]] for c in sites}
+    return tuple(site_curve(c, probabilities(outputs)[:, 1].numpy(), y.numpy()) for c, (outputs, y) in last.items())
 
 
 def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:

@@ -200,7 +200,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     if not os.path.lexists(path):
         raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
-    return document(path, dict[str, Any])
+    return document(path)
 
 
 def remove(path: Path) -> None:
