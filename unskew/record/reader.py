@@ -251,6 +251,8 @@ def _read(folder: Path) -> Record:
     card = document(folder / "run.json")
     cells = _cells(card, folder / "run.json")
     summary = document(folder / "summary.json") if (folder / "summary.json").is_file() else None
+    if summary is not None and not {"run", "fingerprint", "seconds", "rows"} <= summary.keys():
+        raise refusal(folder / "summary.json", "it is no summary of a run")
     for name in ("config.toml", "partition.json") if summary else ():
         if not (folder / name).is_file():
             raise RunError(f"{folder / name} is missing though the run has a summary.json; restore it or run again")
