@@ -43,9 +43,9 @@ class Recorder:
     told: list[tuple[str, int, int, dict[str, float]]] = field(default_factory=list)
     closed: list[tuple[str, bool]] = field(default_factory=list)
 
-    def __call__(self, cell: trackers.TrackedCell) -> Any:
+    def __call__(self, cell: Any) -> Any:
         return SimpleNamespace(
-            log=lambda t, values: self.told.append((cell.method, cell.seed, t, dict(values))),
+            log=lambda t, values: self.told.append((cell.method.label, cell.seed, t, dict(values))),
             close=lambda finished: self.closed.append((cell.name, finished)),
         )
 

@@ -259,6 +259,11 @@ class Cell:
         self.warned: set[str] = set()
 
     @property
+    def name(self) -> str:
+        """METHOD/SEED."""
+        return f"{self.method.label}/{self.seed}"
+
+    @property
     def where(self) -> dict[str, Any]:
         """The fields of a row that name the cell."""
         return {"method": self.method.label, "seed": self.seed}

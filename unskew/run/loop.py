@@ -276,9 +276,7 @@ class _Loop:
     def end_early(self, cell: Cell, reason: str) -> None:
         """Evaluate and report on a cell that ends early as if this round had been its last."""
         run = self.run
-        run.position = replace(
-            run.position, stopped={**run.position.stopped, f"{cell.method.label}/{cell.seed}": reason}
-        )
+        run.position = replace(run.position, stopped={**run.position.stopped, cell.name: reason})
         known = {row["name"] for row in cell.recorded("metrics", "round = ? AND client IS NULL", cell.round)}
         metrics, parts = self.evaluate(cell, cell.state, cell.round, last=True)
         new = [m for m in metrics if m.client is not None or m.name not in known]

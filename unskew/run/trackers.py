@@ -15,8 +15,6 @@ import importlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -27,34 +25,11 @@ from unskew.run.cell import Cell, LiveRun, Observer
 from unskew.run.progress import importable
 
 
-@dataclass(frozen=True)
-class TrackedCell:
-    """A method under a seed, whose numbers a tracker takes.
-
-    Attributes:
-        experiment, folder: Name of the experiment, and the run's folder.
-        method, seed: The method's label, and the seed.
-        round: The first round that is told; 0 is the evaluation before training.
-        settings: Every setting under its dotted path, those of the method under `method`.
-    """
-
-    experiment: str
-    folder: Path
-    method: str
-    seed: int
-    round: int
-    settings: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """METHOD/SEED."""
-        return f"{self.method}/{self.seed}"
-
-
 class Tracker(Protocol):
     """Takes the numbers of one method under one seed.
 
-    It is made by `(cell)` and its settings.  A class attribute `requires` names a package that has to be installed.
+    It is made by `(cell)`, whose `round` is the last that was told before, and its settings.  A class attribute
+    `requires` names a package that has to be installed.
     """
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
@@ -95,17 +70,11 @@ class Tracked(Observer):
             RunError: If one cannot be opened for the first: the user wants to know now, not after the last round.
         """
         self.close()
-        table = resolved(cell.experiment)
-        method = next(m for m in table.pop("methods") if m["label"] == cell.method.label)
-        about = TrackedCell(
-            cell.experiment.name, self.run.folder, cell.method.label, cell.seed, cell.round,
-            {**_flat(table, ""), **_flat(method, "method"), "seed": cell.seed},
-        )  # fmt: skip
         for name in tuple(self.left):
             target, given = TRACKERS.resolve(name), cell.experiment.track_options.get(name, {})
             options = schema.checked(target, given, f"track_options.{name}", skip=("cell",), owner=name)
             try:
-                self.open[name] = target(about, **options)
+                self.open[name] = target(cell, **options)
             except Exception as error:  # a stranger's code, which raises what it likes
                 if self.cell is not None:
                     self.drop(name, error)
@@ -151,6 +120,13 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
+def settings_of(cell: Cell) -> dict[str, Any]:
+    """Every setting of a cell under its dotted path, those of its method under `method`."""
+    table = resolved(cell.experiment)
+    method = next(m for m in table.pop("methods") if m["label"] == cell.method.label)
+    return {**_flat(table, ""), **_flat(method, "method"), "seed": cell.seed}
+
+
 def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, held in value.items():
@@ -165,12 +141,12 @@ class TensorBoard:
 
     requires = "tensorboard"
 
-    def __init__(self, cell: TrackedCell) -> None:
-        place = cell.folder / "tensorboard" / quote(cell.method, safe=" ()=,+") / str(cell.seed)
+    def __init__(self, cell: Cell) -> None:
+        place = cell.run.folder / "tensorboard" / quote(cell.method.label, safe=" ()=,+") / str(cell.seed)
         # Rounds after the last checkpoint come again when a run is resumed: the earlier ones are to be forgotten.
         again = {"purge_step": cell.round + 1 if cell.round else 0} if place.exists() else {}
         self.writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(log_dir=str(place), **again)
-        self.writer.add_text("settings", "".join(f"    {key} = {value}\n" for key, value in cell.settings.items()))
+        self.writer.add_text("settings", "".join(f"    {key} = {value}\n" for key, value in settings_of(cell).items()))
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """Write scalars; `global.accuracy` becomes `global/accuracy`, so that TensorBoard groups it."""
@@ -188,16 +164,16 @@ class MLflow:
 
     requires = "mlflow"
 
-    def __init__(self, cell: TrackedCell) -> None:
+    def __init__(self, cell: Cell) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported
         self.mlflow = importlib.import_module("mlflow")
         self.client = self.mlflow.MlflowClient()
-        known = self.client.get_experiment_by_name(cell.experiment)
-        number = known.experiment_id if known else self.client.create_experiment(cell.experiment)
-        tags = {"unskew.folder": str(cell.folder.absolute())}
+        known = self.client.get_experiment_by_name(cell.experiment.name)
+        number = known.experiment_id if known else self.client.create_experiment(cell.experiment.name)
+        tags = {"unskew.folder": str(cell.run.folder.absolute())}
         self.run = self.client.create_run(number, run_name=cell.name, tags=tags).info.run_id
         param = self.mlflow.entities.Param
-        self.client.log_batch(self.run, params=[param(key, str(v)[:500]) for key, v in cell.settings.items()])
+        self.client.log_batch(self.run, params=[param(key, str(v)[:500]) for key, v in settings_of(cell).items()])
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """Log a round in one request."""
@@ -214,14 +190,14 @@ class Wandb:
 
     requires = "wandb"
 
-    def __init__(self, cell: TrackedCell) -> None:
+    def __init__(self, cell: Cell) -> None:
         wandb = importlib.import_module("wandb")
         self.run = wandb.init(
             project="unskew",
-            group=cell.experiment,
+            group=cell.experiment.name,
             name=cell.name,
-            config=dict(cell.settings),
-            dir=str(cell.folder),
+            config=settings_of(cell),
+            dir=str(cell.run.folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=wandb.Settings(silent=True, console="off"),  # stdout is for results only
         )
