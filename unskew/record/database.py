@@ -42,52 +42,22 @@ SHOWN_AFTER_S = 1.0
 SYNCHRONOUS = "EXTRA"
 """How much of a transaction is on the disk when it ends: all, and that its journal is gone."""
 
-# Types are checked by SQLite, as those of STRICT tables, which versions before 3.37 do not have.
-COUNT = "INTEGER NOT NULL CHECK (typeof({0}) = 'integer' AND {0} >= 0)"
-TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
-OPTIONAL = "TEXT CHECK ({0} IS NULL OR typeof({0}) = 'text')"
-CELL = {"method": TEXT, "seed": COUNT, "round": COUNT}
-TABLES: dict[str, dict[str, str]] = {
-    "metrics": {
-        "name": TEXT,
-        "value": "NOT NULL CHECK (typeof(value) = CASE WHEN client IS NULL THEN 'real' ELSE 'blob' END)",
-        "weight": "",
-        "client": "BLOB",
-        "clients": OPTIONAL,
-    },
-    "transfers": {
-        "hop": COUNT,
-        "src": COUNT,
-        "dst": COUNT,
-        "kind": "TEXT NOT NULL CHECK (kind IN ('model', 'control'))",
-        "bytes": COUNT,
-    },
-    "work": {"hop": COUNT, "client": COUNT, "examples": COUNT},
-    "info": {"type": TEXT, "info": TEXT},
-    "failures": {"client": COUNT, "step": OPTIONAL, "reason": TEXT},
-    "network": {
-        "hop": "INTEGER NOT NULL CHECK (typeof(hop) = 'integer')",  # -1 is that of an evaluation
-        "client": COUNT,
-        "way": TEXT,
-        "what": TEXT,
-        "payload": COUNT,
-        "framing": COUNT,
-    },
-    "diverged": {"reason": TEXT},
-    "resumed": {"changed": TEXT},
-    "tested": {
-        "client": COUNT,
-        "unit": COUNT,
-        "value": "REAL NOT NULL CHECK (typeof(value) = 'real')",
-        "ranked": COUNT,
-    },
+CELL = ("method TEXT", "seed INTEGER", "round INTEGER")
+TABLES = {
+    "metrics": ("name TEXT", "value", "weight", "client BLOB", "clients TEXT"),
+    "transfers": ("hop INTEGER", "src INTEGER", "dst INTEGER", "kind TEXT", "bytes INTEGER"),
+    "work": ("hop INTEGER", "client INTEGER", "examples INTEGER"),
+    "info": ("type TEXT", "info TEXT"),
+    "failures": ("client INTEGER", "step TEXT", "reason TEXT"),
+    "network": ("hop INTEGER", "client INTEGER", "way TEXT", "what TEXT", "payload INTEGER", "framing INTEGER"),
+    "diverged": ("reason TEXT",),
+    "resumed": ("changed TEXT",),
+    "tested": ("client INTEGER", "unit INTEGER", "value REAL", "ranked INTEGER"),
 }
 """The columns of each table, beside the number of the row and those of its cell and round, as SQL has them."""
 SCHEMA = {
     **{
-        table: f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, "
-        + ", ".join(f"{name} {kind.format(name)}" for name, kind in {**CELL, **kinds}.items())
-        + ")"
+        table: f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, {', '.join((*CELL, *kinds))})"
         for table, kinds in TABLES.items()
     },
     "checkpoint": "CREATE TABLE checkpoint (id INTEGER PRIMARY KEY CHECK (id = 1), position TEXT NOT NULL)",
@@ -115,7 +85,7 @@ def new(path: Path) -> None:
 
 def columns(table: str) -> tuple[str, ...]:
     """The columns of a table, without the number of its row."""
-    return (*CELL, *TABLES[table])
+    return tuple(column.partition(" ")[0] for column in (*CELL, *TABLES[table]))
 
 
 # ---------------------------------------------------------------- reading
@@ -324,7 +294,7 @@ def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[An
     if table == "metrics":
         return map(_number_or_numbers, given)
     names = columns(table)
-    if not JSON.isdisjoint(names) or OPTIONAL in TABLES[table].values():
+    if not JSON.isdisjoint(names) or "step" in names:
         return (tuple(_ENCODE(row[n]) if n in JSON else row.get(n) for n in names) for row in given)
     return map(operator.itemgetter(*names), given)  # of very many rows
 
