@@ -22,8 +22,6 @@ from unskew import machine
 from unskew.units import human_bytes
 from unskew.version import __version__
 
-Status = Literal["ok", "missing", "problem"]
-
 LITTLE_DISK = 1_000_000_000
 LITTLE_MEMORY = 2_000_000_000
 LOADED = ("torch", "numpy")
@@ -55,7 +53,7 @@ class Finding:
     """
 
     what: str
-    status: Status
+    status: Literal["ok", "missing", "problem"]
     found: str
     remedy: str = ""
     core: bool = False
@@ -68,7 +66,7 @@ def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Fi
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
         runs: Folder in which run folders would be made.
     """
-    return (*_software(), *_hardware(), *map(_extra, EXTRAS), *_data(data_dir), *_disk(runs))
+    return (*_software(), *_machine(), *map(_extra, EXTRAS), _data(data_dir), *_disk(runs))
 
 
 def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -76,40 +74,36 @@ def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(f for f in findings if f.core and f.status != "ok")
 
 
-def _judged(what: str, fine: bool, state: str, remedy: str, core: bool = False) -> Finding:
-    """A finding with its remedy unless all is fine."""
-    return Finding(what, "ok" if fine else "problem", state, "" if fine else remedy, core)
+def _judged(what: str, fine: bool, found: str, remedy: str, core: bool = False) -> Finding:
+    """A finding, with its remedy unless all is fine."""
+    return Finding(what, "ok" if fine else "problem", found, "" if fine else remedy, core)
 
 
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
+    """The version that is installed; empty if none is."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return ""
 
 
 def _software() -> Iterator[Finding]:
     yield Finding("unskew", "ok", __version__)
-    installed = _version("unskew") is not None
+    installed, version = bool(_version("unskew")), platform.python_version()
     needs = SpecifierSet((importlib.metadata.metadata("unskew")["Requires-Python"] if installed else "") or "")
-    version = platform.python_version()
-    state = f"{version} ({sys.executable}), {needs or 'any'} is needed"
-    yield _judged("python", needs.contains(version, prereleases=True), state, f"use a Python {needs}", core=True)
+    found = f"{version} ({sys.executable}), {needs or 'any'} is needed"
+    yield _judged("python", needs.contains(version, prereleases=True), found, f"use a Python {needs}", core=True)
     here = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield _judged("platform", sys.platform in ("linux", "darwin"), here, "on Windows, use WSL 2", core=True)
-    every = [Requirement(r) for r in (importlib.metadata.requires("unskew") if installed else LOADED) or ()]
-    for r in (r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})):
-        yield _package(r.name, r.specifier)
-
-
-def _package(name: str, wanted: SpecifierSet) -> Finding:
-    version = _version(name)
-    if version is None or not wanted.contains(version, prereleases=True):
-        state = "not installed" if version is None else f"{version}, {wanted} is needed"
-        return Finding(name, "problem", state, f"pip install '{name}{wanted}'", core=True)
-    why = _not_loaded(name) if name in LOADED else ""
-    state = f"{version}, but it cannot be loaded: {why}" if why else version
-    return _judged(name, not why, state, f"pip install --force-reinstall '{name}{wanted}'", core=True)
+    every = map(Requirement, (importlib.metadata.requires("unskew") if installed else LOADED) or ())
+    for needed in (of for of in every if of.marker is None or of.marker.evaluate({"extra": ""})):
+        name, range_, version = needed.name, needed.specifier, _version(needed.name)
+        fits = bool(version) and range_.contains(version, prereleases=True)
+        why = _not_loaded(name) if fits and name in LOADED else ""
+        state = f", but it cannot be loaded: {why}" if why else "" if fits else f", {range_} is needed"
+        again = "--force-reinstall " * bool(why)
+        found = version + state if version else "not installed"
+        yield _judged(name, fits and not why, found, f"pip install {again}'{name}{range_}'", core=True)
 
 
 def _not_loaded(package: str) -> str:
@@ -123,20 +117,19 @@ def _not_loaded(package: str) -> str:
 
 def _extra(name: str) -> Finding:
     purpose, packages = EXTRAS[name]
-    versions = {package: _version(package) for package in packages}
-    has = [f"{package} {version}" for package, version in versions.items() if version]
-    if lacks := [package for package, version in versions.items() if not version]:
-        state = f"lacks {', '.join(lacks)}: {purpose}"
-        return Finding(f"extra [{name}]", "missing", state, f"pip install 'unskew[{name}]'")
-    return Finding(f"extra [{name}]", "ok", f"{', '.join(has)}: {purpose}")
+    lacks = [package for package in packages if not _version(package)]
+    if lacks:
+        found = f"lacks {', '.join(lacks)}: {purpose}"
+        return Finding(f"extra [{name}]", "missing", found, f"pip install 'unskew[{name}]'")
+    return Finding(f"extra [{name}]", "ok", f"{', '.join(f'{p} {_version(p)}' for p in packages)}: {purpose}")
 
 
-def _hardware() -> Iterator[Finding]:
+def _machine() -> Iterator[Finding]:
     yield Finding("cores", "ok", f"{machine.cores()} of {os.cpu_count() or 1} are for this process")
     total, left = machine.total(), machine.available()
     if total is not None and left is not None:
-        state = f"{human_bytes(left)} to be had of {human_bytes(total)}"
-        yield _judged("memory", left >= LITTLE_MEMORY, state, "end other programs; unskew plan says what a run needs")
+        found = f"{human_bytes(left)} to be had of {human_bytes(total)}"
+        yield _judged("memory", left >= LITTLE_MEMORY, found, "end other programs; unskew plan says what a run needs")
     if not _not_loaded("torch"):
         import torch
 
@@ -146,30 +139,28 @@ def _hardware() -> Iterator[Finding]:
         yield Finding("cuda", "ok" if gpus else "missing", devices or none)
 
 
-def _data(data_dir: Path | None) -> Iterator[Finding]:
+def _data(data_dir: Path | None) -> Finding:
     root = data_dir or Path(os.environ.get("UNSKEW_DATA") or "")
     if root == Path():
         remedy = "set UNSKEW_DATA or --data-dir to a folder with data sets; unskew list datasets names them"
-        yield Finding("data folder", "missing", "none is given; digits is bundled", remedy)
-        return
+        return Finding("data folder", "missing", "none is given; digits is bundled", remedy)
     root = root.expanduser().absolute()
     if not root.is_dir() or any(map(_not_loaded, LOADED)):
-        yield _judged("data folder", root.is_dir(), f"{root}", "there is no such folder; set UNSKEW_DATA to one")
-        return
+        return _judged("data folder", root.is_dir(), f"{root}", "there is no such folder; set UNSKEW_DATA to one")
     from unskew.data.domains import DOMAINS
     from unskew.data.sources import SOURCES, places
 
     named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", "heart", *DOMAINS)]
     have = [name for name in named if any(file.is_file() for file in places(name, root))]
-    lacks = [name for name in named if name not in have]
-    yield Finding("data folder", "ok", f"{root} has {', '.join(have) or 'none'}; not there: {', '.join(lacks)}")
+    lacks = ", ".join(name for name in named if name not in have)
+    return Finding("data folder", "ok", f"{root} has {', '.join(have) or 'none'}; not there: {lacks}")
 
 
 def _disk(runs: Path) -> Iterator[Finding]:
     place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
-    state = f"{runs.absolute()} can{'' if place.is_dir() and os.access(place, os.W_OK) else 'not'} be written"
-    writable = state.endswith("can be written")
-    yield _judged("run folders", writable, state, "work in a folder of your own, or give --out", core=True)
+    writable = place.is_dir() and os.access(place, os.W_OK)
+    found = f"{runs.absolute()} can{'' if writable else 'not'} be written"
+    yield _judged("run folders", writable, found, "work in a folder of your own, or give --out", core=True)
     if writable:
         free = shutil.disk_usage(place).free
         yield _judged("disk", free >= LITTLE_DISK, f"{human_bytes(free)} free", "make room or give --out")
