@@ -256,7 +256,7 @@ class History:
         self._of_seed(seed)
         diverged = [row for row in self.diverged if row["seed"] == seed]
         args = self.methods, (seed,), "", mean_last, base and base[1], self.headline, diverged
-        return summarise(of_seed.rows(0), *args)
+        return summarise(of_seed, *args)
 
     def _of_seed(self, seed: int | None) -> tuple[int, ...]:
         """Keep one seed, or all of them without one."""
@@ -542,7 +542,7 @@ def _summary_so_far(record: "Record") -> dict[str, Any]:
         "headline": record.card.get("measures", [None])[0],
         "asked": record.card.get("measures", [])[2:],
         "fingerprint": "",
-        "rows": summarise(last.rows(0), methods, seeds, record.cells[0].setting, *args),
+        "rows": summarise(last, methods, seeds, record.cells[0].setting, *args),
         "diverged": list(record.diverged),
     }
 

@@ -145,7 +145,9 @@ def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) ->
         "no/page.html cannot be written",
     )
     (here / "b" / "summary.json").write_text("{}")
-    refused(unskew("show", "a", "b"), "RunError", "b/summary.json: it is no summary of a run", "restore it or run again")
+    refused(
+        unskew("show", "a", "b"), "RunError", "b/summary.json: it is no summary of a run", "restore it or run again"
+    )
     (here / "b" / "summary.json").write_text("[")
     refused(unskew("show", "a", "b"), "RunError", "summary.json", "it is not JSON")
     untouched(here, "a", "b")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from unskew.record.frame import Numbers
 from unskew.run.metrics import Metric, reduce_clients, summarise
 from unskew.tasks.measure import ACCURACY, Measure
 
@@ -69,7 +70,7 @@ def test_last_best_mean_of_last_and_the_paired_difference() -> None:
         *accuracies("fedavg", 9, 0.1, 0.4, 0.3),
         *accuracies("other", 9, 0.1, 0.2, 0.3),
     ]
-    table = summarise(rows, ["fedavg", "other"], [7, 9], "iid, 2 clients", 2, "fedavg", ACCURACY)
+    table = summarise(Numbers.of(rows), ["fedavg", "other"], [7, 9], "iid, 2 clients", 2, "fedavg", ACCURACY)
     last = cell(table, "other", "global.accuracy")
     assert last["setting"] == "iid, 2 clients"
     assert last["seeds"] == [0.8, 0.3]
@@ -92,7 +93,7 @@ def test_bytes_and_seconds_are_summed_and_losses_are_the_last() -> None:
         row("m", 0, 1, "train.loss", 2.0),
         row("m", 0, 2, "train.loss", 1.0),
     ]
-    table = summarise(rows, ["m"], [0], "s", 5, None, ACCURACY)
+    table = summarise(Numbers.of(rows), ["m"], [0], "s", 5, None, ACCURACY)
     assert {r["metric"]: r["mean"] for r in table} == {
         "bytes.down": 20.0,
         "bytes.up": 10.0,
@@ -107,7 +108,7 @@ def test_bytes_and_seconds_are_summed_and_losses_are_the_last() -> None:
 def test_a_seed_without_the_number_is_left_out_and_pairs_are_kept() -> None:
     """Seed 1 of fedavg is missing: the difference is that of seed 2 alone, 0.5 - 0.2, not of unlike seeds."""
     rows = [*accuracies("m", 1, 0.9), *accuracies("m", 2, 0.5), *accuracies("fedavg", 2, 0.2)]
-    table = summarise(rows, ["fedavg", "m", "absent"], [1, 2], "s", 5, "fedavg", ACCURACY)
+    table = summarise(Numbers.of(rows), ["fedavg", "m", "absent"], [1, 2], "s", 5, "fedavg", ACCURACY)
     assert cell(table, "m", "global.accuracy")["seeds"] == [0.9, 0.5]
     assert cell(table, "m", "global.accuracy.minus_fedavg")["seeds"] == pytest.approx([0.3])
     assert not [r for r in table if r["method"] == "absent"]
@@ -131,7 +132,7 @@ def test_a_round_in_which_a_metric_is_not_defined_is_no_round_before_it() -> Non
         *of("m", 3, {}),
         *(one for seed in (1, 2, 3) for one in of("fedavg", seed, dict.fromkeys(range(5), 0.6))),
     ]
-    table = summarise(rows, ["fedavg", "m"], [1, 2, 3], "s", 2, "fedavg", auroc)
+    table = summarise(Numbers.of(rows), ["fedavg", "m"], [1, 2, 3], "s", 2, "fedavg", auroc)
     found = {r["metric"]: (r["seeds"], r.get("undefined", 0)) for r in table if r["method"] == "m"}
     assert found["global.auroc"] == ([0.9], 2)
     assert found["global.auroc.mean_last_2"] == (pytest.approx([0.7, 0.85]), 1)

@@ -7,11 +7,12 @@ It holds the rows of the table of metrics as they were written, which has those 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unskew.record.database import MetricOfRound, expanded
+from unskew.record.database import MetricOfRound, expanded, metrics, opened
 from unskew.record.logs import evaluated, part_of
 
 COLUMNS = ("method", "seed", "round", "name", "value", "weight", "client")
@@ -35,6 +36,12 @@ class Numbers:
             else MetricOfRound(**{**r, **{key: np.array([r[key]]) for key in COLUMNS[4:]}, "clients": None})
             for r in rows
         )
+
+    @classmethod
+    def read(cls, folder: Path) -> "Numbers":
+        """The frame of a run's numbers.  Raises RunError as `database.opened`."""
+        with opened(folder) as connection:
+            return cls(metrics(connection))
 
     def where(self, holds: Callable[[MetricOfRound], object]) -> "Numbers":
         """The numbers of which this holds."""
@@ -63,9 +70,10 @@ class Numbers:
         """Method, seed and name of the numbers of all clients, in the order written."""
         return self._series.keys()
 
-    def names(self, method: str | None = None) -> tuple[str, ...]:
-        """Names of the numbers of all clients that a method has, or any."""
-        return tuple(dict.fromkeys(name for m, _, name in self._series if method in (None, m)))
+    def names(self, method: str | None = None, seed: int | None = None) -> tuple[str, ...]:
+        """Names of the numbers of all clients that a method has, or any, under a seed, or any."""
+        names = (name for m, s, name in self._series if method in (None, m) and seed in (None, s))
+        return tuple(dict.fromkeys(names))
 
     def curve(self, method: str, seed: int, name: str) -> Mapping[int, float]:
         """{round: value}, rounds ascending; empty if there is none."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.ledger import DIRECTIONS
-from unskew.record.logs import CLOCK, DivergedRow, evaluated, part_of
+from unskew.record.frame import Numbers
+from unskew.record.logs import CLOCK, DivergedRow
 from unskew.tasks.measure import Measure
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
@@ -128,7 +128,7 @@ def first_reached(curve: Mapping[int, float], level: float, measure: Measure) ->
 
 
 def summarise(
-    rows: Iterable[Mapping[str, Any]],
+    frame: Numbers,
     methods: Sequence[str],
     seeds: Sequence[int],
     setting: str,
@@ -146,7 +146,7 @@ def summarise(
     Of a mean over clients that is not over all, `clients` says over how many it is, and of how many.
 
     Args:
-        rows: Rows of the table of metrics.
+        frame: Every number.
         methods, seeds: In the run's order; a seed is left out of a method's row if it has no such number.
         setting: The run's setting, as its table names it.
         mean_last: Number of evaluations that are averaged in place of the last fifth; the name is then `.mean_last_k`.
@@ -155,40 +155,35 @@ def summarise(
         diverged: Methods that diverged, each under its seed: no number of theirs counts.
     """
     without = {(row["method"], row["seed"]) for row in diverged}
-    curves: dict[tuple[str, int, str], dict[int, float]] = {}
-    few: dict[tuple[str, str], dict[int, list[int] | None]] = {}
-    for row in rows:
-        if "client" not in row and (row["method"], row["seed"]) not in without:
-            curves.setdefault((row["method"], row["seed"], row["name"]), {})[row["round"]] = row["value"]
-            few.setdefault((row["method"], row["name"]), {})[row["seed"]] = row.get("clients")
-    series = {key: list(curve.values()) for key, curve in curves.items()}
-    names = list(dict.fromkeys(name for _, _, name in series))
+    frame = frame.where(lambda n: n.client is None and (n.method, n.seed) not in without)
     out: list[dict[str, Any]] = []
-
-    rounds = evaluated(curves)
 
     def add(method: str, metric: str, per_seed: Mapping[int, float | None]) -> None:
         values = [value for value in per_seed.values() if value is not None]
         if values:
             lacks = len(per_seed) - len(values) + sum(of == method for of, _ in without)
-            over = min(filter(None, few.get((method, metric), {}).values()), default=None)
+            over = min(map(list, frame.few(metric, method)), default=None)
             notes = {"undefined": lacks or None, "clients": over}
             out.append(result_row(method, setting, metric, values) | {k: v for k, v in notes.items() if v is not None})
 
     def ends(method: str, name: str, pick: Callable[..., float | None]) -> dict[int, float | None]:
-        at = {s: rounds[method, s, part_of(name)] for s in seeds if (method, s, part_of(name)) in rounds}
-        return {s: pick(curves.get((method, s, name), {}), of) for s, of in at.items()}
+        rounds = {s: frame.evaluated(method, s, name) for s in seeds}
+        return {s: pick(frame.curve(method, s, name), of) for s, of in rounds.items() if of}
 
     for m in methods:
-        for name in names:
-            by_seed = {s: series[m, s, name] for s in seeds if (m, s, name) in series}
+        total = dict.fromkeys((s for s in seeds if frame.names(m, s)), 0.0)
+        for name in frame.names():
+            curves = {s: frame.curve(m, s, name) for s in seeds if (m, s, name) in frame.keys}
             if name.startswith("bytes.") or name == CLOCK:
-                add(m, name, {s: float(sum(v)) for s, v in by_seed.items()})
+                sums = {s: float(sum(curve.values())) for s, curve in curves.items()}
+                add(m, name, sums)
+                if name != CLOCK:
+                    total |= {s: total[s] + n for s, n in sums.items()}
                 continue
             last = ends(m, name, last_value)
             add(m, name, last)
             if name in (headline.shared, headline.own):
-                add(m, f"{name}.best", {s: headline.best(v) for s, v in by_seed.items()})
+                add(m, f"{name}.best", {s: headline.best(curve.values()) for s, curve in curves.items()})
                 tail = partial(mean_of_last, last=mean_last)
                 steady = ends(m, name, tail)
                 add(m, f"{name}.{last_name(mean_last)}", steady)
@@ -197,6 +192,5 @@ def summarise(
                     add(m, f"{name}.minus_{baseline}", {s: minus(v, base[s]) for s, v in last.items() if s in base})
                     apart = {s: minus(v, steady_base[s]) for s, v in steady.items() if s in base}
                     add(m, f"{name}.{last_name(mean_last)}.minus_{baseline}", apart)
-        total = {s: sum(sum(series.get((m, s, f"bytes.{d}"), [])) for d in DIRECTIONS) for s in seeds}
-        add(m, "bytes.total", {s: float(v) for s, v in total.items() if any((m, s, n) in series for n in names)})
+        add(m, "bytes.total", total)
     return out

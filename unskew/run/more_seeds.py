@@ -16,7 +16,7 @@ from pathlib import Path
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml, until_of
 from unskew.record import database
-from unskew.record.logs import rows as recorded
+from unskew.record.frame import Numbers
 from unskew.run import checkpoint, decide, documents, unchanged
 from unskew.run.cell import LiveRun
 from unskew.run.folder import DOCUMENTS, create, is_deployed, locked, read_json, refuse_links
@@ -73,8 +73,7 @@ def _differences(run: LiveRun, until: UntilDecided) -> dict[str, list[float]]:
     """
     experiment, measure = run.experiment, run.setup.task.headline
     labels, base = [method.label for method in experiment.methods], experiment.baseline
-    rows = recorded(run.folder, "metrics")
-    table = summarise(rows, labels, experiment.seeds, "", None, base, measure, run.diverged)
+    table = summarise(Numbers.read(run.folder), labels, experiment.seeds, "", None, base, measure, run.diverged)
     by_name = {(row["method"], row["metric"]): row["seeds"] for row in table}
     end = f".{last_name(None)}" * (until.metric == "last_fifth") + f".minus_{base}"
     gains: dict[str, list[float]] = {}

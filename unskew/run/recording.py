@@ -17,7 +17,8 @@ from unskew.files import write_atomically
 from unskew.info import Info
 from unskew.protocol import report_of
 from unskew.record import database
-from unskew.record.database import opened, rows, sha256
+from unskew.record.database import opened, sha256
+from unskew.record.frame import Numbers
 from unskew.record.logs import CLOCK, sentence
 from unskew.run.cell import Cell, LiveRun
 from unskew.run.folder import explained
@@ -126,7 +127,7 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
     """Write summary.json, the table of results, and return what it holds."""
     experiment, position, task = run.experiment, run.position, run.setup.task
     table = summarise(
-        rows(run.folder, "metrics", "client IS NULL"),
+        Numbers.read(run.folder),
         [m.label for m in experiment.methods],
         experiment.seeds,
         split_label(next(iter(run.feds.values()))),
