@@ -47,10 +47,6 @@ class ClientScores:
     n: npt.NDArray[np.float64]
 
 
-Scores = dict[str, ClientScores]
-"""Scores by part: personal, personal_on_global, val."""
-
-
 @dataclass(frozen=True, eq=False)
 class EvalSet:
     """Training inputs each client is tested on: the rows of its personal test and validation parts, on the device.
@@ -110,24 +106,43 @@ def evaluate(
         own: The own models of these clients (`own_models`), if they have already been built.
         clients: Clients whose own models are evaluated, ascending; by default all.
     """
-    wanted = set(which)
-    tested = range(len(eval_set.test)) if clients is None else clients
-    if sim.clients.remote:
-        on_global, scores = _scores_from_clients(sim, state, t, eval_set, wanted, last, tested)
-    else:
-        on_global, scores = _scores(sim, state, t, eval_set, wanted, own, tested)
+    task, wanted = eval_set.task, set(which)
+    clients = range(len(eval_set.test)) if clients is None else clients
+    parts: dict[str, Ragged | None] = {"personal": eval_set.test} if "personal" in wanted else {}
+    parts |= {"personal_on_global": None} if "personal_on_global" in wanted else {}
+    parts |= {"val": eval_set.val} if eval_set.validates else {}
+    model = sim.method.serve(state, None) if "global" in wanted else None
+    jobs: dict[tuple[str, ClientId], EvalJob] = {} if model is None else {("global", 0): EvalJob(model, "test")}
+    tested: dict[str, Groups] = {}
+    if not sim.clients.remote:
+        own = own if own is not None else own_models(sim, state, t, clients) if parts else {}
+        sharing = _sharing(own)
+        for name, rows in parts.items():
+            tested[name] = sharing if rows is None else _with_rows(sharing, rows)
+            jobs |= {(name, first): _job(own[first], rows, some) for first, some in tested[name].items()}
+    by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
+    scores: dict[str, ClientScores] = {}
+    for name, groups in tested.items():
+        columns = [by_job[name, first] for first in groups]
+        rows = parts[name]
+        scores[name] = _on_test_set(task, columns, groups) if rows is None else _on_rows(task, columns, groups, rows)
+    if sim.clients.remote and (parts or last):
+        # After the last round every client is asked, even if no score is needed, because it then stores its model.
+        answers = sim.evaluate_on_clients(state, t, list(parts), last, None if last else clients)
+        scores = {part: table(task, {c: of[c] for c in clients if c in of}) for part, of in answers.items()}
     metrics: list[Metric] = []
-    if on_global is not None:
+    if model is not None:
+        on_global = _score(task, by_job["global", 0])
         metrics += [
             Metric(f"global.{measure.name}", value, on_global.n)
-            for measure, value in zip(eval_set.task.measures, on_global.values, strict=True)
+            for measure, value in zip(task.measures, on_global.values, strict=True)
             if measure.each is not None or not math.isnan(value)  # not defined, as AUROC of one class
         ]
     for name in [n for n in ("personal", "personal_on_global") if n in wanted]:
-        metrics += reduced(name, eval_set.task, scores[name], last)
+        metrics += reduced(name, task, scores[name], last)
     if "val" in scores:
-        headline = f"val.{eval_set.task.headline.name}"
-        val = reduced("val", eval_set.task, scores["val"], last=False)
+        headline = f"val.{task.headline.name}"
+        val = reduced("val", task, scores["val"], last=False)
         metrics += [Metric(headline, m.value, m.weight) for m in val if m.name == f"{headline}.weighted"]
     return metrics
 
@@ -153,127 +168,60 @@ def on_own_rows(sim: Driver[Any], own: OwnModels, rows: Ragged) -> Iterator[tupl
 
     A model that several clients share is tested in one pass.
     """
-    sharing = {first: some[rows.sizes[some] > 0] for first, some in _sharing(own).items()}
-    tested = {first: some for first, some in sharing.items() if len(some)}
-    jobs = [EvalJob(own[first], "train", rows.take(some).values) for first, some in tested.items()]
+    tested = _with_rows(_sharing(own), rows)
+    jobs = [_job(own[first], rows, some) for first, some in tested.items()]
     for some, columns in zip(tested.values(), sim.executor.evaluate(jobs), strict=True):
         sizes = rows.sizes[some].tolist()
         yield from zip(some.tolist(), zip(*(torch.split(c, sizes) for c in columns), strict=True), strict=True)
 
 
-def _scores_from_clients(
-    remote: Driver[Any],
-    state: Any,
-    t: int,
-    eval_set: EvalSet,
-    wanted: Collection[str],
-    last: bool,
-    clients: Sequence[ClientId],
-) -> tuple[Score | None, Scores]:
-    """Scores of the global model, tested here, and of the clients' own models, tested by themselves.
-
-    After the last round every client is asked, even if no score is needed, because it then stores its model.
-    """
-    model = remote.method.serve(state, None) if "global" in wanted else None
-    on_global = None
-    if model is not None:
-        (columns,) = remote.executor.evaluate([EvalJob(model, "test")])
-        on_global = _score(eval_set.task, columns)
-    parts = [*(["personal"] if "personal" in wanted else []), *(["val"] if eval_set.validates else [])]
-    by_part = remote.evaluate_on_clients(state, t, parts, last, None if last else clients) if parts or last else {}
-    wanted_of = {part: {c: by_client[c] for c in clients if c in by_client} for part, by_client in by_part.items()}
-    return on_global, {part: table(eval_set.task, by_client) for part, by_client in wanted_of.items()}
+Groups = Mapping[ClientId, npt.NDArray[np.int64]]
+"""Clients that share a model, listed under the first of them, so that it is tested in one pass."""
 
 
-def _scores(
-    sim: Driver[Any],
-    state: Any,
-    t: int,
-    eval_set: EvalSet,
-    wanted: Collection[str],
-    own: OwnModels | None,
-    clients: Sequence[ClientId],
-) -> tuple[Score | None, Scores]:
-    """Scores of the global model and of the clients' own, all tested in this process."""
-    model = sim.method.serve(state, None) if "global" in wanted else None
-    parts: dict[str, Ragged] = {}
-    if "personal" in wanted:
-        parts["personal"] = eval_set.test
-    if eval_set.validates:
-        parts["val"] = eval_set.val
-    if own is None:
-        needed = needs_own_models(eval_set, wanted)
-        own = own_models(sim, state, t, clients) if needed else {}
-    sharing = _sharing(own)
-    jobs: dict[tuple[str, ClientId], EvalJob] = {}
-    if model is not None:
-        jobs["global", 0] = EvalJob(model, "test")
-    tested: dict[str, dict[ClientId, npt.NDArray[np.int64]]] = {}
-    for name, rows in parts.items():
-        with_rows = ((first, some[rows.sizes[some] > 0]) for first, some in sharing.items())
-        tested[name] = {first: some for first, some in with_rows if len(some)}
-        for first, some in tested[name].items():
-            jobs[name, first] = EvalJob(own[first], "train", rows.take(some).values)
-    if "personal_on_global" in wanted:
-        for first in sharing:
-            jobs["personal_on_global", first] = EvalJob(own[first], "test")
-    by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
-
-    task = eval_set.task
-    on_global = None if model is None else _score(task, by_job["global", 0])
-    scores = {name: _on_own_rows(task, by_job, name, tested[name], rows.sizes) for name, rows in parts.items()}
-    if "personal_on_global" in wanted:
-        scores["personal_on_global"] = _on_all_rows(task, by_job, "personal_on_global", sharing)
-    return on_global, scores
-
-
-def _sharing(own: OwnModels) -> dict[ClientId, npt.NDArray[np.int64]]:
-    """Clients that share a model, listed under the first of them, so that it is tested in one pass."""
+def _sharing(own: OwnModels) -> Groups:
     groups: dict[tuple[str | int, ...], list[ClientId]] = {}
     for c, model in own.items():
         groups.setdefault((*model, *map(id, model.values())), []).append(c)
     return {clients[0]: np.array(clients) for clients in groups.values()}
 
 
-def _on_own_rows(
-    task: Task,
-    by_job: Mapping[tuple[str, ClientId], Columns],
-    name: str,
-    tested: Mapping[ClientId, npt.NDArray[np.int64]],
-    sizes: npt.NDArray[np.int64],
-) -> ClientScores:
+def _with_rows(sharing: Groups, rows: Ragged) -> Groups:
+    having = ((first, some[rows.sizes[some] > 0]) for first, some in sharing.items())
+    return {first: some for first, some in having if len(some)}
+
+
+def _job(model: Params, rows: Ragged | None, some: npt.NDArray[np.int64]) -> EvalJob:
+    """The test of a model on rows of these clients, or on the global test set."""
+    return EvalJob(model, "test") if rows is None else EvalJob(model, "train", rows.take(some).values)
+
+
+def _on_rows(task: Task, by_group: Sequence[Columns], groups: Groups, rows: Ragged) -> ClientScores:
     """Scores of clients that were tested on rows of their own, from their parts of the passes."""
-    if not tested:
+    if not groups:
         return table(task, {})
-    clients = np.concatenate(list(tested.values()))
-    columns = joined([by_job[name, first] for first in tested])
+    clients, columns = np.concatenate(list(groups.values())), joined(by_group)
+    sizes = rows.sizes[clients]
     means = [i for i, m in enumerate(task.measures) if m.each is not None]
     values = np.empty((len(clients), len(task.measures)))
     if means:
-        values[:, means] = _segments(columns[: len(means)], sizes[clients])
+        values[:, means] = _segments(columns[: len(means)], sizes)
     for i in means:
         if task.measures[i].link is not None:
             values[:, i] = [task.measures[i].of_mean(mean) for mean in values[:, i].tolist()]
     if len(means) < len(task.measures):
-        each_client = list(zip(*(torch.split(column, sizes[clients].tolist()) for column in columns), strict=True))
+        each_client = list(zip(*(torch.split(column, sizes.tolist()) for column in columns), strict=True))
         for i, measure in enumerate(task.measures):
             if measure.each is None:
                 values[:, i] = [task.whole(measure, own) for own in each_client]
     order = np.argsort(clients)
-    return ClientScores(clients[order], values[order], sizes[clients[order]].astype(np.float64))
+    return ClientScores(clients[order], values[order], sizes[order].astype(np.float64))
 
 
-def _on_all_rows(
-    task: Task,
-    by_job: Mapping[tuple[str, ClientId], Columns],
-    name: str,
-    sharing: Mapping[ClientId, npt.NDArray[np.int64]],
-) -> ClientScores:
+def _on_test_set(task: Task, by_group: Sequence[Columns], groups: Groups) -> ClientScores:
     """Scores of clients whose models were tested on the same rows: one for all that share a model."""
-    by_client: dict[ClientId, Score] = {}
-    for first, clients in sharing.items():
-        by_client.update(dict.fromkeys(clients.tolist(), _score(task, by_job[name, first])))
-    return table(task, by_client)
+    scores = ((clients.tolist(), _score(task, of)) for clients, of in zip(groups.values(), by_group, strict=True))
+    return table(task, {client: score for clients, score in scores for client in clients})
 
 
 def table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
