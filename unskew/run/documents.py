@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from unskew import wire
 from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
@@ -30,56 +32,34 @@ def of_run(
     """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
         "config.toml": to_toml(experiment),
-        "partition.json": partition(feds, experiment.client_rows),
-        **_partition_columns(feds, experiment.client_rows),
-        **_given_rows(feds),
+        **_partitions(feds, experiment.client_rows),
         "run.json": _run_card(folder, experiment, setup, feds, command),
         database.FILE: database.new,
         **setup.inputs.files,
     }
 
 
-def _known(feds: Mapping[int, FederatedData]) -> dict[int, FederatedData]:
-    """The divisions that are known: nothing is of the examples of clients that keep their data to themselves."""
-    return {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
+def _partitions(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, str | Callable[[Path], object]]:
+    """Who has which examples, but for clients that keep them to themselves; and the rows that these were given as.
+
+    Of more than `client_rows` clients, or of all with many examples, there are columns in place of lists.
+    """
+    known = {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
+    many = sum(len(f.dataset.y_train) + 2 * f.label_counts.size for f in known.values()) > MOST_NUMBERS
+    files: dict[str, str | Callable[[Path], object]] = {}
+    seeds: dict[str, Any] = {}
+    for seed, fed in known.items():
+        name = columns.partition_file(seed) if many or fed.num_clients > client_rows else None
+        seeds[str(seed)] = to_manifest(fed, name)
+        if name is not None:
+            files[name] = partial(_write, partial(to_columns, fed))
+        if (rows := fed.dataset.rows) is not None:
+            files[columns.ROWS_FILE] = partial(_write, partial(dict, rows=rows.numpy()))
+    return {"partition.json": json.dumps({"schema": SCHEMA, "seeds": seeds}), **files}
 
 
-def partition(feds: Mapping[int, FederatedData], client_rows: int) -> str:
-    """The text of partition.json: who has which examples, in columns beside it where clients or examples are many."""
-    in_columns = _in_columns(feds, client_rows)
-    seeds = {
-        str(seed): to_manifest(fed, columns.partition_file(seed) if seed in in_columns else None)
-        for seed, fed in _known(feds).items()
-    }
-    return json.dumps({"schema": SCHEMA, "seeds": seeds})
-
-
-def _in_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[int, FederatedData]:
-    """The divisions that are too large for lists: of more than `client_rows` clients, or all, with many examples."""
-    known = _known(feds)
-    numbers = (len(fed.dataset.y_train) + 2 * fed.num_clients * fed.dataset.num_classes for fed in known.values())
-    many = sum(numbers) > MOST_NUMBERS
-    return {seed: fed for seed, fed in known.items() if many or fed.num_clients > client_rows}
-
-
-def _partition_columns(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, Callable[[Path], None]]:
-    """The files with the examples of clients that are too many for lists in partition.json."""
-
-    def writer(fed: FederatedData) -> Callable[[Path], None]:
-        def write(path: Path) -> None:
-            columns.write(path, to_columns(fed))
-
-        return write
-
-    return {columns.partition_file(seed): writer(fed) for seed, fed in _in_columns(feds, client_rows).items()}
-
-
-def _given_rows(feds: Mapping[int, FederatedData]) -> dict[str, Callable[[Path], object]]:
-    """The file with the row of each example in the data as they were given, where these are rows."""
-    rows = next((fed.dataset.rows for fed in _known(feds).values()), None)
-    if rows is None:
-        return {}
-    return {columns.ROWS_FILE: lambda path: columns.write(path, {"rows": rows.numpy()})}
+def _write(arrays: Callable[[], Mapping[str, Any]], path: Path) -> None:
+    columns.write(path, arrays())
 
 
 def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:

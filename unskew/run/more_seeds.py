@@ -117,8 +117,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         unchanged.require_same_environment(folder, experiment, setup, force)
         feds = divide_all(experiment, setup, IN_PROCESS)
         texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
-        partition = json.loads(str(texts["partition.json"]))
-        unchanged.require_same_data(folder, {"seeds": {str(s): partition["seeds"][str(s)] for s in was.seeds}})
+        unchanged.require_same_data(folder, {seed: feds[seed] for seed in was.seeds})
         hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}
         position = replace(saved.position, config_sha256=fingerprint(experiment), documents=hashes)
 

@@ -1,13 +1,12 @@
 """Conditions on which a stopped run goes on: the same settings, data, network and environment."""
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from unskew import schema
+from unskew.data.federated import FederatedData
 from unskew.data.sources import FILES
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
@@ -80,7 +79,7 @@ def reopened(
     changed = require_same_environment(folder, experiment, setup, force)
     require_same_network(folder, experiment, setup)
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
-    require_same_data(folder, json.loads(documents.partition(feds, experiment.client_rows)))
+    require_same_data(folder, feds)
     for name, sha256 in document_hashes(folder).items():
         _require(saved is None or saved.position.documents.get(name) == sha256, folder / name)
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
@@ -164,22 +163,18 @@ def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> 
     _require(same, f"the network {experiment.task.model} of {folder}, or its weights (frozen, or to start from),")
 
 
-def require_same_data(folder: Path, partition: Mapping[str, Any]) -> None:
-    """Refuse to go on with another data set or split than a run had: `partition` is what partition.json would be now.
+def require_same_data(folder: Path, feds: Mapping[int, FederatedData]) -> None:
+    """Refuse to go on with another data set or split than a run had under these seeds.
 
     Raises:
         RunError: If they differ.
     """
-    same = _hashes(read_json(folder / "partition.json")) == _hashes(partition)
-    _require(same, f"the data set of {folder}, or its split,")
-
-
-def _hashes(partition: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Hashes of data set, split, and the split of clients that come after training, by seed."""
-    return {
-        seed: (fed.get("dataset_sha256"), fed.get("sha256"), (fed.get("unseen") or {}).get("sha256"))
-        for seed, fed in partition.get("seeds", {}).items()
-    }
+    begun = read_json(folder / "partition.json").get("seeds", {})
+    for seed, fed in feds.items():
+        then = begun.get(str(seed), {})
+        hashes = then.get("dataset_sha256"), then.get("sha256"), (then.get("unseen") or {}).get("sha256")
+        now = fed.dataset.sha256, fed.sha256, None if fed.unseen is None else fed.unseen.sha256
+        _require(hashes == now if fed.label_counts.any() else not then, f"the data set of {folder}, or its split,")
 
 
 def _record_resumed(run: LiveRun, changed: Sequence[str]) -> None:
