@@ -104,8 +104,8 @@ def whole(folder: Path) -> int:
     """The round of the newest checkpoint, which must be whole."""
     saved = checkpoint.latest(folder)
     assert saved is not None
-    t = saved.position.round
-    of_server, memory = saved.values(Params, Params, torch.device("cpu"))
+    t = saved.round
+    of_server, memory = checkpoint.load(folder, saved, Params, Params, torch.device("cpu"))
     assert wire.encode(of_server) == wire.encode(state(t))
     assert wire.encode(memory[0]) == wire.encode(state(10 * t))
     return t

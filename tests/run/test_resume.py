@@ -289,7 +289,7 @@ def moved(folder: Path, **changes: Any) -> None:
         ({"files": ["state.safetensors"]}, "its position is none: files must be"),
         ({"round": "many"}, "its position is none: round"),
         ({"marks": {"metrics": [3, "0" * 64]}}, "the rows of metrics are not those that were written"),
-        ({"config_sha256": "0" * 64}, "belongs to another run"),
+        ({"documents": {"run.json": "0" * 64}}, r"run\.json was changed since the run began"),
         ({"number": 99}, "cannot be read: No such file"),
     ],
 )

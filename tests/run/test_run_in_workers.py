@@ -91,7 +91,7 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_end(
     assert not (tmp_path / "run" / "summary.json").exists()
     saved = checkpoint.latest(tmp_path / "run")
     assert saved is not None
-    assert saved.position.cell * ROUNDS + saved.position.round == after, "no round that was done is done again"
+    assert saved.cell * ROUNDS + saved.round == after, "no round that was done is done again"
     assert untimed(loop.resume(tmp_path / "run")) == results
 
 

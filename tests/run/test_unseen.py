@@ -24,7 +24,7 @@ from unskew.record.logs import rows
 from unskew.report import stats
 from unskew.run import loop
 from unskew.run import setup as run_setup
-from unskew.run.unseen import adaptation, newcomers_of, served_to
+from unskew.run.unseen import Newcomers, adaptation, served_to
 from unskew.tree import Params
 
 METHODS = """
@@ -207,8 +207,7 @@ def two_that_came(tiny: Callable[..., Experiment], method: str, *settings: str) 
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
     sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
-    came = newcomers_of(sim, setup.task, fed, 0, 1)
-    assert came is not None
+    came = Newcomers(sim, setup.task, fed, 0, 1)
     for i in range(2):
         yield sim.start(), came, came.me(came.first + i, 1)
 

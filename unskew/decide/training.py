@@ -29,7 +29,7 @@ from unskew.protocol import ClientId, report_of
 from unskew.record.logs import ADAPTED, SERVED
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
-from unskew.run.unseen import newcomers_of
+from unskew.run.unseen import Newcomers
 from unskew.runtime.in_process import Simulator
 from unskew.tasks.measure import FEWEST
 
@@ -161,9 +161,9 @@ class Training:
     def newcomers(self) -> dict[int, tuple[float, float]]:
         """The headline of unseen clients as they are served and after adapting, by their place among those."""
         fed, epochs = self.fed, self.sites.experiment.unseen.adapt_epochs
-        came = newcomers_of(self.sim, self.sites.setup.task, fed, self.seed, epochs)
-        if came is None:
+        if fed.unseen is None:
             return {}
+        came = Newcomers(self.sim, self.sites.setup.task, fed, self.seed, epochs)
         by_part = came.scores(self.state, self.at)
         served, adapted = (
             dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))

@@ -26,7 +26,7 @@ from unskew.run import checkpoint
 from unskew.run import setup as run_setup
 from unskew.run.checkpoint import BEGINNING
 from unskew.run.evaluation import OwnModels, eval_set, on_own_rows
-from unskew.run.folder import document_hashes, read_json
+from unskew.run.folder import document_hashes
 from unskew.run.metrics import Metric
 from unskew.run.setup import Backend, Setup
 from unskew.runtime.memory import Memory
@@ -191,17 +191,13 @@ class LiveRun:
     callback: Observer
     stop: threading.Event
     backend: Backend
-    saved: checkpoint.Saved | None = None
+    saved: checkpoint.Position | None = None
     pool: JobPool | None = None
     noted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.cells = run_setup.cells(self.experiment)
-        self.position = replace(
-            self.saved.position if self.saved else BEGINNING,
-            config_sha256=str(read_json(self.folder / "run.json")["config_sha256"]),
-            documents=document_hashes(self.folder),
-        )
+        self.position = replace(self.saved or BEGINNING, documents=document_hashes(self.folder))
         self.begun = time.monotonic() - self.position.seconds
         self.record = Database(self.folder, self.position.marks)
         self.diverged = cast("list[DivergedRow]", list(self.record.select("diverged")))
@@ -275,12 +271,12 @@ class Cell:
 
     def restore(self) -> None:
         """Go on from the run's checkpoint, if it is of a round of this cell."""
-        saved, sim = self.run.saved, self.sim
+        position, sim = self.run.saved, self.sim
         self.save_at = time.monotonic() + SAVE_AFTER_S
-        if saved is None or saved.position.cell != self.index or not saved.position.round:
+        if position is None or position.cell != self.index or not position.round:
             return
-        position, kind = saved.position, wire.state_type(self.method.method)
-        self.state, memory = saved.values(kind, sim.clients.memory_type, self.setup.device)
+        types = wire.state_type(self.method.method), sim.clients.memory_type
+        self.state, memory = checkpoint.load(self.run.folder, position, *types, self.setup.device)
         sim.memory = Memory(position.round, memory)
         self.round = self.at = position.round
         self.seconds, self.bytes = position.cell_seconds, position.cell_bytes

@@ -45,7 +45,6 @@ class Position:
         seconds: Wall-clock time of the run so far, s.
         cell_seconds: Wall-clock time of this cell, s.
         cell_bytes: Bytes this cell has sent.
-        config_sha256: SHA-256 of the resolved experiment.
         same: Groups of paths in state and memory at which there is one tensor, as `same_tensors` has them.
         number: Number of the checkpoint, which is its folder's name.
         files: SHA-256 of each file in that folder.
@@ -60,41 +59,12 @@ class Position:
     seconds: float = 0.0
     cell_seconds: float = 0.0
     cell_bytes: int = 0
-    config_sha256: str = ""
     same: tuple[tuple[str, ...], ...] = ()
     number: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
 
 
 BEGINNING = Position()
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """A checkpoint on disk, its files verified and its values not yet built.
-
-    Attributes:
-        path: Its folder.
-        position: The position in the run at which it was taken.
-    """
-
-    path: Path
-    position: Position
-
-    def values(self, state: Any, memory: Any, device: torch.device) -> tuple[Any, dict[ClientId, Any]]:
-        """The method's state and the clients' memory on a device, of the types that `init` returns and steps keep."""
-        kept: dict[ClientId, Any] = {}
-        for name in self.position.files:
-            if name.startswith("memory-"):
-                kept.update(self._decode(name, dict[int, memory]))
-        of_server = moved(self._decode("state.safetensors", state), device)
-        return shared_again(of_server, moved(kept, device), self.position.same)
-
-    def _decode(self, name: str, of: Any) -> Any:
-        try:
-            return wire.decode(read_bytes(self.path / name), of)
-        except WireError as error:
-            raise RunError(f"{self.path / name} does not fit the method that runs now: {error}") from None
 
 
 Pieces = Sequence[bytes | memoryview]
@@ -193,8 +163,8 @@ def save(folder: Path, files: Mapping[str, Pieces], position: Position, record: 
     return position
 
 
-def latest(folder: Path) -> Saved | None:
-    """The checkpoint of a run, verified; None if the run was stopped before its first.
+def latest(folder: Path) -> Position | None:
+    """The position of a run's checkpoint, its files verified; None if the run was stopped before its first.
 
     Raises:
         RunError: If its position cannot be read, or a file of it is missing or differs from what was written.
@@ -214,4 +184,27 @@ def latest(folder: Path) -> Saved | None:
             raise unreadable(place / name, error) from None
         if hashlib.sha256(content).hexdigest() != sha256:
             raise refusal(place / name, "it is not as it was written")
-    return Saved(place, position)
+    return position
+
+
+def load(
+    folder: Path, position: Position, state: Any, memory: Any, device: torch.device
+) -> tuple[Any, dict[ClientId, Any]]:
+    """The method's state and the clients' memory of a checkpoint, of the types that `init` returns and steps keep.
+
+    Raises:
+        RunError: If they are of other types.
+    """
+
+    def decoded(name: str, of: Any) -> Any:
+        path = folder / FOLDER / str(position.number) / name
+        try:
+            return moved(wire.decode(read_bytes(path), of), device)
+        except WireError as error:
+            raise RunError(f"{path} does not fit the method that runs now: {error}") from None
+
+    kept: dict[ClientId, Any] = {}
+    for name in position.files:
+        if name.startswith("memory-"):
+            kept.update(decoded(name, dict[int, memory]))
+    return shared_again(decoded("state.safetensors", state), kept, position.same)

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, UntilDecided, fingerprint, load, to_toml, until_of
+from unskew.experiment.config import Experiment, UntilDecided, load, to_toml, until_of
 from unskew.record import database
 from unskew.record.frame import Numbers
 from unskew.run import checkpoint, decide, documents, unchanged
@@ -119,7 +119,7 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
         unchanged.require_same_data(folder, {seed: feds[seed] for seed in was.seeds})
         hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}
-        position = replace(saved.position, config_sha256=fingerprint(experiment), documents=hashes)
+        position = replace(saved, documents=hashes)
 
         def record(path: Path) -> None:
             database.copy(folder, path.parent, json.dumps(asdict(position)))

@@ -10,7 +10,6 @@ from unskew.data.federated import FederatedData
 from unskew.data.sources import FILES
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
-from unskew.record.database import FILE
 from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
 from unskew.run.cell import LiveRun, Observer
@@ -66,22 +65,20 @@ def reopened(
         RunError: If the folder was changed, or (EnvironmentChanged) the environment has changed.
     """
     experiment = load(folder / "config.toml", allow_code=allow_code)
-    config_sha256 = require_same_settings(folder)
+    require_same_settings(folder)
     given = {key: value for key, value in asdict(experiment.runtime).items() if value is not None}
     runtime = override({"runtime": given}, settings)["runtime"]
     experiment = replace(experiment, runtime=schema.build(Runtime, runtime, "runtime"))
     if not backend.remote:
         experiment = with_data_found(folder, experiment)
     saved = checkpoint.latest(folder)
-    if saved is not None and saved.position.config_sha256 != config_sha256:
-        raise RunError(f"{folder / FILE} belongs to another run; restore it or start a new run")
     setup = backend.prepare(experiment)
     changed = require_same_environment(folder, experiment, setup, force)
     require_same_network(folder, experiment, setup)
     feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
     require_same_data(folder, feds)
     for name, sha256 in document_hashes(folder).items():
-        _require(saved is None or saved.position.documents.get(name) == sha256, folder / name)
+        _require(saved is None or saved.documents.get(name) == sha256, folder / name)
     named = {f"runtime.{change.partition(' ')[0]}" for change in changed}
     other = [setting for setting in settings if setting.partition("=")[0].strip() not in named]
     run = LiveRun(experiment, setup, feds, folder, callback, stop, backend, saved)
@@ -95,14 +92,11 @@ def _require(same: bool, what: object) -> None:
         raise RunError(f"{what} was changed since the run began; restore it or start a new run")
 
 
-def require_same_settings(folder: Path) -> str:
+def require_same_settings(folder: Path) -> None:
     """Refuse to go on with other settings than a run began with; nothing that its config.toml names is imported.
 
     The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).  What
     counts is the file as it was written: read by a later version it has that version's settings, too.
-
-    Returns:
-        The fingerprint that the run began with.
 
     Raises:
         RunError: If they differ.
@@ -110,7 +104,6 @@ def require_same_settings(folder: Path) -> str:
     card, config = read_json(folder / "run.json"), folder / "config.toml"
     begun = card.get("config_sha256"), card.get("portable_sha256")
     _require(written_fingerprint(config) == begun[0] or written_fingerprint(config, portable=True) == begun[1], config)
-    return str(begun[0])
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:

@@ -13,7 +13,7 @@ nothing remembered, and training never depends on it.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,31 +38,29 @@ from unskew.tree import Params
 from unskew.wrappers.base import name_of
 
 
-@dataclass(frozen=True, eq=False)
 class Newcomers:
     """The clients of one seed that come after training, numbered after those that trained.
 
-    Attributes:
-        method: The method they meet.
+    Args:
+        sim: Runs the method that they meet.
         task: Says what is measured.
-        trainer: Holds their data beside that of the clients that trained.
-        histograms: Their training examples of each class, (newcomers, classes) int64.
-        test: Their test rows.
-        first: Number of the first of them.
+        fed: The division, with clients that come later.
         seed: The run's.
-        initial: Initial model.
         epochs: Passes over their own data in adapting.
     """
 
-    method: Any
-    task: Task
-    trainer: LocalTrainer
-    histograms: torch.Tensor
-    test: Ragged
-    first: int
-    seed: int
-    initial: Params
-    epochs: int
+    def __init__(self, sim: Simulator[Any], task: Task, fed: FederatedData, seed: int, epochs: int) -> None:
+        trainer, later = sim.population.server_trainer, fed.unseen
+        assert isinstance(trainer, LocalTrainer)
+        assert later is not None
+        train = Ragged.of([*fed.clients.train, *later.clients.train]).to(trainer.device)
+        val = Ragged.of([*fed.clients.val, *later.clients.val]).to(trainer.device)
+        data = replace(trainer.device_data, train=train, val=val)  # theirs beside that of the clients that trained
+        self.trainer = LocalTrainer(task, data, trainer.device, trainer.dtype)
+        self.method, self.task, self.seed, self.epochs = sim.method, task, seed, epochs
+        self.histograms = torch.from_numpy(later.label_counts)
+        self.test = later.clients.test.to(trainer.device)
+        self.first, self.initial = fed.num_clients, sim.population.initial
 
     def scores(self, state: Any, t: int) -> dict[str, ClientScores]:
         """The scores of newcomers that come after round `t`, as served and adapted; those without test rows left out.
@@ -144,26 +142,6 @@ def served_to(method: Any, state: Any, newcomer: ClientId) -> tuple[Params | Non
             f"{name_of(method)} serves no model to a client it has never met; give it newcomer_models(state), the "
             "models among which an unseen client chooses, or leave unseen out"
         ) from None
-
-
-def newcomers_of(sim: Simulator[Any], task: Task, fed: FederatedData, seed: int, epochs: int) -> Newcomers | None:
-    """The clients of `fed` that come after training, for the method that `sim` runs; None if there are none."""
-    if fed.unseen is None:
-        return None
-    trainer = sim.population.server_trainer
-    assert isinstance(trainer, LocalTrainer)
-    train, val = (
-        Ragged.of([*known, *later]).to(trainer.device)
-        for known, later in (
-            (fed.clients.train, fed.unseen.clients.train),
-            (fed.clients.val, fed.unseen.clients.val),
-        )
-    )
-    own = LocalTrainer(task, replace(trainer.device_data, train=train, val=val), trainer.device, trainer.dtype)
-    counts = torch.from_numpy(fed.unseen.label_counts)
-    test = fed.unseen.clients.test.to(trainer.device)
-    initial = sim.population.initial
-    return Newcomers(sim.method, task, own, counts, test, fed.num_clients, seed, initial, epochs)
 
 
 def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
