@@ -20,7 +20,7 @@ from unskew.deploy.client import open_client
 from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.run import loop
-from unskew.run.models import Clients, ModelCard, TaskCard, load_model, save
+from unskew.run.models import ModelCard, ModelClients, TaskCard, load_model, save
 
 
 # ---------------------------------------------------------------- the attacks
@@ -220,7 +220,7 @@ def test_a_model_from_elsewhere_imports_nothing_unless_asked_to(ran: Path, tmp_p
     network = nn.Linear(4, 2)
     weights = {name: t.detach() for name, t in network.named_parameters()}
     task = TaskCard("foreign_code:net", {}, (4,), ("a", "b"), Inputs(), tuple(weights))
-    save(tmp_path / "models", ModelCard("fedavg", 0, None, None, task, clients=Clients(1)), weights, [])
+    save(tmp_path / "models", ModelCard("fedavg", 0, None, None, task, clients=ModelClients(1)), weights, [])
     with pytest.raises(ConfigError, match=r"model names code .foreign_code:net. .* as in network=Net"):
         load_model(tmp_path)
     assert load_model(tmp_path, network=network) is network

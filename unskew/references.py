@@ -30,13 +30,12 @@ IN_PYTHON = "made in Python:"
 """Prefix of the name of a piece that no file describes, because `simulate` was given it as a value."""
 
 
-def permit(reference: str, place: str, where: str, registered: Collection[str]) -> None:
+def permit(reference: str, place: str, registered: Collection[str]) -> None:
     """Refuse a reference to code that is not installed with unskew: the file it stands in may come from elsewhere.
 
     Args:
         reference: A name; it refers to code if it has a colon after the name of a module.
         place: Dotted path of the setting that holds it.
-        where: The file.
         registered: References that unskew or an installed package has registered.
 
     Raises:
@@ -46,7 +45,7 @@ def permit(reference: str, place: str, where: str, registered: Collection[str]) 
     if module != reference and _importable(module) and reference not in registered and _package(reference) != OURS:
         raise ConfigError(
             f"{place} names code ({reference}) in a file that may not be yours, so it was not imported; "
-            f"if you trust it, pass --allow-code, or allow_code=True in Python{f' ({where})' if where else ''}"
+            f"if you trust it, pass --allow-code, or allow_code=True in Python"
         )
 
 

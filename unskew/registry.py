@@ -88,7 +88,7 @@ class Registry:
         if ":" not in name:
             self._entry(name)
 
-    def permit(self, name: str, place: str, where: str) -> None:
+    def permit(self, name: str, place: str) -> None:
         """Refuse a name if it would import code that is not installed; see `references.permit`.
 
         Raises:
@@ -96,7 +96,7 @@ class Registry:
         """
         if name.partition(":")[0] in self.schemes:
             return
-        references.permit(name, place, where, self._registered())
+        references.permit(name, place, self._registered())
 
     def name_of(self, target: Any) -> str:
         """The name that `resolve` finds this class or function by."""
@@ -125,7 +125,7 @@ class Registry:
             return references.load(entry.target, what)
         return self._fitting(entry.target, f"{what} of {entry.owner}")
 
-    def build(self, table: Any, place: str, where: str = "") -> Any:
+    def build(self, table: Any, place: str) -> Any:
         """Make the piece that a table names, with the table's other entries as its settings.
 
         Raises:
@@ -136,15 +136,13 @@ class Registry:
         name = table.get("name") if isinstance(table, Mapping) else table
         if not isinstance(table, Mapping) or not isinstance(name, str):
             got = "no name" if name is None else schema.show(name)
-            raise ConfigError(
-                f"{place}.name must be one of {', '.join(self.names())}, got {got}{schema.in_file(where)}"
-            )
-        with schema.errors_at(f"{place}.name", where):
+            raise ConfigError(f"{place}.name must be one of {', '.join(self.names())}, got {got}")
+        with schema.errors_at(f"{place}.name"):
             target = self.resolve(name)
-        with schema.errors_at(place, where):
+        with schema.errors_at(place):
             named = "name" in schema.parameters(target)  # a piece may keep the name it was made by
         options = {key: value for key, value in table.items() if key != "name" or named}
-        return schema.build(target, options, place, where, owner=name)
+        return schema.build(target, options, place, owner=name)
 
     def describe(self) -> dict[str, str]:
         """One line about each registered piece by name, with the distribution it comes from unless it is ours."""

@@ -185,13 +185,13 @@ def build(
     Raises:
         ConfigError: If not; names the dotted key, the expected value and the actual one.
     """
-    values = checked(target, options, place, where, owner=owner)
-    return construct(target, values, place, where)
+    with in_file(where):
+        return construct(target, checked(target, options, place, owner=owner), place)
 
 
-def construct(target: Callable[..., Any], values: Mapping[str, Any], place: str, where: str = "") -> Any:
+def construct(target: Callable[..., Any], values: Mapping[str, Any], place: str) -> Any:
     """Call `target(**values)`; errors that it raises itself get the place added."""
-    with errors_at(place, where):
+    with errors_at(place):
         return target(**values)
 
 
@@ -199,73 +199,81 @@ def checked(
     target: Callable[..., Any],
     options: Any,
     place: str,
-    where: str = "",
     *,
     skip: Collection[str] = (),
     owner: str = "",
 ) -> dict[str, Any]:
     """Return the options as `target` takes them; missing ones keep their defaults.  Raises as `build` does."""
-    with errors_at(place, where):
+    with errors_at(place):
         fields = parameters(target, skip)
-    plain = _prepared(fields, options, place, where, owner or place or _name(target))
+    plain = _prepared(fields, options, place, owner or place or _name(target))
     model = (_model if _hashable(target) else _model.__wrapped__)(target, frozenset(skip))
     try:
         # Through JSON, where strict mode takes a list for a tuple and a table for a dataclass, but never "3" for 3.
         values = model.model_validate_json(json.dumps(plain), strict=True)
     except pydantic.ValidationError as error:
-        raise ConfigError(sentence(error, place) + in_file(where)) from None
+        raise ConfigError(sentence(error, place)) from None
     return {name: getattr(values, name) for name in values.model_fields_set}
 
 
-def _prepared(known: Mapping[str, Any], options: Any, place: str, where: str, owner: str) -> dict[str, Any]:
+def _prepared(known: Mapping[str, Any], options: Any, place: str, owner: str) -> dict[str, Any]:
     """Return the options as JSON, "none" as null; keys are known, numbers finite, nested tables checked as a whole."""
     if not isinstance(options, Mapping):
-        raise ConfigError(f"{place} must be a table, got {show(options)}{in_file(where)}")
+        raise ConfigError(f"{place} must be a table, got {show(options)}")
     plain: dict[str, Any] = {}
     for key, value in options.items():
         if key not in known:
-            raise unknown(key, known, place, owner, where)
+            raise unknown(key, known, place, owner)
         hint, _ = known[key]
         nothing = isinstance(value, str) and value == NONE and allows_none(hint)
-        plain[key] = None if nothing else _nested(hint, value, _join(place, key), where)
+        plain[key] = None if nothing else _nested(hint, value, _join(place, key))
     return plain
 
 
-def _nested(hint: Any, value: Any, place: str, where: str) -> Any:
+def _nested(hint: Any, value: Any, place: str) -> Any:
     registry = registry_of(hint)
     if registry is not None:
-        registry.build(value, place, where)
-        return {str(k): _nested(Any, v, _join(place, k), where) for k, v in value.items()}
+        registry.build(value, place)
+        return {str(k): _nested(Any, v, _join(place, k)) for k, v in value.items()}
     if isinstance(value, Mapping):
-        inner = _record(hint, value, place, where)
+        inner = _record(hint, value, place)
         if inner is None:
-            return {str(k): _nested(Any, v, _join(place, k), where) for k, v in value.items()}
+            return {str(k): _nested(Any, v, _join(place, k)) for k, v in value.items()}
         owner = str(value.get("name", place))
-        build(inner, value, place, where, owner=owner)
-        return _prepared(parameters(inner), value, place, where, owner)
+        build(inner, value, place, owner=owner)
+        return _prepared(parameters(inner), value, place, owner)
     if isinstance(value, list | tuple):
-        return [_nested(hint, v, _join(place, i), where) for i, v in enumerate(value)]
+        return [_nested(hint, v, _join(place, i)) for i, v in enumerate(value)]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{place} must fit into 64 bits, got an integer of {value.bit_length()} bits{in_file(where)}")
+        raise ConfigError(f"{place} must fit into 64 bits, got an integer of {value.bit_length()} bits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{place} must be a finite number, got {value}{in_file(where)}")
+        raise ConfigError(f"{place} must be a finite number, got {value}")
     if isinstance(value, date) and (hint is Any or date in get_args(hint)):  # TOML's own, without quotes
         return value.isoformat()
     if value is not None and not isinstance(value, bool | int | float | str):
         got = " ".join(str(value).split())
-        raise ConfigError(
-            f"{place} must be text, a number, true or false, a list or a table, got {got[:60]}{in_file(where)}"
-        )
+        raise ConfigError(f"{place} must be text, a number, true or false, a list or a table, got {got[:60]}")
     return value
 
 
 @contextmanager
-def errors_at(place: str, where: str = "") -> Iterator[None]:
-    """Add to an error the place and the file it belongs to."""
+def errors_at(place: str) -> Iterator[None]:
+    """Add to an error the place that it belongs to."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}{in_file(where)}" if place else f"{error}{in_file(where)}") from None
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
+
+
+@contextmanager
+def in_file(where: str) -> Iterator[None]:
+    """Add to an error, in brackets, the file that it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        if not where:
+            raise
+        raise ConfigError(f"{error} ({where})") from None
 
 
 _WANTED = {
@@ -348,7 +356,6 @@ def unknown(
     known: Iterable[str],
     place: str,
     owner: str,
-    where: str = "",
     elsewhere: Mapping[str, str] | None = None,
     noun: str = "key",
 ) -> ConfigError:
@@ -359,7 +366,7 @@ def unknown(
     word = named_by(key, known) or named_by(key, sentences) or nearest(key, known) or nearest(key, sentences)
     hint = f"; {sentences[word]}" if word else ""
     has = ", ".join(known) or "none"
-    return ConfigError(f"unknown {noun} {_join(place, key)}{hint} ({owner} has: {has}){in_file(where)}")
+    return ConfigError(f"unknown {noun} {_join(place, key)}{hint} ({owner} has: {has})")
 
 
 def named_by(word: str, known: Collection[str]) -> str | None:
@@ -368,7 +375,7 @@ def named_by(word: str, known: Collection[str]) -> str | None:
     return word if word in known else alias if alias in known else None
 
 
-def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type | None:
+def _record(hint: Any, table: Mapping[str, Any], place: str) -> type | None:
     """Find the dataclass in an annotation that this table is meant for, by its `name` if there are several."""
     options = [t for t in _types(hint) if isinstance(t, type) and hasattr(t, "__dataclass_fields__")]
     if len(options) < 2:
@@ -377,7 +384,7 @@ def _record(hint: Any, table: Mapping[str, Any], place: str, where: str) -> type
     name = table.get("name")
     if not isinstance(name, str) or name not in by_name:
         got = f", got {show(name)}" if "name" in table else ", got none"
-        raise ConfigError(f"{place}.name must be one of {', '.join(by_name)}{got}{in_file(where)}")
+        raise ConfigError(f"{place}.name must be one of {', '.join(by_name)}{got}")
     return by_name[name]
 
 
@@ -421,8 +428,3 @@ def _types(hint: Any) -> list[Any]:
     if origin in (Union, types.UnionType, tuple, list):
         return [t for a in get_args(hint) for t in _types(a)]
     return [] if origin is Literal else [hint]
-
-
-def in_file(where: str) -> str:
-    """Name the file a message is about, in brackets."""
-    return f" ({where})" if where else ""

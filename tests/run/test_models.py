@@ -26,7 +26,7 @@ from unskew.models import build
 from unskew.record.logs import rows
 from unskew.run import loop, models, observers
 from unskew.run import setup as run_setup
-from unskew.run.models import Clients, ModelCard, TaskCard, load_model, predict, save_model
+from unskew.run.models import ModelCard, ModelClients, TaskCard, load_model, predict, save_model
 
 METHODS = (
     "fedavg",
@@ -99,7 +99,7 @@ TASK = TaskCard("mlp", {}, (2,), ("no", "yes"), Inputs(shape=(2,)), ("w", "b"))
 
 
 def cell(number: int, names: tuple[str, ...] | None = None, task: TaskCard = TASK) -> ModelCard:
-    return ModelCard("m", 0, None, None, task, clients=Clients(number, names))
+    return ModelCard("m", 0, None, None, task, clients=ModelClients(number, names))
 
 
 def change_card(path: Path, **task: Any) -> None:
@@ -474,7 +474,7 @@ def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> Non
 @pytest.mark.parametrize("kept", ["Z\u00fcrich", "Zu\u0308rich"])
 def test_a_client_goes_by_its_name_in_any_form_of_unicode(kept: str) -> None:
     """Runs of older versions have kept names as they were written."""
-    clients = Clients(2, ("Bern", kept))
+    clients = ModelClients(2, ("Bern", kept))
     inputs = Inputs("table", columns=(Column("age", mean=(1.0, 2.0), sd=(1.0, 1.0)),), clients=("Bern", kept))
     for asked in ("Z\u00fcrich", "Zu\u0308rich"):
         assert models.number_of(clients, asked) == 1

@@ -130,7 +130,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         def keep_model(params: Params) -> None:
             scale = run_setup.target_scale(experiment.task, setup, fed)
             task = models.task_card(experiment.task, fed.dataset, setup.task, scale)
-            clients = models.Clients(config.num_clients, fed.client_names)
+            clients = models.ModelClients(config.num_clients, fed.client_names)
             card = models.ModelCard(method.label, seed, None, None, task, clients=clients)
             models.save(folder / "models", card, None, [{config.client: params}], setup.task.constants())
 

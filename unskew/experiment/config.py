@@ -491,30 +491,28 @@ class Experiment:
         return num_clients if self.fraction is None else max(math.floor(self.fraction * num_clients + 1e-9), 1)
 
 
-def method(
-    name: str, options: Mapping[str, Any], label: str | None = None, place: str = "method", where: str = ""
-) -> NamedMethod:
+def method(name: str, options: Mapping[str, Any], label: str | None = None, place: str = "method") -> NamedMethod:
     """A method from the table with checked options.
 
     Raises:
         ConfigError: If the name or an option is not known, or a value is not allowed.
     """
-    with schema.errors_at(f"{place}.name", where):
+    with schema.errors_at(f"{place}.name"):
         target = algorithms.resolve(name)
     parameters = schema.parameters(target)
-    values = schema.checked(target, options, place, where, owner=name)
-    method = schema.construct(target, values, place, where)
+    values = schema.checked(target, options, place, owner=name)
+    method = schema.construct(target, values, place)
     if lacks := missing_parts(method):
-        raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}{schema.in_file(where)}")
+        raise ConfigError(f"{place}.name: {name} makes no method, it lacks {', '.join(lacks)}")
     preset = presets.settings(target, values.get("preset"))
     fields = {key: (hint, preset.get(key, default)) for key, (hint, default) in parameters.items()}
     return NamedMethod(label or name, name, _spelled_out(fields, values), method)
 
 
-def checked_label(label: object, place: str, where: str = "") -> str:
+def checked_label(label: object, place: str) -> str:
     """The label of a method in tables and figures: a short line that is not empty."""
     if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
-        got = schema.show(label) + schema.in_file(where)
+        got = schema.show(label)
         raise ConfigError(f"{place} must be a line of at most {LONGEST_LABEL} characters, got {got}")
     return label
 
@@ -672,74 +670,68 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     Raises:
         ConfigError: If a key is unknown, a value is out of range, or settings contradict each other.
     """
-    table = methods_as_tables(raw)
-    if not allow_code:
-        _permit(table, where)
     token = schema.ELSEWHERE.set(ELSEWHERE)
     try:
-        return _parsed(table, where, allow_code)
+        with schema.in_file(where):
+            return _parsed(methods_as_tables(raw), where or "FILE", allow_code)
     finally:
         schema.ELSEWHERE.reset(token)
 
 
-def _parsed(table: dict[str, Any], where: str, allow_code: bool) -> Experiment:
+def _parsed(table: dict[str, Any], file: str, allow_code: bool) -> Experiment:
+    if not allow_code:  # before anything is imported
+        for permit, name, place in _named(table):
+            permit(name, place)
     known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
     for key in table:
         if key == "sweep":
-            file = where or "FILE"
             raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew run {file}")
         if key not in known:
-            raise schema.unknown(key, known, "", "an experiment", where)
+            raise schema.unknown(key, known, "", "an experiment")
     if "seed" in table:
         if "seeds" in table:
-            raise ConfigError(f"seed and seeds exclude each other; leave one out{schema.in_file(where)}")
+            raise ConfigError("seed and seeds exclude each other; leave one out")
         table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
-    schema.build(SgdConfig, local, "local", where)
+    schema.build(SgdConfig, local, "local")
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
-        raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}{schema.in_file(where)}")
+        raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}")
     if ("method" in table) == ("methods" in table):
-        raise ConfigError(f"give either [method] or [[methods]]{schema.in_file(where)}")
+        raise ConfigError("give either [method] or [[methods]]")
     single = "method" in table
     entries = [table.pop("method")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
         raise ConfigError(
             'methods must be a list of at least one name or table, as in ["fedavg", { name = "fedprox", mu = 0.1 }], '
-            f"got {schema.show(entries)}{schema.in_file(where)}"
+            f"got {schema.show(entries)}"
         )
     places = ["method"] if single else [f"methods.{i}" for i in range(len(entries))]
-    methods = [_method(entry, local, place, where) for entry, place in zip(entries, places, strict=True)]
+    methods = [_method(entry, local, place) for entry, place in zip(entries, places, strict=True)]
     for made, place in zip(methods, places, strict=True):
-        _check_prior(made, f"{place}.prior", where, allow_code)
+        _check_prior(made, f"{place}.prior", allow_code)
     if bounds:
         methods = with_bounds(methods, local)
     # A client's folder always has it, and where the coordinator's own data lie there is nothing to look at.
     written = table.pop("split") if "split" in table else {"name": _default_split(table.get("task"))}
-    split: Split = SPLITS.build(written, "split", where)
+    split: Split = SPLITS.build(written, "split")
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
-    until = until_of(table.pop("seeds"), where) if isinstance(table.get("seeds"), Mapping) else None
+    until = until_of(table.pop("seeds")) if isinstance(table.get("seeds"), Mapping) else None
     skip = ("methods", "split", "until")
-    kwargs = schema.checked(Experiment, table, "", where, skip=skip)
-    with schema.errors_at("", where):
+    kwargs = schema.checked(Experiment, table, "", skip=skip)
+    with schema.errors_at(""):
         return Experiment(methods=tuple(methods), split=split, until=until, **kwargs)
 
 
-def until_of(raw: Mapping[str, Any], where: str = "") -> UntilDecided:
+def until_of(raw: Mapping[str, Any]) -> UntilDecided:
     """The rule in the place of seeds, from its table.
 
     Raises:
         ConfigError: If a setting is unknown, missing or not allowed.
     """
-    rule: UntilDecided = schema.build(UntilDecided, raw, "seeds", where, owner="seeds")
+    rule: UntilDecided = schema.build(UntilDecided, raw, "seeds", owner="seeds")
     return rule
-
-
-def _permit(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse an experiment that would import code that is not installed with unskew, before anything is."""
-    for permit, name, place in _named(raw):
-        permit(name, place, where)
 
 
 def own_modules(experiment: "Experiment") -> tuple[str, ...]:
@@ -747,7 +739,7 @@ def own_modules(experiment: "Experiment") -> tuple[str, ...]:
     modules: dict[str, None] = {}
     for permit, name, place in _named(resolved(experiment)):
         try:
-            permit(name, place, "")
+            permit(name, place)
         except ConfigError:
             modules[name.partition(":")[0]] = None
     return tuple(modules)
@@ -773,7 +765,7 @@ _CODE: dict[str, Registry] = {
 """Settings, in whatever table, that name a piece by which code can be imported; another table's `name` is a rule's."""
 
 
-def _named(value: Any, *path: str) -> Iterator[tuple[Callable[[str, str, str], None], str, str]]:
+def _named(value: Any, *path: str) -> Iterator[tuple[Callable[[str, str], None], str, str]]:
     """Each piece that a table names: the `permit` of its registry, its name and its dotted path."""
     if isinstance(value, Mapping | list):
         for key, held in value.items() if isinstance(value, Mapping) else enumerate(value):
@@ -787,13 +779,13 @@ def _named(value: Any, *path: str) -> Iterator[tuple[Callable[[str, str, str], N
                 yield one.permit, piece, ".".join(path)
 
 
-def _check_prior(method: NamedMethod, place: str, where: str, allow_code: bool) -> None:
+def _check_prior(method: NamedMethod, place: str, allow_code: bool) -> None:
     """Refuse code that is no prior; whatever the method's setting is called, it needs the permission of other code."""
     prior = hook(method.method, "prior")
     if isinstance(prior, str):
         if not allow_code:
-            PRIORS.permit(prior, place, where)
-        with schema.errors_at(place, where):
+            PRIORS.permit(prior, place)
+        with schema.errors_at(place):
             priors.check(prior)
 
 
@@ -824,19 +816,17 @@ def setting_named(word: str) -> str | None:
     return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
 
 
-def _method(entry: Any, local: Mapping[str, Any], place: str, where: str) -> NamedMethod:
+def _method(entry: Any, local: Mapping[str, Any], place: str) -> NamedMethod:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise ConfigError(
-            f"{place} must be a name or a table with one, got {schema.show(entry)}{schema.in_file(where)}"
-        )
-    name, options = _with_wrappers(entry, place, where)
-    label = checked_label(entry.get("label", name), f"{place}.label", where)
-    with schema.errors_at(f"{place}.name", where):
+        raise ConfigError(f"{place} must be a name or a table with one, got {schema.show(entry)}")
+    name, options = _with_wrappers(entry, place)
+    label = checked_label(entry.get("label", name), f"{place}.label")
+    with schema.errors_at(f"{place}.name"):
         options = with_local(name, options, local)
-    return method(name, options, label, place, where)
+    return method(name, options, label, place)
 
 
-def _with_wrappers(entry: Mapping[str, Any], place: str, where: str) -> tuple[str, dict[str, Any]]:
+def _with_wrappers(entry: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     """Name and options of an entry; each wrapper of `with = ["dw", { name = "top_k", share = 0.1 }]` is NAME+WRAPPER.
 
     Raises:
@@ -846,20 +836,17 @@ def _with_wrappers(entry: Mapping[str, Any], place: str, where: str) -> tuple[st
     options = {k: v for k, v in entry.items() if k not in ("name", "label", "with")}
     wrappers = entry.get("with", [])
     if not isinstance(wrappers, list):
-        raise ConfigError(
-            f"{place}.with must be a list of wrappers, as in ['dw'], got {schema.show(wrappers)}{schema.in_file(where)}"
-        )
+        raise ConfigError(f"{place}.with must be a list of wrappers, as in ['dw'], got {schema.show(wrappers)}")
     for i, by in enumerate(wrappers):
         table = {"name": by} if isinstance(by, str) else by
         word = table.get("name") if isinstance(table, Mapping) else None
         if not isinstance(word, str):
             raise ConfigError(
                 f"{place}.with.{i} must be the name of a wrapper or a table with one, got {schema.show(by)}"
-                f"{schema.in_file(where)}"
             )
         option = word.rpartition(":")[2]
         if option in options:
-            raise ConfigError(f"{place}.with.{i}: {option} is there already{schema.in_file(where)}; leave one out")
+            raise ConfigError(f"{place}.with.{i}: {option} is there already; leave one out")
         settings = {k: v for k, v in table.items() if k != "name"}
         options |= {option: settings} if settings else {}
         name += f"+{word}"

@@ -162,15 +162,19 @@ def load(path: Path, data_dir: Path | None = None, cores: int = 1) -> Campaign:
     Raises:
         ConfigError: If the file is no campaign; names claim and setting.
     """
-    where = str(path)
-    file: _File = schema.build(_File, config.read_toml(path), "", where, owner="a campaign")
-    tables = {name: _table(name, raw, data_dir, where) for name, raw in file.experiments.items()}
+    with schema.in_file(str(path)):
+        return _planned(path, schema.build(_File, config.read_toml(path), "", owner="a campaign"), data_dir, cores)
+
+
+def _planned(path: Path, file: _File, data_dir: Path | None, cores: int) -> Campaign:
+    """The campaign that a file describes."""
+    tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
 
     def arm(claim: Comparison, label: str, place: str) -> Arm:
-        own = _named(tables[claim.experiment]["methods"], label, place, where)
+        own = _named(tables[claim.experiment]["methods"], label, place)
         method = {"name": label, **own, "label": LABEL}
         fixed = {"methods": [method], "name": LABEL, "seeds": [0], "runtime": _runtime(cores)}
-        with schema.errors_at(f"experiments.{claim.experiment}", where):
+        with schema.errors_at(f"experiments.{claim.experiment}"):
             # The user's own file may name code, as `unskew run` has it.
             experiment = config.parse({**tables[claim.experiment], **fixed}, allow_code=True)
         raw = file.experiments[claim.experiment]
@@ -180,27 +184,26 @@ def load(path: Path, data_dir: Path | None = None, cores: int = 1) -> Campaign:
     claims = []
     for i, claim in enumerate(file.claims):
         place = f"claims.{i}"
-        _named(tables, claim.experiment, f"{place}.experiment", where)
+        _named(tables, claim.experiment, f"{place}.experiment")
         if claim.above == claim.below:
-            raise ConfigError(f"{place} compares {claim.above} with itself{schema.in_file(where)}")
-        rule = schema.build(UntilDecided, {**file.rule, **claim.rule}, f"{place}.rule", where, owner="a rule")
+            raise ConfigError(f"{place} compares {claim.above} with itself")
+        rule = schema.build(UntilDecided, {**file.rule, **claim.rule}, f"{place}.rule", owner="a rule")
         arms = arm(claim, claim.above, f"{place}.above"), arm(claim, claim.below, f"{place}.below")
         claims.append(Planned(claim, arms, rule))
     return Campaign(path.stem, file.title, tuple(claims))
 
 
-def _named(table: Mapping[str, Any], name: str, place: str, where: str) -> Any:
+def _named(table: Mapping[str, Any], name: str, place: str) -> Any:
     """The entry of this name; if there is none, a ConfigError lists those there are."""
     if name not in table:
         known = list(table)
         raise ConfigError(
             f"{place}: there is no {name!r}{did_you_mean(name, known)}; there are {', '.join(known) or 'none'}"
-            f"{schema.in_file(where)}"
         )
     return table[name]
 
 
-def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None, where: str) -> dict[str, Any]:
+def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
     """An experiment's settings, those of a paper's file below its own."""
     place = f"experiments.{name}"
     own = {key: value for key, value in raw.items() if key not in ("paper", "scale", "ground", "setting")}
@@ -211,10 +214,10 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None, where: str)
         layers.append(settings.get("experiment", {}))  # FedDif's have one each
         for key in ("ground", "setting"):
             if key in raw:
-                layers.append(_named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}", where))
+                layers.append(_named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}"))
     table = toolkit.merged(*layers, own)
     if said := [key for key in ("seeds", "seed", "name", "runtime") if key in table]:
-        raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out{schema.in_file(where)}")
+        raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out")
     if data_dir is not None:
         table = toolkit.merged(table, {"task": {"data_dir": str(data_dir.resolve())}})
     return {"methods": {}, **table}

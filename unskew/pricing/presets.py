@@ -49,10 +49,11 @@ def preset(name: str) -> PricingPreset:
     if not isinstance(base, str) or base not in PRESETS:
         raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {schema.show(base)} ({path})")
     parts: dict[str, Any] = {part: getattr(PRESETS[base], part) for part in ("channel", "spectrum", "energy")}
-    for key, settings in table.items():
-        if key not in parts:
-            raise schema.unknown(key, ["preset", *parts], "", "a preset", str(path))
-        values = schema.checked(type(parts[key]), settings, key, str(path))
-        with schema.errors_at(key, str(path)):
-            parts[key] = replace(parts[key], **values)
+    with schema.in_file(str(path)):
+        for key, settings in table.items():
+            if key not in parts:
+                raise schema.unknown(key, ["preset", *parts], "", "a preset")
+            values = schema.checked(type(parts[key]), settings, key)
+            with schema.errors_at(key):
+                parts[key] = replace(parts[key], **values)
     return PricingPreset(**parts)

@@ -98,7 +98,7 @@ class Evaluation:
 
     @functools.cached_property
     def on_own_rows(self) -> dict[ClientId, Columns]:
-        """What an evaluation keeps of each client's test rows under its own model; clients without rows left out."""
+        """Keep what an evaluation knows of each client's test rows under its own model; clients without rows left out."""
         return dict(on_own_rows(self.cell.sim, self.own or {}, self.cell.eval_set.test))
 
 

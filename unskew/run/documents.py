@@ -40,7 +40,7 @@ def of_run(
 
 
 def _partitions(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, str | Callable[[Path], object]]:
-    """Who has which examples, but for clients that keep them to themselves; and the rows that these were given as.
+    """Note who has which examples, but for clients that keep them to themselves; and the rows that these were given as.
 
     Of more than `client_rows` clients, or of all with many examples, there are columns in place of lists.
     """

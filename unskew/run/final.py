@@ -1,4 +1,4 @@
-"""What is told of models after the last round, beside their numbers.
+"""Reports on models after the last round, beside their numbers.
 
 Which classes they find, for accuracy may be high and say little; each test row's result under its client's own model,
 from which a report tells a client's gain from chance; and clients whom a prediction that is always the same serves

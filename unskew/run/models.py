@@ -30,7 +30,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from unskew import models, tasks, wire
+from unskew import models, schema, tasks, wire
 from unskew.data import image_folders, tables
 from unskew.data.columns import value_of
 from unskew.data.dataset import Dataset
@@ -87,7 +87,7 @@ class TaskCard:
 
 
 @dataclass(frozen=True)
-class Clients:
+class ModelClients:
     """The clients of a run that has trained a model.
 
     Attributes:
@@ -128,7 +128,7 @@ class ModelCard:
     client_name: str | None
     task: TaskCard
     round: int | None = None
-    clients: Clients | None = None
+    clients: ModelClients | None = None
     has_global: bool = True
     best_round: int | None = None
 
@@ -551,7 +551,7 @@ def _read_folder(
     """A model's card and its tensors."""
     path = _cell_of(folder, method, seed)
     card, tensors = _read_file(_with(path, WHOLE), theirs=True)
-    clients, where = card.clients or Clients(0), f"of {card.method}, seed {card.seed}"
+    clients, where = card.clients or ModelClients(0), f"of {card.method}, seed {card.seed}"
     if round is not None:
         kept = of_rounds(folder, card.method, card.seed)
         wanted = card.best_round if round == "best" else round
@@ -602,7 +602,7 @@ def _cell_of(folder: Path, method: str | None, seed: int | None) -> Path:
 KEPT = "clients that keep theirs to themselves have it in their own folders: give one of these, as in client-0"
 
 
-def number_of(clients: Clients, client: ClientId | str, where: str = "") -> ClientId:
+def number_of(clients: ModelClients, client: ClientId | str, where: str = "") -> ClientId:
     """The number of a client that is asked for by its name, or by its number."""
     names, written = tuple(map(composed, clients.names or ())), composed(str(client))
     if written in names:
@@ -617,7 +617,7 @@ def number_of(clients: Clients, client: ClientId | str, where: str = "") -> Clie
 
 
 def _users(path: Path, number: int) -> Tensor:
-    """Which clients have a model, (clients,)."""
+    """Return which clients have a model, (clients,)."""
     with _opened(path, theirs=True) as file:
         users: Tensor = file.get_tensor("of")
     if users.shape != (number,):
@@ -666,7 +666,8 @@ def _network(
     task: TaskCard, given: nn.Module | Callable[..., nn.Module] | None, path: Path, allow_code: bool, tensors: Params
 ) -> nn.Module:
     if not allow_code:
-        tasks.KINDS.permit(task.kind, "task.kind", str(path))
+        with schema.in_file(str(path)):
+            tasks.KINDS.permit(task.kind, "task.kind")
     if isinstance(given, nn.Module):
         return given
     with Key(0).ambient():  # the weights are about to be replaced, and nobody else's draws shall change
@@ -681,7 +682,8 @@ def _network(
             )
         try:
             if not allow_code:
-                models.MODELS.permit(task.model, "model", str(path))
+                with schema.in_file(str(path)):
+                    models.MODELS.permit(task.model, "model")
             if task.model in models.TABLE:
                 _check_size(task, width, path, tensors)
             return models.build(task.model, task.input_shape, width, **task.model_options)

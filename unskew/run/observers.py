@@ -1,4 +1,4 @@
-"""What watches every run, and is no part of training.  To add one, write a class here and name it in `Observers`."""
+"""Observers of every run: what watches it, and is no part of training.  To add one, write a class here and name it in `Observers`."""
 
 import itertools
 import math
@@ -199,7 +199,7 @@ class KeptModels(Observer):
         self.drop(cell)
         fed, best, constants = cell.fed, self.curve.best, cell.setup.task.constants()
         best_round = best[0] if best is not None and cell.experiment.keep_models.best else None
-        clients = models.Clients(fed.num_clients, fed.client_names, _names_of_unseen(fed))
+        clients = models.ModelClients(fed.num_clients, fed.client_names, _names_of_unseen(fed))
         card = replace(self.card, clients=clients, best_round=best_round)
         with explained(self.folder, cell.run.folder):
             shared = cell.sim.method.serve(cell.state, None)
