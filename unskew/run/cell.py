@@ -98,7 +98,7 @@ class Evaluation:
 
     @functools.cached_property
     def on_own_rows(self) -> dict[ClientId, Columns]:
-        """Keep what an evaluation knows of each client's test rows under its own model; clients without rows left out."""
+        """Keep what an evaluation knows of each client's test rows under its own model, of clients with rows."""
         return dict(on_own_rows(self.cell.sim, self.own or {}, self.cell.eval_set.test))
 
 

@@ -253,7 +253,7 @@ def values_of(column: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Iterator
 
 
 def _site_curves(cell: Cell, seen: Evaluation) -> tuple[SiteCurve, ...]:
-    """Draw the curves of the clients with most held-out rows, if two classes are told apart and their probabilities known."""
+    """Draw curves of the clients with most held-out rows, of two classes whose probabilities are known."""
     task, sizes = cell.setup.task, cell.fed.clients.test.sizes
     probabilities = task.kind.probabilities
     if probabilities is None or task.num_classes != 2:

@@ -1,4 +1,4 @@
-"""Observers of every run: what watches it, and is no part of training.  To add one, write a class here and name it in `Observers`."""
+"""Observers of every run, which are no part of training: to add one, write a class and name it in `Observers`."""
 
 import itertools
 import math
