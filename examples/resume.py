@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import unskew as us
-from unskew.run.cell import Progress
+from unskew.run.cell import Cell
 
 
-def power_cut(after: int) -> Callable[[Progress], None]:
+def power_cut(after: int) -> Callable[[Cell], None]:
     """Ends the program in the middle of the run, as Ctrl-C would."""
 
-    def cut(progress: Progress) -> None:
-        if progress.round == after:
+    def cut(cell: Cell) -> None:
+        if cell.round == after:
             raise KeyboardInterrupt
 
     return cut

@@ -41,7 +41,7 @@ from unskew.models.network import copied
 from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
 from unskew.run import loop, unchanged
-from unskew.run.cell import Observer, Progress, Several
+from unskew.run.cell import Cell, Observer, Several
 from unskew.run.failing import UNKEPT
 from unskew.run.folder import taken
 from unskew.run.progress import watching
@@ -100,7 +100,7 @@ def simulate(
     progress: bool = True,
     track: Sequence[str] = (),
     track_options: Mapping[str, Mapping[str, Any]] | None = None,
-    callback: Observer | Callable[[Progress], object] | None = None,
+    callback: Observer | Callable[[Cell], object] | None = None,
     fraction: float | None = None,
     clients_per_round: int | None = None,
     test_fraction: float = Experiment.test_fraction,
@@ -174,8 +174,9 @@ def simulate(
             data and settings stand in the history in any case.
         track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
         track_options: Settings of trackers, by name.
-        callback: A function that is called with a `Progress` after every round, whose `metrics` has every number; or
-            an `unskew.run.cell.Observer`, which sees every evaluation and may add numbers to the record.
+        callback: A function that is called after every round with the run so far, whose `round`, `method`, `seed` and
+            `metrics`, every number of the round, it may look at; or an `unskew.run.cell.Observer`, which sees every
+            evaluation and may add numbers to the record.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
         eval_every: Rounds between evaluations.
@@ -257,7 +258,7 @@ def resume(
     transform: Transform | None = None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
     progress: bool = True,
-    callback: Observer | Callable[[Progress], object] | None = None,
+    callback: Observer | Callable[[Cell], object] | None = None,
     force: bool = False,
     allow_code: bool = False,
 ) -> History:

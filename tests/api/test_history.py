@@ -23,7 +23,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.record.logs import rows
 from unskew.record.reader import read
 from unskew.report import verdict, worth
-from unskew.run.cell import Cell, Observer, Progress
+from unskew.run.cell import Cell, Observer
 
 FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
 TINY: dict[str, Any] = {"split": us.IID(num_clients=3), "rounds": 2, "model": "logistic", "progress": False}
@@ -119,11 +119,15 @@ def test_a_log_gets_a_few_lines_and_no_one_who_asks_for_silence(capsys: pytest.C
 
 
 def test_a_function_hears_every_number_of_every_round() -> None:
-    heard: list[Progress] = []
-    history = us.simulate({"FedAvg": us.FedAvg(FAST)}, **TINY, callback=heard.append)
-    assert [p.round for p in heard] == [1, 2]
+    heard: dict[int, dict[str, float]] = {}
+
+    def hears(cell: Cell) -> None:
+        heard[cell.round] = cell.metrics
+
+    history = us.simulate({"FedAvg": us.FedAvg(FAST)}, **TINY, callback=hears)
+    assert list(heard) == [1, 2]
     for name in ("global.accuracy", "personal.accuracy.mean", "train.loss", "bytes.up"):
-        assert [p.metrics[name] for p in heard] == [v for t, v in history.curve("FedAvg", name) if t], name
+        assert [metrics[name] for metrics in heard.values()] == [v for t, v in history.curve("FedAvg", name) if t], name
 
 
 def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytest.CaptureFixture[str]) -> None:

@@ -403,9 +403,11 @@ class LogCallback(Observer):
 
     def ended_round(self, cell: Cell) -> None:
         """Say how far a run is."""
-        progress = cell.progress
-        value = "" if progress.value is None else f", {progress.headline.label} {progress.value:.4f}"
-        self.say(f"{progress.method}, seed {progress.seed}: round {progress.round} of {progress.rounds}{value}")
+        headline = cell.setup.task.headline
+        value = cell.metrics.get(headline.shared, cell.metrics.get(headline.own))
+        said = "" if value is None else f", {headline.label} {value:.4f}"
+        place = f"{cell.method.label}, seed {cell.seed}: round {cell.round} of {cell.experiment.rounds}"
+        self.say(place + said)
 
     def note(self, text: str) -> None:
         """Say it."""

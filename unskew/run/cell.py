@@ -31,7 +31,6 @@ from unskew.run.metrics import Metric
 from unskew.run.setup import Backend, Setup
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver
-from unskew.tasks.measure import Measure
 
 SAVE_AFTER_S = 10.0
 SAVE_SHARE = 0.05
@@ -39,42 +38,6 @@ SAVE_SHARE = 0.05
 
 
 # ---------------------------------------------------------------- who watches
-@dataclass(frozen=True)
-class Progress:
-    """The state of a run after a round.
-
-    Attributes:
-        method, seed: The cell being run.
-        round, rounds: The round just finished, and the number of rounds of this cell.
-        cell, cells: Number of the cell, counted from 1, and the number of cells.
-        headline: The task's headline metric.
-        value, loss: Its value and the loss, from the last evaluation: global, or the clients' mean where there is no
-            global model.
-        own: True if they are the clients' mean, on their own data.
-        evaluated: The round of that evaluation; 0 is the initial model's.
-        clients_per_second: Client trainings per second in this round.
-        megabytes: Sent by this cell so far.
-        left_s: Estimated seconds to the end of the whole run.
-        metrics: Every number of the round that is of no single client, by its name in the record.
-    """
-
-    method: str
-    seed: int
-    round: int
-    rounds: int
-    cell: int
-    cells: int
-    headline: Measure
-    value: float | None
-    loss: float | None
-    own: bool
-    evaluated: int
-    clients_per_second: float
-    megabytes: float
-    left_s: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """An evaluation of a cell.
@@ -113,21 +76,21 @@ class Observer:
         return ()
 
     def ended_round(self, cell: "Cell") -> None:
-        """Called after every round, once it is recorded; `cell.progress` says how far the run is."""
+        """Called after every round, once it is recorded: `cell.metrics` has its numbers."""
 
     def note(self, text: str) -> None:
         """Called, of the run's `callback` alone, with a line worth showing."""
 
 
 class Several(Observer):
-    """Observers that are called one after the other; a function is called with `Progress` after every round.
+    """Observers that are called one after the other; a function is called with the cell after every round.
 
     Raises:
         ConfigError: If one is neither an observer nor a function.
     """
 
-    def __init__(self, *observers: Observer | Callable[[Progress], object]) -> None:
-        self.all = tuple(of if isinstance(of, Observer) else _Told(of) for of in observers)
+    def __init__(self, *observers: Observer | Callable[["Cell"], object]) -> None:
+        self.all = tuple(of if isinstance(of, Observer) else _hears(of) for of in observers)
 
     def start(self, cell: "Cell") -> None:
         """Call every `start`."""
@@ -149,18 +112,13 @@ class Several(Observer):
             observer.note(text)
 
 
-class _Told(Observer):
-    """Tells a function how far the run is after every round."""
-
-    def __init__(self, function: Callable[[Progress], object]) -> None:
-        if not callable(function):
-            raise ConfigError(
-                f"callback must be a function that is told of progress, or an Observer, got {function!r:.80}"
-            )
-        self.function = function
-
-    def ended_round(self, cell: "Cell") -> None:
-        self.function(cell.progress)
+def _hears(function: Callable[["Cell"], object]) -> Observer:
+    """The observer with this third hook."""
+    if not callable(function):
+        raise ConfigError(f"callback must be a function of a run in progress, or an Observer, got {function!r:.80}")
+    observer = Observer()
+    observer.ended_round = function  # type: ignore[method-assign, assignment]
+    return observer
 
 
 # ---------------------------------------------------------------- what is watched
@@ -233,7 +191,6 @@ class Cell:
         metrics: Every number of the last round that is of no single client.
         clients_per_second: Client trainings per second in that round.
         save_at: When the next checkpoint is due.
-        progress: How far the run was after the last round here.
         warned: Warnings that were shown.
     """
 
@@ -251,7 +208,6 @@ class Cell:
         self.seconds = self.clients_per_second = 0.0
         self.trained: set[ClientId] = set()
         self.metrics: dict[str, float] = {}
-        self.progress: Progress
         self.warned: set[str] = set()
 
     @property

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from unskew.info import Info
 from unskew.keys import drawn_since, global_states
 from unskew.run import attack, explain, models, unseen
 from unskew.run import setup as run_setup
-from unskew.run.cell import Cell, Evaluation, LiveRun, Observer, Progress, Several
+from unskew.run.cell import Cell, Evaluation, LiveRun, Observer, Several
 from unskew.run.evaluation import OwnModels, own_models
 from unskew.run.final import GlobalPredictions, OneClassFound, TrainedAlone
 from unskew.run.folder import explained
@@ -41,7 +40,7 @@ class Observers(Several):
         self.kept = KeptModels(self.curve)
         super().__init__(
             self.curve, _Backdoor(), _Unseen(), OneClassFound(), TrainedAlone(), GlobalPredictions(), _Explained(),
-            self.kept, _Pace(run, self.curve), *more, run.callback,
+            self.kept, *more, run.callback,
         )  # fmt: skip
 
 
@@ -86,23 +85,16 @@ class _Explained(Observer):
 
 # ---------------------------------------------------------------- how the headline goes
 class HeadlineCurve(Observer):
-    """Follows a cell's headline: what is shown of it, which round was the best, and when to stop.
+    """Follows a cell's headline: which round was the best, and when to stop.
 
     Attributes:
-        value, loss: The headline and the loss of the last evaluation: global, or the clients' mean where there is no
-            global model.
-        at: The round of that evaluation.
-        own: True if they are the clients' mean.
         validation, best: Round and headline over validation examples, last and best from round 1 on.
     """
 
     def start(self, cell: Cell) -> None:
         """Read again what a resumed cell has recorded."""
-        self.value: float | None = None
-        self.loss: float | None = None
         self.validation: tuple[int, float] | None = None
         self.best: tuple[int, float] | None = None
-        self.at, self.own = 0, False
         rows = cell.recorded("metrics", "client IS NULL") if cell.round else ()
         for t, of_round in itertools.groupby(rows, key=lambda row: int(row["round"])):
             self._follow(cell, t, {row["name"]: row["value"] for row in of_round})
@@ -117,10 +109,6 @@ class HeadlineCurve(Observer):
 
     def _follow(self, cell: Cell, t: int, values: Mapping[str, float]) -> None:
         headline = cell.setup.task.headline
-        if headline.shared in values or headline.own in values:
-            self.at, self.own = t, headline.shared not in values
-        self.value = values.get(headline.shared, values.get(headline.own, self.value))
-        self.loss = values.get("global.loss", values.get("personal.loss.mean", self.loss))
         now = values.get(f"val.{headline.name}")
         if now is not None:
             self.validation = t, now
@@ -222,42 +210,7 @@ def _names_of_unseen(fed: FederatedData) -> tuple[str, ...]:
     return fed.unseen.client_names or tuple(str(fed.num_clients + k) for k in range(fed.unseen.num_clients))
 
 
-# ---------------------------------------------------------------- what is shown
-class _Pace(Observer):
-    """Says how far the run is, and when it will have ended."""
-
-    def __init__(self, run: LiveRun, curve: HeadlineCurve) -> None:
-        self.curve = curve
-        self.since = time.monotonic()
-        self.before = run.position.cell * run.experiment.rounds + run.position.round
-        self.has_pace = False
-
-    def ended_round(self, cell: Cell) -> None:
-        run, curve, rounds = cell.run, self.curve, cell.experiment.rounds
-        done, now = cell.index * rounds + cell.round, time.monotonic()
-        pace_s = (now - self.since) / (done - self.before)
-        # What is done once, as starting workers and compiling, is in the first round: the others tell the pace.
-        if not self.has_pace:
-            self.since, self.before, self.has_pace = now, done, True
-        cell.progress = Progress(
-            method=cell.method.label,
-            seed=cell.seed,
-            round=cell.round,
-            rounds=rounds,
-            cell=cell.index + 1,
-            cells=len(run.cells),
-            headline=cell.setup.task.headline,
-            value=curve.value,
-            loss=curve.loss,
-            own=curve.own,
-            evaluated=curve.at,
-            clients_per_second=cell.clients_per_second,
-            megabytes=cell.bytes / 1e6,
-            left_s=pace_s * (len(run.cells) * rounds - done),
-            metrics=cell.metrics,
-        )
-
-
+# ---------------------------------------------------------------- draws without a key
 @contextmanager
 def unkeyed(cell: Cell, text: str) -> Iterator[list[str]]:
     """Collect a warning for each global generator that is drawn from meanwhile.

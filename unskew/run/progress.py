@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBar
 
 from unskew.data import skew
 from unskew.data.federated import split_label
-from unskew.run.cell import Cell, LiveRun, Observer, Progress
+from unskew.run.cell import Cell, LiveRun, Observer
 from unskew.words import counted
 
 PLAIN_EVERY_S = 5.0
@@ -68,14 +68,15 @@ def headline(run: LiveRun) -> list[str]:
     ]
 
 
-def describe(progress: Progress) -> str:
-    """The last evaluation, with its round where that is not the last, and how fast the run is."""
-    label = "own data" if progress.own else progress.headline.label
-    value = "" if progress.value is None else f"{label} {progress.headline.with_unit(progress.value)}  "
-    loss = "" if progress.loss is None else f"loss {progress.loss:.4g}  "
-    at = "" if progress.evaluated == progress.round or progress.value is None else f"(round {progress.evaluated})  "
-    speed = f"{progress.clients_per_second:.0f} clients/s  {progress.megabytes:.2f} MB"
-    return f"{value}{loss}{at}{speed}  {duration(progress.left_s)} left"
+def evaluated(cell: Cell) -> str:
+    """The headline and the loss of a round, the clients' mean where there is no global model; empty if there are none."""
+    headline, metrics = cell.setup.task.headline, cell.metrics
+    shared = headline.shared in metrics
+    value = metrics.get(headline.shared, metrics.get(headline.own))
+    loss = metrics.get("global.loss", metrics.get("personal.loss.mean"))
+    label = headline.label if shared else "own data"
+    text = "" if value is None else f"{label} {headline.with_unit(value)}  "
+    return text if loss is None else f"{text}loss {loss:.4g}  "
 
 
 def duration(seconds: float) -> str:
@@ -134,10 +135,12 @@ class Lines(Observer):
 
     def start(self, cell: Cell) -> None:
         """Show the headline of a run at its first method here, and the bar."""
+        self._said, self._said_of = "", 0
         if self._run is cell.run:
             return
         self.close()
-        self._run = cell.run
+        self._run, self._has_pace = cell.run, False
+        self._since = time.monotonic(), cell.index * cell.experiment.rounds + cell.round
         for line in headline(cell.run):
             self.note(line)
         if self._bar:
@@ -147,19 +150,24 @@ class Lines(Observer):
 
     def ended_round(self, cell: Cell) -> None:
         """Show how far the run is: by the bar, or by lines, not too often."""
-        progress = cell.progress
-        now, due = time.monotonic(), progress.round == progress.rounds
+        rounds, now = cell.experiment.rounds, time.monotonic()
+        done, due = cell.index * rounds + cell.round, cell.round == rounds
+        if text := evaluated(cell):
+            self._said, self._said_of = text, cell.round
+        at = f"(round {self._said_of})  " if self._said and self._said_of != cell.round else ""
+        left_s = (now - self._since[0]) / (done - self._since[1]) * (len(cell.run.cells) * rounds - done)
+        if (
+            not self._has_pace
+        ):  # what is done once, as starting workers, is in the first round: the others tell the pace
+            self._since, self._has_pace = (now, done), True
+        speed = f"{cell.clients_per_second:.0f} clients/s  {cell.bytes / 1e6:.2f} MB  {duration(left_s)} left"
         if self._bar:
-            done = (progress.cell - 1) * progress.rounds + progress.round
-            name = f"{progress.method}/{progress.seed}"
-            self._progress.update(self._task, completed=done, description=name, numbers=describe(progress))
+            self._progress.update(self._task, completed=done, description=cell.name, numbers=self._said + at + speed)
         elif now - self._shown_at >= PLAIN_EVERY_S:
             self._shown_at, due = now, True
         if due:
-            self.note(
-                f"{progress.method} (seed {progress.seed})  round {progress.round}/{progress.rounds}  "
-                f"{describe(progress)}"
-            )
+            where = f"{cell.method.label} (seed {cell.seed})  round {cell.round}/{rounds}"
+            self.note(f"{where}  {self._said}{at}{speed}")
 
     def note(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
