@@ -69,7 +69,7 @@ def headline(run: LiveRun) -> list[str]:
 
 
 def evaluated(cell: Cell) -> str:
-    """The headline and the loss of a round, the clients' mean where there is no global model; empty if there are none."""
+    """The headline and the loss of a round, the clients' mean without a global model; empty if there are none."""
     headline, metrics = cell.setup.task.headline, cell.metrics
     shared = headline.shared in metrics
     value = metrics.get(headline.shared, metrics.get(headline.own))
