@@ -68,7 +68,7 @@ def test_clients_of_one_domain_each_have_it_in_a_column(tmp_path: Path) -> None:
     x = torch.arange(24.0).reshape(12, 2)
     data = checked("toy", x, torch.arange(12) % 2, x[:2], torch.arange(2), domain_train=torch.arange(12) // 6)
     columns.write(tmp_path / columns.partition_file(0), to_columns(federate(data, ByGroup(2), Key(0))))
-    assert columns.partition_columns(tmp_path, 0).domains.tolist() == [0, 0, 1, 1]
+    assert columns.partition_columns(tmp_path, 0)["domains"].tolist() == [0, 0, 1, 1]
 
 
 def test_a_division_in_columns_is_no_manifest(both: tuple[Path, Path], tmp_path: Path) -> None:

@@ -284,21 +284,14 @@ class World:
     attack: Annotated[Attack, ATTACKS] = Honest()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class NamedMethod:
     """A method with its settings, and its label in tables and figures."""
 
     label: str
     name: str
     options: Mapping[str, Any]
-    method: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedMethod) and (self.label, self.name, self.options) == (
-            other.label,
-            other.name,
-            other.options,
-        )
+    method: Any = field(compare=False)
 
     @property
     def kind(self) -> str:
@@ -799,8 +792,9 @@ TABLES: dict[str, type] = {
 }
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
 ABOVE = "is a setting of the experiment: write it above the first [table] of the file"  # TOML takes it for the table's
+PATHS = {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
 ELSEWHERE = {
-    **{f.name: f"did you mean {table}.{f.name}?" for table, kind in TABLES.items() for f in dataclasses.fields(kind)},
+    **{name: f"did you mean {path}?" for name, path in PATHS.items()},
     **{name: f"{name} {ABOVE}" for name in (*schema.parameters(Experiment), "bounds")},
 }
 
@@ -811,8 +805,7 @@ def setting_named(word: str) -> str | None:
     >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
     ('local.local_epochs', 'rounds', None)
     """
-    paths = {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
-    paths |= {name: name for name in schema.parameters(Experiment)}
+    paths = PATHS | {name: name for name in schema.parameters(Experiment)}
     return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
 
 

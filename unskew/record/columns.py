@@ -58,21 +58,14 @@ def read(path: Path, *names: str) -> list[Array]:
     return wanted
 
 
-@dataclass(frozen=True, eq=False)
-class PartitionColumns:
-    """One seed's division: training examples by client and class, and the domain of each client of one domain.
+def partition_columns(folder: Path, seed: int) -> dict[str, Array]:
+    """One seed's division, from the columns beside partition.json.
 
-    Test examples by client and class are empty where they are not known.
+    Training and test examples by client and class, and the domain of each client of one domain; empty where not known.
+    Raises as `read`.
     """
-
-    label_counts: npt.NDArray[np.int64]
-    test_counts: npt.NDArray[np.int64]
-    domains: npt.NDArray[np.int64]
-
-
-def partition_columns(folder: Path, seed: int) -> PartitionColumns:
-    """The statistics of one seed's clients, from the columns beside partition.json.  Raises as `read`."""
-    return PartitionColumns(*read(folder / partition_file(seed), "label_counts", "test_counts", "domains"))
+    names = ("label_counts", "test_counts", "domains")
+    return dict(zip(names, read(folder / partition_file(seed), *names), strict=True))
 
 
 def part_rows(folder: Path, seed: int, part: str) -> Iterator[list[int]]:

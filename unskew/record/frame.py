@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from unskew.record.database import MetricOfRound, expanded, metrics, opened
-from unskew.record.logs import evaluated, part_of
 
 COLUMNS = ("method", "seed", "round", "name", "value", "weight", "client")
 Key = tuple[str, int, str]
@@ -81,11 +80,14 @@ class Numbers:
 
     @cached_property
     def _evaluated(self) -> Mapping[Key, Collection[int]]:
-        return evaluated(self._series)
+        rounds: dict[Key, set[int]] = {}
+        for (method, seed, name), curve in self._series.items():
+            rounds.setdefault((method, seed, name.partition(".")[0]), set()).update(curve)
+        return rounds
 
     def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
         """The rounds in which the part that a metric is measured on was evaluated, whether it is defined or not."""
-        return self._evaluated.get((method, seed, part_of(name)), ())
+        return self._evaluated.get((method, seed, name.partition(".")[0]), ())
 
     @cached_property
     def _reached(self) -> dict[tuple[str, int], int]:

@@ -1,7 +1,7 @@
 """Documents of a run, which are JSON, and words on its rows, which `unskew.record.database` keeps."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -62,23 +62,6 @@ SERVED, ADAPTED = "unseen", "unseen_adapted"
 
 CLOCK = "seconds"
 """The metric that is no result: another run of the same experiment has another time."""
-
-
-def part_of(name: str) -> str:
-    """The part that a metric is measured on; all metrics of one part are taken in the same rounds.
-
-    >>> part_of("personal.accuracy.mean")
-    'personal'
-    """
-    return name.partition(".")[0]
-
-
-def evaluated(curves: Mapping[tuple[str, int, str], Iterable[int]]) -> dict[tuple[str, int, str], set[int]]:
-    """The rounds in which each part was evaluated: (method, seed, part) from the rounds of (method, seed, name)."""
-    rounds: dict[tuple[str, int, str], set[int]] = {}
-    for (method, seed, name), curve in curves.items():
-        rounds.setdefault((method, seed, part_of(name)), set()).update(curve)
-    return rounds
 
 
 def gap_name(part: str, measure: str) -> str:

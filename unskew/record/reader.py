@@ -462,8 +462,8 @@ def _partitions(folder: Path) -> dict[int, DataSplit]:
         content["unseen_names"] = later.get("client_names")
         if "columns" in card:
             arrays = columns.partition_columns(folder, seed)
-            content |= {name: values.tolist() for name, values in vars(arrays).items()}
-            content["sizes"] = arrays.label_counts.sum(1).tolist()
+            content |= {name: values.tolist() for name, values in arrays.items()}
+            content["sizes"] = arrays["label_counts"].sum(1).tolist()
         known = {f.name: content[f.name] for f in fields(DataSplit) if content.get(f.name) is not None}
         # A folder that does not say has the same test rows at least where all parts are the same.
         known.setdefault("test_sha256", content.get("sha256", ""))

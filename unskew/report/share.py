@@ -123,5 +123,4 @@ def _write_summary(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def _write_counts(folder: Path, seed: int, path: Path) -> None:
-    of = columns.partition_columns(folder, seed)
-    columns.write(path, {"label_counts": of.label_counts, "test_counts": of.test_counts, "domains": of.domains})
+    columns.write(path, columns.partition_columns(folder, seed))
