@@ -19,16 +19,16 @@ ROOMS = [
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_050),
     ("data", "data", 5_500, 9_600),
     ("tasks, models", "tasks models", 3_000, 3_600),
-    ("run", "run experiment record", 5_500, 8_650),
-    ("results", "results report history", 4_000, 6_320),
-    ("decide", DECIDE, 3_600, 5_400),
+    ("run", "run experiment record", 5_500, 8_020),
+    ("results", "results report history", 4_000, 6_290),
+    ("decide", DECIDE, 3_600, 5_360),
     ("deploy", "deploy runtime", 5_000, 5_900),
     ("priors, world, pricing", "priors world pricing", 2_600, 3_250),
-    ("papers", "papers", 3_200, 4_900),
-    ("face", "api conformance cli __init__ __main__ version", 2_600, 3_550),
+    ("papers", "papers", 3_200, 4_860),
+    ("face", "api conformance cli __init__ __main__ version", 2_600, 3_530),
     ("bench", "bench", 1_500, 1_600),
-    ("all of unskew/", "", 62_000, 80_700),
-    ("tests/", "", 45_000, 53_900),
+    ("all of unskew/", "", 62_000, 80_090),
+    ("tests/", "", 45_000, 53_850),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 
