@@ -16,7 +16,7 @@ from unskew.run.folder import read_json
 
 READERS: dict[str, tuple[str, Callable[[Path], Any], type[UnskewError]]] = {
     "run": ("run.json", read_json, RunError),
-    "record": ("summary.json", lambda path: document(path, dict), RunError),
+    "record": ("summary.json", document, RunError),
     "manifest": ("m.json", read_manifest, DataError),
     "texts": ("imdb.json", lambda path: load("imdb", path.parent), DataError),
     "channel": ("channel.toml", lambda path: presets.preset(str(path)), ConfigError),
