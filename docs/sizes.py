@@ -28,7 +28,7 @@ ROOMS = [
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_530),
     ("bench", "bench", 1_500, 1_600),
     ("all of unskew/", "", 62_000, 80_110),
-    ("tests/", "", 45_000, 53_920),
+    ("tests/", "", 45_000, 53_930),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

@@ -23,7 +23,8 @@ from unskew.errors import ConfigError, RunError
 from unskew.record.logs import rows
 from unskew.record.reader import read
 from unskew.report import verdict, worth
-from unskew.run.cell import Cell, Observer
+from unskew.run.cell import Cell, Evaluation, Observer
+from unskew.run.metrics import Metric
 
 FAST = us.SgdConfig(lr=0.1, local_epochs=1, batch_size=64)
 TINY: dict[str, Any] = {"split": us.IID(num_clients=3), "rounds": 2, "model": "logistic", "progress": False}
@@ -142,6 +143,16 @@ def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytes
     us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True}, callback=heard)
     assert heard.rounds == [1, 2]
     assert "round 2/2" in capsys.readouterr().err
+
+
+def test_ones_own_observer_adds_a_number_to_the_record() -> None:
+    class Norm(Observer):
+        def evaluated(self, cell: Cell, seen: Evaluation) -> list[Metric]:
+            model = cell.sim.method.serve(seen.state, None) or {}
+            return [Metric("global.norm", float(sum(t.norm().item() for t in model.values())))]
+
+    history = us.simulate({"FedAvg": us.FedAvg(FAST)}, **TINY, callback=Norm())
+    assert [t for t, _ in history.curve("FedAvg", "global.norm")] == [0, 1, 2]
 
 
 def test_a_notebook_without_widgets_gets_lines_and_no_warning(
