@@ -663,22 +663,22 @@ def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) 
     Raises:
         ConfigError: If a key is unknown, a value is out of range, or settings contradict each other.
     """
+    if "sweep" in raw:
+        raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew run {where or 'FILE'}")
     token = schema.ELSEWHERE.set(ELSEWHERE)
     try:
         with schema.in_file(where):
-            return _parsed(methods_as_tables(raw), where or "FILE", allow_code)
+            return _parsed(methods_as_tables(raw), allow_code)
     finally:
         schema.ELSEWHERE.reset(token)
 
 
-def _parsed(table: dict[str, Any], file: str, allow_code: bool) -> Experiment:
+def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
     if not allow_code:  # before anything is imported
         for permit, name, place in _named(table):
             permit(name, place)
     known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
     for key in table:
-        if key == "sweep":
-            raise ConfigError(f"a [sweep] table makes many experiments; run them with: unskew run {file}")
         if key not in known:
             raise schema.unknown(key, known, "", "an experiment")
     if "seed" in table:
