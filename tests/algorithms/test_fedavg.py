@@ -16,7 +16,7 @@ FULL = SgdConfig(lr=0.1, local_epochs=2, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
 # Methods that refuse momentum.
-OWN_LOCAL = {"perfedavg": SgdConfig(lr=0.1, local_epochs=2, batch_size=3)}
+OWN_LOCAL = dict.fromkeys(("perfedavg", "fedsam", "apfl"), SgdConfig(lr=0.1, local_epochs=2, batch_size=3))
 
 
 def test_models_are_averaged_by_examples(springs: Any, value: Any) -> None:
@@ -107,7 +107,8 @@ def test_absent_clients_keep_their_memory(classes: Any, equal: Any) -> None:
 FLOATS = {
     "independent": (0, 0),
     **dict.fromkeys(("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fednova", "oneshot"), (1, 1)),
-    **dict.fromkeys(("moon", "feduv"), (1, 1)),
+    **dict.fromkeys(("moon", "feduv", "fedlc", "fedntd", "fedsam", "fedexp", "fedacg"), (1, 1)),
+    **dict.fromkeys(("pfedme", "apfl", "fedrod", "fedamp"), (1, 1)),
     "feddyn": (1, 1),
     "feddc": (2, 1),
     "fedswap": (10, 10),
@@ -131,10 +132,10 @@ D2D = {"feddif", "cyclic", "tthf", "cfa", "gossip"}
 
 
 # Several models down for one up, or more or less up than down; their own tests count them.
-UNEVEN = {"maxfl_hcct", "ifca", "flsc", "qfedavg"}
+UNEVEN = {"maxfl_hcct", "ifca", "flsc", "qfedavg", "fedfomo"}
 
 # Something for each class travels, beside models or without them; their own tests count it.
-BY_CLASS = {"feddw", "feddistill", "feddistill_plus", "fedproto"}
+BY_CLASS = {"feddw", "feddistill", "feddistill_plus", "fedproto", "fedpac", "fedgen", "ccvr"}
 
 
 def test_every_method_has_its_wire_cost_stated() -> None:

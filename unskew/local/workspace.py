@@ -249,7 +249,7 @@ def _channels_last_order(t: Tensor) -> Tensor:
 
 
 class _Tied:
-    """Where each parameter of a network is used: in several layers, where these share it."""
+    """Places of each parameter of a network, of which there are several where layers share it."""
 
     def __init__(self, module: nn.Module) -> None:
         self._places: dict[int, list[tuple[nn.Module, str]]] = {}
