@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 
 def composed(name: str) -> str:
@@ -78,12 +78,8 @@ def letters(name: str) -> str:
     return "".join(plain.casefold().split())
 
 
-def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = None) -> str:
+def spelling_variants(names: Iterable[str]) -> str:
     """Names that are one but for case, accents and spaces; empty if there are none, and three such groups at most.
-
-    Args:
-        names: Each once.
-        held: Says of such a name who has it.
 
     >>> spelling_variants(["Bern", "Chur", "bern "])
     "'Bern', 'bern '"
@@ -92,17 +88,8 @@ def spelling_variants(names: Iterable[str], held: Callable[[str], str] | None = 
     for name in names:
         by_letters.setdefault(letters(name), []).append(name)
     groups = [group for group in by_letters.values() if len(group) > 1]
-    shown = [", ".join(repr(n) if held is None else f"{n!r} ({held(n)})" for n in group) for group in groups[:3]]
+    shown = [", ".join(map(repr, group)) for group in groups[:3]]
     return "; ".join(shown) + (f" and {len(groups) - 3:,} more such" if len(groups) > 3 else "")
-
-
-def separate_classes(variants: str) -> str:
-    """Sentence on labels that `spelling_variants` has found: each is a class; empty if there are none."""
-    return variants and (
-        f"labels {variants} differ in case, accents or spaces alone, and each is a class of its own: if they "
-        "mean the same, no "
-        "result means anything until they are written alike; if not, name all in data_options.classes"
-    )
 
 
 def of_seeds(defined: int, undefined: int) -> str:

@@ -52,7 +52,7 @@ def test_a_row_far_down_is_named_too() -> None:
 @pytest.mark.parametrize(
     ("label", "more", "message"),
     [
-        (-1, {}, "the label of row 17 is -1, and classes are numbers from 0: number those"),
+        (-1, {}, "the label of row 17 is -1, and classes are numbers from 0: "),
         (
             7,
             {"classes": np.array(["a", "b", "c", "d"])},

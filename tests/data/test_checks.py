@@ -38,7 +38,10 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
         {"sick": np.where(BERN & (ROWS % 5 > 0), "no", np.where(BERN, "yes", SICK))},
         "Bern has training rows of one class only",
     ),
-    "a site under two names": ({"site": np.where(ROWS % 2 & BERN, "bern ", SITE)}, "one client under several names?"),
+    "a site under two names": (
+        {"site": np.where(ROWS % 2 & BERN, "bern ", SITE)},
+        "clients differ in case, accents or spaces alone",
+    ),
     "copies": (
         {"dose": DOSE[ROWS // 5], "age": AGE[ROWS // 5], "sick": SICK[ROWS // 5]},
         "48 of 48 test rows stand in training, too",
@@ -46,7 +49,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
 }
 WORDS: dict[str, tuple[dict[str, Any], str]] = {
     "no value at a site": ({"lab": np.where(BERN, np.nan, DOSE)}, "column 'lab' has no value at Bern"),
-    "words in two spellings": ({"ward": np.where(BERN, "a", np.array(["A", "B"])[ROWS % 2])}, "'A' (Basel, Chur)"),
+    "words in two spellings": ({"ward": np.where(BERN, "a", np.array(["A", "B"])[ROWS % 2])}, "'A', 'a'"),
 }
 
 

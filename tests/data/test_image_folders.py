@@ -2,7 +2,6 @@
 
 import shutil
 import struct
-import warnings
 import zlib
 from pathlib import Path
 
@@ -95,36 +94,16 @@ def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("link", ["Chur", "Bern/unclear", "Bern/benign/9.png"], ids=["site", "class", "file"])
-def test_links_that_lead_out_of_the_folder_are_refused(link: str, tmp_path: Path) -> None:
+def test_links_in_the_folder_are_refused(link: str, tmp_path: Path) -> None:
     pictures(tmp_path / "scans")
     pictures(tmp_path / "elsewhere")
     target = {"Chur": "Basel", "Bern/unclear": "Basel/benign"}.get(link, "Basel/benign/0.png")
-    (tmp_path / "scans" / link).symlink_to(tmp_path / "elsewhere" / target)
     (tmp_path / "link").symlink_to(tmp_path / "scans")
+    load(f"images:{tmp_path / 'link'}")
+    (tmp_path / "scans" / link).symlink_to(tmp_path / "elsewhere" / target)
     for given in ("scans", "link"):
-        with pytest.raises(
-            DataError, match=rf"{link} is a link that leads out of the folder or back, to .*elsewhere/{target}"
-        ):
+        with pytest.raises(DataError, match=rf"{link} is a link, .* put a copy there"):
             load(f"images:{tmp_path / given}")
-    (tmp_path / "scans" / link).unlink()
-    (tmp_path / "scans" / link).symlink_to(tmp_path / "scans" / target)
-    with warnings.catch_warnings(action="ignore"):  # copies of images may be doubted
-        load(f"images:{tmp_path / 'link'}")
-
-
-def test_links_that_lead_back_or_nowhere_are_refused(tmp_path: Path) -> None:
-    pictures(tmp_path)
-    (tmp_path / "Basel" / "benign" / "to").symlink_to(tmp_path / "Bern" / "benign")
-    (tmp_path / "Bern" / "benign" / "to").symlink_to(tmp_path / "Basel" / "benign")
-    with pytest.raises(
-        DataError, match=r"benign/to/to is a link that leads out of the folder or back, to .*Basel/benign"
-    ):
-        load(f"images:{tmp_path}")
-    (tmp_path / "Basel" / "benign" / "to").unlink()
-    (tmp_path / "Bern" / "benign" / "to").unlink()
-    (tmp_path / "Bern" / "benign" / "9.png").symlink_to(tmp_path / "8.png")
-    with pytest.raises(DataError, match=r"9\.png is no file and no folder, nor a link that leads to one"):
-        load(f"images:{tmp_path}")
 
 
 @pytest.mark.parametrize(("channels", "shape"), [(1, (1, 6, 4)), (3, (3, 6, 4))])
@@ -192,9 +171,7 @@ def test_classes_that_are_named_have_that_order_and_no_other_folder(tmp_path: Pa
     assert data.classes == tuple(names["classes"])
     assert data.y_train.bincount().tolist() == [5, 10]
     (tmp_path / "Basel" / "malignant").rename(tmp_path / "Basel" / "malign")
-    text = (
-        r"Basel/malign is the folder of none of the classes \(malignant, benign, unclear\); did you mean malignant\?;"
-    )
+    text = r"malign/0.png is in the folder of none of the classes \(malignant, .*\); did you mean malignant\?;"
     with pytest.raises(DataError, match=text):
         load(f"images:{tmp_path}", None, names)
 

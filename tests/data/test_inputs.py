@@ -85,5 +85,5 @@ def test_pixels_on_another_scale_than_in_training_are_warned_of(trained: str, fa
 def test_decimal_commas_that_a_reader_left_as_words_are_named_with_the_way_to_read_them() -> None:
     """Beside a word for gaps that pandas does not know, it makes no number of any field."""
     inputs = Inputs("table", columns=(Column("crp", mean=(5.0,), sd=(1.0,)),))
-    with pytest.raises(DataError, match=r"'crp' must hold numbers, .* got '3,68'; of a CSV file decimal, thousands"):
+    with pytest.raises(DataError, match=r"'crp' must hold numbers, .* got '3,68'; set separator, decimal, thousands"):
         inputs.prepare({"crp": ["3,68", "4,1"]})

@@ -115,7 +115,7 @@ def test_a_link_out_of_the_folder_is_refused_though_a_row_names_it(tmp_path: Pat
     picture(tmp_path / "secret.png", 1)
     scans(tmp_path / "x")
     (tmp_path / "x" / "part_0" / "030.png").symlink_to(tmp_path / "secret.png")
-    with pytest.raises(DataError, match="is a link that leads out of the folder"):
+    with pytest.raises(DataError, match="is a link"):
         read(tmp_path / "x")
 
 

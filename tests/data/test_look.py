@@ -127,8 +127,8 @@ def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_part
     assert "who" not in {column.name for column in look.columns}
     (said,) = (note for note in look.notes if "patient" in note)
     assert said == (
-        "column 'who': patient 0 is for training in row 1 and for testing in row 0 (1 such patient in all): put all "
-        "rows of one into one part, or leave test out"
+        "column 'who': patient 0 is for training in row 1 and for testing in row 0: "
+        "put all rows of a patient into one part, or leave test out"
     )
     frame = frame.drop("part")
     assert not any("patient" in note for note in seen(frame, patient="who", patient_ids="site").notes)

@@ -152,7 +152,7 @@ def test_a_column_may_say_who_tests_if_it_parts_no_patient(tmp_path: Path) -> No
     assert [len(client[1]) for client in parts(fed)] == [2, 2]
     by_row = table.with_columns(part=polars.Series([int(i % 6 == 0) for i in range(60)]))
     by_row.write_csv(tmp_path / "t.csv")
-    says = r"column 'who': patient 0 is for training in line 4 and for testing in line 2 \(10 such patients in all\)"
+    says = r"column 'who': patient 0 is for training in line 4 and for testing in line 2: "
     with pytest.raises(DataError, match=says):
         load(f"csv:{tmp_path / 't.csv'}", None, {**COLUMNS, "test": "part"})
 

@@ -19,7 +19,7 @@ CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "a blank client": (FRAME.assign(site=[" ", *FRAME["site"][1:]]), SITES, ("'site'", "row 0")),
     "dates for clients": (FRAME.assign(site=pandas.Timestamp("2020-01-01")), SITES, ("'site'", "a date", "row 0")),
     "a long client": (FRAME.assign(site=["L" * 1001, *FRAME["site"][1:]]), SITES, ("client", "1,001")),
-    "one client's table": ({"Bern": FRAME[["age", "y"]]}, {"target": "y"}, ("'Bern'", "only client")),
+    "one client's table": ({"Bern": FRAME[["age", "y"]]}, {"target": "y"}, ("Bern", "only one client")),
     "too many columns": (pandas.DataFrame(np.zeros((2, 65_537))), {"target": "0"}, ("65,537", "65,536")),
     "patients that are halves": ((X, Y, [0.5, *range(59)]), {}, ("row 0", "0.5")),
     "lengths": ((X, Y[:9]), {}, ("60", "9")),

@@ -158,11 +158,11 @@ WARNED: dict[str, tuple[polars.DataFrame, str]] = {
     "a column that numbers the rows": (altered(age=np.arange(60.0) + 7), "column 'age' numbers or names the rows"),
     "one site under two names": (
         altered(site=["Basel", "basel", "Bern"] * 20),
-        "clients 'Basel', 'basel' differ in case, accents or spaces alone",
+        "clients differ in case, accents or spaces alone, and count as different: 'Basel', 'basel'",
     ),
     "one class in two spellings": (
         altered(sick=["yes", "no", "NO", "yes", "no", "no"] * 10),
-        "labels 'NO' (only Chur), 'no' (Bern, Chur) differ in case, accents or spaces alone, and each is a class of",
+        "labels differ in case, accents or spaces alone, and count as different: 'NO', 'no'",
     ),
     "test rows that stand in training": (
         TWICE.with_columns(part=polars.Series(["train"] * 60 + ["test"] * 6)),
@@ -205,7 +205,7 @@ def test_rows_that_are_empty_in_every_column_are_left_out(tmp_path: Path) -> Non
     (tmp_path / "h.csv").write_text("\n".join(lines))
     assert same(load(f"csv:{tmp_path / 'h.csv'}", None, options), whole)
     assert us.describe(tmp_path / "h.csv", **COLUMNS, data_options={"separator": ";"}).rows == ROWS
-    place = tables.lines_of("csv", tmp_path / "h.csv", tables.TableOptions("", separator=";"))
+    place = tables.read("csv", tmp_path / "h.csv", tables.TableOptions("", separator=";")).place
     assert [place(row) for row in (0, 1, ROWS - 1)] == ["line 2", "line 5", f"line {ROWS + 3}"]
 
 
@@ -228,7 +228,8 @@ def test_codes_in_a_notation_are_known_again_in_a_file_to_predict(
     inputs = tables.read_table("csv", tmp_path / "t.csv", settings, rules).inputs
     assert sorted(inputs.columns[0].values) == sorted(words)
     (tmp_path / "new.csv").write_text("\n".join(["code;x", *(f"{code};1,5" for code in written)]) + "\n")
-    columns = tables.columns_at(tmp_path / "new.csv", replace(models.notation(inputs), separator=";"), inputs.columns)
+    how = replace(models.notation(inputs), separator=";")
+    columns = tables.for_model(tmp_path / "new.csv", how, inputs.columns)[1]
     chosen = inputs.prepare(columns)[:, : len(words)]
     assert [inputs.columns[0].values[i] for i in chosen.argmax(1)] == list(words)
     assert chosen.sum(1).tolist() == [1.0] * len(words)

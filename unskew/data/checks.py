@@ -14,20 +14,10 @@ from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of
 from unskew.data.inputs import Column, doubts, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
-from unskew.data.table import (
-    MOST_CLASSES,
-    TEST,
-    TRAIN,
-    UNKNOWN,
-    DataTable,
-    DataTarget,
-    codes_of,
-    names_of_numbers,
-)
-from unskew.data.text import LENGTH
+from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, codes_of, names_of_numbers
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
 from unskew.tasks.targets import RowError, mislabelled
-from unskew.words import counted, separate_classes, some, spelling_variants
+from unskew.words import counted, some, spelling_variants
 
 FEW_ROWS = 5
 """Training rows below which a client is named."""
@@ -55,21 +45,19 @@ def have(names: Sequence[object]) -> str:
 
 # ---------------------------------------------------------------- what cannot be meant: the target
 def no_target(table: DataTable) -> Iterable[str]:
-    """Rows without a target, and targets that are dates or spans of time."""
+    """Rows without a target, and targets that are dates, spans of time or infinite."""
     for target in table.targets:
         missing = np.array([v is None or v != v for v in target.values.tolist()], bool)
         present = target.values[~missing].tolist() if target.values.dtype.kind == "O" else []
         if missing.all():
             yield f"{target.called} has no value in any row: name another column"
         elif present and all(is_date(v) or (not isinstance(v, str) and kind_of_time(v)) for v in present):
-            yield (
-                f"{target.called} holds {kind_of_time(present[0])}s, such as {present[0]!s:.30}: make numbers of "
-                "them, or name another column"
-            )
+            yield f"{target.called} holds {kind_of_time(present[0])}s, such as {present[0]!s:.30}: make numbers of them"
         elif missing.any():
+            first = table.place(int(missing.argmax()))
             yield (
-                f"{target.called} has no value in {counted(int(missing.sum()), 'row')}, the first "
-                f"{table.place(int(missing.argmax()))} (the label is missing): leave such rows out"
+                f"{target.called} has no value in {counted(int(missing.sum()), 'row')}, the first {first} (the label "
+                "is missing): leave such rows out"
             )
         if not target.classes and target.values.dtype.kind == "f" and np.isinf(target.values).any():
             yield f"{target.called} is infinite in {table.place(int(np.isinf(target.values).argmax()))}: correct it"
@@ -80,52 +68,39 @@ def no_class(table: DataTable) -> Iterable[str]:
     if table.kind.tokens or not (table.kind.classes or table.kind is UNKNOWN):
         return
     called = "column " + repr(table.target[0]) if len(table.target) == 1 else "y"
+    y, names = table.y.reshape(-1), table.classes or table.declared
     if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
         yield (
             f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1), "
             "for several labels an example task.kind = 'multi_label'"
         )
         return
-    y, names = table.y.reshape(-1), table.classes or table.declared
-    numbered = table.declared is None or mislabelled(table.declared, "integer")
-    if table.kind.classes and y.dtype.kind in "iu" and numbered:
+    if table.kind.classes and y.dtype.kind in "iu" and not (table.declared and not mislabelled(names or (), "integer")):
         own = not names and names_of_numbers(np.unique(y), table.of_table, table.alone)
-        bad = np.flatnonzero(((y < 0) | (y >= len(names) if names else False)) & (not own))
-        if len(bad):
-            yield (
-                f"{called}: the label of {table.place(bad[0])} is {y[bad[0]]}, and classes are numbers from 0"
-                f"{f' to {len(names) - 1}' if names else ''}: number those that occur 0, 1, ..., or give words"
-            )
+        if not own and len(bad := np.flatnonzero((y < 0) | (y >= len(names) if names else False))):
+            to = f" to {len(names) - 1}" if names else ": number those that occur 0, 1, ..., or give words"
+            yield f"{called}: the label of {table.place(bad[0])} is {y[bad[0]]}, and classes are numbers from 0{to}"
     for target in table.targets:
-        if target.classes:
-            labels = [None if v is None or v != v else v for v in target.values.tolist()]
-            yield from filter(None, [_no_label(table, called, labels)])
-
-
-def _no_label(table: DataTable, called: str, labels: Sequence[Any]) -> str:
-    values = [v for v in labels if v is not None]
-    known, way = set(values), "name another column"
-    if len({isinstance(v, str | bool) for v in values}) > 1:
-        return f"{called}: some labels are words and some are numbers; make them all one or the other"
-    regression = "" if any(isinstance(v, str) for v in known) else "set task.kind = regression, "
-    if len(known) > MOST_CLASSES and 2 * len(known) > len(values) and not table.classes and table.of_table:
-        return (
-            f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!r}, and a class "
-            f"is what many rows share; {regression}group them, or {way}"
-        )
-    # A fraction, a number beyond 64 bits, or a word that is none of the declared classes.
-    declared = table.declared or known
-    odd = {v for v in known if (v not in declared if isinstance(v, str) else v % 1 or not -(2**63) <= v < 2**63)}
-    if odd:
-        row = next(i for i, v in enumerate(labels) if v in odd)
-        nearest = did_you_mean(str(labels[row]), table.declared or ())
-        return (
-            f"{called} is {labels[row]!r} in {table.place(row)}, which is no class{nearest}: correct it, "
-            f"{regression}or {way}"
-        )
-    if len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
-        return f"{called} is {values[0]!r} in all {len(values):,} rows: {way}"
-    return ""
+        if not target.classes:
+            continue
+        labels = target.values.tolist()
+        values = [v for v in labels if v is not None and v == v]
+        known = set(values)
+        words = any(isinstance(v, str) for v in known)
+        way = "name another column" if words else "set task.kind = regression, or name another column"
+        # A fraction, a number beyond 64 bits, or a word that is none of the declared classes.
+        declared = table.declared or known
+        odd = {v for v in known if (v not in declared if isinstance(v, str) else v % 1 or not -(2**63) <= v < 2**63)}
+        if len({isinstance(v, str | bool) for v in values}) > 1:
+            yield f"{called}: some labels are words and some are numbers; make them all one or the other"
+        elif len(known) > max(MOST_CLASSES, len(values) / 2) and not table.classes and table.of_table:
+            yield f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!r}: {way}"
+        elif odd:
+            row = next(i for i, v in enumerate(labels) if v in odd)
+            nearest = did_you_mean(str(labels[row]), table.declared or ())
+            yield f"{called} is {labels[row]!r} in {table.place(row)}, which is no class{nearest}: correct it, or {way}"
+        elif len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
+            yield f"{called} is {values[0]!r} in all {len(values):,} rows: name another column"
 
 
 def no_number(table: DataTable) -> Iterable[str]:
@@ -134,17 +109,15 @@ def no_number(table: DataTable) -> Iterable[str]:
         return
     called = f"column{'s' * (len(table.target) > 1)} {', '.join(map(repr, table.target))}" if table.target else "y"
     for target in table.targets:
-        if odd := [v for v in target.values.tolist() if isinstance(v, str)]:
-            yield (
-                f"{called}: {target.called} holds words, such as {odd[0]!r}, and the task learns {table.kind.what}: "
-                "make numbers of them, name another column, or choose classification"
-            )
+        if word := next((v for v in target.values.tolist() if isinstance(v, str)), None):
+            yield f"{called}: {target.called} holds words, such as {word!r}, and the task learns {table.kind.what}"
             return
     try:
         table.kind.read(called, table.y)
+    except RowError as error:
+        yield f"{called}: the target of {table.place(error.row)} {error.what}"
     except DataError as error:
-        row = isinstance(error, RowError)
-        yield f"{called}: the target of {table.place(error.row)} {error.what}" if row else str(error)  # type: ignore[attr-defined]
+        yield str(error)
 
 
 # ---------------------------------------------------------------- what cannot be meant: who has the rows
@@ -153,25 +126,23 @@ def nobodys(table: DataTable) -> Iterable[str]:
     if table.owners is not None:
         rows = np.flatnonzero((table.owners < 0) & (not table.common_test or table.part == TRAIN))
         if len(rows):
-            yield (
-                f"column {table.client!r} names nobody in {counted(len(rows), 'row')}, first {table.place(rows[0])}: "
-                "fill it, or leave the row out"
-            )
+            first = table.place(rows[0])
+            n = counted(len(rows), "row")
+            yield f"column {table.client!r} names nobody in {n}, first {first}: fill it, or leave the row out"
 
 
 def no_federation(table: DataTable) -> Iterable[str]:
-    """A column of clients that names one, or one for each row."""
-    if table.owners is None or table.client is None or table.alone:
+    """Clients who are only one, or as many as rows."""
+    if table.owners is None or table.alone or not table.target:
         return
     if len(table.clients) == 1:
-        yield (
-            f"column {table.client!r} names only one client ({table.clients[0]}): name another column, or leave client "
-            "out and choose a split"
-        )
+        called = f"column {table.client!r}" if table.client else "data"
+        way = "name another column, or leave client out and choose a split"
+        yield f"{called} names only one client ({table.clients[0]}): {way}"
     elif table.part is None and table.patients is None and table.count().max(initial=0) == 1:
         yield (
             f"column {table.client!r} has {len(table.clients):,} clients with one row each, so none can keep a row for "
-            "testing: if it numbers rows or patients, name the column of who holds them"
+            "testing: name the column of who holds the rows"
         )
 
 
@@ -183,7 +154,7 @@ def strangers(table: DataTable) -> Iterable[str]:
             known = table.names(trained > 0)
             yield (
                 f"test rows name client {odd[0]!r}, which has none to train on{did_you_mean(odd[0], known)} (clients: "
-                f"{some(known)}): give it some, leave it out, or give test rows that are nobody's own"
+                f"{some(known)}): leave it out, or give test rows that are nobody's own"
             )
 
 
@@ -205,8 +176,7 @@ def no_patient(table: DataTable) -> Iterable[str]:
             one, other = (int(rows[(people[rows] == both[0]).argmax()]) for rows in (train, test))
             yield (
                 f"{where}: patient {table.patients[one]} is for training in {table.place(one)} and for testing in "
-                f"{table.place(other)} ({counted(len(both), 'such patient')} in all): put all rows of one into one "
-                "part, or leave test out"
+                f"{table.place(other)}: put all rows of a patient into one part, or leave test out"
             )
 
 
@@ -218,10 +188,7 @@ def no_input(table: DataTable) -> Iterable[str]:
         return
     texts = x.reshape(-1).tolist() if x.dtype.kind in "OU" else []
     if any(isinstance(v, str) and v.lower().endswith(IMAGES) for v in texts[:1]):
-        yield (
-            f"x holds the names of image files, such as {texts[0]!r}: give data='images:FOLDER', with the sites' "
-            "folders or a table of labels in it, or arrays of pixels"
-        )
+        yield f"x holds the names of image files, such as {texts[0]!r}: give data='images:FOLDER', or arrays of pixels"
     elif texts and x.ndim == 1 and x.dtype.kind == "O" and any(isinstance(v, str) for v in texts):
         if (row := next((i for i, v in enumerate(texts) if not isinstance(v, str)), None)) is not None:
             yield f"x holds texts, and {texts[row]!r} in {table.place(row)}; give a text, or leave the row out"
@@ -245,13 +212,12 @@ def no_name(table: DataTable) -> Iterable[str]:
     }
     for what, names in named.items():
         known = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+        # A vocabulary may have characters that are not printed, and of a data set it is the name of a file.
+        printed = what not in ("data set", "class" * table.kind.tokens)
         for name in known:
             wrong = "" if writable(name) else "cannot be written in UTF-8"
             wrong = f"has {len(name):,} characters, and {LONGEST:,} are the most" if len(name) > LONGEST else wrong
-            # A vocabulary may have characters that are not printed, and of a data set it is the name of a file.
-            if what not in ("data set", "class" * table.kind.tokens) and obeyed(name):
-                wrong = "has control characters, which terminals obey"
-            if wrong:
+            if wrong := "has control characters, which terminals obey" if printed and obeyed(name) else wrong:
                 yield f"the {what} name {name[:40]!r} {wrong}; rename it"
                 break
         if what in ("client", "domain", "class") and len(known) < len(names):
@@ -267,34 +233,27 @@ def of_column(table: DataTable, name: str) -> str:
     """A sentence on a column that cannot be an input; empty for any other."""
     values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
     missing = gaps_in(values)
-    present = values[~missing]
-    way = "" if table.rules else ", which preprocess does"
-    if not len(present):
-        return (
-            ""
-            if rule.gaps is not None or table.by_site(name)
-            else f"column {name!r} has no value in any row: leave it out"
-        )
+    present, way = values[~missing], "" if table.rules else ", which preprocess does"
+    first = "" if missing.all() else table.place(int((~missing).argmax()))
+    if not first:
+        needed = rule.gaps is None and not table.by_site(name)
+        return f"column {name!r} has no value in any row: leave it out" if needed else ""
     if values.dtype.kind == "f":
-        beyond = np.flatnonzero(np.abs(values) > LARGEST)
-        if len(beyond):
+        if len(beyond := np.flatnonzero(np.abs(values) > LARGEST)):
             state = "infinite" if np.isinf(values[beyond[0]]) else f"{values[beyond[0]]:g}"
             return f"column {name!r} is {state} in {table.place(int(beyond[0]))}: correct it, or leave the row out"
         if known and missing.any() and (table.rules is None or table.rules.of(name)[1] == "refuse"):
-            first = table.place(int(missing.argmax()))
-            return f"column {name!r} has no value in {first}: fill it{way}, or leave it out"
+            return (
+                f"column {name!r} has no value in {table.place(int(missing.argmax()))}: fill it{way}, or leave it out"
+            )
         return ""
     if sentence := no_value(name, values, table.place):
         return sentence
-    coded = rule.kind == "category" or name in table.categories
-    if rule.words is None and rule.mean is None and (sentence := no_category(name, present.tolist(), coded)):
+    coded, told = rule.kind == "category" or name in table.categories, rule.words is not None or rule.mean is not None
+    if not told and (sentence := no_category(name, present.tolist(), coded)):
         return sentence
     if known and table.rules is None:
-        first = table.place(int((~missing).argmax()))
-        return (
-            f"column {name!r} holds words, such as {present[0]!r} in {first}: make numbers "
-            "of them, which preprocess does, or leave the column out"
-        )
+        return f"column {name!r} holds words, such as {present[0]!r} in {first}: make numbers of them{way}"
     return ""
 
 
@@ -330,61 +289,47 @@ def untested(table: DataTable) -> Iterable[str]:
 
 def spelt_alike(table: DataTable) -> Iterable[str]:
     """Clients, labels and words that differ in case, accents or spaces alone."""
-    if alike := spelling_variants(table.clients):
-        yield f"clients {alike} differ in case, accents or spaces alone: one client under several names? make them one"
-    for target in () if table.declared else table.targets:
-        values = target.values
-        if values.dtype.kind in "OU" and (alike := spelling_variants(*_held(values, table))):
-            yield target.sentence(separate_classes(alike))
+    named = {"clients": list(table.clients)}
+    named |= {target.sentence("labels"): target.values.tolist() for target in table.targets if not table.declared}
+    named |= {f"words of column {name!r}": of.tolist() for name, of in table.features.items() if of.dtype.kind == "O"}
+    for what, values in named.items():
+        if alike := spelling_variants(sorted({v for v in values if isinstance(v, str)})):
+            yield f"{what} differ in case, accents or spaces alone, and count as different: {alike}; write them alike"
+
+
+def codes_beside_words(table: DataTable) -> Iterable[str]:
+    """Columns of words that some sites write in numbers alone."""
     for name, values in table.features.items():
-        known = table.rule(name).words or ()
-        if values.dtype.kind != "O" or {v for v in values.tolist() if v is not None} <= set(known):
-            continue
-        if alike := spelling_variants(*_held(values, table, known)):
-            yield (
-                f"column {name!r} holds words that differ in case, accents or spaces alone, and each counts as "
-                f"another one: {alike}; write them alike"
-            )
-
-
-def _held(values: Array, table: DataTable, known: Sequence[str] = ()) -> tuple[list[str], Callable[[str], str]]:
-    """The different words among values, and who holds one."""
-
-    def held(one: str) -> str:
-        rows = np.flatnonzero(values == one)
-        who = [] if table.owners is None else [table.clients[i] for i in np.unique(table.owners[rows]) if i >= 0]
-        return f"{'only ' * (len(who) == 1 < len(table.clients))}{some(who)}" if who else counted(len(rows), "row")
-
-    return [*known, *sorted({v for v in values.tolist() if isinstance(v, str)} - set(known))], held
+        sides: dict[bool, list[str]] = {}
+        for i, client in enumerate(table.compared if values.dtype.kind == "O" else ()):
+            kinds = {value_of(one) is not None for one in set(values[table.at(i)].tolist()) if isinstance(one, str)}
+            if len(kinds) == 1:
+                sides.setdefault(kinds.pop(), []).append(client)
+        if len(sides) == 2:
+            both = f"numbers at {some(sides[True])} and words at {some(sides[False])}"
+            yield f"column {name!r} holds {both}, which count as different: write them alike"
 
 
 def one_class(table: DataTable) -> Iterable[str]:
-    """Clients whose rows, if they are not few, are of one class."""
+    """Clients whose rows, if they are not few, are of one class, or without an event."""
     whole, table = table, table.take(table.train)
+    enough = table.count() >= FEW_ROWS
     for target, of_all in zip(table.targets, whole.targets, strict=True):
-        known = table.declared or codes_of(of_all.values)[1]
-        if not target.classes or target.called == "the event" or len(known) < 2:
-            continue
-        codes = codes_of(target.values)[0]
-        owners = np.full(len(table), -1) if table.owners is None else table.owners
-        kinds = np.unique(np.stack([owners, codes]), axis=1)[0]
-        kinds = np.bincount(kinds[kinds >= 0], minlength=len(table.clients))
-        single = table.names((table.count() >= FEW_ROWS) & (kinds == 1))
-        single += ["this client"] * bool(table.alone and len(table) >= FEW_ROWS and not codes.any())
-        if single:
-            yield target.sentence(
-                f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there alone "
-                "learns nothing but to say it"
-            )
-
-
-def no_event(table: DataTable) -> Iterable[str]:
-    """Clients among whose rows, if they are not few, no event happened."""
-    for target in table.targets:
         if target.called == "the event":
-            none = table.names((table.count() >= FEW_ROWS) & (table.count(target.values > 0) == 0))
+            none = table.names(enough & (table.count(target.values > 0) == 0))
             if none:
                 yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
+        elif target.classes and len(table.declared or codes_of(of_all.values)[1]) > 1:
+            codes = codes_of(target.values)[0]
+            owners = np.full(len(table), -1) if table.owners is None else table.owners
+            kinds = np.unique(np.stack([owners, codes]), axis=1)[0]
+            single = table.names(enough & (np.bincount(kinds[kinds >= 0], minlength=len(table.clients)) == 1))
+            single += ["this client"] * bool(table.alone and len(table) >= FEW_ROWS and not codes.any())
+            if single:
+                yield target.sentence(
+                    f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there "
+                    "alone learns nothing but to say it"
+                )
 
 
 # ---------------------------------------------------------------- numbers
@@ -402,23 +347,19 @@ def far_from_others(table: DataTable) -> Iterable[str]:
 
 def far_among(what: str, parts: Mapping[str, ColumnMoments]) -> Iterable[str]:
     """A sentence on the site whose mean is furthest from the others', if it is far."""
-    apart = {site: _apart(own, [part for other, part in parts.items() if other != site]) for site, own in parts.items()}
+    others = {site: agreed([part for other, part in parts.items() if other != site]) for site in parts}
+    # Where the others' rows are all equal, there is no deviation to compare with.
+    apart = {
+        site: abs(own.mean - others[site].mean) / (others[site].sd or max(abs(others[site].mean), 1.0))
+        for site, own in parts.items()
+        if others[site].n > 1
+    }
     site = max(apart, key=lambda one: apart[one], default="")
     if site and apart[site] > FAR:
-        others = agreed([part for other, part in parts.items() if other != site])
         yield (
-            f"{what} has the mean {parts[site].mean:g} at {site}, and {others.mean:g} (standard deviation "
-            f"{others.sd:g}) at the others: is it in the same unit there?"
+            f"{what} has the mean {parts[site].mean:g} at {site}, and {others[site].mean:g} (standard deviation "
+            f"{others[site].sd:g}) at the others: is it in the same unit there?"
         )
-
-
-def _apart(own: ColumnMoments, others: Sequence[ColumnMoments]) -> float:
-    """Standard deviations of the others' rows between their mean and a site's own; 0 where they have fewer than two."""
-    together = agreed(others)
-    if together.n < 2:
-        return 0.0
-    # Where the others' rows are all equal, there is no deviation to compare with.
-    return abs(own.mean - together.mean) / (together.sd or max(abs(together.mean), 1.0))
 
 
 def not_as_agreed(table: DataTable) -> Iterable[str]:
@@ -428,13 +369,8 @@ def not_as_agreed(table: DataTable) -> Iterable[str]:
         if rule.words is None and (rule.mean is None or words or not table.alone or table.by_site(name)):
             continue
         given = column(values, category=True) if rule.words is not None else values
-        agreed_on = Column(
-            name,
-            "number" if rule.words is None else "category",
-            mean=() if rule.mean is None else (rule.mean,),
-            sd=() if rule.sd is None else (rule.sd,),
-            values=rule.words or (),
-        )
+        kind, (mean, sd) = "number", [() if of is None else (of,) for of in (rule.mean, rule.sd)]
+        agreed_on = Column(name, "category" if rule.words else kind, mean=mean, sd=sd, values=rule.words or ())  # type: ignore[arg-type]
         yield from doubts(agreed_on, given[~gaps_in(given)], "agreed on")
 
 
@@ -568,31 +504,6 @@ def _gives(values: Array, target: DataTarget) -> bool:
     return min(n, len(kind) - n) >= FEW_ROWS and max(auroc, 1 - auroc) > 0.99
 
 
-def cut_texts(table: DataTable) -> Iterable[str]:
-    """Texts of which the end is not read."""
-    share = float((table.features["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
-    if share >= 0.05:
-        yield (
-            f"{share:.0%} of the training texts have {LENGTH} words or more, and only the first {LENGTH} are read: put "
-            "first what matters, or divide them"
-        )
-
-
-def codes_beside_words(table: DataTable) -> Iterable[str]:
-    """Columns of words that some sites write in numbers alone."""
-    for name, values in table.features.items():
-        sides: dict[bool, list[str]] = {}
-        for i, client in enumerate(table.compared if values.dtype.kind == "O" else ()):
-            kinds = {value_of(one) is not None for one in set(values[table.at(i)].tolist()) if isinstance(one, str)}
-            if len(kinds) == 1:
-                sides.setdefault(kinds.pop(), []).append(client)
-        if len(sides) == 2:
-            yield (
-                f"column {name!r} holds numbers at {some(sides[True])} and words at {some(sides[False])}, which count "
-                "as different: write them alike"
-            )
-
-
 def names_people(table: DataTable) -> Iterable[str]:
     """A column that seems to say who is in a row, where that is not known."""
     return [] if table.patients is not None or table.measured else unnamed_patients(table.features)
@@ -636,15 +547,13 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     few_rows,
     untested,
     spelt_alike,
+    codes_beside_words,
     one_class,
-    no_event,
     far_from_others,
     not_as_agreed,
     stands_for_none,
     unscaled,
     empty_at,
-    cut_texts,
-    codes_beside_words,
     identifies,
     names_the_site,
     gives_the_answer,
@@ -668,14 +577,8 @@ def refuse(table: DataTable) -> None:
 
 def notes(table: DataTable) -> list[str]:
     """The sentences on what may not be meant."""
-    training = table.take(table.train)
-    return list(
-        dict.fromkeys(
-            sentence
-            for check in NOTES
-            for sentence in check(table if check in (untested, one_class, copies) else training)
-        )
-    )
+    whole, training = (untested, one_class, copies), table.take(table.train)
+    return list(dict.fromkeys(one for check in NOTES for one in check(table if check in whole else training)))
 
 
 def warned(table: DataTable) -> tuple[str, ...]:
@@ -690,20 +593,15 @@ def warned(table: DataTable) -> tuple[str, ...]:
 def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
     """Sentences on what sites disclosed: one that decides, a mean far from the others', and spellings."""
     rows = {site: max((of.n for of in by_name.values()), default=0) for site, by_name in sites.items()}
-    most = max(rows, key=lambda site: rows[site])
+    most, of_all = max(rows, key=lambda site: rows[site]), sum(rows.values())
     sentences = []
-    if len(sites) > 1 and rows[most] > (0.9 if len(sites) == 2 else 0.5) * sum(rows.values()):
+    if len(sites) > 1 and rows[most] > (0.9 if len(sites) == 2 else 0.5) * of_all:
         sentences.append(
-            f"{most} says that it has {rows[most]:,} of all {sum(rows.values()):,} rows, so the agreed numbers are "
-            "nearly its own: ask there whether that is right"
+            f"{most} says that it has {rows[most]:,} of all {of_all:,} rows, and nearly decides: ask there"
         )
     for name in next(iter(sites.values())):
         parts = {s: ColumnMoments(of.n, of.mean, of.m2) for s, by_name in sites.items() if (of := by_name[name]).n}
         sentences += far_among(f"column {name!r}", parts)
-    for name in next(iter(sites.values())):
-        held = [(i, one) for i, by_name in enumerate(sites.values()) for one in by_name[name].words or ()]
-        words, owners = np.array([one for _, one in held], object), np.array([i for i, _ in held], np.int64)
-        sentences += spelt_alike(
-            DataTable("", np.empty((len(words), 0)), columns={name: words}, owners=owners, clients=tuple(sites))
-        )
+        words = [word for by_name in sites.values() for word in by_name[name].words or ()]
+        sentences += spelt_alike(DataTable("", np.empty((len(words), 0)), columns={name: np.array(words, object)}))
     return sentences

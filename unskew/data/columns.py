@@ -28,8 +28,8 @@ GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "N
 MOST = 1 << 16
 """Most columns of a table: each is looked at by itself, which takes half a millisecond."""
 
-WRITTEN = "of a CSV file decimal, thousands and gaps say how numbers are written"
-"""What to do about numbers that were read as words."""
+WRITTEN = "separator, decimal, thousands, encoding or gaps, which say how a CSV file is written"
+"""What to set where numbers were read as words."""
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?")
@@ -213,30 +213,57 @@ def no_value(name: str, values: Array, place: Place) -> str:
 
 
 def stacked(parts: Sequence[Array]) -> Array:
-    """One column of several: numbers, or words if some are."""
-    if len({part.dtype.kind == "O" for part in parts}) == 1:
-        return np.concatenate(parts)
-    return column(np.concatenate([part.astype(object) for part in parts]))
+    """One column of several: of numbers, or of objects where some are words or truths and others are not."""
+    if len({part.dtype.kind in "iuf" or part.dtype.kind for part in parts}) > 1:
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
+
+
+def kinds_of_labels(labels: Array) -> set[str]:
+    """The kinds of labels, missing ones left out."""
+    if labels.dtype.kind != "O":
+        return {{"b": "true or false", "U": "words"}.get(labels.dtype.kind, "numbers")}
+    return {
+        "words" if isinstance(label, str) else "true or false" if isinstance(label, bool) else "numbers"
+        for label in labels.flat
+        if label is not None and label == label
+    }
 
 
 # ---------------------------------------------------------------- frames
+INPUTS, LABELS, PATIENTS, CLIENT, NUMBER = "\0inputs", "\0labels", "\0patients", "\0client", "\0number"
+GIVEN = frozenset((INPUTS, LABELS, PATIENTS, CLIENT, NUMBER))
+"""Names of columns that come without one and tell their role: arrays beside one another, and rows that were joined."""
+
+
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A table of any library.
+    """Columns by name, of one length, before their roles are told.
 
     Attributes:
-        columns: Cells by name, in one form of Unicode.
+        columns: Cells by name, in one form of Unicode, or by one of `GIVEN`: the inputs (N, ...), the labels, who is in
+            each row, its client, and its number there.
         categories: Names of columns that are categories by their type.
         orders: Labels in the order that a column's type declares.
+        names: All values of a column, in order, which not all need occur.
+        clients: The clients in the order in which they were given; empty if they are to be sorted.
+        part: What each row is for (`unskew.data.table.TRAIN`), (N,); None if that is not known.
         place: Where a row stands, in words.
-        notes: Sentences on how it was read.
+        name: Name of the form.
     """
 
     columns: dict[str, Array]
     categories: frozenset[str] = frozenset()
     orders: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    clients: tuple[str, ...] = ()
+    part: npt.NDArray[np.int8] | None = None
     place: Place = by_number
-    notes: tuple[str, ...] = ()
+    name: str = "dataframe"
+
+    def __len__(self) -> int:
+        values = next(iter(self.columns.values()), None)
+        return len(values) if values is not None and values.ndim else 0
 
     def column(self, name: str, gaps: Sequence[str] = ()) -> Array:
         """A column as an input."""

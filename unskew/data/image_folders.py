@@ -15,7 +15,7 @@ import os
 import struct
 import warnings
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from annotated_types import Ge
 
 from unskew import machine
 from unskew.data import build, own, tables
-from unskew.data.columns import Frame, check_column, composed_names
+from unskew.data.columns import INPUTS, Frame, check_column, composed_names, frame_of
 from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
@@ -37,12 +37,12 @@ from unskew.data.places import Place
 from unskew.data.table import DataTable
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import composed, counted, some
+from unskew.words import composed, some
 
 LAYOUT = "PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file"
 OWN_LAYOUT = "PATH/CLASS/file, or PATH/train/CLASS/file and PATH/test/CLASS/file"
 
-PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")
+PARTS = ("train", "test", "training", "testing", "val", "valid", "validation")
 """Names of folders that are parts of data, and no site, class or patient."""
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
@@ -119,15 +119,14 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     """The images of a folder as one table.
 
     Raises:
-        DataError: If there is no such folder, image, table or column, folders are not laid out so, a link leads out of
-            the folder, an image cannot be read, sizes differ, or a row names no image or one that another has named.
+        DataError: If there is no such folder, image, table or column, folders are not laid out so, something is a link, an image cannot be read, sizes differ, or a row names no image or one that another has named.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
     columns, files, roles, place, notes = (_in_folders if options.labels is None else _in_table)(root, options)
+    images, frame = pixels(files, options.size, _grey(root, files, options.size, options.channels)), frame_of(columns)
     rows = own.table(
-        columns,
-        inputs=pixels(files, options.size, _grey(root, files, options.size, options.channels)),
+        replace(frame, columns={**frame.columns, INPUTS: images}),
         **roles,
         patient_ids=options.patient_ids,
         name=root.name,
@@ -196,117 +195,82 @@ def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Plac
 # ---------------------------------------------------------------- folders of sites and classes
 def _in_folders(root: Path, options: ImageOptions) -> _Read:
     """The images in folders, those for training before those for testing."""
-    if options.testing:
-        options = replace(options, alone=_has_no_sites(root, options))
-    layout = OWN_LAYOUT if options.alone else LAYOUT
-    sites, left = ([root], []) if options.alone else entries(root, os.path.realpath(root))
-    if not options.alone and (odd := [site.name for site in sites if site.name.casefold() in PARTS]):
-        raise DataError(f"{root} has the folders {some(odd)}, where those of sites are expected: {layout}")
-    images: list[tuple[Path, str, str, str, str]] = []
-    for site in sites:
-        mine, others = _of_site(root, site, options)
-        if others and not mine:
-            raise DataError(f"{site}: none of its {counted(len(others), 'file')} is read; expected is {layout}, {READ}")
-        images, left = [*images, *mine], [*left, *others]
-    if not images or (not options.alone and len({image[2] for image in images}) < 2):
-        whose = "a client" if options.alone else "two sites or more"
-        raise DataError(f"{root} has no images of {whose}; expected is {layout}")
-    if len({bool(image[4]) for image in images}) > 1:
-        one = next(image[2] for image in images if not image[4])
-        raise DataError(f"some clients of {root} have train and test folders, and {one} has not; do it for all or none")
-    images.sort(key=lambda image: image[4] == "test")
-    files, *columns = (list(of) for of in zip(*images, strict=True))
-    parted = "test" in columns[3]
+    images, left = files_below(root)
+    folders = [tuple(map(composed, file.relative_to(root).parts[:-1])) for file in images]
+    first = {of[0] for of in folders if of}
+    alone = options.alone or (
+        options.testing
+        and (_are_parts(first) or first <= set(options.classes or ()) or any(len(of) == 1 for of in folders))
+    )
+    layout, rows = OWN_LAYOUT if alone else LAYOUT, []
+    for file, of in zip(images, folders, strict=True):
+        site, of = ("", of) if alone else (of[0], of[1:]) if of else ("", ())
+        part, of = (of[0].casefold(), of[1:]) if of and of[0].casefold() in PARTS[:2] else ("", of)
+        if not of:
+            left.append(file)
+            continue
+        if odd := [name for name in (site, *of[:2]) if name.casefold() in PARTS]:
+            raise DataError(f"{file}: the folder {odd[0]} is called after a part of data; expected is {layout}")
+        if options.classes is not None and of[0] not in options.classes:
+            raise DataError(
+                f"{file} is in the folder of none of the classes ({some(options.classes)})"
+                f"{did_you_mean(of[0], options.classes)}; rename it, or name its class in data_options.classes"
+            )
+        rows.append((file, of[0], site, of[1] if len(of) > 1 else str(file), part))
+    sites = {row[2] for row in rows}
+    silent = {composed(file.relative_to(root).parts[0]) for file in left if file.parent != root} - sites
+    if silent and not alone:
+        raise DataError(f"{root / min(silent)}: none of its files is read; expected is {layout}, {READ}")
+    if not rows or (not alone and len(sites) < 2):
+        raise DataError(f"{root} has no images of {'a client' if alone else 'two sites or more'}; expected is {layout}")
+    parted = {row[4] for row in rows} != {""}
+    for site in sites if parted else ():
+        if not _are_parts({row[4] for row in rows if row[2] == site}):
+            raise DataError(f"{root / site} has no folders train and test, and others have; do it for all or none")
+    rows.sort(key=lambda row: row[4] == "test")
+    files, *columns = (list(of) for of in zip(*rows, strict=True))
     roles = {
         "target": "class",
-        "client": None if options.alone else "site",
+        "client": None if alone else "site",
         "patient": "patient" if options.patient is not None and (parted or not options.testing) else None,
         "test": "part" if parted else None,
     }
     by_name = dict(zip(("class", "site", "patient", "part"), columns, strict=True))
-    notes = tables.unread(root, left, READ)
-    return by_name, files, roles, lambda row: str(files[row].relative_to(root)), notes
+    return by_name, files, roles, lambda row: str(files[row].relative_to(root)), tables.unread(root, left, READ)
 
 
-def _has_no_sites(root: Path, options: ImageOptions) -> bool:
-    """True for a folder of the folders of classes, rather than of sites that have these."""
-    home = os.path.realpath(root)
-    folders, _ = entries(root, home)
-    names = {composed(folder.name) for folder in folders}
-    if {name.casefold() for name in names} == {"train", "test"} or (names and names <= set(options.classes or ())):
-        return True
-    return any(is_image(file) for folder in folders for file in entries(folder, home)[1])
-
-
-def _of_site(root: Path, site: Path, options: ImageOptions) -> tuple[list[tuple[Path, str, str, str, str]], list[Path]]:
-    """A site's images, each with its class, site, patient and part ("" where that is not said), and other files."""
-    home, layout = os.path.realpath(root), OWN_LAYOUT if options.alone else LAYOUT
-    folders, left = entries(site, home)
-    divided = sorted(folder.name.casefold() for folder in folders) == ["test", "train"]
-    images: list[tuple[Path, str, str, str, str]] = []
-    for part in folders if divided else [site]:
-        labels, loose = entries(part, home)
-        left += loose if divided else []
-        for label in labels:
-            name = composed(label.name)
-            if name.casefold() in PARTS:
-                raise DataError(f"{label} is called after a part of data, where a class is expected: {layout}")
-            if options.classes is not None and name not in options.classes:
-                raise DataError(
-                    f"{label} is the folder of none of the classes ({some(options.classes)})"
-                    f"{did_you_mean(name, options.classes)}; rename it, or name its class in data_options.classes"
-                )
-            found, others = files_below(label, home)
-            left += others
-            for file in found:
-                folder, *below = file.relative_to(label).parts
-                if below and folder.casefold() in PARTS:
-                    raise DataError(f"{label / folder} is called after a part of data, inside a class: {layout}")
-                who = composed(folder) if below else str(file)
-                images.append((file, name, composed(site.name), who, part.name.casefold() if divided else ""))
-    return images, left
+def _are_parts(names: Collection[str]) -> bool:
+    return {name.casefold() for name in names} == set(PARTS[:2])
 
 
 # ---------------------------------------------------------------- files
-def entries(folder: Path, home: str) -> tuple[list[Path], list[Path]]:
-    """The folders and the files in a folder, in order, without hidden ones and what systems write."""
-    folders: list[Path] = []
-    files: list[Path] = []
-    try:
-        for path in sorted(folder.iterdir()):
-            if path.name[0] == "." or path.name.casefold() in tables.OF_SYSTEMS:
-                continue
-            target = os.path.realpath(path)
-            if path.is_symlink() and (
-                not Path(target).is_relative_to(home) or target in map(os.path.realpath, path.parents)
-            ):
-                raise DataError(f"{path} is a link that leads out of the folder or back, to {target}; put a copy there")
-            if path.is_dir():
-                folders.append(path)
-            elif path.is_file():
-                files.append(path)
-            else:
-                raise DataError(f"{path} is no file and no folder, nor a link that leads to one; move it away")
-    except OSError as error:
-        raise DataError(f"the folder {folder} cannot be read: {error.strerror}") from None
-    return folders, files
-
-
-def files_below(root: Path, home: str = "") -> tuple[list[Path], list[Path]]:
+def files_below(root: Path) -> tuple[list[Path], list[Path]]:
     """All images below the folder, in order, files directly in a folder before those of its folders; and other files.
 
+    Hidden ones and what systems write are neither.
+
     Raises:
-        DataError: If a folder cannot be read, or a link leads out of `home`, by default the folder.
+        DataError: If a folder cannot be read, or something is a link: what it leads to may be anywhere.
     """
     images: list[Path] = []
     others: list[Path] = []
-    pending = [root]
-    while pending:
-        folders, files = entries(pending.pop(), home or os.path.realpath(root))
-        for file in files:
-            (images if is_image(file) else others).append(file)
-        pending += reversed(folders)
+
+    def unreadable(error: OSError) -> None:
+        raise DataError(f"the folder {error.filename} cannot be read: {error.strerror}")
+
+    for place, folders, files in os.walk(root, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if _is_users(name))
+        paths = [Path(place, name) for name in sorted(files) if _is_users(name)]
+        for path in (*(Path(place, name) for name in folders), *paths):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise DataError(f"{path} is a link, or neither a file nor a folder; put a copy there")
+        for path in paths:
+            (images if path.suffix.lower() in IMAGES else others).append(path)
     return images, others
+
+
+def _is_users(name: str) -> bool:
+    return name[0] != "." and name.casefold() not in tables.OF_SYSTEMS
 
 
 def images_below(root: Path) -> list[Path]:
@@ -319,11 +283,6 @@ def images_below(root: Path) -> list[Path]:
     for sentence in tables.unread(root, others, READ):
         warn(sentence)
     return images
-
-
-def is_image(file: Path) -> bool:
-    """True for a file whose ending is that of an image."""
-    return file.suffix.lower() in IMAGES
 
 
 # ---------------------------------------------------------------- images

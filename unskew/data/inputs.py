@@ -459,9 +459,7 @@ def _as(column: Column, values: Array) -> Array:
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)
         if one is not None:
-            raise DataError(
-                f"column {column.name!r} must hold numbers, like those the model was trained on, got {one!r}; {WRITTEN}"
-            )
+            raise DataError(f"column {column.name!r} must hold numbers, as in training, got {one!r}; set {WRITTEN}")
         # Of a column with a gap that it does not know, a reader makes words.
         return np.array([np.nan if value is None else value_of(value) for value in values], np.float64)
     return values

@@ -1,4 +1,4 @@
-"""The door: whatever a user has in Python becomes one table and its roles, and then a data set.
+"""The door: whatever a user has in Python becomes columns, then one table with its roles, then a data set.
 
     (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts, or a DataFrame
     (x, y, patients)            the same with who is in each example, in words or whole numbers
@@ -8,13 +8,15 @@
     a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as of a DataFrame
     a `Dataset`                 what `unskew.load` returns, as it is
 
-Images of whole numbers 0..255 are standardised per channel with constants of the training part, floats stay as they
-are, whole numbers in two dimensions are token ids, labels may be words.  Columns of a table become floats and are not
-scaled, unless a preprocessing (`unskew.data.preprocess`) says what becomes of them.
+`read` makes a `Frame` of each form, and `joined` one frame of several: of clients, or of rows for training and for
+testing.  `table` tells the roles of its columns.  Images of whole numbers 0..255 are standardised per channel with
+constants of the training part, floats stay as they are, whole numbers in two dimensions are token ids, labels may be
+words.  Columns of a table become floats and are not scaled, unless a preprocessing (`unskew.data.preprocess`) says what
+becomes of them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,12 @@ from torch.utils.data import Dataset as TorchDataset
 from unskew.data import build, hub
 from unskew.data.build import TEST_FRACTION
 from unskew.data.columns import (
+    CLIENT,
+    GIVEN,
+    INPUTS,
+    LABELS,
+    NUMBER,
+    PATIENTS,
     Array,
     Frame,
     cells,
@@ -32,8 +40,10 @@ from unskew.data.columns import (
     composed_names,
     frame_of,
     is_frame,
+    kinds_of_labels,
     no_value,
     order_of,
+    stacked,
     truths,
     type_name,
 )
@@ -42,7 +52,7 @@ from unskew.data.images import as_tensor
 from unskew.data.latest import Latest, check_gap, cut, moments
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
-from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, joined, name_of_client, numbered
+from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
 from unskew.errors import ConfigError, DataError
 from unskew.keys import drawn_since, global_states
 from unskew.tasks.targets import CLASS, Targets
@@ -54,28 +64,6 @@ FORMS = (
 )
 
 AGAIN = 64  # items that are read twice of data that seem to draw nothing
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Columns of a table by what they are; all others are inputs.
-
-    Attributes:
-        target: Columns of the labels.
-        client, patient: Columns of the clients and of the patients; None if there are none.
-        aside: Columns that are nothing of these, and no inputs.
-        inputs: The input columns, if another table has set them.
-        known: It is known what is learned, so that there must be a target.
-        raw: Columns are to be preprocessed, so that words are categories and no texts.
-    """
-
-    target: tuple[str, ...] = ()
-    client: str | None = None
-    patient: str | None = None
-    aside: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    known: bool = True
-    raw: bool = False
 
 
 def dataset(
@@ -115,16 +103,9 @@ def dataset(
         if classes is not None and tuple(classes) != data.outputs:
             raise DataError(f"{data.name} is a data set with its own classes, {some(data.outputs)}; leave classes out")
         return data if classes is None else replace(data, ordered=True)
-    rows = table(
-        data,
-        fraction=test_fraction,
-        rules=preprocess,
-        kind=targets,
-        declared=None if classes is None else tuple(map(composed, classes)),
-        alone=one_client,
-        **roles,
-    )
-    return build.dataset(rows, fraction=test_fraction)
+    declared = None if classes is None else tuple(map(composed, classes))
+    how: Any = {"fraction": test_fraction, "rules": preprocess, "kind": targets, "declared": declared}
+    return build.dataset(table(data, **how, alone=one_client, **roles), fraction=test_fraction)
 
 
 def table(
@@ -142,12 +123,11 @@ def table(
     kind: Targets = CLASS,
     declared: tuple[str, ...] | None = None,
     alone: bool = False,
-    inputs: Array | None = None,
 ) -> DataTable:
     """One table, with its roles, of any form of data.
 
     Args:
-        data: One of the forms above, or a table.
+        data: One of the forms above, or a frame.
         target: Column of the labels; tables need it.  Several columns where a target has several, as time and event.
         client: Column of the clients; without it a table names no clients.
         patient: Column of the patients, or whoever has several rows.
@@ -160,50 +140,99 @@ def table(
         name: Name of the data.
         fraction: Share of the latest rows, where `test` says neither a share nor a date.
         rules, kind, declared, alone: As of a `DataTable`.
-        inputs: Inputs (N, ...) of the rows, of which columns only say more; by default the other columns.
 
     Raises:
         DataError: If the form is unknown, or a column is missing or named twice.
     """
-    targets = composed_names(tuple(target) if isinstance(target, list | tuple) else (target,) if target else ())
-    client, patient = composed_names((client, patient))
+    targets: tuple[str, ...] = composed_names(tuple(target) if isinstance(target, list | tuple) else (target,))
+    targets = tuple(one for one in targets if one is not None)
+    client, patient, left_out = composed_names((client, patient, tuple(leave_out)))
     rule = test if isinstance(test, Latest) else None
-    column = composed(test) if isinstance(test, str) else rule.column if rule is not None else None
-    aside = (*map(composed, leave_out), *([column] if column is not None else []))
-    _check_roles(targets, client, patient, column)
-    roles = Roles(targets, client, patient, aside, known=kind is not UNKNOWN, raw=rules is not None)
-    rows = _read(data, roles) if inputs is None else _of_frame(frame_of(data), roles, "", inputs)
-    if any(name not in rows.aside for name in roles.aside if name != column):
-        raise _no_table(data)
+    of_test = composed(test) if isinstance(test, str) else None if rule is None else rule.column
     share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
     if share is not None and not 0 < share < 1:
         raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
-    if rows.part is not None and test is not None:
+    roles = (*(("target", one) for one in targets), ("client", client), ("patient", patient), ("test", of_test))
+    frame = read(data, rules is not None, left_out)
+    _check_roles(data, frame, roles, left_out, kind is not UNKNOWN)
+    if client is not None and isinstance(data, Mapping) and CLIENT in frame.columns:
+        raise DataError("every client has data of its own, so no column names the clients; leave client out")
+    if frame.part is not None and test is not None:
         raise DataError("the data have a test part of their own; leave test out")
+    if test is not None and share is None and of_test is None and rule is None:
+        whose = CLIENT if client is None else client
+        frame = tested(frame, read(test, rules is not None, left_out), whose)
+    rows = _told(frame, targets, client, patient, of_test)
     rows = replace(
         rows, name=name or rows.name, rules=rules, kind=kind, declared=declared, alone=alone, share=share,
-        target=targets, client=client, patient=patient, patient_ids=patient_ids or rows.patient_ids,
+        patient_ids=patient_ids,
     )  # fmt: skip
+    rows = columns_of_arrays(rows)
     if rule is not None:
-        return cut_in_time(rows, rule, _times(data, rows, rule), fraction)
-    if column is not None:
-        if column not in rows.aside:
-            raise _no_table(data)
-        is_test = truths(rows.aside[column].tolist(), column, rows.place)
+        return cut_in_time(rows, rule, _times(data, frame, rows, rule), fraction)
+    if of_test is not None:
+        is_test = truths(frame.columns[of_test].tolist(), of_test, rows.place)
         return replace(rows, part=np.where(is_test, TEST, TRAIN).astype(np.int8))
-    if test is not None and share is None:
-        roles = replace(roles, inputs=tuple(rows.columns))
-        return tested(rows, _read(test, roles, optional=True))
-    return columns_of_arrays(rows)
+    return rows
 
 
-def tested(rows: DataTable, test: DataTable) -> DataTable:
-    """The rows for training, and those for testing behind them; where these name no clients, they are nobody's own."""
-    if rows.owners is None:
-        test = replace(test, owners=None, clients=())
-    both = joined([columns_of_arrays(rows), columns_of_arrays(replace(test, rules=rows.rules))])
-    part = np.where(np.arange(len(both)) < len(rows), TRAIN, TEST).astype(np.int8)
-    return replace(both, part=part, common_test=test.owners is None)
+def _check_roles(
+    data: object, frame: Frame, roles: Sequence[tuple[str, Any]], left_out: Sequence[str], known: bool
+) -> None:
+    """Refuse roles of what has no columns, names that are none of them, and one column for two roles."""
+    columns = [name for name in frame.columns if name not in GIVEN]
+    named = [(role, name) for role, name in roles if name is not None]
+    if LABELS in frame.columns and (named or left_out):
+        raise DataError(
+            f"target, client, patient and test name columns of a table, and {type_name(data)} has none; for clients "
+            "give {client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
+        )
+    if LABELS not in frame.columns and known and roles[0][0] != "target":
+        check_column(columns, None, "target", "labels")
+    for i, (role, name) in enumerate(named):
+        if not isinstance(name, str):
+            raise DataError(f"{role} must name a column by a word, got {name!r}")
+        if twin := next((other for other, one in named[:i] if one == name), None):
+            raise DataError(f"column {name!r} is named twice, as {twin} and as {role}; name every column once")
+        check_column(columns, name, role)
+
+
+def _told(
+    frame: Frame, targets: tuple[str, ...], client: str | None, patient: str | None, of_test: str | None
+) -> DataTable:
+    """The table of a frame: every column that is nothing else is an input."""
+    held, n = frame.columns, len(frame)
+    taken = {*GIVEN, *targets, client, patient, of_test}
+    left = [column for column in held if column not in taken]
+    if INPUTS not in held and not left:
+        raise DataError(f"no column is left to learn from beside {', '.join(map(repr, taken - GIVEN - {None}))}")
+    labels = [held[column] for column in targets]
+    y = held[LABELS] if LABELS in held else labels[0] if len(labels) == 1 else None
+    whose, called = client or CLIENT, targets[0] if len(targets) == 1 else LABELS
+    owners, clients = None, tuple[str, ...]()
+    if whose in held:
+        if odd := no_value(whose, held[whose], frame.place):
+            raise DataError(odd)
+        owners, clients = numbered(held[whose].tolist(), frame.clients)
+    return DataTable(
+        frame.name,
+        (np.column_stack(labels) if labels else np.empty((n, 0))) if y is None else y,
+        held.get(INPUTS),
+        {} if INPUTS in held else {column: frame.column(column) for column in left},
+        target=targets,
+        client=client,
+        patient=patient,
+        owners=owners,
+        clients=clients,
+        patients=held.get(PATIENTS if patient is None else patient),
+        part=frame.part,
+        common_test=frame.part is not None and (owners is None or bool((owners[frame.part == TEST] < 0).all())),
+        classes=frame.names.get(called),
+        order=frame.orders.get(called, ()),
+        categories=frame.categories.intersection(left),
+        numbers=held.get(NUMBER, np.arange(n)),
+        place=frame.place,
+    )
 
 
 def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> DataTable:
@@ -223,7 +252,6 @@ def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> D
     Raises:
         DataError: If a row has no time, or as in `unskew.data.latest.cut`.
     """
-    rows = columns_of_arrays(rows)
     if len(times) != len(rows):
         raise DataError(f"{rule.where} has {len(times)} times for {len(rows)} examples")
     check_gap(rule, rows.alone or rows.owners is not None)
@@ -235,12 +263,10 @@ def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> D
     return replace(rows, part=part, when=when, notes=(*rows.notes, *notes), refusals=refusals)
 
 
-def _times(data: object, rows: DataTable, rule: Latest) -> Any:
+def _times(data: object, frame: Frame, rows: DataTable, rule: Latest) -> Any:
     """The time of each row: of a table's column, of an array beside (x, y), or of one for each client."""
     if rule.column is not None:
-        if rule.column not in rows.aside:
-            raise _no_table(data)
-        return rows.aside[rule.column]
+        return frame.columns[rule.column]
     if not isinstance(data, Mapping):
         return cells(rule.latest)
     given = rule.latest if isinstance(rule.latest, Mapping) else {}
@@ -253,43 +279,123 @@ def _times(data: object, rows: DataTable, rule: Latest) -> Any:
     return np.concatenate([times[name] for name in rows.clients])
 
 
-def _check_roles(targets: Sequence[Any], client: Any, patient: Any, test: Any) -> None:
-    """Refuse names of columns that are no words, and one column for two roles."""
-    named: dict[str, str] = {}
-    for role, name in (*(("target", one) for one in targets), ("client", client), ("patient", patient), ("test", test)):
-        if name is not None and not isinstance(name, str):
-            raise DataError(f"{role} must name a column by a word, got {name!r}")
-        if name is not None and name in named:
-            raise DataError(f"column {name!r} is named twice, as {named[name]} and as {role}; name every column once")
-        if name is not None:
-            named[name] = role
+# ---------------------------------------------------------------- several as one
+def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) -> Frame:
+    """One frame of several, one after the other.
 
+    Args:
+        parts: The frames, by what each is called in a message.
+        optional: Columns of the first that others may lack, and that are gaps then; further columns of others are left
+            out.  By default all have the same columns.
 
-def _no_table(data: object) -> DataError:
-    return DataError(
-        f"target, client, patient and test name columns of a table, and {type_name(data)} has none; for clients give "
-        "{client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
+    Raises:
+        DataError: If columns, shapes, scales or kinds of labels do not go together, or not all name patients.
+    """
+    (called, first), *others = parts.items()
+    frames = [first]
+    for name, part in others:
+        if not len(part):
+            raise DataError(f"{name} has no examples; leave it out")
+        if optional is not None:
+            held = {column: values for column, values in part.columns.items() if column in {*first.columns, PATIENTS}}
+            gaps = {column: np.full(len(part), None) for column in optional if column not in held}
+            part = replace(part, columns=held | {column: of for column, of in gaps.items() if column in first.columns})
+        if what := _apart(first, part):
+            raise DataError(f"{called} and {name} differ in {what}; give all alike")
+        frames.append(part)
+    ends = np.cumsum([len(frame) for frame in frames])
+    suffix = ["", " of the test rows"] if optional else [f" of {name.removeprefix('client ')}" for name in parts]
+
+    def place(row: int) -> str:
+        i = int(np.searchsorted(ends, row, side="right"))
+        return frames[i].place(row - int(ends[i]) + len(frames[i])) + suffix[i]
+
+    numbers = [frame.columns.get(NUMBER, np.arange(len(frame))) for frame in frames]
+    columns = {name: stacked([frame.columns[name] for frame in frames]) for name in first.columns if name != NUMBER}
+    return replace(
+        first,
+        columns={**columns, NUMBER: np.concatenate(numbers)},
+        categories=frozenset[str]().union(*(frame.categories for frame in frames)),
+        orders=_orders(dict(zip(parts, frames, strict=True))),
+        names={name: tuple(dict.fromkeys(of for f in frames for of in f.names.get(name, ()))) for name in first.names},
+        place=place,
     )
 
 
+def tested(rows: Frame, test: Frame, whose: str) -> Frame:
+    """Rows for training, and those for testing behind them; `whose` is the column of the clients, if there is one."""
+    both = joined({"data": rows, "test": test}, (whose,))
+    part = np.where(np.arange(len(both)) < len(rows), TRAIN, TEST).astype(np.int8)
+    return replace(both, part=part)
+
+
+def _apart(first: Frame, part: Frame) -> str:
+    """In what two frames do not go together, which one array would hide; empty if they do.
+
+    Whole numbers beside others are refused where they are bytes or images: one site's pixels then reach from 0 to
+    255 and another's, in all likelihood, from 0 to 1.
+    """
+    odd = sorted((first.columns.keys() ^ part.columns.keys()) - {NUMBER})
+    if PATIENTS in odd:
+        return "whether patients are named"
+    if odd:
+        return "whether columns have names" if INPUTS in odd else f"columns: {', '.join(odd)}"
+    x, y = first.columns.get(INPUTS), part.columns.get(INPUTS)
+    if x is not None and y is not None:
+        if x.shape[1:] != y.shape[1:]:
+            return f"the shape of an example, {x.shape[1:]} and {y.shape[1:]}"
+        if (x.dtype.kind == "O") != (y.dtype.kind == "O"):
+            return "texts and numbers"
+        if (x.dtype.kind == "f") != (y.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
+            return f"the scale, {_range(x)} and {_range(y)}"
+    for name in (LABELS, *first.names):
+        if name in first.columns:
+            kinds, others = (kinds_of_labels(frame.columns[name]) for frame in (first, part))
+            if len(kinds) == len(others) == 1 and kinds != others:
+                one, other = first.columns[name].flat[0], part.columns[name].flat[0]
+                return f"the kind of labels, such as {one!r} and {other!r}"
+    return ""
+
+
+def _range(x: Array) -> str:
+    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
+    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else what
+
+
+def _orders(parts: Mapping[str, Frame]) -> dict[str, tuple[Any, ...]]:
+    """The orders of labels that types declare.
+
+    Raises:
+        DataError: If two declare another order of words.
+    """
+    (one, first), *others = parts.items()
+    for other, part in others:
+        for column, order in first.orders.items():
+            its = part.orders.get(column, order)
+            if its != order and not all(str(name).isdecimal() for name in (*its, *order)):
+                raise DataError(f"labels of {one} and {other} are not one ordered category; give all the same")
+    return dict(first.orders)
+
+
 # ---------------------------------------------------------------- forms
-def _read(data: Any, roles: Roles, optional: bool = False) -> DataTable:
-    """The table that one of the forms holds; `optional` columns of clients and patients may be missing."""
-    if isinstance(data, DataTable):
-        return data
-    hugging_face = hasattr(data, "column_names") and hasattr(data, "features")
-    if hugging_face or is_frame(data):
-        if optional:
-            known = set(data.column_names if hugging_face else frame_of(data).columns)
-            client, patient = (one if one in known else None for one in (roles.client, roles.patient))
-            roles = replace(roles, client=client, patient=patient, aside=())
-        return _of_hugging_face(data, roles) if hugging_face else _of_frame(frame_of(data), roles, "dataframe")
+def read(data: Any, raw: bool = False, left_out: Collection[str] = ()) -> Frame:
+    """The columns that one of the forms holds, without those left out; words of `raw` columns are no texts.
+
+    Raises:
+        DataError: If the form is unknown, or what it holds does not fit together.
+    """
+    if hasattr(data, "column_names") and hasattr(data, "features"):
+        return _of_hugging_face(data, left_out)
+    if isinstance(data, Frame) or is_frame(data):
+        frame = frame_of(data)
+        for name in left_out:
+            check_column(list(frame.columns), name, "leave_out")
+        return replace(frame, columns={name: of for name, of in frame.columns.items() if name not in left_out})
     if isinstance(data, Mapping):
-        return _of_clients(data, roles, optional)
-    if roles.target or roles.client or roles.patient:
-        raise _no_table(data)
+        return _of_clients(data, raw, left_out)
     if isinstance(data, Dataset):
-        return DataTable(data.name, data.y_test.numpy(), as_tensor(data.x_test).numpy(), classes=data.classes)
+        x, y = as_tensor(data.x_test).numpy(), data.y_test.numpy()
+        return _named(Frame({INPUTS: x, LABELS: y}, name=data.name), {LABELS: data.classes})
     if isinstance(data, DataLoader | IterableDataset):
         raise DataError(
             f"{type_name(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
@@ -297,100 +403,73 @@ def _read(data: Any, roles: Roles, optional: bool = False) -> DataTable:
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return _of_arrays(data, roles)
+        return _of_arrays(data, raw)
     call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
     raise DataError(f"data must be {FORMS}; got {type_name(data)}{call}")
 
 
-def _of_clients(data: Mapping[Any, Any], roles: Roles, optional: bool) -> DataTable:
-    """One table of {client: ...}, or of the parts "train" and "test" of a DatasetDict."""
+def _of_clients(data: Mapping[Any, Any], raw: bool, left_out: Collection[str]) -> Frame:
+    """One frame of {client: ...}, or of the parts "train" and "test" of a DatasetDict."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
-    if all(hasattr(part, "column_names") for part in data.values()) and "train" in data:
-        rows = _read(data["train"], roles)
-        if "test" not in data:
-            return rows
-        return tested(rows, _read(data["test"], replace(roles, inputs=tuple(rows.columns)), optional=True))
-    if not {"test", "validation"}.isdisjoint(data) and all(hasattr(part, "column_names") for part in data.values()):
-        raise DataError(f'the data have the parts {some(list(data))}, and no part "train"; give that, too')
-    if roles.client is not None:
-        raise DataError("every client has data of its own, so no column names the clients; leave client out")
+    if all(hasattr(part, "column_names") for part in data.values()) and {"train", "test", "validation"} & data.keys():
+        if "train" not in data:
+            raise DataError(f'the data have the parts {some(list(data))}, and no part "train"; give that, too')
+        rows = read(data["train"], raw, left_out)
+        return tested(rows, read(data["test"], raw, left_out), CLIENT) if "test" in data else rows
     names: dict[str, Any] = {}
+    parts: dict[str, Frame] = {}
     for name in data:
-        if (twin := names.setdefault(name_of_client(name), name)) is not name:
+        text = name_of_client(name)
+        if (twin := names.setdefault(text, name)) is not name:
             raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
-    parts = []
-    for text, name in names.items():
         try:
-            parts.append(_read(data[name], roles, optional))
+            part = read(data[name], raw, left_out)
         except DataError as error:
             raise DataError(f"client {text}: {error}") from None
-    if not len(parts[0]):
-        raise DataError(f"client {next(iter(names))} has no examples; leave it out")
-    rows = joined(parts, list(names))
-    if not any(map(is_frame, data.values())):
-        return rows
-    if len(parts) == 1 and roles.known and not optional:
-        raise DataError(f"{rows.clients[0]!r} is the only client; give its table itself")
-    assert rows.owners is not None
-    owners, clients = numbered([rows.clients[i] for i in rows.owners])  # in the order that a column of them would have
-    return replace(rows, owners=owners, clients=clients)
+        if not len(part):
+            raise DataError(f"client {text} has no examples; leave it out")
+        parts[f"client {text}"] = part
+    rows = joined(parts)
+    whose = np.repeat(np.array([*names, None], object)[:-1], [len(part) for part in parts.values()])
+    # Of frames the clients are in the order that a column of them would have.
+    ordered = () if any(map(is_frame, data.values())) else tuple(names)
+    return replace(rows, columns={**rows.columns, CLIENT: whose}, clients=ordered)
 
 
-def _of_frame(frame: Frame, roles: Roles, name: str, images: Array | None = None) -> DataTable:
-    """The rows of a frame: every column except labels, clients, patients and what is left out is an input."""
-    known = list(frame.columns)
-    for column in roles.target or ((None,) if roles.known else ()):
-        check_column(known, column, "target", "labels")
-    others = (("client", roles.client), ("patient", roles.patient), *(("test", one) for one in roles.aside))
-    for setting, column in others:
-        if column is not None:
-            check_column(known, column, setting)
-    taken = (*roles.target, roles.client, roles.patient, *roles.aside)
-    left = roles.inputs or tuple(column for column in known if column not in taken)
-    for column in left:
-        check_column(known, column, "test", "inputs")
-    if not left and images is None:
-        raise DataError(f"no column is left to learn from beside {', '.join(map(repr, filter(None, taken)))}")
-    labels = [frame.columns[column] for column in roles.target]
-    n = len(next(iter(frame.columns.values())))
-    y = labels[0] if len(labels) == 1 else np.column_stack(labels) if labels else np.empty((n, 0))
-    if roles.client is not None and (odd := no_value(roles.client, frame.columns[roles.client], frame.place)):
-        raise DataError(odd)
-    owners, clients = (None, ()) if roles.client is None else numbered(frame.columns[roles.client].tolist())
-    return DataTable(
-        name,
-        y,
-        images,
-        {} if images is not None else {column: frame.column(column) for column in left},
-        owners=owners,
-        clients=clients,
-        patients=None if roles.patient is None else frame.columns[roles.patient],
-        order=frame.orders.get(roles.target[0], ()) if len(labels) == 1 else (),
-        categories=frame.categories.intersection(left),
-        aside={column: frame.columns[column] for column in roles.aside},
-        place=frame.place,
-        notes=frame.notes,
-    )
-
-
-def _of_hugging_face(part: Any, roles: Roles) -> DataTable:
-    """The rows of a Hugging Face dataset: its image column, or else all its columns."""
-    taken = {*roles.target, roles.client, roles.patient, *roles.aside}
-    images = [name for name in part.column_names if name not in taken and _holds_images(part, name)]
+def _of_hugging_face(part: Any, left_out: Collection[str]) -> Frame:
+    """The columns of a Hugging Face dataset: its image column, and all others."""
+    kept = [name for name in part.column_names if name not in left_out]
+    images = [name for name in kept if _holds_images(part, name)]
     if len(images) > 1:
         raise DataError(f"{', '.join(images)} all hold images; leave one, with remove_columns")
-    frame = frame_of({name: list(part[name]) for name in part.column_names if name not in images})
-    pixels = None
+    frame = frame_of({name: list(part[name]) for name in kept if name not in images})
+    features = getattr(part, "features", None) or {}
+    names = {composed(name): getattr(features.get(name), "names", None) for name in kept}
+    columns: dict[str, Array] = dict(frame.columns)
     if images:
-        pixels = hub.images(part[images[0]], None, "data", images[0])
+        columns[INPUTS] = hub.images(part[images[0]], None, "data", images[0])
         drawn = (getattr(part, "format", None) or {}).get("type") == "custom"  # a function of the user's makes rows
-        if drawn and not np.array_equal(pixels, hub.images(part[images[0]], None, "data", images[0])):
+        if drawn and not np.array_equal(columns[INPUTS], hub.images(part[images[0]], None, "data", images[0])):
             raise _drawing("the data set")
-    rows = _of_frame(frame, roles, "dataset", pixels)
-    feature = (getattr(part, "features", None) or {}).get(roles.target[0] if roles.target else None)
-    names = getattr(feature, "names", None)
-    return replace(rows, classes=None if names is None else tuple(map(str, names)))
+    return _named(replace(frame, columns=columns, name="dataset"), names)
+
+
+def _named(frame: Frame, names: Mapping[str, Sequence[object] | None]) -> Frame:
+    """The frame with the names that numbers of a column stand for, whose order is the data set's own, in their place.
+
+    Raises:
+        DataError: If a number has no name.
+    """
+    known = {column: tuple(map(str, of)) for column, of in names.items() if of}
+    columns = dict(frame.columns)
+    for column, of in known.items():
+        codes = columns[column]
+        if codes.dtype.kind in "iu" and of != tuple(map(str, range(len(of)))):
+            if len(bad := np.flatnonzero((codes < 0) | (codes >= len(of)))):
+                raise DataError(f"row {bad[0]} has the label {codes[bad[0]]}, and its classes are {some(of)}")
+            columns[column] = np.array(of, object)[codes]
+    return replace(frame, columns=columns, names=known)
 
 
 def _holds_images(part: Any, name: str) -> bool:
@@ -398,32 +477,28 @@ def _holds_images(part: Any, name: str) -> bool:
     return hasattr(first, "convert") or (isinstance(first, np.ndarray | torch.Tensor | list) and np.ndim(first) >= 2)
 
 
-def _of_arrays(arrays: Sequence[Any], roles: Roles) -> DataTable:
-    """The rows of (x, y) or (x, y, patients), of equal lengths."""
-    x, y, patients = arrays[0], _cells(arrays[1], "y"), None
-    frame = frame_of(x, "x") if is_frame(x) else None
-    columns = {} if frame is None else frame.columns
-    if frame is not None and not roles.raw and len(columns) == 1 and _are_texts(next(iter(columns.values()))):
-        x, frame = next(iter(columns.values())), None
-    inputs = _cells(x, "x") if frame is None else None
-    if inputs is not None:
-        inputs = inputs.astype(object) if inputs.dtype.kind == "U" and inputs.ndim == 1 else inputs
-    n = len(next(iter(columns.values()))) if inputs is None else len(inputs) if inputs.ndim else 0
+def _of_arrays(arrays: Sequence[Any], raw: bool) -> Frame:
+    """The columns of (x, y) or (x, y, patients), of equal lengths."""
+    x, y = arrays[0], _cells(arrays[1], "y")
+    frame = frame_of(x, "x") if is_frame(x) else Frame({})
+    values = next(iter(frame.columns.values()), None)
+    if values is None or (not raw and len(frame.columns) == 1 and _are_texts(values)):
+        inputs = _cells(x, "x") if values is None else values
+        frame = Frame({INPUTS: inputs.astype(object) if inputs.dtype.kind == "U" and inputs.ndim == 1 else inputs})
+    n = len(frame)
     if n != len(y):
         raise DataError(f"x has {n} examples, y has {len(y)} labels")
     for name, other in zip(("y", "patients"), arrays[1:], strict=False):
-        _check_index(arrays[0], other, name)
+        _check_index(x, other, name)
+    columns = {**frame.columns, LABELS: y}
     if len(arrays) == 3:
-        patients = _cells(arrays[2], "patients")
-        if patients.shape != (n,):
+        columns[PATIENTS] = _cells(arrays[2], "patients")
+        if columns[PATIENTS].shape != (n,):
             raise DataError(
-                f"the third array must name one patient for each of {n} examples, got shape {patients.shape}"
+                f"the third array must name one patient for each of {n} examples, got shape {columns[PATIENTS].shape}"
             )
-    if frame is None:
-        rows = DataTable("arrays", y, inputs)
-    else:
-        rows = replace(_of_frame(frame, Roles(known=False, inputs=roles.inputs), "arrays"), y=y)
-    return replace(rows, patients=patients, order=order_of(arrays[1]))
+    order = order_of(arrays[1])
+    return replace(frame, columns=columns, orders={LABELS: order} if order else {}, name="arrays")
 
 
 def _cells(values: Any, what: str) -> Array:
@@ -448,8 +523,8 @@ def _check_index(x: Any, other: Any, name: str) -> None:
         )
 
 
-def _of_torch(data: Any) -> DataTable:
-    """The rows of a torch Dataset of (input, label) pairs, each of which must be the same whenever it is read."""
+def _of_torch(data: Any) -> Frame:
+    """The columns of a torch Dataset of (input, label) pairs, each of which must be the same whenever it is read."""
     name, inputs, labels = type(data).__name__, [], []
     before = global_states()
     for i in range(len(data)):
@@ -469,8 +544,8 @@ def _of_torch(data: Any) -> DataTable:
     if not all(np.array_equal(inputs[i], _input(data[i][0], i), equal_nan=True) for i in again):
         raise _drawing(name)
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
-    classes = tuple(map(str, names)) if isinstance(names, list | tuple) and names else None
-    return DataTable(name, cells(labels), np.stack(inputs), classes=classes)
+    frame = Frame({INPUTS: np.stack(inputs), LABELS: cells(labels)}, name=name)
+    return _named(frame, {LABELS: names if isinstance(names, list | tuple) else None})
 
 
 def _input(given: Any, i: int) -> Array:

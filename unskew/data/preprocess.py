@@ -270,7 +270,7 @@ def _column(
     if words and (kind == "number" or rule.mean is not None):
         odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
         raise DataError(
-            f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or leave it empty; {WRITTEN}"
+            f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or leave it empty; set {WRITTEN}"
         )
     if missing[known].all() and rule.gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
@@ -332,7 +332,7 @@ def no_category(name: str, words: Sequence[str], declared: bool) -> str:
     if not declared and (odd := numbers_as_words(known)):
         return (
             f"column {name!r} holds numbers as words, such as {odd!r}: correct it, or declare "
-            f"preprocess.columns.{name}.kind = 'category'; {WRITTEN}"
+            f"preprocess.columns.{name}.kind = 'category'; set {WRITTEN}"
         )
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > len(words)):
         return (

@@ -1,20 +1,20 @@
 """One table and its roles: what every form of data becomes, and what checks, first looks and data sets are made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.columns import Array, RawTable, column, is_gap, stacked, value_of
+from unskew.data.columns import Array, RawTable, is_gap, value_of
 from unskew.data.patients import PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.tasks.targets import CLASS, SURVIVAL, Targets
-from unskew.words import composed, some
+from unskew.words import composed
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -67,7 +67,6 @@ class DataTable:
         classes: Names of the labels 0, 1, ..., where the data have them.
         order: Labels in the order that a column's type declares; of which not all need occur.
         categories: Columns that are categories by their type.
-        aside: Columns that are no inputs, as which rows are for testing, or when each was.
         numbers: Number of each row where its owner counts it, (N,).
         place: Where a row stands, in words.
         files: Rows are files, and have no numbers.
@@ -100,7 +99,6 @@ class DataTable:
     classes: tuple[str, ...] | None = None
     order: tuple[object, ...] = ()
     categories: frozenset[str] = frozenset()
-    aside: RawTable = field(default_factory=dict)
     numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     place: Place = by_number
     files: bool = False
@@ -152,7 +150,6 @@ class DataTable:
             y=self.y[chosen],
             inputs=of(self.inputs),
             columns={name: values[chosen] for name, values in self.columns.items()},
-            aside={},
             owners=of(self.owners),
             patients=of(self.patients),
             part=of(self.part),
@@ -290,146 +287,7 @@ class DataTarget:
         return f"{self.called}: {text}" if self.called.startswith("target ") else text
 
 
-# ---------------------------------------------------------------- several as one
-def joined(parts: Sequence[DataTable], names: Sequence[str] = (), what: str = "client") -> DataTable:
-    """One table of several, one after the other.
-
-    Args:
-        parts: The tables.
-        names: Clients that have them; empty where the tables say whose rows are.
-        what: What a table is the data of, in messages.
-
-    Raises:
-        DataError: If columns, shapes, scales or kinds of labels do not go together, or not all name patients.
-    """
-    first = parts[0]
-    called = [f"{what} {name}" for name in names] or ["data", "test"]
-    parts = [first, *(_labelled_like(first, part, name) for name, part in zip(called[1:], parts[1:], strict=True))]
-    for name, part in zip(called[1:], parts[1:], strict=True):
-        _check_alike(called[0], first, name, part)
-    owners, clients = _owners(parts, names)
-    ends = np.cumsum([len(part) for part in parts])
-    suffix = [f" of {name}" for name in names] or ["", " of the test rows"]
-
-    def place(row: int) -> str:
-        i = int(np.searchsorted(ends, row, side="right"))
-        return parts[i].place(row - int(ends[i]) + len(parts[i])) + suffix[i]
-
-    categories = frozenset[str]().union(*(part.categories for part in parts))
-    columns = {
-        name: stacked([column(p.columns[name], category=name in categories) for p in parts]) for name in first.columns
-    }
-    none = [part.part is None for part in parts]
-    return replace(
-        first,
-        y=_labels([part.y for part in parts]),
-        inputs=None if first.inputs is None else np.concatenate([p.inputs for p in parts if p.inputs is not None]),
-        columns=columns,
-        owners=owners,
-        clients=clients,
-        patients=None
-        if first.patients is None
-        else np.concatenate([np.empty(0) if p.patients is None else p.patients for p in parts]),
-        part=None
-        if all(none)
-        else np.concatenate([np.zeros(len(p), np.int8) if p.part is None else p.part for p in parts]),
-        when=None if first.when is None else np.concatenate([p.when for p in parts if p.when is not None]),
-        order=_order(dict(zip(called, parts, strict=True))),
-        categories=categories,
-        aside={name: np.concatenate([p.aside[name].astype(object) for p in parts]) for name in first.aside}
-        if names
-        else {},
-        numbers=np.concatenate([part.numbers for part in parts]),
-        place=place,
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-    )
-
-
-def _owners(parts: Sequence[DataTable], names: Sequence[str]) -> tuple[Ints | None, tuple[str, ...]]:
-    if names:
-        return np.repeat(np.arange(len(parts)), [len(part) for part in parts]), tuple(names)
-    first, later = parts[0], parts[-1]
-    if first.owners is None:
-        return None, ()
-    known = (*first.clients, *(name for name in later.clients if name not in first.clients))
-    number = {name: i for i, name in enumerate(known)}
-    own = np.array([number[name] for name in later.clients] or [0], np.int64)
-    theirs = np.full(len(later), -1) if later.owners is None else np.where(later.owners < 0, -1, own[later.owners])
-    return np.concatenate([first.owners, theirs]), known
-
-
-def _labels(ys: Sequence[Array]) -> Array:
-    if len({y.dtype.kind in "fiub" for y in ys}) > 1 or any(y.dtype.kind in "bU" for y in ys):
-        ys = [y.astype(object) for y in ys]
-    return np.concatenate(ys)
-
-
-def _check_alike(one: str, first: DataTable, other: str, part: DataTable) -> None:
-    """Refuse two tables of which one array would hide that they do not go together.
-
-    Whole numbers beside others are refused where they are bytes or images: one site's pixels then reach from 0 to
-    255 and another's, in all likelihood, from 0 to 1.
-    """
-    x, y = first.inputs, part.inputs
-    kinds, others = kinds_of_labels(first.y), kinds_of_labels(part.y)
-    what = ""
-    if not len(part):
-        raise DataError(f"{other} has no examples; leave it out")
-    if odd := sorted(first.columns.keys() ^ part.columns.keys()):
-        what = f"columns: {', '.join(odd)}" if first.columns and part.columns else "whether columns have names"
-    elif x is not None and y is not None:
-        if x.shape[1:] != y.shape[1:]:
-            what = f"the shape of an example, {x.shape[1:]} and {y.shape[1:]}"
-        elif (x.dtype.kind == "O") != (y.dtype.kind == "O"):
-            what = "texts and numbers"
-        elif (x.dtype.kind == "f") != (y.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
-            what = f"the scale, {_range(x)} and {_range(y)}"
-    if len(kinds) == len(others) == 1 and kinds != others:
-        what = f"the kind of labels, such as {first.y.flat[0]!r} and {part.y.flat[0]!r}"
-    if (first.patients is None) != (part.patients is None):
-        what = "whether patients are named"
-    if what:
-        raise DataError(f"{one} and {other} differ in {what}; give all alike")
-
-
-def _range(x: Array) -> str:
-    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
-    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else what
-
-
-def _labelled_like(first: DataTable, part: DataTable, called: str) -> DataTable:
-    """The part with its classes numbered, or named, as the first has them: its numbers are an order of its own.
-
-    Raises:
-        DataError: If it has a class that the first has not, or a number that is none of its classes.
-    """
-    known, own = first.classes or first.declared, part.classes
-    if own is None or own == known or part.y.dtype.kind not in "iu":
-        return part
-    if len(bad := np.flatnonzero((part.y < 0) | (part.y >= len(own)))):
-        what = f"the label of {part.place(int(bad[0]))} is {part.y[bad[0]]}"
-        raise DataError(f"{called}: {what}, and its classes ({some(own)}) are numbered from 0")
-    if odd := [name for name in own if known is not None and name not in known]:
-        raise DataError(f"{called} has the class {odd[0]!r}, none of {some(known or ())}; give both the same classes")
-    labels: list[object] = list(own)
-    if kinds_of_labels(first.y) != {"words"}:
-        numbers = first.classes is None and all(name.isdecimal() for name in own)
-        labels = [int(name) for name in own] if numbers else labels if known is None else [known.index(n) for n in own]
-    kind = object if labels == list(own) else np.int64
-    return replace(part, y=np.array(labels, kind)[part.y], classes=first.classes)
-
-
-def kinds_of_labels(labels: Array) -> set[str]:
-    """The kinds of labels, missing ones left out."""
-    if labels.dtype.kind != "O":
-        return {{"b": "true or false", "U": "words"}.get(labels.dtype.kind, "numbers")}
-    return {
-        "words" if isinstance(label, str) else "true or false" if isinstance(label, bool | np.bool_) else "numbers"
-        for label in labels.flat
-        if label is not None
-    }
-
-
+# ---------------------------------------------------------------- labels
 def names_of_numbers(known: Ints, of_table: bool, alone: bool = False) -> bool:
     """True if labels that are these whole numbers are names, and not the places of classes in an order.
 
@@ -455,20 +313,6 @@ def names_to(largest: int, examples: int, where: str) -> tuple[str, ...]:
 def label_name(label: object) -> str:
     """A label as the name of its class."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else composed(str(label))
-
-
-def _order(parts: Mapping[str, DataTable]) -> tuple[object, ...]:
-    """The order of labels that tables declare; empty if none does, or it is that of rising numbers.
-
-    Raises:
-        DataError: If two declare another order, or one none.
-    """
-    orders = {name: tuple(map(label_name, part.order)) for name, part in parts.items() if len(part)}
-    (one, order), *others = orders.items()
-    for other, its in others:
-        if its and order and its != order and any(not name.isdecimal() for name in (*its, *order)):
-            raise DataError(f"labels of {one} and {other} are not one ordered category; give all the same")
-    return next(iter(parts.values())).order
 
 
 # ---------------------------------------------------------------- what is measured
@@ -510,17 +354,17 @@ def codes_of(values: Array) -> tuple[Ints, Ints]:
     return code, times
 
 
-def numbered(names: Sequence[object]) -> tuple[Ints, tuple[str, ...]]:
-    """The number of each name, -1 where there is none, and all of them: numbers by size, others by name.
+def numbered(names: Sequence[object], given: Sequence[str] = ()) -> tuple[Ints, tuple[str, ...]]:
+    """The number of each name, -1 where there is none, and all of them: those `given`, numbers by size, others by name.
 
     A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
     """
     texts = [None if is_gap(name) else name_of_client(name) for name in names]
-    known = {name for name in texts if name is not None}
+    known = {name for name in texts if name is not None} - set(given)
     by_size = all(value_of(name) is not None for name in known)
-    ordered = sorted(known, key=lambda name: (value_of(name) or 0.0 if by_size else 0.0, name))
+    ordered = (*given, *sorted(known, key=lambda name: (value_of(name) or 0.0 if by_size else 0.0, name)))
     number = {name: i for i, name in enumerate(ordered)}
-    return np.array([-1 if name is None else number[name] for name in texts], np.int64), tuple(ordered)
+    return np.array([-1 if name is None else number[name] for name in texts], np.int64), ordered
 
 
 def name_of_client(value: object) -> str:

@@ -5,12 +5,10 @@
 Polars (extra [tables]) reads them by the options it is given: nothing is guessed of how a file is written.
 """
 
-import csv
 import importlib
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +17,17 @@ import numpy as np
 
 from unskew import machine
 from unskew.data import build, checks, own
-from unskew.data.columns import GAPS, Frame, check_width, composed_names, frame_of, gap_numbers, gaps_in
+from unskew.data.columns import (
+    GAPS,
+    WRITTEN,
+    Array,
+    Frame,
+    check_width,
+    composed_names,
+    frame_of,
+    gap_numbers,
+    gaps_in,
+)
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Column, check_known
 from unskew.data.latest import Latest
@@ -149,23 +157,23 @@ def table(
         ConfigError: If a column that is to be left out is not there.
         DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.table`.
     """
-    data = _frames(kind, path, options)
-    columns = {name: None for frame in ([data] if isinstance(data, Frame) else data.values()) for name in frame.columns}
+    data, test = _frames(kind, path, options), options.test
+    frames = [data] if isinstance(data, Frame) else list(data.values())
+    columns = list(dict.fromkeys(name for frame in frames for name in frame.columns))
     if lacking := [column for column in options.leave_out if column not in columns]:
         nearest = did_you_mean(lacking[0], columns)
         raise ConfigError(f"leave_out: {path} has no column {lacking[0]!r}{nearest} (columns: {', '.join(columns)})")
-    left_out, client, given = options.leave_out, options.client, [path]
+    left_out, client, notes = options.leave_out, options.client, unread(path)
     if client is not None and (options.alone or path.is_dir()):
-        left_out, client = (*left_out, *([client] if client in columns else [])), None
-    test: Any = options.test
+        left_out, client = (*left_out, client), None
     if isinstance(test, str) and composed(test) not in columns:
-        given.append(path_of(test, f"test is no column and no share, and the file {test!r}"))
-        if not given[1].exists():
+        file = path_of(test, f"test is no column and no share, and the file {test!r}")
+        if not file.exists():
             raise DataError(
-                f"test must be a column, a file or a share, and {test!r} is none of them (columns: "
-                f"{some(list(columns))}; no file {given[1].absolute()})"
+                f"test must be a column, a file or a share, and {test!r} is none of them (columns: {some(columns)}; no "
+                f"file {file.absolute()})"
             )
-        test = _without(_frames(kind, given[1], options), left_out)
+        test, notes = _without(_frames(kind, file, options), left_out), (*notes, *unread(file))
     rows = own.table(
         _without(data, left_out),
         target=options.target,
@@ -179,7 +187,7 @@ def table(
         declared=options.classes,
         alone=options.alone,
     )
-    return replace(rows, notes=(*(note for one in given for note in unread(one, _others(one), SHOWN)), *rows.notes))
+    return replace(rows, notes=(*notes, *rows.notes))
 
 
 def _without(data: Any, columns: Collection[str]) -> Any:
@@ -218,11 +226,11 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     by_column = sums(rules.with_categories(rows.categories), rows.columns)
     for note in checks.spelt_alike(replace(rows, y=np.empty((len(rows), 0)))):
         warn(note)
-    if len(rows) == 1 or any(of.n == 1 for of in by_column.values()):
-        single = some([name for name, of in by_column.items() if of.n == 1] or list(by_column))
+    single = [name for name, of in by_column.items() if of.n == 1 or len(rows) == 1]
+    if single:
         raise DataError(
-            f"{path} has one value in its training rows of {single}, and its mean is that value itself: leave the "
-            "column out at every site (--leave-out), or take no part"
+            f"{path} has one value in its training rows of {some(single)}, and its mean is that value itself: leave "
+            "the column out at every site (--leave-out), or take no part"
         )
     few = [f"{name} ({of.n})" for name, of in by_column.items() if 0 < of.n < checks.FEW_ROWS]
     for name, of in by_column.items():
@@ -237,33 +245,24 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
 
 
 # ---------------------------------------------------------------- for a model
-def columns_at(path: Path, options: TableOptions, columns: Sequence[Column]) -> dict[str, Any]:
-    """The columns of a table that a model was trained on, as `predict` takes them, read as for training.
+def for_model(
+    path: Path, options: TableOptions, columns: Sequence[Column]
+) -> tuple[list[dict[str, str | None]], dict[str, Any], Place]:
+    """What `predict` takes of a table: each row as it is written, the columns that were trained on, a row's place.
 
     Raises:
         DataError: If Polars is not installed, the file is missing, no table or cannot be read, or lacks a column.
     """
-    frame = read(_kind_of_file(path), path, options, every_row=True).columns
-    for column in columns:
-        check_known(f"{path} has", column.name, list(frame))
-    return {column.name: frame[composed(column.name)] for column in columns}
-
-
-def written(path: Path, options: TableOptions) -> dict[str, list[str | None]]:
-    """The columns of a table as they are written, gaps as the words they are; None where nothing is written.
-
-    Raises:
-        DataError: If Polars is not installed, or the file is missing, no table or cannot be read.
-    """
-    frame = _text(_kind_of_file(path), path, options, gaps=False)
-    return {column.name: [None if v is None else str(v) for v in column.to_list()] for column in frame}
-
-
-def _kind_of_file(path: Path) -> str:
     kind = kind_of(str(path))
     if kind is None or not path.is_file():
         raise DataError(f"there is no table ({SHOWN}) {path.absolute()}, like that of training")
-    return kind
+    native, lines = _native(kind, path, options)
+    frame = frame_of(_typed(native, options, kind), str(path)).columns
+    for column in columns:
+        check_known(f"{path} has", column.name, list(frame))
+    rows = native.cast(_polars().String).rows(named=True) if kind == "csv" else native.rows(named=True)
+    written = [{name: None if of is None else str(of) for name, of in row.items()} for row in rows]
+    return written, {column.name: frame[composed(column.name)] for column in columns}, _place(lines)
 
 
 # ---------------------------------------------------------------- files
@@ -272,41 +271,19 @@ def separator_of(path: Path, options: TableOptions) -> str:
     return options.separator or ("\t" if path.suffix.lower() == ".tsv" else ",")
 
 
-def lines_of(kind: str, path: Path, options: TableOptions, every_row: bool = False) -> Place:
-    """The places of the rows of a file: lines of a CSV file."""
-    if kind != "csv":
-        return by_number
-    none = {*GAPS, *options.gaps}
-    encoding = "utf-8-sig" if options.encoding == "utf-8" else options.encoding
-
-    def line(row: int) -> str:
-        left = row
-        with path.open(encoding=encoding, errors="replace", newline="") as lines, suppress(csv.Error):
-            records = csv.reader(lines, delimiter=separator_of(path, options))
-            width, before = len(next(records, ())), records.line_num
-            for record in records:
-                empty = not every_row and width > 1 and none.issuperset(map(str.strip, record))
-                if left == 0 and not empty:
-                    return f"line {before + 1}"
-                left, before = left - (not empty), records.line_num
-        return by_number(row)
-
-    return line
-
-
 def _frames(kind: str, path: Path, options: TableOptions) -> Frame | dict[str, Frame]:
     """The frame in a file, or those of a folder by the files' names."""
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"there is no file {path.absolute()}")
         return read(kind, path, options)
-    files = _files(kind, path)
-    others = [file.name for other in ENDINGS if other != kind for file in _files(other, path)]
-    if not files or others or options.alone or len({file.stem for file in files}) < len(files):
+    files = [file for of in ENDINGS for file in _files(of, path)]
+    odd = not files or any(kind_of(file.name) != kind for file in files)
+    if odd or options.alone or len({file.stem for file in files}) < len(files):
         what = "one file of each client, all of one kind and of different names"
         raise DataError(
             f"{path.absolute()} must hold {'one table, as it is one client' if options.alone else what}, and has "
-            f"{some([file.name for file in files] + others) or 'none'}"
+            f"{some([file.name for file in files]) or 'none'}"
         )
     return {file.stem: read(kind, file, options) for file in files}
 
@@ -316,126 +293,110 @@ def _files(kind: str, folder: Path) -> list[Path]:
     return sorted(f for f in folder.iterdir() if f.name[0] != "." and f.suffix.lower() in ENDINGS[kind])
 
 
-def unread(folder: Path, left: Sequence[Path], what: str) -> tuple[str, ...]:
-    """A sentence on files of a folder that are not read; none if there are none."""
+def unread(folder: Path, left: Sequence[Path] | None = None, what: str = SHOWN) -> tuple[str, ...]:
+    """A sentence on files of a folder that are not read, by default those that are no tables; none without any."""
+    if left is None:
+        files = [file for file in (folder.iterdir() if folder.is_dir() else ()) if file.is_file()]
+        left = [f for f in files if f.name[0] != "." and f.name.casefold() not in OF_SYSTEMS and not kind_of(f.name)]
     if not left:
         return ()
     names = some(sorted(str(file.relative_to(folder)) for file in left))
     return (shown(f"{counted(len(left), 'file')} in {folder} not read: {names}; what is read: {what}"),)
 
 
-def _others(folder: Path) -> list[Path]:
-    """Files of a folder that are no tables, hidden ones and those of systems apart."""
-    files = folder.iterdir() if folder.is_dir() else ()
-    return [
-        f
-        for f in files
-        if f.is_file() and f.name[0] != "." and f.name.casefold() not in OF_SYSTEMS and kind_of(f.name) is None
-    ]
-
-
-def read(kind: str, path: Path, options: TableOptions, every_row: bool = False, words: Sequence[str] = ()) -> Frame:
-    """One file, numbers in the declared notation as numbers, but in columns of `words`.
+def read(kind: str, path: Path, options: TableOptions, words: Sequence[str] = ()) -> Frame:
+    """One file, numbers in the declared notation as numbers, but in columns of `words`; empty rows are left out.
 
     Raises:
         DataError: If Polars is not installed, or the file cannot be read.
     """
-    text = _text(kind, path, options, every_row=every_row)
-    native = _typed(text, options) if kind == "csv" else text
-    native = native.with_columns(text[name].cast(_polars().String) for name in words if name in text.columns)
-    return replace(frame_of(native, str(path)), place=lines_of(kind, path, options, every_row))
-
-
-def _text(kind: str, path: Path, options: TableOptions, gaps: bool = True, every_row: bool = False) -> Any:
-    """One file, of a CSV file as words; rows without any value are left out, unless every row is asked for."""
     polars = _polars()
-    none = [*GAPS, *options.gaps] if gaps else []
+    native, lines = _native(kind, path, options)
+    if kind == "csv":
+        native = native.select(polars.when(~polars.all().is_in(_gaps(options))).then(polars.all()))
+        if "" in native.columns and native[""].null_count() == native.height:
+            native = native.drop("")
+        if native.width > 1:
+            empty = native.select(polars.all_horizontal(polars.all().is_null())).to_series()
+            native, lines = native.filter(~empty), lines[~empty.to_numpy()]
+    if native.height == 0:
+        raise DataError(f"{path} has no rows")
+    if "" in native.columns and "" not in options.leave_out:
+        raise DataError(f"{path} has a column without a name; name it, or leave it out with leave_out = ['']")
+    typed = _typed(native, options, kind)
+    typed = typed.with_columns(native[name].cast(polars.String) for name in words if name in native.columns)
+    return replace(frame_of(typed, str(path)), place=_place(lines))
+
+
+def _place(lines: Array) -> Place:
+    return lambda row: f"line {lines[row]}" if len(lines) else by_number(row)
+
+
+def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
+    """One file as Polars has it, of a CSV file as words, and the line in which each row begins."""
+    polars, separator = _polars(), separator_of(path, options)
     try:
         if kind == "parquet":
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
-            frame = polars.read_parquet(path, glob=False)
-        else:
-            encoding, separator = options.encoding, separator_of(path, options)
-            with path.open("rb") as file:
-                check_width(file.readline().count(separator.encode()) + 1, str(path))
-            frame = polars.read_csv(path, separator=separator, encoding=encoding, infer_schema=False, glob=False)
-            frame = frame.rename(str.strip)
+            return polars.read_parquet(path, glob=False), np.empty(0)
+        with path.open("rb") as file:
+            check_width(file.readline().count(separator.encode()) + 1, str(path))
+        frame = polars.read_csv(path, separator=separator, encoding=options.encoding, infer_schema=False, glob=False)
     except LookupError as error:
         raise ConfigError(f"encoding: {error}; name one that Python knows, such as 'cp1252'") from None
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not a readable {kind} file: {_reason(error, options)}") from None
-    if kind == "csv":
-        first = frame.columns[0]
-        if frame.width == 1 and any(other in first for other in ",;\t"):
-            raise DataError(f"{path} has one column only, {first[:60]!r}: set separator, such as separator = ';'")
-        if twice := [name for name in frame.columns if f"{name}_duplicated_0" in frame.columns]:
-            raise DataError(f"{path} has two columns {twice[0]!r}; rename or remove one")
-        words = frame.select(polars.all().str.strip_chars())
-        frame = words.select(polars.when(~polars.all().is_in(none)).then(polars.all())) if gaps else words
-        if "" in frame.columns and frame[""].null_count() == frame.height:
-            frame = frame.drop("")
-        if gaps and not every_row and frame.width > 1:
-            frame = frame.filter(~polars.all_horizontal(polars.all().is_null()))
-    if frame.height == 0:
-        raise DataError(f"{path} has no rows")
-    if "" in frame.columns and gaps and not every_row and "" not in options.leave_out:
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:200] or type(error).__name__
+        how = f"; set {WRITTEN}" if kind == "csv" else ""
+        raise DataError(f"{path} is not a readable {kind} file: {reason}{how}") from None
+    frame = frame.rename(str.strip)
+    if frame.width == 1 and any(other in frame.columns[0] for other in ",;\t"):
         raise DataError(
-            f"{path} has a column without a name, such as the row numbers that pandas writes; name it, or leave it "
-            "out with leave_out = ['']"
+            f"{path} has one column only, {frame.columns[0][:60]!r}: set separator, such as separator = ';'"
         )
-    return frame
+    if twice := [name for name in frame.columns if f"{name}_duplicated_0" in frame.columns]:
+        raise DataError(f"{path} has two columns {twice[0]!r}; rename or remove one")
+    more = frame.select(polars.sum_horizontal(polars.all().str.count_matches("\n"))).to_series()
+    more = more.fill_null(0).cast(polars.Int64).to_numpy()
+    lines = np.arange(2, frame.height + 2) + np.cumsum(more) - more  # a cell may have several
+    return frame.select(polars.all().str.strip_chars()), lines
 
 
-def _reason(error: Exception, options: TableOptions) -> str:
-    """Say what is wrong with a file, in a sentence a user can act on."""
-    reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:200] or type(error).__name__
-    if "invalid utf-8" in reason or isinstance(error, UnicodeDecodeError):
-        return f"it is not in {options.encoding}; set encoding, such as encoding = 'cp1252', which is usual in Windows"
-    wide = "more fields than defined" in reason
-    return "a row has more values than there are columns; set separator, such as separator = ';'" if wide else reason
+def _gaps(options: TableOptions) -> list[str]:
+    return [*GAPS, *options.gaps]
 
 
-def _typed(frame: Any, options: TableOptions) -> Any:
-    """Words as numbers where all of a column are, in the declared notation, and as truths where all are these.
+def _typed(frame: Any, options: TableOptions, kind: str) -> Any:
+    """Words of a CSV file as numbers where all of a column are, in the declared notation, or as truths.
 
-    Names and labels with zeros before other digits stay words, which 007 is and 7 is not.
-
-    Raises:
-        DataError: If groups between the declared separators of thousands have other than three digits.
+    Names and labels with zeros before other digits stay words, which 007 is and 7 is not; so do numbers with other than
+    three digits between the separators of thousands.
     """
+    if kind != "csv":
+        return frame
     polars, decimal, thousands = _polars(), re.escape(options.decimal), re.escape(options.thousands)
     grouped = rf"^[+-]?\d{{1,3}}({thousands}\d{{3}})*({decimal}\d*)?$"
-    none, typed = gap_numbers(options.gaps), []
-    for name in frame.columns:
-        words = frame[name]
+    frame, typed = frame.select(polars.when(~polars.all().is_in(_gaps(options))).then(polars.all())), []
+    for words in frame:
         known = words.drop_nulls()
-        if not len(known) or (name in options.names and known.str.contains(r"^[+-]?0\d").any()):
+        if not len(known) or (words.name in options.names and known.str.contains(r"^[+-]?0\d").any()):
             continue
         if known.str.to_lowercase().is_in(["true", "false"]).all():
             typed.append(words.str.to_lowercase() == "true")
             continue
-        bare = words.str.replace_all(options.thousands, "", literal=True) if options.thousands else words
+        if options.thousands and known.filter(known.str.contains(thousands)).str.contains(grouped).all():
+            words = words.str.replace_all(options.thousands, "", literal=True)
         if options.decimal != ".":
-            if bare.str.contains(".", literal=True).any():
+            if words.str.contains(".", literal=True).any():
                 continue
-            bare = bare.str.replace(options.decimal, ".", literal=True)
-        numbers = bare.cast(polars.Float64, strict=False)
+            words = words.str.replace(options.decimal, ".", literal=True)
+        numbers = words.cast(polars.Int64, strict=False)
         if numbers.null_count() > words.null_count():
-            continue
-        separated = (
-            known.filter(known.str.contains(options.thousands, literal=True)) if options.thousands else known[:0]
-        )
-        if len(odd := separated.filter(~separated.str.contains(grouped))):
-            raise DataError(
-                f"column {name!r} holds {odd[0]!r}, which has no groups of three digits between {options.thousands!r}: "
-                f"set decimal = {options.thousands!r}, or leave thousands out"
-            )
-        whole = bare.cast(polars.Int64, strict=False)
-        numbers = whole if whole.null_count() == words.null_count() else numbers
-        is_gap = numbers.cast(polars.Float64).is_in(none)
-        typed.append(numbers.to_frame().select(polars.when(~is_gap).then(polars.all())).to_series())
+            numbers = words.cast(polars.Float64, strict=False)
+        if numbers.null_count() == words.null_count():
+            is_gap = np.isin(numbers.cast(polars.Float64).to_numpy(), gap_numbers(options.gaps))
+            typed.append(numbers.set(polars.Series(is_gap), None))
     return frame.with_columns(typed)
 
 

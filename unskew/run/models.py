@@ -409,7 +409,7 @@ def predict(
     """
     card = card_of(model)
     if card.inputs.kind == "table" and isinstance(x, str | Path):
-        x = tables.columns_at(path_of(x), notation(card.inputs), card.inputs.columns)
+        x = tables.for_model(path_of(x), notation(card.inputs), card.inputs.columns)[1]
     if card.inputs.kind == "images" and isinstance(x, str | Path):
         x = image_folders.images_below(user_path(x)) if user_path(x).is_dir() else [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):

@@ -88,10 +88,7 @@ def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -
     if paths[0].suffix.lower() == ".npy":
         return _numbers(inputs, paths, options)
     path = _one(paths, "one table (.csv, .tsv, .parquet, .pq)", tables.kind_of(str(paths[0])) is not None)
-    x = tables.columns_at(path, options, inputs.columns)
-    words = tables.written(path, options)
-    shown = [dict(zip(words, row, strict=True)) for row in zip(*words.values(), strict=True)]
-    return shown, x, tables.lines_of(tables.kind_of(str(path)) or "", path, options, every_row=True)
+    return tables.for_model(path, options, inputs.columns)
 
 
 def _images(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
