@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import gc
 import os
@@ -15,6 +16,7 @@ from hypothesis import settings
 from unskew import report
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.data.named import NAMED
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record import database
@@ -50,9 +52,11 @@ sys.path[:0] = [str(Path(__file__).parent / name) for name in ("conformance", "r
 @pytest.fixture(scope="session", autouse=True)
 def _digits_are_parsed_once() -> Iterator[None]:
     """Nearly every run reads them; each is given arrays of its own."""
-    once = functools.cache(sources._digits)
+    digits = NAMED["digits"]
+    once = functools.cache(digits.read)
+    again = dataclasses.replace(digits, read=lambda path: {name: rows.copy() for name, rows in once(path).items()})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "_digits", lambda: {name: rows.copy() for name, rows in once().items()})
+        patch.setitem(NAMED, "digits", again)
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from unskew import papers
 from unskew.algorithms import TABLE
-from unskew.data.sources import SOURCES
+from unskew.data.sources import DATA
 from unskew.data.split import TABLE as SPLITS
 from unskew.models import TABLE as MODELS
 from unskew.papers import toolkit
@@ -234,7 +234,7 @@ def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(unskew: 
 # ---------------------------------------------------------------- list
 NAMES = {
     "methods": set(TABLE),
-    "datasets": {s.name for s in SOURCES},
+    "datasets": set(DATA.names()),
     "splits": set(SPLITS),
     "priors": {"built-in", "FOLDER", "hub:OWNER/NAME"},
     "models": {*MODELS, "module.path:factory"},

@@ -136,9 +136,8 @@ def test_the_constants_are_those_of_all_domains_together(small: Dataset):
 def test_a_domain_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
     folder(tmp_path, "mnist", "mnist_m")
     np.savez(tmp_path / "usps.npz", **SETS["usps"] | changes)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message):
         load("digit_domains", tmp_path)
-    assert str(tmp_path) in str(caught.value)
 
 
 def test_a_domain_without_a_test_part_sets_a_fifth_aside(tmp_path: Path):

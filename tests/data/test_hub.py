@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from unskew.data.sources import load
-from unskew.errors import DataError
+from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 
 DIGITS = [str(i) for i in range(10)]
@@ -164,9 +164,8 @@ def test_columns_splits_configuration_and_revision_are_what_the_source_says(monk
         "validation[:10%]": part(pictures(pixels(4, 6, 6)), [0, 1] * 2, image="scan", label="digit", names=["a", "b"]),
     }
     fake = install(monkeypatch, {("me/mine", "small"): made})
-    found = load(
-        "hub:me/mine?image=scan&label=digit&train=train+extra&test=validation[:10%]&config=small&revision=abc123"
-    )
+    options = {"image": "scan", "label": "digit", "train": "train+extra", "test": "validation[:10%]"}
+    found = load("hub:me/mine", None, {**options, "config": "small", "revision": "abc123"})
     assert fake.asked[1] == ("me/mine", "small", "validation[:10%]", "abc123")
     assert (found.name, found.classes, len(found.x_test)) == ("me/mine", ("a", "b"), 4)
 
@@ -185,27 +184,22 @@ def test_images_of_any_mode_become_grey_or_rgb(
 
 # ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "options", "message"),
     [
-        ("hub:", "must name a repository, hub:OWNER/NAME, or one of mnist"),
-        ("hub:cifer10", r"did you mean hub:cifar10\?"),
-        ("hub:a/b/c", "must name a repository"),
-        ("hub:me/mine?lable=y", r"unknown option 'lable'; did you mean label\? \(known: image, text"),
-        ("hub:me/mine?label=", "each option once, with a value"),
-        ("hub:me/mine?label", "each option once, with a value"),
-        ("hub:me/mine?label=a&label=b", "each option once, with a value"),
-        ("hub:me/mine?size=big", r"size must be a whole number of pixels, got 'big'"),
-        ("hub:me/mine?size=0", "size must be a whole number"),
-        ("hub:me/mine?text=a&image=b", "leave text or image and size out"),
-        ("hub:me/mine?name=x", "unknown option 'name'"),
+        ("hub:", {}, "must name a repository, hub:OWNER/NAME, or one of mnist"),
+        ("hub:cifer10", {}, r"did you mean hub:cifar10\?"),
+        ("hub:a/b/c", {}, "must name a repository"),
+        ("hub:me/mine", {"lable": "y"}, r"data_options\.lable; did you mean label\?"),
+        ("hub:me/mine", {"size": 0}, r"data_options\.size must be >= 1"),
+        ("hub:me/mine", {"text": "a", "image": "b"}, "leave text or image and size out"),
     ],
 )
 def test_a_source_that_makes_no_sense_is_refused_before_anything_is_asked(
-    monkeypatch: pytest.MonkeyPatch, source: str, message: str
+    monkeypatch: pytest.MonkeyPatch, source: str, options: dict[str, Any], message: str
 ) -> None:
     fake = install(monkeypatch, {})
-    with pytest.raises(DataError, match=message):
-        load(source)
+    with pytest.raises((DataError, ConfigError), match=message):
+        load(source, None, options)
     assert fake.asked == []
 
 
@@ -225,7 +219,7 @@ class ConnectError(Exception):
         (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), "and the network"),
         (ConnectError("[Errno -2] Name or service not known"), "not known; check OWNER/NAME"),
         (TimeoutError(), "TimeoutError; check OWNER"),
-        (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "runs no code from the hub"),
+        (RuntimeError("Dataset scripts are no longer supported, but found mnist.py"), "no code of the hub is run"),
         (KeyError("odd"), "odd"),
     ],
 )

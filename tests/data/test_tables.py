@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 import unskew as us
 from unskew import api
-from unskew.data import Dataset, load, tables
+from unskew.data import Dataset, build, load, tables
 from unskew.data.dataset import refitted
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import ColumnRule, Preprocess
@@ -225,7 +225,7 @@ def test_codes_in_a_notation_are_known_again_in_a_file_to_predict(
     (tmp_path / "t.csv").write_text("\n".join(["code;x;y", *rows]) + "\n")
     rules = Preprocess(columns={"code": ColumnRule(kind="category")})
     settings = tables.TableOptions("y", separator=";", **cast("Any", options))
-    inputs = tables.read_table("csv", tmp_path / "t.csv", settings, rules).inputs
+    inputs = build.dataset(tables.table("csv", tmp_path / "t.csv", settings, rules)).inputs
     assert sorted(inputs.columns[0].values) == sorted(words)
     (tmp_path / "new.csv").write_text("\n".join(["code;x", *(f"{code};1,5" for code in written)]) + "\n")
     how = replace(models.notation(inputs), separator=";")

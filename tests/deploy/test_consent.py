@@ -71,7 +71,7 @@ def test_no_path_in_an_experiment_is_looked_at(experiment: dict[str, object], al
 
 
 @pytest.mark.parametrize(
-    "experiment", [{"task": {"data": "hub:mnist?size=8"}}, {"method": {"name": "fedpft", "prior": "hub:a/b"}}]
+    "experiment", [{"task": {"data": "hub:mnist"}}, {"method": {"name": "fedpft", "prior": "hub:a/b"}}]
 )
 def test_nothing_is_downloaded_because_a_coordinator_asks_for_it(
     experiment: dict[str, object], allow: Path, tmp_path: Path

@@ -103,6 +103,7 @@ def table(
     newcomers: bool = False,
     alone: bool = False,
     patient_ids: PatientIds | None = "network",
+    own: bool = True,
 ) -> DataTable:
     """The table that arrays in the plain layout hold.
 
@@ -118,6 +119,7 @@ def table(
             are theirs to divide.
         alone: The data are those of one client of several, which may lack a class.
         patient_ids: Whose the patients' numbers are; None to ask.
+        own: As of a `DataTable`.
 
     Raises:
         DataError: If shapes, types or lengths do not fit.
@@ -188,6 +190,7 @@ def table(
         kind=targets,
         alone=alone,
         newcomers=newcomers,
+        own=own,
     )
     return columns_of_arrays(rows, names_of(name, "features", arrays))
 
@@ -239,7 +242,7 @@ def checked(
     if odd := [key for key in content if key not in (*LAYOUT, *NAMES)]:
         raise DataError(f"{name}: there is no {odd[0]!r}{did_you_mean(odd[0], (*LAYOUT, *NAMES))}")
     given = {key: np.asarray(value) for key, value in content.items()}
-    return build.dataset(table(name, given, None if classes is None else tuple(classes), targets=targets), own=False)
+    return build.dataset(table(name, given, None if classes is None else tuple(classes), targets=targets, own=False))
 
 
 # ---------------------------------------------------------------- files

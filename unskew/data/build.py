@@ -29,34 +29,11 @@ TEST_FRACTION = 0.2
 BYTES_FROM = 256 << 20
 """Bytes that images of your own would take as floats, from which on they stay bytes; below it, floats are faster."""
 
-OWN_KEY = Key(0) / "npz" / "test"
-"""Draws the test part of a user's own data: the same rows in every call."""
 
-
-def dataset(
-    table: DataTable,
-    key: Key = OWN_KEY,
-    *,
-    fraction: float = TEST_FRACTION,
-    own_test: bool = False,
-    constants: Sequence[tuple[float, float]] | None = None,
-    own: bool = True,
-    testing: bool = False,
-) -> Dataset:
-    """The data set of a table.
+def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
+    """The data set of a table; `fraction` is the share that is set aside for testing, where the table says nothing.
 
     Where patients are known nobody is in training and in testing, and shares are shares of each client's patients.
-
-    Args:
-        table: The rows.
-        key: Draws the test part, where the table has none.
-        fraction: Share that it has.
-        own_test: Rows that are set aside are their clients' own.  So they are where columns are preprocessed, before
-            any number is taken from them, and where `Table.share` asks for them.
-        constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
-            those of the training images.
-        own: The data are a user's own: what may not be meant is said, and large images stay bytes.
-        testing: All rows are for testing, and those that are not said to be so still give their constants.
 
     Raises:
         ConfigError: If rules do not fit the columns.
@@ -66,14 +43,14 @@ def dataset(
     y, names, label_type = labels_of(table)
     sha256 = _sha256(table)
     drawn = table.part is None
-    table = with_test_part(table, y, key, fraction, own_test)
+    table = with_test_part(table, y, table.key, fraction)
     train, test = table.train, table.test
     if not len(train) or not len(test):
         raise DataError(f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed")
     theirs = table.own_test or table.newcomers
     rows = np.concatenate([train, test]) if theirs else train
-    x, x_test, levels, inputs, raw = _inputs(table, constants, own, theirs)
-    doubts = checks.warned(table) if own and not testing else ()
+    x, x_test, levels, inputs, raw = _inputs(table, theirs)
+    doubts = checks.warned(table) if table.own and not table.testing else ()
     owners, patients, when, kind = table.owners, table.people, None, table.kind
     if table.when is not None:
         when = np.unique(table.when, return_inverse=True)[1]
@@ -93,7 +70,7 @@ def dataset(
         levels=levels,
         owners=_tensor(owners, rows),
         client_names=table.clients if owners is not None else (),
-        inputs=_described(inputs, x),
+        inputs=_described(inputs, x).read_as(table.way),
         never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
         own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.newcomers else None,
         targets=kind,
@@ -108,7 +85,7 @@ def dataset(
         rows=None if table.files else _tensor(table.numbers, rows),
         when=_tensor(when, rows),
     )
-    return _all_for_testing(data) if testing and drawn else data
+    return _all_for_testing(data) if table.testing and drawn else data
 
 
 def _tensor(values: Array | None, rows: Array) -> Tensor | None:
@@ -207,7 +184,7 @@ def _codes(table: DataTable, words: Sequence[str], names: Sequence[str]) -> Arra
 
 
 # ---------------------------------------------------------------- a test part
-def with_test_part(table: DataTable, y: Array, key: Key, fraction: float, own_test: bool = False) -> DataTable:
+def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> DataTable:
     """The table with rows set aside of each client, and of its classes or groups, where none are for testing.
 
     Args:
@@ -215,7 +192,6 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float, own_te
         y: What is learned, as it is stored.
         key: Draws them.
         fraction: Share of them, or of patients, where these are known.
-        own_test: They are their clients' own.
 
     Raises:
         DataError: If the share is none, or is nobody.
@@ -240,7 +216,7 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float, own_te
             f"{table.name}: a share of {share:g} of each client's of {who} is nobody: say which rows are for testing, "
             "as test"
         )
-    apart = own_test or table.rules is not None or table.share is not None
+    apart = table.apart or table.rules is not None or table.share is not None
     return replace(table, part=np.where(aside, TEST, 0).astype(np.int8), common_test=not apart)
 
 
@@ -259,7 +235,7 @@ _Levels = tuple[tuple[float, float], ...] | None
 _Tensors = tuple[Tensor | ByteImages, Tensor | ByteImages, _Levels, Inputs, RawRows | None]
 
 
-def _inputs(table: DataTable, constants: Sequence[tuple[float, float]] | None, own: bool, theirs: bool) -> _Tensors:
+def _inputs(table: DataTable, theirs: bool) -> _Tensors:
     """Inputs of both parts as tensors, and how they came about; with `theirs` test rows follow training rows, too."""
     train, test, x = table.train, table.test, table.inputs
     if x is None:
@@ -275,7 +251,7 @@ def _inputs(table: DataTable, constants: Sequence[tuple[float, float]] | None, o
         of_train, of_test = (table.take(rows).inputs for rows in (train, test))
         assert of_train is not None
         assert of_test is not None
-        read = inputs_of(table.name, of_train, of_test, BYTES_FROM if own else None, constants)
+        read = inputs_of(table.name, of_train, of_test, BYTES_FROM if table.own else None, table.constants)
     x_train, x_test, levels, inputs = read
     return _joined(x_train, x_test) if theirs else x_train, x_test, levels, inputs, None
 

@@ -21,15 +21,6 @@ from unskew.data.fonts import SIZE, printed
 from unskew.errors import DataError
 from unskew.keys import Key
 
-DOMAINS: dict[str, tuple[str, ...]] = {
-    "digit_domains": ("mnist", "usps", "mnist_m", "digits", "printed"),
-    "digit_five": ("mnist", "svhn", "usps", "synth_digits", "mnist_m"),
-}
-"""Domains of each data set, in order."""
-
-BUNDLED = ("digits", "printed")
-"""Domains that need no file: scikit-learn's digits, and those of `unskew.data.fonts`."""
-
 _Images = npt.NDArray[np.uint8]
 _Ints = npt.NDArray[np.int64]
 

@@ -1,14 +1,7 @@
 """Data from the Hugging Face hub, only when a source begins with `hub:`, through the package `datasets` (extra [hub]).
 
     hub:mnist                                     a name of `KNOWN`
-    hub:OWNER/NAME?image=img&label=fine_label     any other, with the names of its columns and splits
-
-    image, label       columns; "image" and "label" by default.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3)
-    text               a column of texts instead of images
-    domain             a column that says where a training example comes from; none by default
-    train, test        splits, "train" and "test" by default; test=none sets a fixed fifth of train aside
-    config, revision   one of the repository's configurations, and a commit
-    size               images are resized to size x size
+    hub:OWNER/NAME                                any other, whose columns and splits `HubOptions` names
 
 Grey and black-and-white images stay grey, all others become RGB, without transparency.  Nothing here runs code from the
 hub.  `datasets` keeps its downloads in its own cache (HF_HOME) and finds them there without a network.
@@ -16,14 +9,15 @@ hub.  `datasets` keeps its downloads in its own cache (HF_HOME) and finds them t
 
 import importlib
 import re
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge
 
 from unskew.data.columns import cells
-from unskew.errors import DataError, did_you_mean
+from unskew.errors import ConfigError, DataError, did_you_mean
 
 INSTALL = "pip install 'unskew[hub]'"
 NONE = "none"
@@ -33,103 +27,91 @@ GREY = ("1", "L", "LA")
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A part of a repository; the fields after the first two are the options of a source."""
+class HubOptions:
+    """A part of a repository.
 
-    repository: str
-    name: str
-    image: str = "image"
+    Attributes:
+        image, label: Columns, "image" and "label" by default.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3).
+        text: Column of texts, instead of images.
+        domain: Column that says where a training example comes from; none by default.
+        train, test: Splits, "train" and "test" by default; test "none" sets a fixed fifth of train aside.
+        config, revision: One of the repository's configurations, and a commit.
+        size: Images are resized to size x size, pixels.
+    """
+
+    image: str | None = None
     text: str | None = None
-    label: str = "label"
+    label: str | None = None
     domain: str | None = None
-    train: str = "train"
-    test: str = "test"
+    train: str | None = None
+    test: str | None = None
     config: str | None = None
     revision: str | None = None
-    size: int | None = None
+    size: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse texts beside images.
+
+        Raises:
+            ConfigError: If both are asked for.
+        """
+        if self.text is not None and (self.image is not None or self.size is not None):
+            raise ConfigError("a data set is read as texts or as images; leave text or image and size out")
 
 
-KNOWN: dict[str, Reference] = {
-    r.name: r
-    for r in (
-        Reference("ylecun/mnist", "mnist"),
-        Reference("zalando-datasets/fashion_mnist", "fashion_mnist"),
-        # The balanced 47 classes are not known to us in a form that loads without running code from the hub.
-        Reference("tanganke/emnist_letters", "emnist"),
-        Reference("flwrlabs/usps", "usps"),
-        Reference("Mike0307/MNIST-M", "mnist_m"),
-        Reference("ufldl-stanford/svhn", "svhn", config="cropped_digits"),
-        Reference("uoft-cs/cifar10", "cifar10", image="img"),
-        Reference("uoft-cs/cifar100", "cifar100", image="img", label="fine_label"),
-        Reference("flwrlabs/pacs", "pacs", domain="domain", test=NONE, size=64),
-        Reference("stanfordnlp/imdb", "imdb", text="text"),
-    )
+KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "mnist": ("ylecun/mnist", {}),
+    "fashion_mnist": ("zalando-datasets/fashion_mnist", {}),
+    # The balanced 47 classes are not known to us in a form that loads without running code from the hub.
+    "emnist": ("tanganke/emnist_letters", {}),
+    "usps": ("flwrlabs/usps", {}),
+    "mnist_m": ("Mike0307/MNIST-M", {}),
+    "svhn": ("ufldl-stanford/svhn", {"config": "cropped_digits"}),
+    "cifar10": ("uoft-cs/cifar10", {"image": "img"}),
+    "cifar100": ("uoft-cs/cifar100", {"image": "img", "label": "fine_label"}),
+    "pacs": ("flwrlabs/pacs", {"domain": "domain", "test": NONE, "size": 64}),
+    "imdb": ("stanfordnlp/imdb", {"text": "text"}),
 }
-"""The names that may follow `hub:`; emnist is the 26 letters."""
-
-_OPTIONS = tuple(f.name for f in fields(Reference) if f.name not in ("repository", "name"))
+"""Repository and options of the names that may follow `hub:`; emnist is the 26 letters."""
 
 
-def parse(source: str) -> Reference:
-    """The repository, and the part of it, that `source` refers to, with or without its `hub:`.
-
-    Raises:
-        DataError: If it names no repository, or an option is unknown, empty, given twice or contradicts another.
-
-    >>> parse("hub:cifar10?test=none").image
-    'img'
-    """
-    place, _, query = source.removeprefix("hub:").partition("?")
-    pairs = [part.partition("=")[::2] for part in query.split("&") if query]
-    options: dict[str, Any] = dict(pairs)
-    if odd := [key for key in options if key not in _OPTIONS]:
-        raise DataError(
-            f"{source}: unknown option {odd[0]!r}{did_you_mean(odd[0], _OPTIONS)} (known: {', '.join(_OPTIONS)})"
-        )
-    if len(options) < len(pairs) or not all(options.values()):
-        raise DataError(f"{source}: give each option once, with a value, as in {next(iter(options))}=...")
-    if "text" in options and {"image", "size"} & options.keys():
-        raise DataError(f"{source}: a data set is read as texts or as images; leave text or image and size out")
-    if "size" in options:
-        if not re.fullmatch("[1-9][0-9]{0,3}", options["size"]):
-            raise DataError(f"{source}: size must be a whole number of pixels, got {options['size']!r}")
-        options["size"] = int(options["size"])
-    if place in KNOWN:
-        return replace(KNOWN[place], **options)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        near = did_you_mean(f"hub:{place}", [f"hub:{name}" for name in KNOWN], 0.75)
-        raise DataError(
-            f"{source} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}, got {place!r}{near}"
-        )
-    return Reference(place, place, **options)
-
-
-def fetch(reference: Reference) -> dict[str, Any]:
+def fetch(name: str, options: HubOptions) -> dict[str, Any]:
     """Both parts of a data set in the plain layout, from the hub or from the cache that `datasets` keeps.
 
+    Args:
+        name: A name of `KNOWN`, or OWNER/NAME.
+        options: The part of it.
+
     Raises:
-        DataError: If `datasets` is not installed, the hub cannot be reached, the repository, configuration, split or a
-            column does not exist, or images do not fit together.
+        DataError: If there can be no such repository, `datasets` is not installed, the hub cannot be reached, the
+            repository, configuration, split or a column does not exist, or images do not fit together.
     """
-    where = f"hub:{reference.repository}"
-    parts = {"train": _part(reference, reference.train, where)}
-    if reference.test != NONE:
-        parts["test"] = _part(reference, reference.test, where)
-    elif reference.text is not None:
-        raise DataError(f"{where}: texts need a test split; name one, test=...")
-    column, content = reference.text or reference.image, dict[str, Any]()
+    repository, known = KNOWN.get(name, (name, {}))
+    if name not in KNOWN and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        near = did_you_mean(f"hub:{name}", [f"hub:{one}" for one in KNOWN], 0.75)
+        raise DataError(f"hub:{name} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}{near}")
+    usual = {"image": "image", "label": "label", "train": "train", "test": "test"}
+    of = {**usual, **known, **{key: value for key, value in asdict(options).items() if value is not None}}
+    where, text, domain = f"hub:{repository}", of.get("text"), of.get("domain")
+    splits = {"train": of["train"], "test": of["test"]}
+    parts = {
+        key: _part(repository, split, where, of.get("config"), of.get("revision"))
+        for key, split in splits.items()
+        if split != NONE
+    }
+    content: dict[str, Any] = {}
     for key, part in parts.items():
-        values = _column(part, column, where, "text" if reference.text else "image")
-        texts = np.array([*values, None], object)[:-1] if reference.text else None
-        content[f"x_{key}"] = images(values, reference.size, where, column) if texts is None else texts
-        content[f"y_{key}"] = cells(list(_column(part, reference.label, where, "label")))
-    if (names := _names(parts["train"], reference.label)) is not None:
+        values = _column(part, text or of["image"], where, "text" if text else "image")
+        texts = np.array([*values, None], object)[:-1] if text else None
+        content[f"x_{key}"] = images(values, of.get("size"), where, of["image"]) if texts is None else texts
+        content[f"y_{key}"] = cells(list(_column(part, of["label"], where, "label")))
+    if (names := _names(parts["train"], of["label"])) is not None:
         content["classes"] = names
-    if reference.domain is not None:
-        values, names = list(_column(parts["train"], reference.domain, where, "domain")), None
+    if domain is not None:
+        values, names = list(_column(parts["train"], domain, where, "domain")), None
         if values and all(isinstance(value, str) for value in values):
             names, values = np.unique(values, return_inverse=True)
-        names = names if (own := _names(parts["train"], reference.domain)) is None else own
+        names = names if (own := _names(parts["train"], domain)) is None else own
         content |= {"domain_train": np.asarray(values), **({} if names is None else {"domains": names})}
     return content
 
@@ -140,7 +122,7 @@ def _names(part: Any, column: str) -> npt.NDArray[np.str_] | None:
     return None if names is None else np.array([str(name) for name in names], np.str_)
 
 
-def _part(reference: Reference, split: str, where: str) -> Any:
+def _part(repository: str, split: str, where: str, config: str | None, revision: str | None) -> Any:
     try:
         hub = importlib.import_module("datasets")  # the only place that imports it, and only when asked for
     except ImportError as error:
@@ -149,23 +131,18 @@ def _part(reference: Reference, split: str, where: str) -> Any:
             "put the files into the data folder"
         ) from error
     try:
-        return hub.load_dataset(reference.repository, reference.config, split=split, revision=reference.revision)
+        return hub.load_dataset(repository, config, split=split, revision=revision)
     except Exception as error:  # every layer between us and the hub has errors of its own
-        raise DataError(f"{where}, split {split}: {_why(error)}") from error
-
-
-def _why(error: Exception) -> str:
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if isinstance(error, RuntimeError) and "script" in text:
-        return f"{text}; unskew runs no code from the hub: use another copy"
-    return f"{text}; check OWNER/NAME, config=, train= and test=, and the network"
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        way = "check OWNER/NAME, config, train and test in data_options, and the network; no code of the hub is run"
+        raise DataError(f"{where}, split {split}: {text}; {way}") from error
 
 
 # ---------------------------------------------------------------- columns to arrays
 def _column(part: Any, name: str, where: str, option: str) -> Any:
     if name not in part.column_names:
         raise DataError(
-            f"{where} has no column {name!r}; it has {', '.join(part.column_names)}; say which with {option}=..."
+            f"{where} has no column {name!r}; it has {', '.join(part.column_names)}; name it in data_options.{option}"
         )
     return part[name]
 

@@ -26,9 +26,8 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew import machine
-from unskew.data import build, own, tables
+from unskew.data import own, tables
 from unskew.data.columns import INPUTS, Frame, check_column, composed_names, frame_of
-from unskew.data.dataset import Dataset
 from unskew.data.hub import GREY, check_depth, image_of
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Latest
@@ -119,7 +118,8 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     """The images of a folder as one table.
 
     Raises:
-        DataError: If there is no such folder, image, table or column, folders are not laid out so, something is a link, an image cannot be read, sizes differ, or a row names no image or one that another has named.
+        DataError: If there is no such folder, image, table or column, folders are not laid out so, something is a link,
+            an image cannot be read, sizes differ, or a row names no image or one that another has named.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
@@ -134,16 +134,16 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
         declared=options.classes,
         alone=options.alone,
     )
-    return replace(rows, files=options.labels is None, place=place, notes=(*notes, *rows.notes))
-
-
-def read_images(root: Path, options: ImageOptions, targets: Targets = CLASS) -> Dataset:
-    """The data set of the images of a folder, as `table` reads them; notes say what is not read."""
-    rows = table(root, options, targets)
-    data = build.dataset(
-        rows, own_test=True, constants=constants_of(options.mean, options.std), testing=options.testing
+    return replace(
+        rows,
+        files=options.labels is None,
+        place=place,
+        notes=(*notes, *rows.notes),
+        apart=True,
+        constants=constants_of(options.mean, options.std),
+        testing=options.testing,
+        way=Inputs(made_grey=options.channels == 1),
     )
-    return replace(data, inputs=replace(data.inputs, made_grey=options.channels == 1))
 
 
 # ---------------------------------------------------------------- a table of images

@@ -187,6 +187,11 @@ class Inputs:
     largest: float | None = None
     made_grey: bool = False
 
+    def read_as(self, other: "Inputs") -> "Inputs":
+        """The same, of raw inputs that are read as the other's: a file as it is written, images in colour or grey."""
+        how = {key: getattr(other, key) for key in ("gaps", "thousands", "decimal", "encoding", "made_grey")}
+        return replace(self, **how)
+
     def contradiction(self, shape: tuple[int, ...]) -> str:
         """Say what cannot be in a file from elsewhere, since a part does not fit another; empty if all fit.
 

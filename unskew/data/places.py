@@ -50,7 +50,7 @@ def require_allowed(source: str, named: str = "") -> None:
         return
     own, paths, where = allowed
     if source.startswith("hub:"):
-        fits = source in own or bool({"hub:", source.partition("?")[0]} & {*paths})
+        fits = source in own or bool({"hub:", source} & {*paths})
     else:
         source = _absolute(source)
         real = Path(os.path.realpath(source))

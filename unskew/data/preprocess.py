@@ -197,13 +197,7 @@ class RawRows:
         rows = np.concatenate([train, later])
         known = np.arange(len(rows)) < len(train)
         table = {name: values[rows] for name, values in self.train.items()}
-        return replace(
-            fit(self.rules, table, self.owners[rows], self.clients, known, before.columns),
-            gaps=before.gaps,
-            thousands=before.thousands,
-            decimal=before.decimal,
-            encoding=before.encoding,
-        )
+        return fit(self.rules, table, self.owners[rows], self.clients, known, before.columns).read_as(before)
 
 
 def fit(

@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.columns import Array, RawTable, is_gap, value_of
+from unskew.data.inputs import Inputs
 from unskew.data.patients import PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.text import words
 from unskew.errors import DataError
+from unskew.keys import Key
 from unskew.tasks.targets import CLASS, SURVIVAL, Targets
 from unskew.words import composed
 
@@ -21,6 +23,9 @@ Bools = npt.NDArray[np.bool_]
 
 TRAIN, TEST, LEFT_OUT = 0, 1, 2
 """What a row is for."""
+
+OWN_KEY = Key(0) / "npz" / "test"
+"""Draws the test part of a user's own data."""
 
 UNKNOWN = Targets("unknown", "it is not known what")
 """The form of targets where it is not known what is learned."""
@@ -77,6 +82,15 @@ class DataTable:
         declared: Names of all classes as a setting lists them; None without.
         alone: The rows are those of one client of several.
         newcomers: Clients of rows for testing are others, who come after training.
+        apart: Rows that are set aside are their clients' own.  So they are where columns are preprocessed, before any
+            number is taken from them, and where `share` asks for them.
+        key: Draws the rows that are set aside, where none are for testing: the same in every call.
+        constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
+            those of the training images.
+        own: The data are a user's own: what may not be meant is said, and large images stay bytes.
+        testing: All rows are for testing, unless it is said which are; those that are not still give their constants.
+        way: How raw inputs are read, of which a model's new ones are read alike.
+        origin: Where the data were read, for messages.
     """
 
     name: str
@@ -109,6 +123,13 @@ class DataTable:
     declared: tuple[str, ...] | None = None
     alone: bool = False
     newcomers: bool = False
+    apart: bool = False
+    key: Key = OWN_KEY
+    constants: tuple[tuple[float, float], ...] | None = None
+    own: bool = True
+    testing: bool = False
+    way: Inputs = Inputs()
+    origin: str = ""
 
     def __post_init__(self) -> None:
         """Number the rows where nobody has."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unskew import machine
-from unskew.data import build, checks, own
+from unskew.data import checks, own
 from unskew.data.columns import (
     GAPS,
     WRITTEN,
@@ -28,8 +28,7 @@ from unskew.data.columns import (
     gap_numbers,
     gaps_in,
 )
-from unskew.data.dataset import Dataset
-from unskew.data.inputs import Column, check_known
+from unskew.data.inputs import Column, Inputs, check_known
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of
@@ -187,7 +186,10 @@ def table(
         declared=options.classes,
         alone=options.alone,
     )
-    return replace(rows, notes=(*notes, *rows.notes))
+    written = (
+        {key: getattr(options, key) for key in ("gaps", "thousands", "decimal", "encoding")} if kind == "csv" else {}
+    )
+    return replace(rows, notes=(*notes, *rows.notes), way=Inputs(**written))
 
 
 def _without(data: Any, columns: Collection[str]) -> Any:
@@ -195,17 +197,6 @@ def _without(data: Any, columns: Collection[str]) -> Any:
     if isinstance(data, Mapping):
         return {name: _without(frame, columns) for name, frame in data.items()}
     return replace(data, columns={name: of for name, of in data.columns.items() if name not in columns})
-
-
-def read_table(
-    kind: str, path: Path, options: TableOptions, preprocess: Preprocess | None, targets: Targets = CLASS
-) -> Dataset:
-    """The data set in a table, as `table` reads it."""
-    data = build.dataset(table(kind, path, options, preprocess, targets))
-    if kind != "csv":
-        return data
-    written = {key: getattr(options, key) for key in ("gaps", "thousands", "decimal", "encoding")}
-    return replace(data, inputs=replace(data.inputs, **written))
 
 
 def training_sums(kind: str, path: Path, options: TableOptions, rules: Preprocess) -> dict[str, ColumnSums]:

@@ -147,10 +147,9 @@ def _data(data_dir: Path | None) -> Finding:
     root = root.expanduser().absolute()
     if not root.is_dir() or any(map(_not_loaded, LOADED)):
         return _judged("data folder", root.is_dir(), f"{root}", "there is no such folder; set UNSKEW_DATA to one")
-    from unskew.data.domains import DOMAINS
-    from unskew.data.sources import SOURCES, places
+    from unskew.data.named import NAMED, places
 
-    named = [s.name for s in SOURCES if ":" not in s.name and s.name not in ("digits", "heart", *DOMAINS)]
+    named = [name for name, of in NAMED.items() if of.files]
     have = [name for name in named if any(file.is_file() for file in places(name, root))]
     lacks = ", ".join(name for name in named if name not in have)
     return Finding("data folder", "ok", f"{root} has {', '.join(have) or 'none'}; not there: {lacks}")

@@ -1,0 +1,397 @@
+"""Data sets by name: how each is looked up, read, and brought into the plain layout (`unskew.data.arrays.LAYOUT`).
+
+Nothing is unpickled or downloaded.  `digits` comes with scikit-learn and `heart` with unskew; the others lie in a data
+folder.  Some have clients that are really there: hospitals, users of a phone, mine fields, writers.  `digit_domains`
+and `digit_five` join several sets into one with a domain for each (`unskew.data.domains`): their images are
+standardised by constants of all domains together, as those of each would remove part of the difference between them.
+"""
+
+import gzip
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unskew.data import arrays, build, hub
+from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt
+from unskew.data.arrays import Arrays
+from unskew.data.domains import Part, join
+from unskew.data.places import path_of
+from unskew.data.preprocess import Preprocess
+from unskew.errors import DataError
+from unskew.files import user_path
+from unskew.keys import Key
+from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, Targets
+
+PLAIN = ("{0}.npz", "{0}/{0}.npz", "{0}/train_1.npz")
+NATURAL = ("{0}.npz", "federated/{0}.npz", "{0}/{0}.npz")
+"""Places of a set's file in a data folder."""
+
+
+def whole(path: Path) -> Arrays:
+    """All arrays of an npz file.
+
+    Raises:
+        DataError: If it is not there, or broken.
+    """
+    if not path.is_file():
+        raise DataError(f"there is no file {path.absolute()}")
+    with archive_of(path) as archive:
+        return {key: array_of(archive, key) for key in archive.files}
+
+
+def _plain(path: Path) -> Arrays:
+    return arrays.batches(path.parent) if path.name == "train_1.npz" else arrays.npz(path)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A data set by name.
+
+    Attributes:
+        what, shape: One line, for `unskew list datasets`.
+        origin: Where it comes from.
+        classes: Names of its classes, where its file has none.
+        read: Brings its file into the plain layout.
+        files: Places of the file in a data folder; none if it is bundled, or joined of others.
+        parts: Sets that it is joined of.
+        clients: It comes with its clients.
+        preprocess: Done to its columns unless something else is asked for; None if the inputs are no columns.
+        newcomers: Clients that have test rows only come after training, instead of being refused.
+        targets: The form of its targets; classes may be numbers 0 and 1 to a task that learns those.
+    """
+
+    what: str
+    shape: str
+    origin: str
+    classes: tuple[str, ...] | None = None
+    read: Callable[[Path], Arrays] = _plain
+    files: tuple[str, ...] = PLAIN
+    parts: tuple[str, ...] = ()
+    clients: bool = False
+    preprocess: Preprocess | None = None
+    newcomers: bool = False
+    targets: Targets = CLASS
+
+
+def _natural(what: str, shape: str, origin: str, read: Callable[[Path], Arrays], **more: Any) -> Named:
+    return Named(what, shape, origin, read=read, clients=True, **{"files": NATURAL, **more})
+
+
+# ---------------------------------------------------------------- looked up
+def places(name: str, root: Path) -> tuple[Path, ...]:
+    """The files that are looked for in a data folder, in this order; the first that exists is read."""
+    return tuple(root / file.format(name) for file in NAMED[name].files)
+
+
+def arrays_of(name: str, data_dir: Path | str | None) -> tuple[Path | str, Arrays]:
+    """The file, or origin, of a set, and what is in it.
+
+    Args:
+        name: A name of `NAMED`.
+        data_dir: The data folder; by default that of the environment variable UNSKEW_DATA.
+
+    Raises:
+        DataError: If no file is found (every place is listed), or one is broken (its size and SHA-256 are shown).
+    """
+    of = NAMED[name]
+    if not of.files and not of.parts:
+        return of.origin, of.read(Path())
+    needed = [part for part in of.parts or (name,) if part != "printed" and NAMED[part].files]
+    folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    if not folder:
+        raise _missing(name, (), needed)
+    # UNSKEW_DATA is this machine's own: sets of these names may be read there, and nothing else that others name.
+    root = path_of(folder) if data_dir is not None else user_path(folder)
+    found = {part: next((file for file in places(part, root) if file.is_file()), None) for part in needed}
+    if lacking := next((part for part, file in found.items() if file is None), None):
+        raise _missing(lacking, places(lacking, root), [lacking])
+    if of.parts:
+        files = {part: found.get(part) or Path() for part in of.parts}
+        return root, join(
+            {part: None if part == "printed" else _domain(part, file) for part, file in files.items()}, Key(0) / name
+        )
+    file = found[name] or Path()
+    return file, of.read(file)
+
+
+def _missing(name: str, looked_for: Sequence[Path], names: Sequence[str]) -> DataError:
+    state = "is not bundled and no data folder is given; set --data-dir or UNSKEW_DATA to one"
+    if looked_for:
+        state = f"was not found; looked for {', '.join(str(file.absolute()) for file in looked_for)}"
+    wanted = ", ".join(f"{places(one, Path())[0]} (from {NAMED[one].origin})" for one in names)
+    fetched = f", or ask for hub:{name}, which downloads it" if name in hub.KNOWN else ""
+    return DataError(f"{name} {state}; put there {wanted}{fetched}")
+
+
+def _domain(name: str, file: Path) -> Part:
+    """A set as one domain of several."""
+    content = NAMED[name].read(file)
+    if name == "digits":
+        content["x_train"] = ((content["x_train"].astype(np.int64) * 255 + 8) // 16).astype(np.uint8)  # from 0..16
+    rows = arrays.table(name, content)
+    y = rows.y.astype(np.int64)
+    rows = build.with_test_part(rows, y, Key(0) / name / "test", build.TEST_FRACTION)
+    x = rows.inputs
+    if x is None or x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
+        raise DataError(f"{name} must be uint8 images (N, H, W) or (N, H, W, 3)")
+    return x[rows.train], y[rows.train], x[rows.test], y[rows.test]
+
+
+# ---------------------------------------------------------------- read
+def _digits(_: Path) -> Arrays:
+    """Scikit-learn's, read from its file: to import `sklearn.datasets` takes seconds, as long as a small run."""
+    spec = importlib.util.find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
+    rows = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", np.uint8, delimiter=",")
+    return {"x_train": rows[:, :-1].reshape(-1, 8, 8), "y_train": rows[:, -1].astype(np.int64)}
+
+
+def _imdb(path: Path) -> Arrays:
+    try:
+        raw = path.read_bytes()
+        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        if not isinstance(content, dict):
+            raise ValueError("a JSON object with x_train, y_train, x_test, y_test is needed")
+        for key, kind in (("x_train", str), ("y_train", int), ("x_test", str), ("y_test", int)):
+            values = content.get(key)
+            if not isinstance(values, list) or not all(type(v) is kind for v in values):
+                raise ValueError(f"{key} must be a list of {'texts' if kind is str else 'integers'}")
+    except UNREADABLE as error:
+        raise corrupt(path, error) from error
+    texts = {key: np.array([*content[key], None], object)[:-1] for key in ("x_train", "x_test")}
+    return {**texts, **{key: np.array(content[key], np.int64) for key in ("y_train", "y_test")}}
+
+
+def _words(names: Any) -> npt.NDArray[np.str_]:
+    return np.array([str(name) for name in names], np.str_)
+
+
+def _by_part(test: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> Arrays:
+    """Columns of the plain layout, cut by which rows are for testing."""
+    rows = {"train": ~test, "test": test}
+    return {f"{key}_{part}": values[chosen] for key, values in columns.items() for part, chosen in rows.items()}
+
+
+def _heart(_: Path) -> Arrays:
+    file = whole(Path(__file__).parent / "bundled" / "heart.npz")
+    centre = file["centre"].astype(np.int64)
+    return {
+        **_by_part(file["test"], x=file["x"], y=file["y"].astype(np.int64), client=centre),
+        "clients": _words(("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")),
+        "classes": _words(("no disease", "disease")),
+        "features": _words(file["feature"]),
+    }
+
+
+def _wisdm(path: Path) -> Arrays:
+    file = whole(path)
+    return {
+        "x_train": file["x"],
+        "y_train": file["y"].astype(np.int64),
+        "client_train": file["user"].astype(np.int64) - 1,
+        "clients": _words(f"user {i}" for i in range(1, 37)),
+        "classes": _words(file["activity"]),
+        "features": _words(file["feature"]),
+    }
+
+
+def _tcga_brca(path: Path) -> Arrays:
+    """Time in days and whether the patient died then, by region, with FLamby's test patients."""
+    file = whole(path)
+    y = np.stack([file["time"], file["event"].astype(np.float32)], axis=1)
+    region = file["region"].astype(np.int64)
+    return {
+        **_by_part(file["test"], x=file["x"].astype(np.float32), y=y, client=region),
+        "clients": _words(file["region_name"]),
+        "features": _words(file["feature"]),
+    }
+
+
+def _parkinsons(path: Path) -> Arrays:
+    """The total score from the voice; the day of the recording, which gives it away, is left out."""
+    file = whole(path)
+    kept = file["feature"] != "test_time"
+    return {
+        "x_train": file["x"][:, kept],
+        "y_train": file["total"],
+        "client_train": file["subject"].astype(np.int64) - 1,
+        "clients": _words(f"patient {i}" for i in range(1, 43)),
+        "features": _words(file["feature"][kept]),
+    }
+
+
+PASSAGE = 80
+"""Characters of a passage; the task is to say the next one after each of them."""
+
+LEAST_CHARACTERS = 1000
+"""Characters a role must have to be a client."""
+
+
+def _shakespeare(path: Path) -> Arrays:
+    """Passages of 80 characters, and the character that follows each; roles with 1,000 characters or more."""
+    book = json.loads(gzip.decompress(path.read_bytes()))
+    roles = [role for role in book["clients"] if len("\n".join(role["text"])) >= LEAST_CHARACTERS]
+    texts = ["\n".join(role["text"]) for role in roles]
+    characters = sorted(set("".join(texts)))
+    number = {character: i for i, character in enumerate(characters)}
+    x, y, owner = [], [], []
+    for client, text in enumerate(texts):
+        ids = np.array([number[character] for character in text], np.int64)
+        for start in range(0, len(ids) - PASSAGE, PASSAGE):
+            x.append(ids[start : start + PASSAGE])
+            y.append(ids[start + 1 : start + PASSAGE + 1])
+            owner.append(client)
+    return {
+        "x_train": np.stack(x),
+        "y_train": np.stack(y),
+        "client_train": np.array(owner, np.int64),
+        "clients": _words(f"{role['role']} in {role['play']}" for role in roles),
+        "classes": _words({" ": "space", "\n": "end of line"}.get(c, c) for c in characters),
+    }
+
+
+def _landmine(path: Path) -> Arrays:
+    file = whole(path)
+    field = file["field"].astype(np.int64)
+    return {
+        "x_train": file["x"],
+        "y_train": file["y"].astype(np.int64),
+        "client_train": field,
+        "clients": _words(f"field {i}" for i in range(29)),
+        "classes": _words(("clutter", "mine")),
+        "domain_train": (field >= 15).astype(np.int64),
+        "domains": _words(("foliage", "bare ground")),
+    }
+
+
+def _mnist_writers(path: Path) -> Arrays:
+    """Every writer is a client; those of the test images are others, who come after training."""
+    file = whole(path)
+    beside = [place for root in path.parents[:2] for place in places("mnist", root)]
+    mnist = next((place for place in beside if place.is_file()), beside[0])
+    images = whole(mnist)
+    writers = np.concatenate([np.unique(file["writer_train"]), np.unique(file["writer_test"])])
+    number = {int(writer): i for i, writer in enumerate(writers)}
+    part: dict[str, Any] = {}
+    for key in ("train", "test"):
+        part[f"x_{key}"], part[f"y_{key}"] = images[f"x_{key}"], images[f"y_{key}"].astype(np.int64)
+        part[f"client_{key}"] = np.array([number[int(writer)] for writer in file[f"writer_{key}"]], np.int64)
+    return {
+        **part,
+        "clients": _words(f"writer {writer}" for writer in writers),
+        "classes": _words(range(10)),
+        "domain_train": (file["hsf_train"] == 4).astype(np.int64),
+        "domain_test": (file["hsf_test"] == 4).astype(np.int64),
+        "domains": _words(("employees", "students")),
+    }
+
+
+_DIGITS = tuple("0123456789")
+_FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_IMDB = ("imdb.json", "imdb.json.gz", "imdb/imdb.json", "imdb/imdb.json.gz")
+_SHAKESPEARE = tuple(f"{folder}shakespeare.json.gz" for folder in ("", "federated/", "shakespeare/"))
+
+NAMED: dict[str, Named] = {
+    "digits": Named(
+        "handwritten digits, 1,797", "1x8x8, 10 classes", "bundled with scikit-learn", _DIGITS, _digits, files=()
+    ),
+    "mnist": Named("handwritten digits", "1x28x28, 10 classes", "yann.lecun.com/exdb/mnist", _DIGITS),
+    "fashion_mnist": Named("clothes", "1x28x28, 10 classes", "github.com/zalandoresearch/fashion-mnist", _FASHION),
+    "emnist": Named("handwritten letters and digits", "1x28x28, 47 classes (balanced)", "nist.gov/itl (EMNIST)"),
+    "usps": Named("digits on envelopes", "1x16x16, 10 classes", "hastie.su.domains/ElemStatLearn (zip code)", _DIGITS),
+    "mnist_m": Named("MNIST on photographs", "3x32x32, 10 classes", "Ganin et al., JMLR 17, 2016", _DIGITS),
+    "svhn": Named("house numbers", "3x32x32, 10 classes", "ufldl.stanford.edu/housenumbers", _DIGITS),
+    "synth_digits": Named("printed digits in colour", "3x32x32, 10 classes", "Ganin and Lempitsky, ICML 2015", _DIGITS),
+    "digit_domains": Named(
+        "MNIST, USPS, MNIST-M, scikit-learn's digits, and digits drawn from fonts",
+        "3x28x28, 10 classes, 5 domains",
+        "mnist, usps, mnist_m; the rest is bundled",
+        _DIGITS,
+        files=(),
+        parts=("mnist", "usps", "mnist_m", "digits", "printed"),
+    ),
+    "digit_five": Named(
+        "MNIST, SVHN, USPS, SynthDigits, MNIST-M",
+        "3x28x28, 10 classes, 5 domains",
+        "the five sets, as in FedBN, ICLR 2021",
+        _DIGITS,
+        files=(),
+        parts=("mnist", "svhn", "usps", "synth_digits", "mnist_m"),
+    ),
+    "cifar10": Named("small photographs", "3x32x32, 10 classes", "www.cs.toronto.edu/~kriz/cifar.html", _CIFAR10),
+    "cifar100": Named("small photographs", "3x32x32, 100 classes", "www.cs.toronto.edu/~kriz/cifar.html"),
+    "pacs": Named("objects in 4 domains", "3x64x64, 7 classes", "Li et al., ICCV 2017"),
+    "imdb": Named(
+        "film reviews",
+        "200 tokens, 2 classes",
+        "ai.stanford.edu/~amaas/data/sentiment",
+        ("negative", "positive"),
+        _imdb,
+        _IMDB,
+    ),
+    "heart": _natural(
+        "heart disease in 4 hospitals, 740 patients",
+        "13 columns, 2 classes, 4 clients",
+        "bundled; UCI Machine Learning Repository, rows and split of FLamby",
+        _heart,
+        files=(),
+        preprocess=Preprocess(scale="site"),
+    ),
+    "wisdm": _natural(
+        "what 36 people do, from the phone in the pocket",
+        "43 columns, 6 classes, 36 clients",
+        "wisdm.npz (WISDM v1.1, transformed)",
+        _wisdm,
+        preprocess=Preprocess(),
+    ),
+    "landmine": _natural(
+        "mine or clutter in 29 fields of two kinds",
+        "9 columns, 2 classes, 29 clients, 2 domains",
+        "landmine.npz (Duke University)",
+        _landmine,
+        preprocess=Preprocess(),
+    ),
+    "tcga_brca": _natural(
+        "survival with breast cancer in 6 regions, 1,088 patients",
+        "39 columns, time and event, 6 clients",
+        "tcga_brca.npz (The Cancer Genome Atlas; rows and split of FLamby)",
+        _tcga_brca,
+        preprocess=Preprocess("none"),
+        targets=SURVIVAL,
+    ),
+    "parkinsons": _natural(
+        "symptom score from the voice of 42 patients",
+        "18 columns, a number, 42 clients",
+        "parkinsons.npz (UCI Machine Learning Repository, data set 189)",
+        _parkinsons,
+        preprocess=Preprocess(),
+        targets=NUMBER,
+    ),
+    "shakespeare": _natural(
+        "what 150 roles of nine plays say, character by character",
+        "80 tokens, 65 characters or fewer, 150 clients",
+        "shakespeare.json.gz (tiny Shakespeare by role)",
+        _shakespeare,
+        files=_SHAKESPEARE,
+        targets=TOKENS,
+    ),
+    "mnist_writers": _natural(
+        "MNIST by writer: 539 train, 297 others come later",
+        "1x28x28, 10 classes, 836 clients, 2 domains",
+        "mnist_writers.npz (QMNIST) beside mnist.npz",
+        _mnist_writers,
+        newcomers=True,
+    ),
+}
+"""Data sets by name, the offline default first."""
