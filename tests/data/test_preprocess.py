@@ -294,7 +294,7 @@ def test_test_rows_that_a_seed_draws_have_no_say() -> None:
     fed = federate(data, IID(num_clients=4), Key(1))
     assert data.raw is not None
     rows = np.sort(fed.clients.train.values.numpy())
-    ages = data.raw.train["age"][rows]
+    ages = data.raw.columns["age"][rows]
     assert fed.dataset.inputs.columns[0].mean == (pytest.approx(np.nanmean(ages)),)
     assert fed.dataset.inputs.columns[0].sd == (pytest.approx(np.nanstd(ages, ddof=1)),)
     assert fed.dataset.inputs != data.inputs
@@ -315,14 +315,13 @@ def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("raw_train_0", np.zeros(3)),
-        ("raw_train_0", np.array([b"x"] * 40)),
+        ("raw_0", np.zeros(3)),
+        ("raw_0", np.array([b"x"] * 50)),
         ("raw_owners", np.full(40, 9)),
         ("raw_owners", np.zeros(40)),
-        ("raw_test_owners", np.full(10, -1)),
         ("about", np.array("{}{")),
         ("raw", np.array("[1, 2]")),
-        ("raw_test_0", None),
+        ("raw_0", None),
         ("y_train", np.full(50, 7)),
         ("y_test", np.zeros(3, np.int64)),
     ],

@@ -186,7 +186,7 @@ def test_predict_takes_the_very_array_that_was_trained_on(shape: tuple[int, ...]
     inputs = model.unskew.inputs
     assert predict(model, x) == model(inputs.prepare(x)).argmax(1).tolist()
     assert sorted(inputs.shape) == sorted(shape if 1 in shape or 3 in shape else (1, *shape))
-    assert inputs.axes == ("channels", "height", "width")
+    assert inputs.are_images
 
 
 def test_probabilities_are_those_the_network_was_trained_to_give(run: Path) -> None:

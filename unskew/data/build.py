@@ -14,9 +14,9 @@ from unskew.data import checks
 from unskew.data.columns import Array
 from unskew.data.dataset import Dataset
 from unskew.data.images import NUMBERS, ByteImages, as_tensor, extremes
-from unskew.data.inputs import AXES, ROWS, Column, Inputs, prepared, standardised
+from unskew.data.inputs import ROWS, Column, Inputs, standardised
 from unskew.data.patients import part_of, set_aside
-from unskew.data.preprocess import RawRows, fit
+from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.table import TEST, DataTable, label_name, names_of_numbers, names_to
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
@@ -165,10 +165,10 @@ def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:
     if inputs.kind not in ("as given", "images"):
         return inputs
     shape = tuple(x.shape[1:])
-    inputs = replace(inputs, shape=shape, axes=AXES if len(shape) == len(AXES) else ())
+    inputs = replace(inputs, shape=shape)
     if inputs.kind == "images":
         return inputs
-    largest = max(map(abs, extremes(x))) if inputs.axes else None
+    largest = max(map(abs, extremes(x))) if inputs.are_images else None
     return replace(inputs, dtype=str(x.dtype).removeprefix("torch."), largest=largest)
 
 
@@ -258,34 +258,23 @@ def _inputs(table: DataTable, theirs: bool) -> _Tensors:
 
 def _prepared(table: DataTable, rows: Array) -> _Tensors:
     """A table's columns, as they are or by its rules; `rows` are those of the data set's training part."""
-
-    def of(chosen: Array) -> dict[str, Array]:
-        return {name: values[chosen] for name, values in table.columns.items()}
-
+    both = np.concatenate([rows, table.test])
+    columns = {name: values[both] for name, values in table.columns.items()}
+    owners, clients = (
+        (np.zeros(len(table), np.int64), ("all",)) if table.owners is None else (table.owners, table.clients)
+    )
+    raw = RawRows(table.rules or Preprocess(), columns, np.maximum(owners[both], 0), clients, len(rows))
     if table.rules is None:
-        inputs = Inputs("table", columns=tuple(map(Column, table.columns)))
-        x, x_test = (
-            torch.from_numpy(np.column_stack([values[chosen] for values in table.columns.values()]).astype(np.float32))
-            for chosen in (rows, table.test)
-        )
-        return x, x_test, None, inputs, None
-    owners, clients = table.owners, table.clients
-    if owners is None:
-        owners, clients = np.zeros(len(table), np.int64), ("all",)
-    inputs = fit(table.rules, of(table.train), owners[table.train], clients)
+        inputs = Inputs("table", columns=tuple(map(Column, columns)))
+        return *raw.tensors(inputs), None, inputs, None
+    inputs = raw.inputs(np.arange(len(table.train)), np.empty(0, np.int64))
     if inputs.clients and not table.own_test:
         which = next(column.name for column in inputs.columns if column.by_client)
         raise ConfigError(
             f"preprocess scales or fills column {which!r} with each client's own numbers, and the test rows belong to "
             "no client; name the test rows' clients, or choose agreed numbers"
         )
-    tested = np.maximum(owners[table.test], 0)
-    raw = RawRows(table.rules, of(rows), of(table.test), owners[rows], tested, clients)
-    x, x_test = (
-        torch.from_numpy(prepared(inputs.columns, values, whose))
-        for values, whose in ((raw.train, raw.owners), (raw.test, tested))
-    )
-    return x, x_test, None, inputs, raw
+    return *raw.tensors(inputs), None, inputs, raw
 
 
 def inputs_of(
@@ -336,25 +325,13 @@ def inputs_of(
     brightest = int(train.max())  # scikit-learn's digits end at 16
     levels = [(float(table[0]), float(table[brightest])) for table in tables]
     kept = bytes_from is not None and tables.itemsize * (train.size + test.size) >= bytes_from
-    convert = _as_bytes if kept else _as_floats
     known = all(black < white for black, white in levels)  # a constant channel has lost its level
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
     inputs = Inputs("images", means, deviations, largest=float(brightest))
-    return convert(train, tables), convert(test, tables), tuple(levels) if known else None, inputs
-
-
-def _as_floats(images: Array, tables: npt.NDArray[np.float32]) -> Tensor:
-    scaled = torch.empty(len(images), images.shape[3], *images.shape[1:3])
-    for c, table in enumerate(tables):
-        for start in range(0, len(images), ROWS):  # an index widens to int64: in slices it stays small
-            scaled[start : start + ROWS, c] = torch.from_numpy(table[images[start : start + ROWS, ..., c]])
-    return scaled
-
-
-def _as_bytes(images: Array, tables: npt.NDArray[np.float32]) -> ByteImages:
     # PyTorch takes no array that runs backwards or is read-only; others are not copied.
-    levels = np.require(images, np.uint8, ["C", "W"])
-    return ByteImages(torch.from_numpy(levels), torch.from_numpy(tables))
+    images = [ByteImages(*map(torch.from_numpy, (np.require(x, np.uint8, ["C", "W"]), tables))) for x in (train, test)]
+    x, x_test = images if kept else map(as_tensor, images)
+    return x, x_test, tuple(levels) if known else None, inputs
 
 
 def _shaped(x: Array) -> Array:

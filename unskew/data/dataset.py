@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.images import ByteImages, as_tensor
-from unskew.data.inputs import Inputs, check_values, prepared
+from unskew.data.inputs import Inputs, check_values
 from unskew.data.preprocess import RawRows
 from unskew.data.text import FIRST_WORD, UNKNOWN
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
@@ -115,7 +115,7 @@ class Dataset:
         if name not in names:
             raise ConfigError(f"{self.name} has no column {name!r}{did_you_mean(name, names)} (it has {some(names)})")
         if self.raw is not None:
-            return self.raw.train[name]
+            return self.raw.columns[name][: self.raw.train]
         at = sum(len(column.features) for column in self.inputs.columns[: names.index(name)])
         rows: Any = self.x_train  # a table is a tensor
         values: npt.NDArray[Any] = rows[:, at].double().numpy()
@@ -144,11 +144,10 @@ def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[
     raw = dataset.raw
     if raw is None:
         return dataset
-    inputs = raw.inputs(dataset.inputs, train, later)
+    inputs = raw.inputs(train, later, dataset.inputs)
     if inputs == dataset.inputs:
         return dataset
-    x = torch.from_numpy(prepared(inputs.columns, raw.train, raw.owners))
-    x_test = torch.from_numpy(prepared(inputs.columns, raw.test, raw.test_owners))
+    x, x_test = raw.tensors(inputs)
     check_values(dataset.name, "x_train", x.numpy())
     return replace(dataset, x_train=x, x_test=x_test, inputs=inputs)
 

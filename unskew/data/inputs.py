@@ -24,6 +24,7 @@ from unskew.data.columns import (
     value_of,
     word,
 )
+from unskew.data.images import ByteImages
 from unskew.data.places import by_number
 from unskew.data.text import FIRST_WORD, tokens
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
@@ -38,9 +39,6 @@ SUDDEN, NEVER = 5, 20
 
 ROWS = 4096
 """Examples that are checked or converted at a time, so that what is needed for it stays small."""
-
-AXES = ("channels", "height", "width")
-"""Dimensions of an image as networks take it."""
 
 
 @dataclass(frozen=True)
@@ -121,30 +119,22 @@ class Column:
 
 def doubts(column: Column, values: Array, known: str = "in training") -> list[str]:
     """Sentences on new values that were otherwise where they are `known`: another unit, strange words, or gaps."""
-    name, rows, missing = column.name, len(values), int(gaps_in(values).sum())
-    sentences = []
+    rows, missing, sentences = len(values), int(gaps_in(values).sum()), []
     if values.dtype.kind == "f" and len(column.sd) == 1 and column.sd[0] and missing < rows:
         middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
         if abs(middle - mean) > FAR_BEYOND * sd:
-            sentences.append(
-                f"column {name!r} is about {middle:g} here, and its mean {known} was {mean:g} (standard deviation "
-                f"{sd:g}): is it in the same unit?"
-            )
+            was = f"its mean {known} was {mean:g} (standard deviation {sd:g})"
+            sentences.append(f"is about {middle:g} here, and {was}: is it in the same unit?")
     if column.kind == "category":
         words = set(column.values).difference(column.unlearnt)
         strange = [one for one in _codes(values, column.values) if one is not None and one not in words]
         if strange:
-            sentences.append(
-                f"column {name!r} holds words that were not {known}, in {len(strange):,} of {counted(rows, 'row')}: "
-                f"{some(sorted(set(strange)))} (known: {some(column.values)})"
-            )
+            where = f"{len(strange):,} of {counted(rows, 'row')}: {some(sorted(set(strange)))}"
+            sentences.append(f"holds words that were not {known}, in {where} (known: {some(column.values)})")
     knows_gaps = column.gaps and not column.gaps_unlearnt
     if (missing == rows >= NEVER) if knows_gaps else (2 * missing > rows >= SUDDEN):
-        sentences.append(
-            f"column {name!r} has no value in {missing:,} of {counted(rows, 'row')}, and had some {known}: is it "
-            "written elsewhere, or otherwise?"
-        )
-    return sentences
+        sentences.append(f"has no value in {missing:,} of {counted(rows, 'row')}, and had some {known}")
+    return [f"column {column.name!r} {sentence}" for sentence in sentences]
 
 
 def _of_client(numbers: tuple[float, ...], client: npt.NDArray[np.int64] | int) -> Any:
@@ -165,7 +155,6 @@ class Inputs:
         gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
         thousands, decimal, encoding: How the table's file is written (`unskew.data.tables.TableOptions`).
         shape: Of one example as the network takes it; empty of texts and tables.
-        axes: Names of the shape's dimensions, where these are images.
         dtype: "float32" or "int64", of inputs that stay as given; empty of others.
         largest: Largest absolute value of the training images, before they were standardised; None of others.
         made_grey: True if images with colours were made grey, so that a new one is made so, too.
@@ -182,10 +171,14 @@ class Inputs:
     decimal: Literal[".", ","] = "."
     encoding: str = "utf-8"
     shape: tuple[int, ...] = ()
-    axes: tuple[str, ...] = ()
     dtype: str = ""
     largest: float | None = None
     made_grey: bool = False
+
+    @property
+    def are_images(self) -> bool:
+        """True if an example has channels, a height and a width."""
+        return len(self.shape) == 3
 
     def read_as(self, other: "Inputs") -> "Inputs":
         """The same, of raw inputs that are read as the other's: a file as it is written, images in colour or grey."""
@@ -202,13 +195,9 @@ class Inputs:
             return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
         if self.kind == "table" and not self.columns:
             return "a table has no columns"
-        for one in self.columns if self.kind == "table" else ():
-            if len(one.mean) != len(one.sd):
-                return f"column {one.name!r} has {len(one.mean)} means and {len(one.sd)} deviations"
-            for what, numbers in (("fill", one.fill), ("mean", one.mean)):
-                if len(numbers) > 1 and len(numbers) != len(self.clients):
-                    return f"column {one.name!r} has {len(numbers)} numbers of {what} for {len(self.clients)} clients"
-        return ""
+        odd = (one for one in self.columns if not {len(one.fill), len(one.mean)} <= {0, 1, len(self.clients)})
+        odd = next((one for one in self.columns if len(one.mean) != len(one.sd)), next(odd, None))
+        return "" if odd is None else f"column {odd.name!r} has not one number of each for one client or for all"
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.
@@ -266,7 +255,7 @@ class Inputs:
         return prepared
 
     def _as_given(self, x: Array) -> Tensor:
-        images, floats = len(self.shape) == len(AXES), self.dtype != "int64"
+        images, floats = self.are_images, self.dtype != "int64"
         if (x.dtype.kind == "f") != floats and (images or not floats):
             raise DataError(
                 f"inputs must be {self.dtype}, like those the model was trained on, got {x.dtype}; scale them as those "
@@ -280,7 +269,7 @@ class Inputs:
         return torch.from_numpy(np.ascontiguousarray(batch, np.float32 if floats else np.int64))
 
     def _refuse_shape(self, x: Array) -> None:
-        remedy = ", by Pillow's Image.resize where size was set" if len(self.shape) == len(AXES) else ""
+        remedy = ", by Pillow's Image.resize where size was set" if self.are_images else ""
         raise DataError(
             f"inputs must be of shape (N, {', '.join(map(str, self.shape))}), like those the model was trained on, got "
             f"{x.shape}; bring them to it as those were{remedy}"
@@ -297,11 +286,8 @@ class Inputs:
             raise DataError(
                 "inputs must be images with whole values from 0 to 255, like those the model was trained on"
             )
-        levels = batch.astype(np.uint8)
-        scaled = torch.empty(len(levels), channels, *levels.shape[1:3])
-        for c, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-            scaled[:, c] = torch.from_numpy(standardised(mean, std)[levels[..., c]])
-        return scaled
+        tables = np.stack([standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)])
+        return ByteImages(torch.from_numpy(np.ascontiguousarray(batch, np.uint8)), torch.from_numpy(tables))[:]
 
     def _table(self, x: Any) -> Tensor:
         if len(self.clients) > 1 and any(column.by_client for column in self.columns):
@@ -476,18 +462,18 @@ def _codes(values: Array, known: Sequence[str]) -> Array:
     A reader makes numbers of codes that look like them, 007 or 250.00, where a table holds no others, and truths of
     true and false: such a number is the known word that is this number, unless several are.
     """
-    words, of_number = set(known), {}
-    for one in known:
-        number = {"true": 1.0, "false": 0.0}.get(one.lower(), value_of(one))
-        if number is not None:
-            of_number[number] = None if number in of_number else one
+
+    def number(one: Any) -> float | None:
+        return {"true": 1.0, "false": 0.0}.get(one.lower(), value_of(one)) if isinstance(one, str) else float(one)
+
+    numbers = [number(one) for one in known]
+    of_number = {of: one for of, one in zip(numbers, known, strict=True) if of is not None and numbers.count(of) == 1}
 
     def code(value: Any) -> str | None:
         if value is None or value != value:
             return None
-        if isinstance(value, str):
-            number = {"true": 1.0, "false": 0.0}.get(value.lower(), value_of(value))
-            return value if value in words or number is None or word(number) not in words else word(number)
-        return word(value) if word(value) in words else of_number.get(value) or word(value)
+        names = [value if isinstance(value, str) else word(value)]
+        names += [word(of)] if (of := number(value)) is not None else []
+        return next((name for name in names if name in known), of_number.get(of, names[0]))  # type: ignore[arg-type]
 
     return np.array([code(value) for value in values.tolist()], object)

@@ -18,7 +18,7 @@ from unskew.errors import DataError
 SCHEMA = 1
 PARTS = ("train", "val", "test")
 
-Parts = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Parts = tuple[npt.NDArray[np.int64], ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def index_sha256(clients: Iterable[Sequence[Sequence[int]]]) -> str:
     return digest.hexdigest()
 
 
-def read_manifest(path: Path) -> tuple[Manifest, tuple[Parts, ...], tuple[Parts, ...]]:
+def read_manifest(path: Path) -> tuple[Manifest, list[Parts], list[Parts]]:
     """The manifest at `path`, and the (train, val, test) of its clients and of the unseen ones.
 
     Raises:
@@ -80,29 +80,16 @@ def read_manifest(path: Path) -> tuple[Manifest, tuple[Parts, ...], tuple[Parts,
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"the manifest {path} is none: {error}") from error
-    owner = np.full(written.n, -1, np.int64)
-    clients = _clients(path, written.clients, owner)
-    unseen = () if written.unseen is None else _clients(path, written.unseen.clients, owner)
-    sha256 = index_sha256([part.tolist() for part in parts] for parts in clients)
+    later = () if written.unseen is None else written.unseen.clients
+    parts = [tuple(np.array(getattr(one, name), np.int64) for name in PARTS) for one in (*written.clients, *later)]
+    every = np.concatenate([part for of_client in parts for part in of_client])
+    if every.min() < 0 or every.max() >= written.n or len(np.unique(every)) < len(every):
+        raise DataError(f"the manifest {path} must have each index in one place, and from 0 to {written.n - 1}")
+    clients, unseen = parts[: len(written.clients)], parts[len(written.clients) :]
+    sha256 = index_sha256([part.tolist() for part in of_client] for of_client in clients)
     if sha256 != written.sha256:
         raise DataError(
             f"the manifest {path} was changed after it was written: its indices have SHA-256 {sha256}, "
             f"it says {written.sha256}"
         )
     return written, clients, unseen
-
-
-def _clients(path: Path, written: Sequence[_Client], owner: npt.NDArray[np.int64]) -> tuple[Parts, ...]:
-    """The clients' parts; `owner` has for each example a number of its client, and -1 where it has none."""
-    clients = []
-    for i, client in enumerate(written):
-        parts = tuple(np.array(getattr(client, name), np.int64) for name in PARTS)
-        for part in parts:
-            if len(bad := part[(part < 0) | (part >= len(owner))]):
-                raise DataError(f"the manifest {path}: client {i} has {bad[0]}, indices are 0 to {len(owner) - 1}")
-            values, times = np.unique(part, return_counts=True)
-            if len(twice := values[(times > 1) | (owner[values] >= 0)]):
-                raise DataError(f"the manifest {path}: example {twice[0]} of client {i} is in two places")
-            owner[part] = i
-        clients.append((parts[0], parts[1], parts[2]))
-    return tuple(clients)

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from unskew.data.columns import WRITTEN, Array, RawTable, column, gaps_in, is_date, natural, numbers_as_words, value_of
-from unskew.data.inputs import Column, Inputs
+from unskew.data.inputs import Column, Inputs, prepared
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed
 from unskew.words import composed, some
 
@@ -165,39 +167,44 @@ class RawRows:
 
     Attributes:
         rules: Preprocessing rules of the columns.
-        train, test: Columns of the data set's training and test part, row by row.
-        owners, test_owners: Client of each row, a number of `clients`; all 0 where the data name no clients.
+        columns: The rows of the data set's training part, and behind them those of its test part.
+        owners: Client of each row, a number of `clients`; all 0 where the data name no clients.
         clients: Names of the clients.
+        train: Number of rows of the training part.
     """
 
     rules: Preprocess
-    train: RawTable
-    test: RawTable
+    columns: RawTable
     owners: Ints
-    test_owners: Ints
     clients: tuple[str, ...]
+    train: int
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns in memory."""
-        return sum(values.nbytes for table in (self.train, self.test) for values in table.values())
+        return sum(values.nbytes for values in self.columns.values())
 
-    def inputs(self, before: Inputs, train: Ints, later: Ints) -> Inputs:
-        """The way to a network's inputs with numbers of these rows alone, and as many inputs as `before`.
+    def inputs(self, train: Ints, later: Ints, before: Inputs = Inputs()) -> Inputs:
+        """The way to a network's inputs with numbers of these rows alone.
 
         Args:
-            before: The way that was fitted to more rows.
             train: Rows of clients that take part in training.  What is agreed is agreed by them.
             later: Rows of clients that come afterwards, which scale their rows with numbers of their own where each
                 client does.
+            before: The way that was fitted to more rows, whose number of inputs stays.
 
         Raises:
             DataError: As in `fit`.
         """
         rows = np.concatenate([train, later])
+        table = {name: values[rows] for name, values in self.columns.items()}
         known = np.arange(len(rows)) < len(train)
-        table = {name: values[rows] for name, values in self.train.items()}
         return fit(self.rules, table, self.owners[rows], self.clients, known, before.columns).read_as(before)
+
+    def tensors(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The network's inputs of the training part and of the test part."""
+        x = torch.from_numpy(prepared(inputs.columns, self.columns, self.owners))
+        return x[: self.train], x[self.train :]
 
 
 def fit(

@@ -59,12 +59,11 @@ def save(dataset: Dataset, path: Path) -> None:
         **{key: getattr(dataset, key) for key in (*OF_TRAINING, "y_test", "test_patients")},
     }
     if (raw := dataset.raw) is not None:
-        content["raw"] = _RULES.dump_json((raw.rules, tuple(raw.train), raw.clients)).decode()
-        content |= {"raw_owners": raw.owners, "raw_test_owners": raw.test_owners}
-        for part, columns in (("train", raw.train), ("test", raw.test)):
-            for i, values in enumerate(columns.values()):
-                words = values.dtype.kind == "O"  # a gap becomes the empty word, which no column holds
-                content[f"raw_{part}_{i}"] = np.array([v or "" for v in values], np.str_) if words else values
+        content["raw"] = _RULES.dump_json((raw.rules, tuple(raw.columns), raw.clients)).decode()
+        content["raw_owners"] = raw.owners
+        for i, values in enumerate(raw.columns.values()):
+            words = values.dtype.kind == "O"  # a gap becomes the empty word, which no column holds
+            content[f"raw_{i}"] = np.array([v or "" for v in values], np.str_) if words else values
     with path.open("wb") as file:
         arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
         np.savez(file, **arrays)
@@ -121,17 +120,13 @@ def _raw(arrays: dict[str, _Array]) -> RawRows | None:
     if "raw" not in arrays:
         return None
     rules, names, clients = _RULES.validate_json(str(arrays["raw"]))
-    tables = [{name: arrays[f"raw_{part}_{i}"] for i, name in enumerate(names)} for part in ("train", "test")]
-    if odd := [name for columns in tables for name, values in columns.items() if values.dtype.kind not in "fU"]:
-        raise ValueError(f"column {odd[0]!r} holds neither numbers nor words")
-    train, test = (
-        {name: np.array([str(v) or None for v in of], object) if of.dtype.kind == "U" else of for name, of in t.items()}
-        for t in tables
-    )
-    owners, test_owners = (arrays[key] for key in ("raw_owners", "raw_test_owners"))
-    if owners.dtype != np.int64 or test_owners.dtype != np.int64:
-        raise ValueError("the columns' owners are no whole numbers")
-    return RawRows(rules, train, test, owners, test_owners, clients)
+    columns, owners = {name: arrays[f"raw_{i}"] for i, name in enumerate(names)}, arrays["raw_owners"]
+    for name, values in columns.items():
+        if values.dtype.kind not in "fU" or len(values) != len(owners) or owners.dtype != np.int64:
+            raise ValueError(f"column {name!r} holds neither numbers nor words, a row for each of its clients' numbers")
+        if values.dtype.kind == "U":
+            columns[name] = np.array([str(v) or None for v in values], object)
+    return RawRows(rules, columns, owners, clients, len(arrays["x_train"]))
 
 
 def _check_fits(data: Dataset) -> None:
@@ -143,9 +138,7 @@ def _check_fits(data: Dataset) -> None:
     parts += [("domains", data.domains, n, len(data.domain_names)), ("owners", data.owners, n, len(data.client_names))]
     parts += [("test_patients", data.test_patients, m, None)]
     if raw is not None:
-        for part, rows, table, owners in (("train", n, raw.train, raw.owners), ("test", m, raw.test, raw.test_owners)):
-            parts += [(f"{part} column {name!r}", values, rows, None) for name, values in table.items()]
-            parts += [(f"{part} owners", owners, rows, len(raw.clients))]
+        parts.append(("owners of rows", raw.owners, n + m, len(raw.clients)))
     for key, values, rows, count in parts:
         if values is not None and len(values) != rows:
             raise ValueError(f"{key} has {len(values)} entries for {rows} examples")

@@ -187,7 +187,7 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
             f"{task.data} are texts, whose words each client would number by itself. Agree on one vocabulary, and give "
             "token ids (--data npz:FILE, whole numbers in rows of one length)"
         )
-    if gives_bytes(experiment.task.data) and inputs.axes and inputs.kind != "images":
+    if gives_bytes(experiment.task.data) and inputs.are_images and inputs.kind != "images":
         raise DataError(
             f"the experiment's images ({experiment.task.data}) are bytes, and those of {task.data} are floats, which "
             "are not standardised. Scale all by one number to 0 to 255, round, and save them in 8 bits"

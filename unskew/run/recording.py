@@ -91,7 +91,7 @@ def _add(cell: Cell, t: int, metrics: Sequence[Metric], trace: Trace | None, par
         record.add("failures", ({**where, **asdict(f)} for f in trace.failures))
         record.add("work", ({**where, **w._asdict()} for w in trace.work))
     raw = cell.setup.dataset.raw
-    disclosed = "" if raw is None else raw.rules.disclosed(list(raw.train))
+    disclosed = "" if raw is None else raw.rules.disclosed(list(raw.columns))
     _add_failures(cell)
     for part in (info.with_disclosed(part, disclosed) for part in parts):
         record.add("failures", ({**where, "round": t, **refused} for refused in info.ignored_of(part)))

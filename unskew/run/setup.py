@@ -183,7 +183,7 @@ def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:
         )
     if dataset.raw is None:
         return ""
-    for name, values in dataset.raw.train.items():
+    for name, values in dataset.raw.columns.items():
         scale, missing = dataset.raw.rules.of(name)
         if values.dtype.kind == "f" and (scale == "site" or (missing.startswith("site") and np.isnan(values).any())):
             return f"preprocess scales or fills column {name!r} by each site's own numbers"

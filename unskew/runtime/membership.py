@@ -149,7 +149,7 @@ def images_told(inputs: Inputs, scale: bool = True) -> tuple[str, ...]:
         inputs: The way from the images to the network.
         scale: False leaves the scale out, a number from the data without noise.
     """
-    if not inputs.axes:
+    if not inputs.are_images:
         return ()
     kind, shape = ("bytes" if inputs.kind == "images" else "floats"), " x ".join(map(str, inputs.shape))
     if kind == "bytes" or not inputs.largest or not scale:
