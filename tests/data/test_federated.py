@@ -81,7 +81,7 @@ def test_a_manifest_brings_back_the_division(tmp_path: Path):
 
 def test_a_manifest_of_other_data_is_refused(tmp_path: Path):
     path = save(tmp_path / "m.json", to_manifest(federate(toy(), IID(), Key(0))))
-    with pytest.raises(DataError, match=rf"divides toy with SHA-256 {toy().sha256}, but toy has {toy(99).sha256}"):
+    with pytest.raises(DataError, match=rf"divides data of SHA-256 {toy().sha256}, not {toy(99).sha256}"):
         from_manifest(path, toy(99))
 
 
@@ -102,16 +102,16 @@ def client(train: list[object], val: list[object] | None = None, test: list[obje
         ({"n": "100"}, "n: "),
         ({"clients": []}, "clients: "),
         ({"clients": [client([1]), client([])]}, r"clients\.1\.train: "),
-        ({"clients": [client([100])]}, r"client 0 has 100, indices are 0 to 99"),
-        ({"clients": [client([1], [-1])]}, "client 0 has -1"),
+        ({"clients": [client([100])]}, "each index in one place, and from 0 to 99"),
+        ({"clients": [client([1], [-1])]}, "from 0 to 99"),
         ({"clients": [client([1, 2.0])]}, r"clients\.0\.train\.1: "),
         ({"clients": [client([True])]}, r"clients\.0\.train\.0: "),
-        ({"clients": [client([1]), client([2], [], [1])]}, "example 1 of client 1 is in two places"),
-        ({"clients": [client([1, 2], [2])]}, "example 2 of client 0 is in two places"),
-        ({"clients": [client([3, 1, 3])]}, "example 3 of client 0 is in two places"),
+        ({"clients": [client([1]), client([2], [], [1])]}, "each index in one place"),
+        ({"clients": [client([1, 2], [2])]}, "each index in one place"),
+        ({"clients": [client([3, 1, 3])]}, "each index in one place"),
         ({"split": {}}, "split.name is missing"),
         ({"columns": "partition.npz"}, "columns: "),
-        ({"sha256": "0" * 64}, r"was changed after it was written: .* it says 0000"),
+        ({"sha256": "0" * 64}, "was changed after it was written"),
     ],
 )
 def test_a_broken_manifest_is_refused(tmp_path: Path, changes: dict[str, object], message: str):

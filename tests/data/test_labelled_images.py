@@ -97,7 +97,7 @@ def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
         (["000,a,Bern"], {"labels": "../labels.csv"}, r"labels: \.\./labels\.csv is no table .* in "),
         (["000,a,Bern"], {"labels": "part_0/000.png"}, r"labels: part_0/000\.png is no table \(\.csv"),
         (["000,a,Bern"], {"patient": "p"}, r"patient: there is no column 'p'"),
-        (["000,a,Bern"], {"labels": None}, "image, target, client are columns of the images' table; name it"),
+        (["000,a,Bern"], {"labels": None}, "image, target, client are columns of a table; name it in labels"),
         (["000,a,Bern"], {"test": 0.3}, r"data_options\.test must be a string, got 0\.3"),
     ],
 )  # fmt: skip

@@ -265,7 +265,7 @@ def test_a_gap_needs_clients_of_the_data_s_own(tmp_path: Path) -> None:
     rule = Latest(np.arange(20), gap=3)
     np.savez(tmp_path / "a.npz", x_train=rows[0], y_train=rows[1], time=np.arange(20))
     options = {"latest": "time", "gap": 3.0}
-    sentence = r"test\.gap is 3, and the data name no clients: .* Name the clients, or leave gap out"
+    sentence = r"test\.gap is 3, and the data name no clients. Name the clients, or leave gap out"
     with pytest.raises(DataError, match=sentence):
         own.dataset(rows, test=rule)
     with pytest.raises(DataError, match=sentence):

@@ -222,7 +222,7 @@ class Alternate:
 
 def test_a_division_that_parts_a_patient_is_refused(tmp_path: Path) -> None:
     data = data_of(np.repeat(np.arange(8), 2), [0, 1] * 8)
-    with pytest.raises(DataError, match="the examples 0 and 1 of d are of one patient"):
+    with pytest.raises(DataError, match="the examples 0 and 1 are of one patient"):
         federate(data, Alternate(), Key(0))
     fed = federate(data, IID(2), Key(0), 0.25, 0.25)
     file = tmp_path / "m.json"
@@ -230,7 +230,7 @@ def test_a_division_that_parts_a_patient_is_refused(tmp_path: Path) -> None:
     assert federate(data, FromManifest(str(file)), Key(1)).sha256 == fed.sha256
     torn = federate(data_of(np.arange(16), [0, 1] * 8), IID(2), Key(0), 0.25, 0.25)
     file.write_text(json.dumps({**to_manifest(torn), "dataset_sha256": data.sha256}))
-    with pytest.raises(DataError, match=r"m\.json: the examples .* are of one patient, and are in two parts"):
+    with pytest.raises(DataError, match=r"m\.json: the examples .* are of one patient, and apart"):
         federate(data, FromManifest(str(file)), Key(1))
 
 

@@ -222,7 +222,7 @@ def test_repair_gives_a_client_the_classes_it_wants():
 def test_repair_stays_within_a_pathological_clients_classes():
     """Class 0 has 1 sample and two holders: the one without it cannot be served by class 1's holders."""
     y = np.array([0] + [1] * 9)
-    with pytest.raises(DataError, match=r"can have only 0 examples of its classes \[0\], 1 are needed"):
+    with pytest.raises(DataError, match="can have only 0 examples of its classes"):
         assign(Pathological(1, 4, min_samples=1), y, 2, Key(0))
 
 
@@ -254,14 +254,14 @@ def test_a_field_out_of_range_is_refused(split: Split, message: str):
             Dirichlet(0.1, num_clients=300, min_samples=7),
             "300 clients x at least 7 examples = 2100, but there are 2000",
         ),
-        (Shards(201), "10 clients x 201 shards = 2010 shards, but there are 2000 examples"),
-        (Pathological(11), "10 classes have examples, and 10 clients hold 11 each: lower classes_per_client"),
+        (Shards(201), "2010 shards are asked for of 2000 examples"),
+        (Pathological(11), "10 classes for 10 clients with 11 each: lower classes_per_client"),
         (
             Pathological(2, num_clients=4),
-            "10 classes have examples, and 4 clients hold 2 each: raise num_clients or classes_per",
+            "10 classes for 4 clients with 2 each: raise num_clients or classes_per",
         ),
-        (ByGroup(3), "3 clients x at least 2 examples = 6, but group 1 has 5 examples"),
-        (ByGroup(2, num_clients=7), "2 domains x 2 clients = 4 clients, but num_clients is 7"),
+        (ByGroup(3), "group 1 has 5 examples, not 3 x 2"),
+        (ByGroup(2, num_clients=7), "2 domains x 2 = 4 clients, not 7"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_arithmetic(split: Split, message: str):
@@ -321,7 +321,7 @@ def test_a_client_that_falls_short_is_given_to_by_the_richest_who_can(seed: int,
     wanted = rng.integers(0, 3, counts.shape).astype(float)
     expected = repaired_by_search(counts, wanted, minimum, fixed)
     if expected is None:
-        with pytest.raises(DataError, match="are needed; lower min_samples"):
+        with pytest.raises(DataError, match="lower min_samples"):
             _repair(counts, wanted, minimum, fixed)
     else:
         _repair(counts, wanted, minimum, fixed)

@@ -408,10 +408,10 @@ AGE = {"name": "age", "mean": [1.0], "sd": [1.0]}
         ),
         ({"kind": "images", "mean": [0.5] * 3, "std": [0.2] * 3}, "images have 3 means and 3 deviations"),
         ({"kind": "table", "columns": []}, "a table has no columns"),
-        ({"kind": "table", "columns": [AGE | {"sd": []}]}, "column 'age' has 1 means and 0 deviations"),
+        ({"kind": "table", "columns": [AGE | {"sd": []}]}, "column 'age' has not one number of each"),
         (
             {"kind": "table", "columns": [AGE | {"fill": [1.0, 2.0]}], "clients": ["a"]},
-            "column 'age' has 2 numbers of fill for 1 clients",
+            "column 'age' has not one number of each",
         ),
     ],
 )

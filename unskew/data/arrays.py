@@ -37,7 +37,7 @@ from unskew.data.preprocess import Preprocess
 from unskew.data.table import TEST, TRAIN, DataTable, names_to
 from unskew.errors import DataError, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
-from unskew.words import composed
+from unskew.words import composed, some
 
 LAYOUT = (
     "x_train", "y_train", "x_test", "y_test", "domain_train", "domain_test", "client_train", "client_test",
@@ -275,10 +275,7 @@ def _check_keys(path: Path, present: Iterable[str], arrays: Arrays, more: Sequen
             if meant:
                 raise DataError(f"{path} has an unknown key {key}{meant} rename it, or leave it out")
     if missing := [key for key in ("x_train", "y_train", *more) if key not in arrays]:
-        raise DataError(
-            f"{path} must have {' and '.join(missing)}{did_you_mean(missing[0], present)} (it has: "
-            f"{', '.join(present) or 'none'})"
-        )
+        raise DataError(f"{path} must have {missing[0]}{did_you_mean(missing[0], present)} (it has: {some(present)})")
 
 
 def batches(path: Path) -> Arrays:

@@ -153,10 +153,7 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
     if kind.tokens:
         lowest = np.where(y == IGNORED, 0, y).min(1)
         if len(bad := np.flatnonzero((lowest < 0) | (tokens >= len(outputs)))):
-            raise DataError(
-                f"{table.name}: {table.place(int(bad[0]))} has a token that is none of 0 to {len(outputs) - 1}; "
-                f"correct it (a target of {IGNORED} counts nowhere)"
-            )
+            raise DataError(f"{table.name}: {table.place(int(bad[0]))} has a token beyond {len(outputs) - 1}")
     return outputs
 
 
@@ -176,10 +173,8 @@ def _codes(table: DataTable, words: Sequence[str], names: Sequence[str]) -> Arra
     number = {name: i for i, name in enumerate(names)}
     for row, word in enumerate(words):
         if word not in number:
-            raise DataError(
-                f"{table.name}: the label of {table.place(row)} is {word!r}, none of the {len(names)} classes"
-                f"{did_you_mean(word, names)}"
-            )
+            near = did_you_mean(word, names)
+            raise DataError(f"the label of {table.place(row)} is {word!r}, none of the {len(names)} classes{near}")
     return np.array([number[word] for word in words], np.int64)
 
 
@@ -200,10 +195,7 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
         return table
     share = fraction if table.share is None else table.share
     if not 0 < share < 1:
-        raise DataError(
-            f"the data have no test part and test_fraction is {share:g}; give test=(x, y) or a test_fraction above 0 "
-            "and below 1"
-        )
+        raise DataError(f"the data have no test part and test_fraction is {share:g}; give test=(x, y)")
     labels = y if table.kind.classes else table.kind.counted(y)
     patients = table.people
     if patients is None and table.owners is None:
@@ -212,10 +204,7 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
         aside = set_aside(np.arange(len(y)) if patients is None else patients, table.owners, labels, share, key)
     if not aside.any():
         who = f"{len(y)} rows" if patients is None else f"{len(np.unique(patients))} patients"
-        raise DataError(
-            f"{table.name}: a share of {share:g} of each client's of {who} is nobody: say which rows are for testing, "
-            "as test"
-        )
+        raise DataError(f"{table.name}: a share of {share:g} of {who} is nobody: say which rows are for testing")
     apart = table.apart or table.rules is not None or table.share is not None
     return replace(table, part=np.where(aside, TEST, 0).astype(np.int8), common_test=not apart)
 
@@ -270,10 +259,7 @@ def _prepared(table: DataTable, rows: Array) -> _Tensors:
     inputs = raw.inputs(np.arange(len(table.train)), np.empty(0, np.int64))
     if inputs.clients and not table.own_test:
         which = next(column.name for column in inputs.columns if column.by_client)
-        raise ConfigError(
-            f"preprocess scales or fills column {which!r} with each client's own numbers, and the test rows belong to "
-            "no client; name the test rows' clients, or choose agreed numbers"
-        )
+        raise ConfigError(f"column {which!r} is scaled by each client, and test rows name none; name theirs, or agree")
     return *raw.tensors(inputs), None, inputs, raw
 
 
@@ -291,35 +277,24 @@ def inputs_of(
     """
     train, test = _shaped(train), _shaped(test)
     if constants is not None and not (train.ndim in (3, 4) and train.dtype.kind in "iu"):
-        raise ConfigError(
-            f"task.data_options: mean and std are for images of whole numbers 0..255, and {name} has {train.dtype} of "
-            f"shape {train.shape}, which stay as they are; leave them out"
-        )
+        raise ConfigError(f"task.data_options: mean and std are for images of bytes, and {name} has {train.dtype}")
     if train.dtype == test.dtype == np.int64 and max(train.ndim, test.ndim) < 3:
         return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
     *sides, last = train.shape[1:] or (0,)
     if train.dtype.kind == "f" and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
-        raise DataError(
-            f"{name}: inputs of shape {train.shape} seem to have their channels last, and floats have them first, "
-            "(N, C, H, W); give np.moveaxis(x, -1, 1)"
-        )
+        raise DataError(f"{name}: {train.shape} seems to have channels last; give floats as np.moveaxis(x, -1, 1)")
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
         return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
     for x in (train, test):
         if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
-            raise DataError(
-                f"{name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or token ids, got {x.dtype} of "
-                f"shape {x.shape} from {x.min()} to {x.max()}. Divide by the largest value, or drop the fourth channel"
-            )
+            got = f"{x.dtype} of shape {x.shape} from {x.min()} to {x.max()}"
+            raise DataError(f"{name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or ids, got {got}")
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
     channels = range(train.shape[3])
     if constants is not None and len(constants) != len(channels):
-        raise ConfigError(
-            f"task.data_options: mean and std must have a number for each of {len(channels)} channels of {name}, got "
-            f"{len(constants)}"
-        )
+        raise ConfigError(f"task.data_options: mean and std need a number for each of {len(channels)} channels")
     moments = constants or [_moments(train[..., c]) for c in channels]
     tables = np.stack([standardised(mean, std) for mean, std in moments])
     brightest = int(train.max())  # scikit-learn's digits end at 16

@@ -375,8 +375,7 @@ def truths(values: Iterable[Any], column: str, place: Any) -> npt.NDArray[np.boo
         key = value.strip().lower() if isinstance(value, str) else value
         if not isinstance(key, bool | int | float | str | np.bool_ | np.number) or key not in _TRUTHS:
             raise DataError(
-                f"column {column!r} must say test or train, true or false, yes or no, or 1 or 0, got {value!r} in "
-                f"{place(i)}"
+                f"column {column!r} must say test or train, yes or no, or 1 or 0, got {value!r} in {place(i)}"
             )
         flags.append(_TRUTHS[key])
     is_test = np.array(flags, bool)

@@ -126,10 +126,7 @@ def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
         raise ConfigError(f"split.xi must be between 0 and 1, got {xi}")
     sizes = np.bincount(owner, minlength=clients)
     if sizes.min() == 0:
-        raise DataError(
-            f"{clients} clients need at least as many base distributions, and there are {len(owner)}; lower "
-            "num_clients, or choose finer ones with split.bases"
-        )
+        raise DataError(f"{clients} clients need as many base distributions, not {len(owner)}; lower num_clients")
     if sizes.min() == sizes.max():
         return blocks(owner, clients, ratio(xi, clients))
     low, high = 0.0, 1.0

@@ -282,10 +282,7 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         fed = from_manifest(path_of(split.path), dataset)
         sizes = fed.clients.train.sizes + fed.clients.val.sizes + fed.clients.test.sizes
         if split.num_clients not in (None, len(sizes)) or sizes.min() < split.min_samples:
-            raise DataError(
-                f"{split.path} has {counted(len(sizes), 'client')} with {sizes.min()} examples or more; set "
-                "num_clients and min_samples accordingly, or leave them out"
-            )
+            raise DataError(f"{split.path} has {len(sizes)} clients with {sizes.min()} examples or more")
         both = fed.clients if fed.unseen is None else [*fed.clients, *fed.unseen.clients]
         held = [[getattr(client, part).numpy() for client in both] for part in PARTS]
         if dataset.owners is not None:  # whose patients may be at several
@@ -293,16 +290,10 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         _check_together(dataset, [of for part in held for of in part], split.path)
         return fed
     if dataset.owners is not None and not isinstance(split, Natural):
-        raise DataError(
-            f"{dataset.name} comes with its {counted(len(dataset.client_names), 'client')}, so it is not divided "
-            'again: leave split out (in a file: split.name = "natural"), or give the data without their clients'
-        )
+        raise DataError(f"{dataset.name} comes with its clients, so it is not divided again: leave split out")
     if not dataset.targets.classes and dataset.num_classes < 2 and isinstance(split, BY_LABEL):
-        raise DataError(
-            f"split {record(split)['name']} divides by class, and the targets of {dataset.name} are "
-            f"{dataset.targets.what}; use iid, quantity, half_normal, group or natural"
-            + (", or count the targets in task.bins" if dataset.targets.name == "number" else "")
-        )
+        way = ", or count targets in task.bins" if dataset.targets.name == "number" else ""
+        raise DataError(f"split {record(split)['name']} divides by class, and targets are none; use iid{way}")
     shares = _shares(dataset, split, key / "split")
     # What papers divide is cut as they cut it, at random; a real client's few events are to be in every part.
     clients = cut(dataset, shares, key / "client", test_fraction, val_fraction, even=isinstance(split, Natural))
@@ -349,10 +340,7 @@ def _check_together(dataset: Dataset, parts: Sequence[Ints], where: str) -> None
     other = np.flatnonzero(part != part[first[of_row]])
     if len(other):
         one = first[of_row[other[0]]]
-        raise DataError(
-            f"{where}: the examples {rows[one]} and {rows[other[0]]} of {dataset.name} are of one patient, and are in "
-            "two parts or at two clients. Put all of a patient into one part of one client, or leave patient out"
-        )
+        raise DataError(f"{where}: the examples {rows[one]} and {rows[other[0]]} are of one patient, and apart")
 
 
 def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: float, even: bool = True) -> ClientIndices:
@@ -414,10 +402,7 @@ def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: floa
     silent = np.flatnonzero((clients.train.sizes == 0) & (np.array([len(one) for one in held]) > 0))
     if len(silent):
         name = dataset.client_names[silent[0]] if len(dataset.client_names) == len(held) else silent[0]
-        raise DataError(
-            f"client {name} has none to train on: all its examples test, or are of patients who are set aside with "
-            "other clients'; leave it out"
-        )
+        raise DataError(f"client {name} has none to train on: its examples, or its patients', all test; leave it out")
     return clients
 
 
@@ -535,10 +520,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
     """
     manifest, clients, unseen = read_manifest(user_path(path))
     if manifest.dataset_sha256 != dataset.sha256:
-        raise DataError(
-            f"the manifest {path} divides {manifest.dataset} with SHA-256 {manifest.dataset_sha256}, "
-            f"but {dataset.name} has {dataset.sha256}"
-        )
+        raise DataError(f"the manifest {path} divides data of SHA-256 {manifest.dataset_sha256}, not {dataset.sha256}")
     if manifest.n != len(dataset.y_train):
         raise DataError(f"the manifest {path} divides {manifest.n} examples, {dataset.name} has {len(dataset.y_train)}")
 

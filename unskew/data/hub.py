@@ -126,10 +126,7 @@ def _part(repository: str, split: str, where: str, config: str | None, revision:
     try:
         hub = importlib.import_module("datasets")  # the only place that imports it, and only when asked for
     except ImportError as error:
-        raise DataError(
-            f"{where} needs the package datasets, which cannot be imported ({error}); {INSTALL}, or leave hub: out and "
-            "put the files into the data folder"
-        ) from error
+        raise DataError(f"{where} needs the package datasets, which cannot be imported ({error}); {INSTALL}") from error
     try:
         return hub.load_dataset(repository, config, split=split, revision=revision)
     except Exception as error:  # every layer between us and the hub has errors of its own
@@ -158,10 +155,7 @@ def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArra
         decoded = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in decoded]
     shapes = sorted({image.shape for image in decoded})
     if len(shapes) > 1:
-        raise DataError(
-            f"{where}, {column}: images must have one size, got {len(shapes)} from {shapes[0]} to {shapes[-1]}; "
-            "add size=64 or another number of pixels"
-        )
+        raise DataError(f"{where}, {column}: images must have one size, got {shapes[0]} to {shapes[-1]}; set size = 64")
     return np.stack(decoded) if decoded else np.empty((0, 1, 1), np.uint8)
 
 
@@ -174,10 +168,8 @@ def check_depth(image: Any, where: str) -> None:
     # Pillow reads 16 bits in colour as their upper 8; until it has, it knows the file by names such as "RGB;16B".
     deep = any(re.search(r";16[BLN]", str(tile[3])) for tile in getattr(image, "tile", ()))
     if deep or image.mode not in (*GREY, "P", "RGB", "RGBA", "CMYK", "YCbCr"):
-        raise DataError(
-            f"{where}: an image of 8 bits a channel is needed, got {'16 bits, ' * deep}mode {image.mode}. Scale its "
-            "values to 0 to 255 and save them in 8 bits, or give all images as arrays of floats (npz:PATH)"
-        )
+        got = f"{'16 bits, ' * deep}mode {image.mode}"
+        raise DataError(f"{where}: an image of 8 bits a channel is needed, got {got}. Scale it to 0..255")
 
 
 def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
@@ -193,10 +185,7 @@ def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
     array = np.asarray(value)
     is_bytes = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255
     if not is_bytes or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3))):
-        raise DataError(
-            f"{where}: an image, or whole numbers 0..255 of shape (H, W) or (H, W, 3), is needed, "
-            f"got {array.dtype} of shape {array.shape}; say which column with image=..."
-        )
+        raise DataError(f"{where}: an image of 0..255, (H, W) or (H, W, 3), is needed, got {array.dtype} {array.shape}")
     if size is not None and array.shape[:2] != (size, size):
         raise DataError(f"{where}: size= resizes images, not arrays; this one is {array.shape}")
     grey = array.ndim == 3 and array.shape[2] == 1

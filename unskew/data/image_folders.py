@@ -102,10 +102,7 @@ class ImageOptions:
             object.__setattr__(self, setting, composed_names(getattr(self, setting)))
         columns = [name for name in ("image", "target", "client", "test") if getattr(self, name) is not None]
         if self.labels is None and (columns or self.patient not in (None, "folder")):
-            raise ConfigError(
-                f"{', '.join(columns or ['patient'])} are columns of the images' table; name "
-                "it, too, as in labels = 'labels.csv', a file in their folder"
-            )
+            raise ConfigError(f"{', '.join(columns or ['patient'])} are columns of a table; name it in labels")
         if self.labels is not None and (self.image is None or self.target is None):
             raise ConfigError("labels is a table; name its columns image and target, too")
 
@@ -212,10 +209,8 @@ def _in_folders(root: Path, options: ImageOptions) -> _Read:
         if odd := [name for name in (site, *of[:2]) if name.casefold() in PARTS]:
             raise DataError(f"{file}: the folder {odd[0]} is called after a part of data; expected is {layout}")
         if options.classes is not None and of[0] not in options.classes:
-            raise DataError(
-                f"{file} is in the folder of none of the classes ({some(options.classes)})"
-                f"{did_you_mean(of[0], options.classes)}; rename it, or name its class in data_options.classes"
-            )
+            known, near = some(options.classes), did_you_mean(of[0], options.classes)
+            raise DataError(f"{file} is in the folder of none of the classes ({known}){near}; rename it")
         rows.append((file, of[0], site, of[1] if len(of) > 1 else str(file), part))
     sites = {row[2] for row in rows}
     silent = {composed(file.relative_to(root).parts[0]) for file in left if file.parent != root} - sites
@@ -367,10 +362,8 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
         if i == 0:
             out = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
         if image.shape[:2] != out.shape[1:3]:
-            raise DataError(
-                f"{file} is {image.shape[1]} x {image.shape[0]}, {files[0]} is {out.shape[2]} x {out.shape[1]}; "
-                "give a size, as in data_options = { size = 64 }"
-            )
+            one, first = (f"{of.shape[1]} x {of.shape[0]}" for of in (image, out[0]))
+            raise DataError(f"{file} is {one}, {files[0]} is {first}; give a size")
         out[i] = image if grey or image.ndim == 3 else image[..., None]
     return out
 

@@ -211,10 +211,7 @@ class Inputs:
         if client not in names and isinstance(client, str):
             names, called = tuple(map(composed, names)), composed(client)
         if called not in names:
-            raise DataError(
-                f"columns were scaled or filled with each client's own numbers, and there are none of {client!r}"
-                f"{did_you_mean(str(client), self.clients)} (clients: {some(self.clients)})"
-            )
+            raise DataError(f"there are none of {client!r}{did_you_mean(str(client), names)} (clients: {some(names)})")
         at = names.index(str(called))
         own = [
             replace(c, **{key: of[at : at + 1] for key in ("fill", "mean", "sd") if len(of := getattr(c, key)) > 1})
@@ -240,10 +237,7 @@ class Inputs:
             return self.of(client)._table(x)
         values = cells(x)
         if values.dtype.kind not in "fiu" or values.ndim < 2:
-            raise DataError(
-                f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}; files are taken for "
-                "images of whole numbers 0..255"
-            )
+            raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
         prepared = self._images(values) if self.kind == "images" else self._as_given(values)
         if self.largest and values.size:
             reach = float(np.abs(values).max())
@@ -257,10 +251,7 @@ class Inputs:
     def _as_given(self, x: Array) -> Tensor:
         images, floats = self.are_images, self.dtype != "int64"
         if (x.dtype.kind == "f") != floats and (images or not floats):
-            raise DataError(
-                f"inputs must be {self.dtype}, like those the model was trained on, got {x.dtype}; scale them as those "
-                "were"
-            )
+            raise DataError(f"inputs must be {self.dtype}, as in training, got {x.dtype}; scale them as those were")
         batch = _channels_first(x, self.shape)
         if batch.shape[1:] != self.shape if images or x.dtype.kind == "f" else batch.ndim != len(self.shape) + 1:
             self._refuse_shape(x)
@@ -270,10 +261,8 @@ class Inputs:
 
     def _refuse_shape(self, x: Array) -> None:
         remedy = ", by Pillow's Image.resize where size was set" if self.are_images else ""
-        raise DataError(
-            f"inputs must be of shape (N, {', '.join(map(str, self.shape))}), like those the model was trained on, got "
-            f"{x.shape}; bring them to it as those were{remedy}"
-        )
+        wanted = ", ".join(map(str, self.shape))
+        raise DataError(f"inputs must be of shape (N, {wanted}), as in training, got {x.shape}{remedy}")
 
     def _images(self, x: Array) -> Tensor:
         channels = len(self.mean)
@@ -292,8 +281,7 @@ class Inputs:
     def _table(self, x: Any) -> Tensor:
         if len(self.clients) > 1 and any(column.by_client for column in self.columns):
             raise DataError(
-                "columns were scaled or filled with each client's own numbers: say whose rows these are, as in "
-                f"client={self.clients[0]!r} (clients: {', '.join(self.clients[:8])})"
+                f"rows of each client are scaled apart: name whose these are, as in client={self.clients[0]!r}"
             )
         # A table that was trained on may have held the word itself; in a CSV file it meant a gap.
         gaps = {c.name: (*self.gaps, *(one for one in GAPS if one not in c.values)) for c in self.columns}
@@ -338,10 +326,7 @@ def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> t
     if not (len(pairs) == len(mean or ()) == len(std or ()) > 0) or not all(
         math.isfinite(m) and 0 < s < math.inf for m, s in pairs
     ):
-        raise ConfigError(
-            "task.data_options: mean and std must have a number for each channel, of pixels in [0, 1], as in "
-            f"mean = [0.5], std = [0.25], got {mean} and {std}"
-        )
+        raise ConfigError(f"task.data_options: mean and std must have a number for each channel, got {mean} and {std}")
     return pairs
 
 

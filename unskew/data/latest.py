@@ -100,10 +100,7 @@ def check_gap(rule: Latest, has_clients: bool) -> None:
         DataError: If there is a gap, and no client yet.
     """
     if rule.gap and not has_clients:
-        raise DataError(
-            f"test.gap is {rule.gap:g}, and the data name no clients: a split cuts off each client's test rows without "
-            "a gap. Name the clients, or leave gap out"
-        )
+        raise DataError(f"test.gap is {rule.gap:g}, and the data name no clients. Name the clients, or leave gap out")
 
 
 def _border(after: str) -> np.datetime64 | None:
@@ -144,16 +141,12 @@ def moments(values: Any, where: str, place: Place = by_number) -> Times:
     listed = values.tolist() if hasattr(values, "numpy") else list(values)  # of datetime64 NumPy lists numbers
     read = list(map(_moment, listed))
     if (bad := next((i for i, moment in enumerate(read) if moment is None), None)) is not None:
-        raise DataError(
-            f"{where} must hold dates in ISO form, {ISO}, or numbers, got {str(listed[bad])!r} in {place(bad)}; "
-            "correct it, or leave the row out"
-        )
+        got = f"{str(listed[bad])!r} in {place(bad)}"
+        raise DataError(f"{where} must hold dates in ISO form, {ISO}, or numbers, got {got}")
     kinds = [(type(moment), isinstance(moment, datetime) and moment.tzinfo is not None) for moment in read]
     if other := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
-        raise DataError(
-            f"{where} holds {str(listed[0])!r} in {place(0)} and {str(listed[other])!r} in {place(other)}: give all as "
-            "dates, all with a time zone, or all as numbers"
-        )
+        one, two = (f"{str(listed[i])!r} in {place(i)}" for i in (0, other))
+        raise DataError(f"{where} holds {one} and {two}: give all as dates, all with a time zone, or all as numbers")
     if not kinds or kinds[0][0] is float:
         return np.array(read, np.float64)
     plain = [moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment for moment in read]

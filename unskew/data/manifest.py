@@ -88,8 +88,5 @@ def read_manifest(path: Path) -> tuple[Manifest, list[Parts], list[Parts]]:
     clients, unseen = parts[: len(written.clients)], parts[len(written.clients) :]
     sha256 = index_sha256([part.tolist() for part in of_client] for of_client in clients)
     if sha256 != written.sha256:
-        raise DataError(
-            f"the manifest {path} was changed after it was written: its indices have SHA-256 {sha256}, "
-            f"it says {written.sha256}"
-        )
+        raise DataError(f"the manifest {path} was changed after it was written: its indices have SHA-256 {sha256}")
     return written, clients, unseen

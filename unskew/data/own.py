@@ -96,10 +96,7 @@ def dataset(
     """
     if isinstance(data, Dataset):
         if preprocess is not None or any(role is not None for role in roles.values()):
-            raise DataError(
-                f"{data.name} is a data set with its own labels and test part; leave test, target, client, patient and "
-                "preprocess out"
-            )
+            raise DataError(f"{data.name} is a data set with its own labels and test part; leave test, target, ... out")
         if classes is not None and tuple(classes) != data.outputs:
             raise DataError(f"{data.name} is a data set with its own classes, {some(data.outputs)}; leave classes out")
         return data if classes is None else replace(data, ordered=True)
@@ -517,10 +514,7 @@ def _check_index(x: Any, other: Any, name: str) -> None:
     mine: Any = getattr(x, "index", None)
     its: Any = getattr(other, "index", None)
     if hasattr(mine, "equals") and hasattr(its, "equals") and list(mine) != list(its):
-        raise DataError(
-            f"the index of {name} has other labels, or another order, than that of x, and rows are paired by position; "
-            "give both with .reset_index(drop=True)"
-        )
+        raise DataError(f"the index of {name} has other labels, or another order, than that of x; reset both")
 
 
 def _of_torch(data: Any) -> Frame:

@@ -231,10 +231,7 @@ def fit(
     """
     for name in rules.columns:
         if name not in table:
-            raise ConfigError(
-                f"preprocess.columns: there is no column {name!r}{did_you_mean(name, list(table))} "
-                f"(columns: {', '.join(table)})"
-            )
+            raise ConfigError(f"preprocess.columns: there is no column {name!r}{did_you_mean(name, list(table))}")
     table = {name: table[name] for name in rules.ordered(table)}
     by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
     has_known_client = np.ones(len(owners), bool) if known is None else known
@@ -282,10 +279,7 @@ def _column(
     if rule.words is None:
         return Column(name, "category", gaps=gaps, values=tuple(here), other=rules.unseen == "other")
     if here and not set(here) & set(rule.words) and rules.unseen == "none":
-        raise DataError(
-            f"column {name!r} holds none of the words that were agreed on ({some(rule.words)}) in any training row, "
-            f"but {some(here)}; write them alike, or agree anew with this site's words"
-        )
+        raise DataError(f"column {name!r} holds none of the words agreed on ({some(rule.words)}), but {some(here)}")
     return Column(name, "category", gaps=gaps, values=rule.words, other=rules.unseen == "other")
 
 
@@ -309,10 +303,7 @@ def _number(
     fill = {"agreed mean": mean, "site mean": means, "site median": medians, "refuse": ()}[instead]
     empty = [client for client, m in zip(clients, own, strict=True) if m.n == 0]
     if empty and instead.startswith("site") and scale != "site":
-        raise DataError(
-            f"column {name!r} has no value at {', '.join(empty)}, so there is no {instead} to fill its gaps with; "
-            "choose missing = 'agreed mean' for it, or leave it out"
-        )
+        raise DataError(f"column {name!r} has no value at {some(empty)}, so no {instead}; choose 'agreed mean'")
     return Column(name, "number", fill, centre, spread, gaps)
 
 
@@ -464,10 +455,7 @@ def check_agreed(rules: Preprocess, columns: Sequence[Column] | None = None) -> 
         }
         lacking = [setting for setting, missing in needed.items() if missing]
         if lacking and rules.columns and one.name not in rules.columns:
-            raise ConfigError(
-                f"column {one.name!r} is none of those that were agreed on ({some(list(rules.columns))}): take it "
-                "out of this table, or agree anew with it at every site"
-            )
+            raise ConfigError(f"column {one.name!r} is none of those agreed on ({some(list(rules.columns))})")
         if lacking:
             raise ConfigError(f"task.preprocess.columns.{one.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
 

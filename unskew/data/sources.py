@@ -165,10 +165,7 @@ def load(
         own = schema.build(RunOptions, options, "task.data_options", owner=source)
         dataset = load_saved(path_of(Path(data_dir or ".") / rest), targets)
         if own.classes not in (None, dataset.classes):
-            raise ConfigError(
-                f"task.data_options.classes are those that {source} has ({some(dataset.classes)}), got "
-                f"{some(own.classes)}; leave them as they were"
-            )
+            raise ConfigError(f"task.data_options.classes are {some(dataset.classes)} in {source}; leave them so")
         return dataset
     rows = table(source, data_dir, options, targets, preprocess)
     assert rows is not None

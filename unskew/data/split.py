@@ -139,9 +139,9 @@ class Pathological:
         stock = np.bincount(examples.labels, minlength=examples.num_classes)
         present, k, rng = np.flatnonzero(stock), self.classes_per_client, (key / "classes").numpy()
         if not k <= len(present) <= self.num_clients * k:
+            way = "lower" if k > len(present) else "raise num_clients or"
             raise DataError(
-                f"{len(present)} classes have examples, and {self.num_clients} clients hold {k} each: "
-                f"{'lower' if k > len(present) else 'raise num_clients or'} classes_per_client"
+                f"{len(present)} classes for {self.num_clients} clients with {k} each: {way} classes_per_client"
             )
         held = np.zeros((self.num_clients, len(stock)))
         used = np.zeros(len(present))
@@ -164,10 +164,7 @@ class Shards:
         """The examples of each client."""
         n, shards = len(examples.labels), self.num_clients * self.shards_per_client
         if shards > n:
-            raise DataError(
-                f"{self.num_clients} clients x {self.shards_per_client} shards = {shards} shards, "
-                f"but there are {n} examples; lower num_clients or shards_per_client"
-            )
+            raise DataError(f"{shards} shards are asked for of {n} examples; lower num_clients or shards_per_client")
         owner = (key / "shards").numpy().permutation(shards) // self.shards_per_client
         owners = np.repeat(owner, largest_remainder(np.ones(shards), n))
         counts = np.zeros((self.num_clients, examples.num_classes), np.int64)
@@ -222,14 +219,12 @@ class ByGroup:
         k = self.clients_per_group
         if self.num_clients not in (None, len(sizes) * k):
             raise DataError(
-                f"{len(sizes)} domains x {k} clients = {len(sizes) * k} clients, but num_clients is "
-                f"{self.num_clients}; leave it out or set it to {len(sizes) * k}"
+                f"{len(sizes)} domains x {k} = {len(sizes) * k} clients, not {self.num_clients}; leave num_clients out"
             )
         poorest = int(np.argmin(sizes))
         if sizes[poorest] < k * self.min_samples:
             raise DataError(
-                f"{k} clients x at least {self.min_samples} examples = {k * self.min_samples}, but group "
-                f"{names[poorest]} has {sizes[poorest]} examples; lower clients_per_group or min_samples"
+                f"group {names[poorest]} has {sizes[poorest]} examples, not {k} x {self.min_samples}; lower min_samples"
             )
         counts = np.zeros((len(sizes), k, len(sizes)), np.int64)
         for g, size in enumerate(sizes.tolist()):
@@ -287,10 +282,7 @@ class Natural:
     def assign(self, examples: TrainingExamples, key: Key) -> Clients:
         """The examples of each client."""
         if examples.owners is None:
-            raise DataError(
-                "a natural split needs data that come with their clients, and these do not; name the column of "
-                "clients, or choose another split"
-            )
+            raise DataError("a natural split needs data with their clients; name their column, or choose another split")
         sizes = np.bincount(examples.owners)
         if self.num_clients not in (None, len(sizes)):
             raise DataError(
@@ -298,10 +290,7 @@ class Natural:
             )
         if sizes.min() < self.min_samples:
             poorest = int(sizes.argmin())
-            raise DataError(
-                f"client {poorest} has {sizes[poorest]} examples, at least {self.min_samples} are needed; leave the "
-                "client out, or lower min_samples"
-            )
+            raise DataError(f"client {poorest} has {sizes[poorest]} examples, not {self.min_samples}; leave it out")
         return np.split(np.argsort(examples.owners, kind="stable"), sizes.cumsum()[:-1])
 
 
@@ -430,16 +419,12 @@ def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, .
             "deployment, has another split; draw from its key: (key / 'order').numpy().permutation(n)",
         )
     if isinstance(assigned, Mapping) or not isinstance(assigned, Iterable):
-        raise DataError(
-            f"split {name!r} must return a list of arrays of indices, one for each client, got "
-            f"{type(assigned).__name__}"
-        )
+        raise DataError(f"split {name!r} must return a list of arrays of indices, got {type(assigned).__name__}")
     clients = tuple(np.asarray(held) for held in assigned)
     for i, held in enumerate(clients):
         if held.ndim != 1 or held.dtype.kind not in "iu" or not held.size or held.min() < 0 or held.max() >= n:
             raise DataError(
-                f"split {name!r} must give each client an array of at least one index in 0..{n - 1}, got "
-                f"{held.dtype} of shape {held.shape} for client {i}"
+                f"split {name!r} must give each client indices in 0..{n - 1}, got {held.dtype} for client {i}"
             )
     if not clients or (split.num_clients is not None and len(clients) != split.num_clients):
         raise DataError(f"split {name!r} must make split.num_clients = {split.num_clients} clients, got {len(clients)}")
@@ -471,10 +456,8 @@ def _dealt(split: Any, counts: Ints, wanted: Floats, pools: Ints, key: Key, fixe
     """The clients of these counts (clients, pools), repaired; a pool is a class, or everything."""
     least = split.num_clients * split.min_samples
     if least > len(pools):
-        raise DataError(
-            f"{split.num_clients} clients x at least {split.min_samples} examples = {least}, but there are "
-            f"{len(pools)} examples; lower num_clients or min_samples"
-        )
+        who = f"{split.num_clients} clients x at least {split.min_samples} examples"
+        raise DataError(f"{who} = {least}, but there are {len(pools)} examples; lower num_clients or min_samples")
     _repair(counts, wanted, split.min_samples, fixed)
     return _deal(counts, pools, key / "deal")
 
@@ -496,10 +479,7 @@ def _repair(counts: Ints, wanted: Floats, minimum: int, fixed: bool) -> None:
             while richest and not counts[richest[0][1], allowed].any():
                 out_of_reach.append(heapq.heappop(richest))
             if not richest:
-                raise DataError(
-                    f"client {i} can have only {sizes[i]} examples of its classes {allowed.tolist()}, {minimum} are "
-                    f"needed; lower min_samples or num_clients, or raise classes_per_client"
-                )
+                raise DataError(f"client {i} can have only {sizes[i]} examples of its classes; lower min_samples")
             donor = heapq.heappop(richest)[1]
             spare = min(sizes[donor] - minimum, counts[donor, allowed].sum())
             move = min(int(minimum - sizes[i]), int(spare))

@@ -168,10 +168,7 @@ def table(
     if isinstance(test, str) and composed(test) not in columns:
         file = path_of(test, f"test is no column and no share, and the file {test!r}")
         if not file.exists():
-            raise DataError(
-                f"test must be a column, a file or a share, and {test!r} is none of them (columns: {some(columns)}; no "
-                f"file {file.absolute()})"
-            )
+            raise DataError(f"test must be a column, a file or a share, and {test!r} is none of these")
         test, notes = _without(_frames(kind, file, options), left_out), (*notes, *unread(file))
     rows = own.table(
         _without(data, left_out),
@@ -209,20 +206,14 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     """
     rows = table(kind, path, replace(options, alone=True), rules)
     if rows.part is None:
-        raise ConfigError(
-            "test must be a column or a file, or say that the latest rows are: the disclosed statistics must not "
-            "include test rows. Name it in data_options.test of the experiment, too"
-        )
+        raise ConfigError("test must be a column or a file, or the latest rows: test rows are not disclosed")
     rows = rows.take(rows.train)
     by_column = sums(rules.with_categories(rows.categories), rows.columns)
     for note in checks.spelt_alike(replace(rows, y=np.empty((len(rows), 0)))):
         warn(note)
     single = [name for name, of in by_column.items() if of.n == 1 or len(rows) == 1]
     if single:
-        raise DataError(
-            f"{path} has one value in its training rows of {some(single)}, and its mean is that value itself: leave "
-            "the column out at every site (--leave-out), or take no part"
-        )
+        raise DataError(f"{path} has one value of {some(single)}, and its mean is that value itself: leave it out")
     few = [f"{name} ({of.n})" for name, of in by_column.items() if 0 < of.n < checks.FEW_ROWS]
     for name, of in by_column.items():
         words = Counter(map(str, rows.columns[name][~gaps_in(rows.columns[name])].tolist())) if of.words else {}
@@ -271,11 +262,8 @@ def _frames(kind: str, path: Path, options: TableOptions) -> Frame | dict[str, F
     files = [file for of in ENDINGS for file in _files(of, path)]
     odd = not files or any(kind_of(file.name) != kind for file in files)
     if odd or options.alone or len({file.stem for file in files}) < len(files):
-        what = "one file of each client, all of one kind and of different names"
-        raise DataError(
-            f"{path.absolute()} must hold {'one table, as it is one client' if options.alone else what}, and has "
-            f"{some([file.name for file in files]) or 'none'}"
-        )
+        what = "one table, as it is one client" if options.alone else "a file of each client, all of one kind"
+        raise DataError(f"{path.absolute()} must hold {what}, and has {some([file.name for file in files]) or 'none'}")
     return {file.stem: read(kind, file, options) for file in files}
 
 
