@@ -392,7 +392,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a word among measurements": (
         {"ca": [*map(str, range(39)), "high"]},
         {},
-        "column 'ca' holds numbers as words, such as 'high': correct it, or declare",
+        "column 'ca' holds numbers as words, such as 'high': set preprocess.columns.ca.kind",
     ),
     "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1"),
     "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39"),

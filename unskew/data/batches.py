@@ -107,9 +107,7 @@ def _layout(n: int, batch_size: int | None, min_batch: int, drop_last: bool) -> 
     if batch_size is not None and batch_size < min_batch:
         raise ConfigError(f"batch_size must be >= {min_batch}, the smallest batch the model can take, got {batch_size}")
     if n < min_batch:
-        raise DataError(
-            f"a client has {n} training examples, a batch needs at least {min_batch}; raise split.min_samples"
-        )
+        raise DataError(f"a client has {n} training examples, a batch needs at least {min_batch}; raise min_samples")
     if batch_size is None:
         return (n,)
     full, rest = divmod(n, batch_size)

@@ -70,10 +70,7 @@ def no_class(table: DataTable) -> Iterable[str]:
     called = "column " + repr(table.target[0]) if len(table.target) == 1 else "y"
     y, names = table.y.reshape(-1), table.classes or table.declared
     if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
-        yield (
-            f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1), "
-            "for several labels an example task.kind = 'multi_label'"
-        )
+        yield f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1)"
         return
     if table.kind.classes and y.dtype.kind in "iu" and not (table.declared and not mislabelled(names or (), "integer")):
         own = not names and names_of_numbers(np.unique(y), table.of_table, table.alone)
@@ -140,10 +137,7 @@ def no_federation(table: DataTable) -> Iterable[str]:
         way = "name another column, or leave client out and choose a split"
         yield f"{called} names only one client ({table.clients[0]}): {way}"
     elif table.part is None and table.patients is None and table.count().max(initial=0) == 1:
-        yield (
-            f"column {table.client!r} has {len(table.clients):,} clients with one row each, so none can keep a row for "
-            "testing: name the column of who holds the rows"
-        )
+        yield f"column {table.client!r} has {len(table.clients):,} clients with one row each: name the column of sites"
 
 
 def strangers(table: DataTable) -> Iterable[str]:
@@ -152,10 +146,8 @@ def strangers(table: DataTable) -> Iterable[str]:
         trained, tested = table.count(table.part == TRAIN), table.count(table.part == TEST)
         if odd := table.names((tested > 0) & (trained == 0)):
             known = table.names(trained > 0)
-            yield (
-                f"test rows name client {odd[0]!r}, which has none to train on{did_you_mean(odd[0], known)} (clients: "
-                f"{some(known)}): leave it out, or give test rows that are nobody's own"
-            )
+            near = did_you_mean(odd[0], known)
+            yield f"test rows name client {odd[0]!r}, which has none to train on{near} (clients: {some(known)})"
 
 
 def no_patient(table: DataTable) -> Iterable[str]:
@@ -243,9 +235,7 @@ def of_column(table: DataTable, name: str) -> str:
             state = "infinite" if np.isinf(values[beyond[0]]) else f"{values[beyond[0]]:g}"
             return f"column {name!r} is {state} in {table.place(int(beyond[0]))}: correct it, or leave the row out"
         if known and missing.any() and (table.rules is None or table.rules.of(name)[1] == "refuse"):
-            return (
-                f"column {name!r} has no value in {table.place(int(missing.argmax()))}: fill it{way}, or leave it out"
-            )
+            return f"column {name!r} has no value in {table.place(int(missing.argmax()))}: fill it{way}"
         return ""
     if sentence := no_value(name, values, table.place):
         return sentence
@@ -387,10 +377,8 @@ def stands_for_none(table: DataTable) -> Iterable[str]:
         for value, n in zip(known.tolist(), times.tolist(), strict=True) if len(rest) > 1 else ():
             far = max(rest[0] - value, value - rest[-1])
             if value in NINES and n > 2 and far > rest[-1] - rest[0] and far > abs(value) / 10:
-                yield (
-                    f"{what} is {value:g} in {counted(n, 'row')}, and from {rest[0]:g} to {rest[-1]:g} elsewhere: if "
-                    f"that stands for no value, {remedy}"
-                )
+                others = f"from {rest[0]:g} to {rest[-1]:g} elsewhere"
+                yield f"{what} is {value:g} in {counted(n, 'row')}, and {others}: if it stands for no value, {remedy}"
                 break
 
 
@@ -404,10 +392,7 @@ def unscaled(table: DataTable) -> Iterable[str]:
     worst = max(size, key=lambda name: size[name], default="")
     if worst and size[worst] > (FAR if table.measured else LARGE):
         way = "divide all by the same number" if table.measured else "scale them, in Python with preprocess=True"
-        yield (
-            f"{table.called(worst)} has a root mean square of {size[worst]:,.0f}: most networks train badly on such "
-            f"numbers; {way}"
-        )
+        yield f"{table.called(worst)} has a root mean square of {size[worst]:,.0f}, and networks want about 1; {way}"
 
 
 def empty_at(table: DataTable) -> Iterable[str]:
@@ -535,10 +520,7 @@ def copies(table: DataTable) -> Iterable[str]:
     known = set(marks(train)) - {None}
     seen = sum(mark in known for mark in marks(test))
     if seen > 2:
-        yield (
-            f"{seen:,} of {len(test):,} test {table.what} stand in training, too: results on them are too good; give "
-            f"every {table.what.removesuffix('s')} to one part"
-        )
+        yield f"{seen:,} of {len(test):,} test {table.what} stand in training, too: results on them are too good"
 
 
 # ---------------------------------------------------------------- the list

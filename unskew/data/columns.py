@@ -205,10 +205,7 @@ def no_value(name: str, values: Array, place: Place) -> str:
     for i, value in enumerate(values.tolist() if values.dtype.kind == "O" else ()):
         if value is not None and not isinstance(value, str | int | float):
             what = with_article(kind_of_time(value) or type(value).__name__)
-            return (
-                f"column {name!r} holds {what} in {place(i)}: make numbers of them, such as days since a day, or "
-                "leave the column out"
-            )
+            return f"column {name!r} holds {what} in {place(i)}: make numbers of them, such as days since a day"
     return ""
 
 
@@ -321,9 +318,7 @@ def check_width(columns: int, what: str) -> None:
         DataError: If so.
     """
     if columns > MOST:
-        raise DataError(
-            f"{what} has {columns:,} columns, and a table has {MOST:,} at most; keep fewer, or give an array"
-        )
+        raise DataError(f"{what} has {columns:,} columns, and a table has {MOST:,} at most; give an array")
 
 
 def order_of(labels: Any) -> tuple[Any, ...]:
@@ -374,9 +369,7 @@ def truths(values: Iterable[Any], column: str, place: Any) -> npt.NDArray[np.boo
     for i, value in enumerate(values):
         key = value.strip().lower() if isinstance(value, str) else value
         if not isinstance(key, bool | int | float | str | np.bool_ | np.number) or key not in _TRUTHS:
-            raise DataError(
-                f"column {column!r} must say test or train, yes or no, or 1 or 0, got {value!r} in {place(i)}"
-            )
+            raise DataError(f"column {column!r} must say test or train, or 1 or 0, got {value!r} in {place(i)}")
         flags.append(_TRUTHS[key])
     is_test = np.array(flags, bool)
     if is_test.all() or not is_test.any():

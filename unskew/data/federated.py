@@ -267,9 +267,7 @@ def _named(fed: FederatedData, names: Sequence[str]) -> Ints:
     known = {name: i for i, name in enumerate(fed.client_names or map(str, range(fed.num_clients)))}
     for name in names:
         if name not in known:
-            raise DataError(
-                f"unseen: there is no client {name!r}{did_you_mean(name, known)} (there are {some(list(known))})"
-            )
+            raise DataError(f"unseen: there is no client {name!r}{did_you_mean(name, known)} (of {some(list(known))})")
     return np.array(sorted({known[name] for name in names}), np.int64)
 
 
@@ -318,9 +316,7 @@ def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[Ints, ...]:
     try:
         of_patients = assign(split, label, dataset.num_classes, key, domain)
     except DataError as error:
-        raise DataError(
-            f"{error} (each of {len(codes):,} patients counts as an example: the rows of one stay together)"
-        ) from error
+        raise DataError(f"{error} (each of {len(codes):,} patients counts as an example)") from error
     client = np.full(len(codes), len(of_patients))
     for i, chosen in enumerate(of_patients):
         client[chosen] = i

@@ -215,9 +215,7 @@ def _outlines(path: Path) -> list[Floats]:
     try:
         font = ft2font.FT2Font(str(path))
     except (OSError, RuntimeError) as error:
-        raise DataError(
-            f"the font {path} of Matplotlib cannot be read: {error}; printed digits need it: reinstall matplotlib"
-        ) from error
+        raise DataError(f"the font {path} of Matplotlib cannot be read: {error}; reinstall matplotlib") from error
     flags: Any = getattr(ft2font, "LoadFlags", None)
     if flags is not None:
         as_drawn = flags.NO_SCALE | flags.IGNORE_TRANSFORM

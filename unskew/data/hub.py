@@ -18,6 +18,7 @@ from annotated_types import Ge
 
 from unskew.data.columns import cells
 from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.words import some
 
 INSTALL = "pip install 'unskew[hub]'"
 NONE = "none"
@@ -139,7 +140,7 @@ def _part(repository: str, split: str, where: str, config: str | None, revision:
 def _column(part: Any, name: str, where: str, option: str) -> Any:
     if name not in part.column_names:
         raise DataError(
-            f"{where} has no column {name!r}; it has {', '.join(part.column_names)}; name it in data_options.{option}"
+            f"{where} has no column {name!r} (it has {some(part.column_names)}); name it in data_options.{option}"
         )
     return part[name]
 

@@ -182,9 +182,7 @@ def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Plac
                 state = f"may be any of {some([str(file.relative_to(root)) for file in meant])}: write the path"
             if len(meant) == 1:
                 state = f"names the image of {place(rows[meant[0]])}, too"
-            raise DataError(
-                f"{column}: {name!r} in {place(i)} {state}; correct it, or leave the row out (read: {READ})"
-            )
+            raise DataError(f"{column}: {name!r} in {place(i)} {state}; correct it, or leave the row out")
         rows[meant[0]] = i
     return list(rows)
 
@@ -311,9 +309,7 @@ def _opened(file: Path) -> Iterator[Any]:
             with pillow.open(file, formats=_FORMATS) as image:
                 yield image
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError):
-        raise DataError(
-            f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels, the most that are read; make it smaller"
-        ) from None
+        raise DataError(f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels; make it smaller") from None
     except FileNotFoundError:
         raise DataError(f"there is no file {file.absolute()}") from None
     except _BROKEN as error:

@@ -272,17 +272,13 @@ class Inputs:
         if batch.ndim != 4 or (channels, *batch.shape[1:3]) != self.shape or batch.shape[3] != channels:
             self._refuse_shape(x)
         if batch.size and not (batch.min() >= 0 and batch.max() <= 255 and bool((batch == batch.round()).all())):
-            raise DataError(
-                "inputs must be images with whole values from 0 to 255, like those the model was trained on"
-            )
+            raise DataError("inputs must be images with whole values from 0 to 255, as in training")
         tables = np.stack([standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)])
         return ByteImages(torch.from_numpy(np.ascontiguousarray(batch, np.uint8)), torch.from_numpy(tables))[:]
 
     def _table(self, x: Any) -> Tensor:
         if len(self.clients) > 1 and any(column.by_client for column in self.columns):
-            raise DataError(
-                f"rows of each client are scaled apart: name whose these are, as in client={self.clients[0]!r}"
-            )
+            raise DataError(f"clients' rows are scaled apart: name whose these are, as in client={self.clients[0]!r}")
         # A table that was trained on may have held the word itself; in a CSV file it meant a gap.
         gaps = {c.name: (*self.gaps, *(one for one in GAPS if one not in c.values)) for c in self.columns}
         table = raw_table(x, list(gaps), gaps)
@@ -396,9 +392,7 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]]) -
     if not isinstance(x, Mapping) and not is_frame(x):
         values = cells(x)
         if values.ndim != 2 or values.shape[1] != len(names):
-            raise DataError(
-                f"inputs must be rows of {len(names)} columns ({', '.join(names)}), got shape {values.shape}"
-            )
+            raise DataError(f"inputs must be rows of {len(names)} columns ({some(names)}), got shape {values.shape}")
         return {name: column(values[:, i], gaps[name]) for i, name in enumerate(names)}
     frame = frame_of(x, "inputs")
     for name in names:
@@ -418,9 +412,7 @@ def check_known(where: str, name: str, known: Sequence[str]) -> None:
     """
     if composed(name) not in known:
         nearest = did_you_mean(name, known)
-        raise DataError(
-            f"{where} no column {name!r}, which the model was trained on{nearest} (columns: {', '.join(known)})"
-        )
+        raise DataError(f"{where} no column {name!r}, which the model was trained on{nearest} (columns: {some(known)})")
 
 
 def _as(column: Column, values: Array) -> Array:

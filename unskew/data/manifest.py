@@ -75,9 +75,7 @@ def read_manifest(path: Path) -> tuple[Manifest, list[Parts], list[Parts]]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
-        raise DataError(
-            f"the manifest {path} is none: {where}: {first['msg']}; write it anew with to_manifest"
-        ) from None
+        raise DataError(f"the manifest {path} is none: {where}: {first['msg']}; write it anew") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"the manifest {path} is none: {error}") from error
     later = () if written.unseen is None else written.unseen.clients

@@ -63,6 +63,7 @@ FORMS = (
     "us.load returns, or a name"
 )
 
+DRAWING = "are others each time they are read; give a random transform to transform="
 AGAIN = 64  # items that are read twice of data that seem to draw nothing
 
 
@@ -394,9 +395,7 @@ def read(data: Any, raw: bool = False, left_out: Collection[str] = ()) -> Frame:
         x, y = as_tensor(data.x_test).numpy(), data.y_test.numpy()
         return _named(Frame({INPUTS: x, LABELS: y}, name=data.name), {LABELS: data.classes})
     if isinstance(data, DataLoader | IterableDataset):
-        raise DataError(
-            f"{type_name(data)} has no fixed examples; give a data set with a length, such as the loader's .dataset"
-        )
+        raise DataError(f"{type_name(data)} has no fixed examples; give a data set, such as the loader's .dataset")
     if isinstance(data, TorchDataset):
         return _of_torch(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
@@ -448,7 +447,7 @@ def _of_hugging_face(part: Any, left_out: Collection[str]) -> Frame:
         columns[INPUTS] = hub.images(part[images[0]], None, "data", images[0])
         drawn = (getattr(part, "format", None) or {}).get("type") == "custom"  # a function of the user's makes rows
         if drawn and not np.array_equal(columns[INPUTS], hub.images(part[images[0]], None, "data", images[0])):
-            raise _drawing("the data set")
+            raise DataError(f"the data set {DRAWING}")
     return _named(replace(frame, columns=columns, name="dataset"), names)
 
 
@@ -492,7 +491,7 @@ def _of_arrays(arrays: Sequence[Any], raw: bool) -> Frame:
         columns[PATIENTS] = _cells(arrays[2], "patients")
         if columns[PATIENTS].shape != (n,):
             raise DataError(
-                f"the third array must name one patient for each of {n} examples, got shape {columns[PATIENTS].shape}"
+                f"the third array must name a patient for each of {n} examples, got {columns[PATIENTS].shape}"
             )
     order = order_of(arrays[1])
     return replace(frame, columns=columns, orders={LABELS: order} if order else {}, name="arrays")
@@ -528,15 +527,13 @@ def _of_torch(data: Any) -> Frame:
         inputs.append(_input(item[0], i))
         labels.append(item[1].item() if isinstance(item[1], torch.Tensor | np.generic) else item[1])
         if inputs[i].shape != inputs[0].shape:
-            raise DataError(
-                f"item {i} of {name} has shape {inputs[i].shape}, item 0 has {inputs[0].shape}; bring all to one size"
-            )
+            raise DataError(f"item {i} of {name} has shape {inputs[i].shape}, item 0 has {inputs[0].shape}")
     if not inputs:
         raise DataError(f"{name} holds no examples, at least 1 is needed")
     # Whoever draws from no global generator has one of its own, or none.
     again = range(len(data) if drawn_since(before) else min(len(data), AGAIN))
     if not all(np.array_equal(inputs[i], _input(data[i][0], i), equal_nan=True) for i in again):
-        raise _drawing(name)
+        raise DataError(f"items of {name} {DRAWING}")
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
     frame = Frame({INPUTS: np.stack(inputs), LABELS: cells(labels)}, name=name)
     return _named(frame, {LABELS: names if isinstance(names, list | tuple) else None})
@@ -545,13 +542,6 @@ def _of_torch(data: Any) -> Frame:
 def _input(given: Any, i: int) -> Array:
     # A copy: an item may be changed in place when it is read again.
     return np.array(given if hasattr(given, "convert") else _cells(given, f"the input of item {i}"))
-
-
-def _drawing(name: str) -> DataError:
-    return DataError(
-        f"items of {name} are others each time they are read; give its random transform to transform=, which changes "
-        "training examples only"
-    )
 
 
 def names_of_classes(names: object, targets: Targets) -> tuple[str, ...] | None:

@@ -267,9 +267,7 @@ def _column(
     kind = rule.kind or ("category" if words else "number")
     if words and (kind == "number" or rule.mean is not None):
         odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
-        raise DataError(
-            f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or leave it empty; set {WRITTEN}"
-        )
+        raise DataError(f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or set {WRITTEN}")
     if missing[known].all() and rule.gaps is None:
         raise DataError(f"column {name!r} has no value in any training row; leave it out")
     gaps = rules.indicator and (bool(missing[known].any()) if rule.gaps is None else rule.gaps)
@@ -317,15 +315,10 @@ def no_category(name: str, words: Sequence[str], declared: bool) -> str:
     """
     known = sorted(set(words))
     if known and all(map(is_date, known)):
-        return (
-            f"column {name!r} holds dates, such as {known[0]!r}: make numbers of them, such as days since a day that "
-            "all agree on, or leave the column out"
-        )
+        return f"column {name!r} holds dates, such as {known[0]!r}: make numbers of them, or leave the column out"
     if not declared and (odd := numbers_as_words(known)):
-        return (
-            f"column {name!r} holds numbers as words, such as {odd!r}: correct it, or declare "
-            f"preprocess.columns.{name}.kind = 'category'; set {WRITTEN}"
-        )
+        way = f"preprocess.columns.{name}.kind = 'category'"
+        return f"column {name!r} holds numbers as words, such as {odd!r}: set {way}, or set {WRITTEN}"
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > len(words)):
         return (
             f"column {name!r} holds {len(known)} different words in {len(words)} rows, such as "

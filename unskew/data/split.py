@@ -219,7 +219,7 @@ class ByGroup:
         k = self.clients_per_group
         if self.num_clients not in (None, len(sizes) * k):
             raise DataError(
-                f"{len(sizes)} domains x {k} = {len(sizes) * k} clients, not {self.num_clients}; leave num_clients out"
+                f"{len(sizes)} domains x {k} = {len(sizes) * k} clients, not {self.num_clients}; leave it out"
             )
         poorest = int(np.argmin(sizes))
         if sizes[poorest] < k * self.min_samples:
@@ -286,7 +286,7 @@ class Natural:
         sizes = np.bincount(examples.owners)
         if self.num_clients not in (None, len(sizes)):
             raise DataError(
-                f"the data have {counted(len(sizes), 'client')}, but num_clients is {self.num_clients}; leave it out"
+                f"the data have {counted(len(sizes), 'client')}, not num_clients {self.num_clients}; leave it out"
             )
         if sizes.min() < self.min_samples:
             poorest = int(sizes.argmin())
@@ -400,7 +400,7 @@ def assign(
     schema.build(type(split), settings, "split", name)  # of a split that was built in code
     if isinstance(split, ByGroup) and split.max_samples is not None and split.max_samples < split.min_samples:
         raise ConfigError(
-            f"split.max_samples must be at least min_samples, {split.min_samples}, got {split.max_samples} (group)"
+            f"split.max_samples must be at least min_samples, {split.min_samples}, got {split.max_samples}"
         )
     assert not isinstance(split, FromManifest), "a manifest has its own parts"
     examples = TrainingExamples(np.asarray(labels, np.int64), num_classes, domains, owners)

@@ -136,10 +136,7 @@ def unreadable(source: str) -> str:
     known = kind_at(source) is not None or source.startswith("npz:")
     if known or not (path.exists() or path.suffix.lower() in OTHERS):
         return ""
-    return (
-        f"{source} is no table that is read ({SHOWN}): save it as CSV UTF-8, or give the DataFrame; write "
-        f"images:{source} for images, npz:{source} for arrays"
-    )
+    return f"{source} is no table that is read ({SHOWN}): save it as CSV, or write images:{source}, npz:{source}"
 
 
 # ---------------------------------------------------------------- tables
@@ -331,9 +328,7 @@ def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
         raise DataError(f"{path} is not a readable {kind} file: {reason}{how}") from None
     frame = frame.rename(str.strip)
     if frame.width == 1 and any(other in frame.columns[0] for other in ",;\t"):
-        raise DataError(
-            f"{path} has one column only, {frame.columns[0][:60]!r}: set separator, such as separator = ';'"
-        )
+        raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator")
     if twice := [name for name in frame.columns if f"{name}_duplicated_0" in frame.columns]:
         raise DataError(f"{path} has two columns {twice[0]!r}; rename or remove one")
     more = frame.select(polars.sum_horizontal(polars.all().str.count_matches("\n"))).to_series()
