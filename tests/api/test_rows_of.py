@@ -162,8 +162,7 @@ def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, e
     given: dict[str, Any] = {"data": of_sites(TABLE[~LATER], form), "test": of_sites(late, form), **columns}
     more: dict[str, Any] = {"simulate": {"methods": "fedavg"}, "tune": {"methods": "fedavg", "out": tmp_path / "t"}}
     sentence = (
-        "test rows name client 'aarau', which has none to train on; did you mean Aarau? (clients: Aarau, Basel, Bern): "
-        "give it some, leave it out, or give test rows that are nobody's own"
+        "test rows name client 'aarau', which has none to train on; did you mean Aarau? (clients: Aarau, Basel, Bern)"
     )
     if entry == "describe":
         assert sentence in us.describe(**given).notes

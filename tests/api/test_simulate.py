@@ -447,7 +447,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "task": ({"task": 3}, ConfigError, "^task must be a table"),
     "a name for a split": ({"split": "dirichlet"}, ConfigError, "^split must be one of IID, .* got 'dirichlet'"),
     "a column of a name": ({"client": "town"}, ConfigError, "not with a name; got 'digits'"),
-    "a split of clients": ({"data": {"a": PAIR, "b": PAIR}}, DataError, "with its 2 clients, .*: leave split out"),
+    "a split of clients": ({"data": {"a": PAIR, "b": PAIR}}, DataError, "with its clients, .*: leave split out"),
     "a number for a model": ({"model": 3}, ConfigError, "^model must be a name, a module, or a function"),
     "a model that is none": ({"model": lambda: 3}, ConfigError, "must make a torch.nn.Module, got int"),
     "one logit": ({"data": PAIR, "model": nn.Linear(4, 1)}, ConfigError, "give its last layer 2 outputs$"),

@@ -101,7 +101,7 @@ def test_texts_that_are_cut_are_said() -> None:
         (([*TEXTS[:5], None], LABELS[:6]), {}, "x holds texts, and None in row 5; give a text"),
         (([*TEXTS[:5], 7.0], LABELS[:6]), {}, "x holds texts, and 7.0 in row 5"),
         (([None, *TEXTS[:5]], LABELS[:6]), {}, "x holds texts, and None in row 0"),
-        ({**SITES, "Bern": (np.eye(4), [0, 1, 0, 1])}, {}, "differ in the kind of labels|have shape"),
+        ({**SITES, "Bern": (np.eye(4), [0, 1, 0, 1])}, {}, "differ in the (kind of labels|shape)"),
         (
             {**SITES, "Bern": (np.arange(4.0), LABELS[:4])},
             {},

@@ -15,6 +15,7 @@ from unskew.data.inputs import Column, doubts, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
 from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, codes_of, names_of_numbers
+from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
 from unskew.tasks.targets import RowError, mislabelled
 from unskew.words import counted, some, spelling_variants
@@ -489,6 +490,13 @@ def _gives(values: Array, target: DataTarget) -> bool:
     return min(n, len(kind) - n) >= FEW_ROWS and max(auroc, 1 - auroc) > 0.99
 
 
+def cut_texts(table: DataTable) -> Iterable[str]:
+    """Texts of which the end is not read."""
+    share = float((table.features["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
+    if share >= 0.05:
+        yield f"{share:.0%} of the training texts have {LENGTH} words or more, and only the first {LENGTH} are read"
+
+
 def names_people(table: DataTable) -> Iterable[str]:
     """A column that seems to say who is in a row, where that is not known."""
     return [] if table.patients is not None or table.measured else unnamed_patients(table.features)
@@ -536,6 +544,7 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     stands_for_none,
     unscaled,
     empty_at,
+    cut_texts,
     identifies,
     names_the_site,
     gives_the_answer,
