@@ -183,7 +183,7 @@ def test_columns_that_were_not_trained_on_may_be_anything(here: Path, unskew: Un
         (["case.csv"], "case.csv has no column 'age', which the model was trained on; did you mean AGE? (columns: hos"),
         (["twice.csv"], "twice.csv has a column 'predicted' already"),
         (["empty.csv"], "empty.csv has no rows"),
-        (["words.csv"], "column 'age' must hold numbers, like those the model was trained on, got 'old'"),
+        (["words.csv"], "column 'age' must hold numbers, as in training, got 'old'"),
         (["tiny.toml"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got tiny.toml"),
         (["x.npz"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got x.npz"),
         (["few.csv", "twice.csv"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got few"),

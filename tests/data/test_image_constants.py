@@ -29,7 +29,7 @@ def test_pixels_are_standardised_by_the_numbers_given(tmp_path: Path) -> None:
         data = load(source, None, GREY)
         assert as_tensor(data.x_train)[0, 0, 0, :3].tolist() == pytest.approx([-2.0, -1.2, 2.0])
         assert as_tensor(data.x_test)[-1, 0, 0, :3].tolist() == pytest.approx([-2.0, -1.2, 2.0])
-        assert (data.inputs.mean, data.inputs.std, data.levels) == ((0.5,), (0.25,), ((-2.0, 2.0),))
+        assert (data.inputs.mean, data.inputs.std, data.inputs.levels) == ((0.5,), (0.25,), ((-2.0, 2.0),))
     assert not torch.equal(
         as_tensor(load(saved(tmp_path, x)).x_train), as_tensor(load(saved(tmp_path, x), None, GREY).x_train)
     )

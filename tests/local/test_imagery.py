@@ -71,14 +71,14 @@ def test_images_that_several_clients_ask_for_are_made_once(monkeypatch: pytest.M
 def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     """scikit-learn's digits end at 16: what is brightest there is white."""
     data = sources.load("digits")
-    assert data.levels is not None
-    assert data.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
+    assert data.inputs.levels is not None
+    assert data.inputs.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
     train = np.array([[[0, 255]], [[255, 0]]], dtype=np.uint8)
-    _, _, levels, _ = inputs_of("x", train, train)
+    levels = inputs_of("x", train, train)[2].levels
     assert levels is not None
     assert levels[0] == pytest.approx((-1.0, 1.0))
-    assert inputs_of("x", train / 255.0, train / 255.0)[2] is None
-    assert inputs_of("x", train * 0, train)[2] is None
+    assert inputs_of("x", train / 255.0, train / 255.0)[2].levels is None
+    assert inputs_of("x", train * 0, train)[2].levels is None
 
 
 # ---------------------------------------------------------------- examples that are not the client's own

@@ -49,7 +49,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         raise DataError(f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed")
     theirs = table.own_test or table.newcomers
     rows = np.concatenate([train, test]) if theirs else train
-    x, x_test, levels, inputs, raw = _inputs(table, theirs)
+    x, x_test, inputs, raw = _inputs(table, theirs)
     doubts = checks.warned(table) if table.own and not table.testing else ()
     owners, patients, when, kind = table.owners, table.people, None, table.kind
     if table.when is not None:
@@ -67,7 +67,6 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         domains=_tensor(table.domains, rows),
         domain_names=table.domain_names if table.domains is not None and table.domain_names else (),
         sha256=sha256,
-        levels=levels,
         owners=_tensor(owners, rows),
         client_names=table.clients if owners is not None else (),
         inputs=_described(inputs, x).read_as(table.way),
@@ -220,11 +219,10 @@ def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.ND
 
 
 # ---------------------------------------------------------------- inputs
-_Levels = tuple[tuple[float, float], ...] | None
-_Tensors = tuple[Tensor | ByteImages, Tensor | ByteImages, _Levels, Inputs, RawRows | None]
+_Tensors = tuple[Tensor | ByteImages, Tensor | ByteImages, Inputs]
 
 
-def _inputs(table: DataTable, theirs: bool) -> _Tensors:
+def _inputs(table: DataTable, theirs: bool) -> tuple[*_Tensors, RawRows | None]:
     """Inputs of both parts as tensors, and how they came about; with `theirs` test rows follow training rows, too."""
     train, test, x = table.train, table.test, table.inputs
     if x is None:
@@ -233,34 +231,30 @@ def _inputs(table: DataTable, theirs: bool) -> _Tensors:
         raise ConfigError(f"preprocess is for columns of a table, and {table.name} holds none; leave it out")
     if x.dtype.kind == "O":
         ids = vocabulary(x[train].tolist())
-        both = tokens(x[train].tolist(), ids), tokens(x[test].tolist(), ids)
-        read: Any = (*both, None, Inputs("texts", vocabulary=tuple(ids)))
+        one, other = (tokens(x[rows].tolist(), ids) for rows in (train, test))
+        read: _Tensors = (one, other, Inputs("texts", vocabulary=tuple(ids)))
     else:
         # Views where rows follow one another.
-        of_train, of_test = (table.take(rows).inputs for rows in (train, test))
-        assert of_train is not None
-        assert of_test is not None
-        read = inputs_of(table.name, of_train, of_test, BYTES_FROM if table.own else None, table.constants)
-    x_train, x_test, levels, inputs = read
-    return _joined(x_train, x_test) if theirs else x_train, x_test, levels, inputs, None
+        parts: list[Any] = [table.take(rows).inputs for rows in (train, test)]
+        read = inputs_of(table.name, parts[0], parts[1], BYTES_FROM if table.own else None, table.constants)
+    x_train, x_test, inputs = read
+    return _joined(x_train, x_test) if theirs else x_train, x_test, inputs, None
 
 
-def _prepared(table: DataTable, rows: Array) -> _Tensors:
+def _prepared(table: DataTable, rows: Array) -> tuple[*_Tensors, RawRows | None]:
     """A table's columns, as they are or by its rules; `rows` are those of the data set's training part."""
     both = np.concatenate([rows, table.test])
     columns = {name: values[both] for name, values in table.columns.items()}
-    owners, clients = (
-        (np.zeros(len(table), np.int64), ("all",)) if table.owners is None else (table.owners, table.clients)
-    )
-    raw = RawRows(table.rules or Preprocess(), columns, np.maximum(owners[both], 0), clients, len(rows))
+    owners = np.zeros(len(both), np.int64) if table.owners is None else np.maximum(table.owners[both], 0)
+    raw = RawRows(table.rules or Preprocess(), columns, owners, table.clients or ("all",), len(rows))
     if table.rules is None:
         inputs = Inputs("table", columns=tuple(map(Column, columns)))
-        return *raw.tensors(inputs), None, inputs, None
+        return *raw.tensors(inputs), inputs, None
     inputs = raw.inputs(np.arange(len(table.train)), np.empty(0, np.int64))
     if inputs.clients and not table.own_test:
         which = next(column.name for column in inputs.columns if column.by_client)
         raise ConfigError(f"column {which!r} is scaled by each client, and test rows name none; name theirs, or agree")
-    return *raw.tensors(inputs), None, inputs, raw
+    return *raw.tensors(inputs), inputs, raw
 
 
 def inputs_of(
@@ -269,8 +263,8 @@ def inputs_of(
     test: Array,
     bytes_from: int | None = None,
     constants: Sequence[tuple[float, float]] | None = None,
-) -> tuple[Tensor | ByteImages, Tensor | ByteImages, tuple[tuple[float, float], ...] | None, Inputs]:
-    """Convert both parts of the inputs, and return what black and white became in each channel of byte images.
+) -> _Tensors:
+    """Both parts of the inputs as tensors, and the way to them.
 
     Images that would take `bytes_from` bytes as floats stay bytes.  They are standardised by `constants`, the mean and
     deviation of each channel, by default those of the training part.
@@ -279,14 +273,14 @@ def inputs_of(
     if constants is not None and not (train.ndim in (3, 4) and train.dtype.kind in "iu"):
         raise ConfigError(f"task.data_options: mean and std are for images of bytes, and {name} has {train.dtype}")
     if train.dtype == test.dtype == np.int64 and max(train.ndim, test.ndim) < 3:
-        return torch.from_numpy(train), torch.from_numpy(test), None, Inputs()
+        return torch.from_numpy(train), torch.from_numpy(test), Inputs()
     *sides, last = train.shape[1:] or (0,)
     if train.dtype.kind == "f" and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
         raise DataError(f"{name}: {train.shape} seems to have channels last; give floats as np.moveaxis(x, -1, 1)")
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
-        return torch.from_numpy(x), torch.from_numpy(x_test), None, Inputs()
+        return torch.from_numpy(x), torch.from_numpy(x_test), Inputs()
     for x in (train, test):
         if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
             got = f"{x.dtype} of shape {x.shape} from {x.min()} to {x.max()}"
@@ -297,16 +291,13 @@ def inputs_of(
         raise ConfigError(f"task.data_options: mean and std need a number for each of {len(channels)} channels")
     moments = constants or [_moments(train[..., c]) for c in channels]
     tables = np.stack([standardised(mean, std) for mean, std in moments])
-    brightest = int(train.max())  # scikit-learn's digits end at 16
-    levels = [(float(table[0]), float(table[brightest])) for table in tables]
     kept = bytes_from is not None and tables.itemsize * (train.size + test.size) >= bytes_from
-    known = all(black < white for black, white in levels)  # a constant channel has lost its level
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
-    inputs = Inputs("images", means, deviations, largest=float(brightest))
+    inputs = Inputs("images", means, deviations, largest=float(train.max()))  # scikit-learn's digits end at 16
     # PyTorch takes no array that runs backwards or is read-only; others are not copied.
-    images = [ByteImages(*map(torch.from_numpy, (np.require(x, np.uint8, ["C", "W"]), tables))) for x in (train, test)]
-    x, x_test = images if kept else map(as_tensor, images)
-    return x, x_test, tuple(levels) if known else None, inputs
+    bytes_ = [np.require(x, np.uint8, ["C", "W"]) for x in (train, test)]
+    one, other = (ByteImages(torch.from_numpy(of), torch.from_numpy(tables)) for of in bytes_)
+    return (one, other, inputs) if kept else (one[:], other[:], inputs)
 
 
 def _shaped(x: Array) -> Array:

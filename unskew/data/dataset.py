@@ -47,8 +47,6 @@ class Dataset:
         own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
             None where clients draw theirs.
         sha256: Of the raw content before normalisation; the same on every load and in every file layout.
-        levels: What black, and the brightest value of the training part, have become in each channel of images; None
-            where that is not known.
         inputs: The way from raw inputs to `x_train`.
         targets: The form of the targets.
         outputs: Names of what the outputs of a network stand for: classes, labels, tokens, or the one number.
@@ -67,7 +65,6 @@ class Dataset:
     domains: Tensor | None
     domain_names: tuple[str, ...]
     sha256: str
-    levels: tuple[tuple[float, float], ...] | None = None
     owners: Tensor | None = None
     client_names: tuple[str, ...] = ()
     inputs: Inputs = Inputs()

@@ -180,6 +180,14 @@ class Inputs:
         """True if an example has channels, a height and a width."""
         return len(self.shape) == 3
 
+    @property
+    def levels(self) -> tuple[tuple[float, float], ...] | None:
+        """What black, and the brightest value of training images, have become in each channel; None if not known."""
+        if self.kind != "images" or self.largest is None or not all(self.std):  # a constant channel has lost its level
+            return None
+        tables = [standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)]
+        return tuple((float(of[0]), float(of[int(self.largest)])) for of in tables) if self.largest else None
+
     def read_as(self, other: "Inputs") -> "Inputs":
         """The same, of raw inputs that are read as the other's: a file as it is written, images in colour or grey."""
         how = {key: getattr(other, key) for key in ("gaps", "thousands", "decimal", "encoding", "made_grey")}
@@ -195,9 +203,10 @@ class Inputs:
             return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
         if self.kind == "table" and not self.columns:
             return "a table has no columns"
-        odd = (one for one in self.columns if not {len(one.fill), len(one.mean)} <= {0, 1, len(self.clients)})
-        odd = next((one for one in self.columns if len(one.mean) != len(one.sd)), next(odd, None))
-        return "" if odd is None else f"column {odd.name!r} has not one number of each for one client or for all"
+        for one in self.columns:
+            if len(one.mean) != len(one.sd) or not {len(one.fill), len(one.mean)} <= {0, 1, len(self.clients)}:
+                return f"column {one.name!r} has not one number of each for one client or for all"
+        return ""
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.

@@ -38,7 +38,6 @@ class _About:
     never_train: tuple[str, ...]
     label_type: LabelType
     ordered: bool
-    levels: tuple[tuple[float, float], ...] | None
     inputs: Inputs
 
 

@@ -19,7 +19,6 @@ from unskew import machine
 from unskew.data import checks, own
 from unskew.data.columns import (
     GAPS,
-    WRITTEN,
     Array,
     Frame,
     check_width,
@@ -324,7 +323,7 @@ def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
         raise ConfigError(f"encoding: {error}; name one that Python knows, such as 'cp1252'") from None
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:200] or type(error).__name__
-        how = f"; set {WRITTEN}" if kind == "csv" else ""
+        how = "; say how it is written, such as separator = ';' or encoding = 'cp1252'" if kind == "csv" else ""
         raise DataError(f"{path} is not a readable {kind} file: {reason}{how}") from None
     frame = frame.rename(str.strip)
     if frame.width == 1 and any(other in frame.columns[0] for other in ",;\t"):

@@ -1,7 +1,7 @@
 """A prior at work on a client's inputs: standardised images go in, standardised images come out.
 
 A prior takes images in [0, 1] of its own size, whatever the task trains on.  The values of black and white in the
-inputs are known from where the data were read (`Dataset.levels`); inputs that lie in [0, 1] are taken as they are.
+inputs are known from where the data were read (`Inputs.levels`); inputs that lie in [0, 1] are taken as they are.
 """
 
 import functools

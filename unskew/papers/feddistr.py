@@ -639,7 +639,7 @@ def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
-    maker = imagery.of(_prior(ground), device, data.input_shape, data.levels)
+    maker = imagery.of(_prior(ground), device, data.input_shape, data.inputs.levels)
     private = as_tensor(data.x_train)
     copies: dict[str, list[float]] = {}
     real: list[float] = []

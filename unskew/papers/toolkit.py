@@ -192,9 +192,9 @@ def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]
     Raises:
         DataError: If the source does not have such images.
     """
-    if data.levels is None:
+    if data.inputs.levels is None:
         raise DataError(f"{data.name} was not read from uint8 images; a prior needs to know what black and white are")
-    black, white = torch.tensor(data.levels).T[:, :, None, None]
+    black, white = torch.tensor(data.inputs.levels).T[:, :, None, None]
     bytes_ = (255 * (x - black) / (white - black)).round().clamp(0, 255).to(torch.uint8)
     image: np.ndarray[Any, np.dtype[np.uint8]] = (bytes_[:, 0] if x.shape[1] == 1 else bytes_.movedim(1, 3)).numpy()
     return image

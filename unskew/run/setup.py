@@ -395,7 +395,7 @@ def clients(
         dataset.x_test.to(device),
         dataset.y_test.to(device),
         None if dataset.domains is None else dataset.domains.to(device),
-        dataset.levels,
+        dataset.inputs.levels,
         None if weights is None else weights.to(device),
     )
     scale = target_scale(experiment.task, setup, fed)
@@ -625,7 +625,7 @@ def check_prior(method: NamedMethod, setup: Setup) -> None:
     prior = hook(method.method, "prior")
     if isinstance(prior, str):
         data = setup.dataset
-        imagery.of(prior, setup.device, data.input_shape, data.levels).check(data.x_train)
+        imagery.of(prior, setup.device, data.input_shape, data.inputs.levels).check(data.x_train)
 
 
 def with_own_data(dataset: Dataset, num_clients: int, seed: int) -> FederatedData:
