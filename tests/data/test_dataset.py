@@ -59,7 +59,7 @@ NAN = torch.tensor([[0.0, 1.0], [1.0, 1.0], [float("nan"), 1.0]])
         ({"y_test": labels(0, 7), "classes": ["a", "b", "c"]}, r"row 1 of the test rows is 7"),
         ({"classes": ["a", "a", "b"]}, "names must differ"),
         ({"y_train": labels(0, 1)}, "x_train has 3 entries for 2"),
-        ({"x_train": torch.zeros(3, 5)}, r"x_test of \(2,\)"),
+        ({"x_train": torch.zeros(3, 5)}, r"and test differ in the shape of an example, .* and \(2,\)"),
         ({"x_train": torch.tensor([[1], [-1], [2]]), "x_test": torch.tensor([[1], [1]])}, "row 1 has a negative token"),
         ({"domain_train": labels(0, 1)}, "domain_train has 2 entries for 3"),
         ({"domain_train": labels(0, 1, 2), "domains": ["a", "b"]}, r"domain of row 2 is 2"),

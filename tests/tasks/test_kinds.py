@@ -366,7 +366,7 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     ),
     "two grades": ("ordinal", (X, np.arange(120) % 2), r"needs three grades or more, got 2 \(0, 1\); use binary"),
     "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), "the target of row 0 must have a 0 or 1 for each label"),
-    "token below": ("next_token", (TOKENS, TOKENS - 1), "has a token that is none of 0 to 4"),
+    "token below": ("next_token", (TOKENS, TOKENS - 1), "has a token beyond 4"),
     "counts": (us.TaskConfig(kind="regression", loss="poisson"), (X, RISK), "needs targets of at least 0, got -"),
     "classes as numbers": ("regression", load("digits"), "learns numbers, and the targets of digits are classes"),
     "weights of a number": (

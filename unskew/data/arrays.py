@@ -17,7 +17,7 @@ images as d_train, d_test (differences modulo 256), for a smaller file.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,13 @@ from torch import Tensor
 
 from unskew.data import build
 from unskew.data.archives import archive_of, array_of
-from unskew.data.columns import Array
+from unskew.data.columns import CLIENT, INPUTS, LABELS, PATIENTS, Array, Frame
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
-from unskew.data.own import columns_of_arrays, cut_in_time
+from unskew.data.own import columns_of_arrays, cut_in_time, tested, told
 from unskew.data.patients import PatientIds
-from unskew.data.places import Place
 from unskew.data.preprocess import Preprocess
-from unskew.data.table import TEST, TRAIN, DataTable, names_to
+from unskew.data.table import DataTable, names_to
 from unskew.errors import DataError, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, some
@@ -44,6 +43,10 @@ LAYOUT = (
     "patient_train", "patient_test",
 )  # fmt: skip
 NAMES = ("classes", "domains", "clients", "features")
+
+COLUMNS = ("x", "y", "patient")
+ROLES = {"x": INPUTS, "y": LABELS, "patient": PATIENTS, "client": CLIENT, "domain": ""}
+"""What has an entry for each example; of clients and domains there are numbers."""
 
 MISSPELT = 0.82
 """Likeness from which on an unknown key is a misspelt one; recipient_train is not client_train."""
@@ -124,68 +127,46 @@ def table(
     Raises:
         DataError: If shapes, types or lengths do not fit.
     """
-    parts = [part for part in ("train", "test") if not {f"x_{part}", f"y_{part}"}.isdisjoint(arrays)]
-    held = {
-        role: [arrays.get(f"{role}_{part}") for part in parts] for role in ("y", "x", "client", "domain", "patient")
-    }
-    lengths = [0 if y is None else len(np.atleast_1d(y)) for y in held["y"]]
-    for role, values in held.items():
-        known = [value is not None for value in values]
-        alike = role in ("x", "y", "patient") or (role == "domain" and "client_test" in arrays)
-        if any(known) and not (all(known) if alike else known[0]):
-            raise DataError(f"{name}: {role}_train and {role}_test must be there together")
-        for part, value, n in zip(parts, values, lengths, strict=True):
-            if value is not None and (value.ndim == 0 or len(value) != n):
-                raise DataError(f"{name}: {role}_{part} has {len(np.atleast_1d(value))} entries for {n} examples")
-            numbered = value is None or (value.dtype.kind in "iu" and value.ndim == 1 and not (value < 0).any())
-            if value is not None and role not in ("x", "y") and not numbered:
-                raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {value.dtype}")
-
-    def both(role: str) -> Any:
-        if held[role][0] is None:
-            return None
-        values: list[Array] = [np.full(n, -1) if of is None else of for of, n in zip(held[role], lengths, strict=True)]
-        if any(len({of.dtype.kind == kind for of in values}) > 1 for kind in "Uf"):
-            raise DataError(f"{name}: {role}_train and {role}_test must be of one kind")
-        if role == "x" and len({of.shape[1:] for of in values}) > 1:
-            shapes = [of.shape[1:] for of in values]
-            raise DataError(f"{name}: x_train holds examples of shape {shapes[0]}, x_test of {shapes[1]}")
-        return np.concatenate(values) if len(values) > 1 else values[0]
-
-    n, place = sum(lengths), _place(lengths[0])
+    lengths = {part: len(np.atleast_1d(arrays[f"y_{part}"])) for part in ("train", "test") if f"y_{part}" in arrays}
+    frames, n = {}, sum(lengths.values())
+    for part, length in lengths.items():
+        held = {role: arrays[f"{role}_{part}"] for role in ROLES if f"{role}_{part}" in arrays}
+        for role, values in held.items():
+            if values.ndim == 0 or len(values) != length:
+                raise DataError(f"{name}: {role}_{part} has {len(np.atleast_1d(values))} entries for {length} examples")
+            if role not in "xy" and (values.dtype.kind not in "iu" or values.ndim > 1 or (values < 0).any()):
+                raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {values.dtype}")
+        if "x" not in held:
+            raise DataError(f"{name}: x_{part} and y_{part} must be there together")
+        frames[part] = Frame({ROLES[role]: values for role, values in held.items() if role in COLUMNS}, name=name)
+    if "test" not in lengths and "x_test" in arrays:
+        raise DataError(f"{name}: x_test and y_test must be there together")
+    rows = told(tested(frames["train"], frames["test"], CLIENT) if len(frames) > 1 else frames["train"])
 
     def named(role: str) -> tuple[Any, tuple[str, ...]]:
         """The number of each row's client or domain, and their names."""
-        values, names = both(role), names_of(name, f"{role}s", arrays)
-        if values is None:
+        names = names_of(name, f"{role}s", arrays)
+        if f"{role}_train" not in arrays:
             return None, ()
+        values = np.concatenate([arrays.get(f"{role}_{part}", np.full(of, -1)) for part, of in lengths.items()])
         largest = int(values.max(initial=-1))
-        if names is None:
-            names = names_to(largest, n, f"{name}: {role}_train")
-        elif largest >= len(names):
-            at = int(values.argmax())
-            raise DataError(f"{name}: {role} of {place(at)} is {largest}, must be 0..{len(names) - 1}")
-        return values, names
+        if names is not None and largest >= len(names):
+            at = rows.place(int(values.argmax()))
+            raise DataError(f"{name}: {role} of {at} is {largest}, must be 0..{len(names) - 1}")
+        return values, names or names_to(largest, n, f"{name}: {role}_train")
 
-    owners, clients = named("client")
-    domains, domain_names = named("domain")
+    (owners, clients), (domains, domain_names) = named("client"), named("domain")
     own_names = names_of(name, "classes", arrays)
-    rows = DataTable(
-        name,
-        both("y"),
-        both("x"),
+    rows = replace(
+        rows,
         owners=owners,
         clients=clients,
-        patients=both("patient"),
         patient_ids=patient_ids,
-        part=None if len(parts) < 2 else np.repeat([TRAIN, TEST], lengths).astype(np.int8),
-        common_test=len(parts) > 1 and "client_test" not in arrays,
+        common_test=rows.part is not None and "client_test" not in arrays,
         domains=domains,
         domain_names=domain_names or None,
         classes=own_names or classes,
         order=own_names or (),
-        numbers=np.concatenate([np.arange(length) for length in lengths]),
-        place=place,
         rules=rules,
         kind=targets,
         alone=alone,
@@ -193,10 +174,6 @@ def table(
         own=own,
     )
     return columns_of_arrays(rows, names_of(name, "features", arrays))
-
-
-def _place(train: int) -> Place:
-    return lambda row: f"row {row}" if row < train else f"row {row - train} of the test rows"
 
 
 def names_of(name: str, key: str, arrays: Mapping[str, Array]) -> tuple[str, ...] | None:

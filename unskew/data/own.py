@@ -160,7 +160,7 @@ def table(
     if test is not None and share is None and of_test is None and rule is None:
         whose = CLIENT if client is None else client
         frame = tested(frame, read(test, rules is not None, left_out), whose)
-    rows = _told(frame, targets, client, patient, of_test)
+    rows = told(frame, targets, client, patient, of_test)
     rows = replace(
         rows, name=name or rows.name, rules=rules, kind=kind, declared=declared, alone=alone, share=share,
         patient_ids=patient_ids,
@@ -195,8 +195,12 @@ def _check_roles(
         check_column(columns, name, role)
 
 
-def _told(
-    frame: Frame, targets: tuple[str, ...], client: str | None, patient: str | None, of_test: str | None
+def told(
+    frame: Frame,
+    targets: tuple[str, ...] = (),
+    client: str | None = None,
+    patient: str | None = None,
+    of_test: str | None = None,
 ) -> DataTable:
     """The table of a frame: every column that is nothing else is an input."""
     held, n = frame.columns, len(frame)
@@ -322,7 +326,7 @@ def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) 
 
 def tested(rows: Frame, test: Frame, whose: str) -> Frame:
     """Rows for training, and those for testing behind them; `whose` is the column of the clients, if there is one."""
-    both = joined({"data": rows, "test": test}, (whose,))
+    both = joined({rows.name: rows, "test": test}, (whose,))
     part = np.where(np.arange(len(both)) < len(rows), TRAIN, TEST).astype(np.int8)
     return replace(both, part=part)
 
