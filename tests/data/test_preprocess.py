@@ -15,8 +15,8 @@ from unskew.data import own
 from unskew.data.federated import FederatedData, federate
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import (
-    ColumnMoments,
     ColumnRule,
+    ColumnSums,
     Preprocess,
     agreed,
     fit,
@@ -131,7 +131,7 @@ def test_a_sites_median_fills_its_gaps() -> None:
 )
 def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[list[float]]) -> None:
     """The property that lets sums stand for rows, for any division into sites, empty ones and gaps included."""
-    together = agreed([ColumnMoments.of(np.array(site, np.float64)) for site in sites])
+    together = agreed([ColumnSums.of(np.array(site, np.float64)) for site in sites])
     rows = np.array([v for site in sites for v in site if v == v])
     assert together.n == len(rows)
     if len(rows):
@@ -142,7 +142,7 @@ def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[l
 
 def test_a_column_without_spread_has_none_by_rounding_either() -> None:
     """The mean of ten times .1 is not .1 to the last bit, nor are those of two clients one."""
-    one, other = (ColumnMoments.of(np.full(n, 0.1)) for n in (10, 7))
+    one, other = (ColumnSums.of(np.full(n, 0.1)) for n in (10, 7))
     together = agreed([one, other])
     assert together.m2 > 0.0
     assert (one.sd, other.sd, together.sd) == (0.0, 0.0, 0.0)
@@ -150,7 +150,7 @@ def test_a_column_without_spread_has_none_by_rounding_either() -> None:
 
 def test_far_from_zero_a_small_spread_is_not_lost() -> None:
     """Sums of squares of values about 1e9 have 18 digits; with deviations from the mean the spread of 1 survives."""
-    parts = [ColumnMoments.of(1e9 + np.array(p)) for p in ([0.0, 1.0], [1.0, 2.0])]
+    parts = [ColumnSums.of(1e9 + np.array(p)) for p in ([0.0, 1.0], [1.0, 2.0])]
     assert agreed(parts).sd == pytest.approx(np.std([0, 1, 1, 2], ddof=1))
 
 

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value, value_of
 from unskew.data.inputs import Column, doubts, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
-from unskew.data.preprocess import LARGEST, LONGEST, ColumnMoments, ColumnSums, agreed, no_category
+from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
 from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, codes_of, names_of_numbers
 from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
@@ -332,11 +332,11 @@ def far_from_others(table: DataTable) -> Iterable[str]:
             of[target.called] = np.where(np.isfinite(target.values), target.values, np.nan)
     for what, values in of.items():
         if values.dtype.kind in "fiu":
-            moments = {c: ColumnMoments.of(values[table.at(i)].astype(float)) for i, c in enumerate(table.compared)}
+            moments = {c: ColumnSums.of(values[table.at(i)].astype(float)) for i, c in enumerate(table.compared)}
             yield from far_among(what, {name: m for name, m in moments.items() if m.n})
 
 
-def far_among(what: str, parts: Mapping[str, ColumnMoments]) -> Iterable[str]:
+def far_among(what: str, parts: Mapping[str, ColumnSums]) -> Iterable[str]:
     """A sentence on the site whose mean is furthest from the others', if it is far."""
     others = {site: agreed([part for other, part in parts.items() if other != site]) for site in parts}
     # Where the others' rows are all equal, there is no deviation to compare with.
@@ -591,7 +591,7 @@ def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
             f"{most} says that it has {rows[most]:,} of all {of_all:,} rows, and nearly decides: ask there"
         )
     for name in next(iter(sites.values())):
-        parts = {s: ColumnMoments(of.n, of.mean, of.m2) for s, by_name in sites.items() if (of := by_name[name]).n}
+        parts = {site: by_name[name] for site, by_name in sites.items() if by_name[name].n}
         sentences += far_among(f"column {name!r}", parts)
         words = [word for by_name in sites.values() for word in by_name[name].words or ()]
         sentences += spelt_alike(DataTable("", np.empty((len(words), 0)), columns={name: np.array(words, object)}))

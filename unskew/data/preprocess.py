@@ -123,42 +123,50 @@ def rules_of(preprocess: Preprocess | bool | None) -> Preprocess | None:
 
 
 @dataclass(frozen=True)
-class ColumnMoments:
-    """Count, mean, and sum of squared deviations from the mean, of one column; NaN is not counted."""
+class ColumnSums:
+    """Statistics of one column that a site discloses so that all can agree: never a row.
+
+    Attributes:
+        n, mean, m2: Count, mean, and sum of squared deviations from the mean; zeros for words.
+        gaps: True if a value is missing.
+        words: The words it holds, in order; None for numbers.
+    """
 
     n: int
     mean: float
     m2: float
+    gaps: bool = False
+    words: tuple[str, ...] | None = None
 
     @staticmethod
-    def of(values: npt.NDArray[np.float64]) -> "ColumnMoments":
-        """The moments of these values."""
-        present = values[~np.isnan(values)]
-        if len(present) == 0:
-            return ColumnMoments(0, 0.0, 0.0)
-        mean = float(present.mean())
-        return ColumnMoments(len(present), mean, float(((present - mean) ** 2).sum()))
+    def of(values: Array, coded: bool = False) -> "ColumnSums":
+        """The statistics of these values, whose numbers are words if they are `coded`."""
+        missing = gaps_in(values)
+        if values.dtype.kind == "O" or coded:
+            words = {v for v in column(values, category=True).tolist() if v is not None}
+            return ColumnSums(0, 0.0, 0.0, bool(missing.any()), tuple(sorted(words, key=natural)))
+        present = values[~missing]
+        mean = float(present.mean()) if len(present) else 0.0
+        return ColumnSums(len(present), mean, float(((present - mean) ** 2).sum()), bool(missing.any()))
 
     @property
     def sd(self) -> float:
         """Standard deviation (n - 1); 0 without spread, rounding apart."""
-        if self.n < 2:
-            return 0.0
-        sd = float(np.sqrt(self.m2 / (self.n - 1)))
+        sd = float(np.sqrt(self.m2 / (self.n - 1))) if self.n > 1 else 0.0
         return 0.0 if sd <= 1e-12 * abs(self.mean) else sd
 
 
-def agreed(parts: Sequence[ColumnMoments]) -> ColumnMoments:
-    """Moments of all rows together.
+def agreed(parts: Sequence[ColumnSums]) -> ColumnSums:
+    """Statistics of all rows together.
 
-    >>> agreed([ColumnMoments.of(np.array([1.0, 3.0])), ColumnMoments.of(np.array([5.0]))])
-    ColumnMoments(n=3, mean=3.0, m2=8.0)
+    >>> agreed([ColumnSums.of(np.array([1.0, 3.0])), ColumnSums.of(np.array([5.0, np.nan]))])
+    ColumnSums(n=3, mean=3.0, m2=8.0, gaps=True, words=None)
     """
-    n = sum(part.n for part in parts)
-    if n == 0:
-        return ColumnMoments(0, 0.0, 0.0)
-    mean = sum(part.n * part.mean for part in parts) / n
-    return ColumnMoments(n, mean, sum(part.m2 + part.n * (part.mean - mean) ** 2 for part in parts))
+    n, gaps = sum(part.n for part in parts), any(part.gaps for part in parts)
+    if words := {word for part in parts for word in part.words or ()}:
+        return ColumnSums(0, 0.0, 0.0, gaps, tuple(sorted(words, key=natural)))
+    mean = sum(part.n * part.mean for part in parts) / (n or 1)
+    return ColumnSums(n, mean, sum((part.m2 + part.n * (part.mean - mean) ** 2 for part in parts), 0.0), gaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,15 +240,44 @@ def fit(
     for name in rules.columns:
         if name not in table:
             raise ConfigError(f"preprocess.columns: there is no column {name!r}{did_you_mean(name, list(table))}")
-    table = {name: table[name] for name in rules.ordered(table)}
     by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
-    has_known_client = np.ones(len(owners), bool) if known is None else known
-    columns = tuple(
-        _column(rules, name, values, by_client, clients, has_known_client) for name, values in table.items()
-    )
+    training = by_client if known is None else [rows[known[rows]] for rows in by_client]
+    columns = []
+    for name in rules.ordered(table):
+        values, rule, (scale, instead) = table[name], rules.columns.get(name, ColumnRule()), rules.of(name)
+        words = values.dtype.kind == "O"
+        category = rule.kind == "category" or (rule.kind is None and words)
+        if words and (not category or rule.mean is not None):
+            odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
+            raise DataError(f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or set {WRITTEN}")
+        here = agreed([ColumnSums.of(values[rows], category) for rows in training])
+        if not here.n and not here.words and rule.gaps is None:
+            raise DataError(f"column {name!r} has no value in any training row; leave it out")
+        gaps = rules.indicator and (here.gaps if rule.gaps is None else rule.gaps)
+        if category:
+            kept = (here.words or ()) if rule.words is None else rule.words
+            if here.words and not set(here.words) & set(kept) and rules.unseen == "none":
+                raise DataError(
+                    f"column {name!r} holds none of the words agreed on ({some(kept)}), but {some(here.words)}"
+                )
+            columns.append(Column(name, "category", gaps=gaps, values=kept, other=rules.unseen == "other"))
+            continue
+        own = [ColumnSums.of(values[rows]) for rows in by_client]
+        mean = (here.mean if rule.mean is None else rule.mean,)
+        sd = (here.sd if rule.sd is None else rule.sd,)
+        means = tuple(of.mean for of in own)
+        medians = tuple(
+            float(np.nanmedian(values[rows])) if of.n else 0.0 for rows, of in zip(by_client, own, strict=True)
+        )
+        centre, spread = {"agreed": (mean, sd), "site": (means, tuple(of.sd for of in own)), "none": ((), ())}[scale]
+        fill = {"agreed mean": mean, "site mean": means, "site median": medians, "refuse": ()}[instead]
+        empty = [client for client, of in zip(clients, own, strict=True) if of.n == 0]
+        if empty and instead.startswith("site") and scale != "site":
+            raise DataError(f"column {name!r} has no value at {some(empty)}, so no {instead}; choose 'agreed mean'")
+        columns.append(Column(name, "number", fill, centre, spread, gaps))
     if before:
-        columns = tuple(_as_wide(column, old) for column, old in zip(columns, before, strict=True))
-    return Inputs("table", columns=columns, clients=tuple(clients) if any(c.by_client for c in columns) else ())
+        columns = [_as_wide(column, old) for column, old in zip(columns, before, strict=True)]
+    return Inputs("table", columns=tuple(columns), clients=tuple(clients) if any(c.by_client for c in columns) else ())
 
 
 def _as_wide(column: Column, before: Column) -> Column:
@@ -252,57 +289,6 @@ def _as_wide(column: Column, before: Column) -> Column:
         gaps=before.gaps,
         gaps_unlearnt=before.gaps and not column.gaps,
     )
-
-
-def _column(
-    rules: Preprocess,
-    name: str,
-    values: Array,
-    by_client: Sequence[Ints],
-    clients: Sequence[str],
-    known: npt.NDArray[np.bool_],
-) -> Column:
-    rule, missing = rules.columns.get(name, ColumnRule()), gaps_in(values)
-    words = values.dtype.kind == "O"
-    kind = rule.kind or ("category" if words else "number")
-    if words and (kind == "number" or rule.mean is not None):
-        odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
-        raise DataError(f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or set {WRITTEN}")
-    if missing[known].all() and rule.gaps is None:
-        raise DataError(f"column {name!r} has no value in any training row; leave it out")
-    gaps = rules.indicator and (bool(missing[known].any()) if rule.gaps is None else rule.gaps)
-    if kind == "number":
-        return _number(name, values, by_client, clients, rules, gaps, known)
-    here = sorted({v for v in column(values[known], category=True).tolist() if v is not None}, key=natural)
-    if rule.words is None:
-        return Column(name, "category", gaps=gaps, values=tuple(here), other=rules.unseen == "other")
-    if here and not set(here) & set(rule.words) and rules.unseen == "none":
-        raise DataError(f"column {name!r} holds none of the words agreed on ({some(rule.words)}), but {some(here)}")
-    return Column(name, "category", gaps=gaps, values=rule.words, other=rules.unseen == "other")
-
-
-def _number(
-    name: str,
-    values: Array,
-    by_client: Sequence[Ints],
-    clients: Sequence[str],
-    rules: Preprocess,
-    gaps: bool,
-    known: npt.NDArray[np.bool_],
-) -> Column:
-    rule, (scale, instead) = rules.columns.get(name, ColumnRule()), rules.of(name)
-    own = [ColumnMoments.of(values[rows]) for rows in by_client]
-    together = agreed([ColumnMoments.of(values[rows[known[rows]]]) for rows in by_client])
-    mean = (together.mean if rule.mean is None else rule.mean,)
-    sd = (together.sd if rule.sd is None else rule.sd,)
-    means = tuple(m.mean for m in own)
-    medians = tuple(float(np.nanmedian(values[rows])) if m.n else 0.0 for rows, m in zip(by_client, own, strict=True))
-    centre, spread = {"agreed": (mean, sd), "site": (means, tuple(m.sd for m in own)), "none": ((), ())}[scale]
-    fill = {"agreed mean": mean, "site mean": means, "site median": medians, "refuse": ()}[instead]
-    empty = [client for client, m in zip(clients, own, strict=True) if m.n == 0]
-    if empty and instead.startswith("site") and scale != "site":
-        raise DataError(f"column {name!r} has no value at {some(empty)}, so no {instead}; choose 'agreed mean'")
-    return Column(name, "number", fill, centre, spread, gaps)
 
 
 def no_category(name: str, words: Sequence[str], declared: bool) -> str:
@@ -329,23 +315,6 @@ def no_category(name: str, words: Sequence[str], declared: bool) -> str:
 
 
 # ---------------------------------------------------------------- agreeing without rows
-@dataclass(frozen=True)
-class ColumnSums:
-    """Statistics that one site discloses about a column so that all can agree: never a row.
-
-    Attributes:
-        n, mean, m2: `ColumnMoments` of its training rows; zeros for words.
-        gaps: True if a value is missing.
-        words: The words it holds; None for numbers.
-    """
-
-    n: int
-    mean: float
-    m2: float
-    gaps: bool
-    words: tuple[str, ...] | None = None
-
-
 def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
     """Compute the statistics that a site with these training rows discloses.
 
@@ -354,15 +323,12 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
     """
     by_name = {}
     for name, values in table.items():
-        coded, gaps = rules.columns.get(name, ColumnRule()).kind == "category", bool(gaps_in(values).any())
-        if values.dtype.kind == "f" and not coded:
-            moments = ColumnMoments.of(values)
-            by_name[name] = ColumnSums(moments.n, moments.mean, moments.m2, gaps)
-            continue
-        words = [v for v in column(values, category=True).tolist() if v is not None]
-        if sentence := no_category(name, words, coded):
-            raise DataError(sentence)
-        by_name[name] = ColumnSums(0, 0.0, 0.0, gaps, tuple(sorted(set(words), key=natural)))
+        coded = rules.columns.get(name, ColumnRule()).kind == "category"
+        by_name[name] = of = ColumnSums.of(values, coded)
+        if of.words is not None:
+            words = [v for v in column(values, category=True).tolist() if v is not None]
+            if sentence := no_category(name, words, coded):
+                raise DataError(sentence)
     return by_name
 
 
@@ -380,19 +346,16 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
             odd = ", ".join(sorted(by_name.keys() ^ columns.keys()))
             raise DataError(f"{site} and {first} differ in columns: {odd}")
     for name in columns:
-        by_site = {site: by_name[name] for site, by_name in sites.items()}
         # A column that a site never measured has no words, and counts for either.
-        with_words = [site for site, of in by_site.items() if of.words]
-        with_numbers = [site for site, of in by_site.items() if of.n]
+        with_words, with_numbers = (
+            [site for site, by_name in sites.items() if getattr(by_name[name], what)] for what in ("words", "n")
+        )
         if with_words and with_numbers:
             raise DataError(f"column {name!r} holds words at {with_words[0]} and numbers at {with_numbers[0]}")
-        gaps = any(of.gaps for of in by_site.values())
-        if with_words:
-            union = sorted({w for of in by_site.values() for w in of.words or ()}, key=natural)
-            rules[name] = ColumnRule(kind="category", words=tuple(union), gaps=gaps)
-        else:
-            together = agreed([ColumnMoments(of.n, of.mean, of.m2) for of in by_site.values()])
-            rules[name] = ColumnRule(mean=together.mean, sd=together.sd, gaps=gaps)
+        of = agreed([by_name[name] for by_name in sites.values()])
+        mean, sd = (None, None) if of.words else (of.mean, of.sd)
+        kind: Literal["category"] | None = "category" if of.words else None
+        rules[name] = ColumnRule(kind=kind, mean=mean, sd=sd, words=of.words, gaps=of.gaps)
     return rules
 
 
