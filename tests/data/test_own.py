@@ -237,62 +237,34 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
     frame, kind = pandas.DataFrame(COLUMNS), {"target": "kind"}
     shuffled = pandas.Series(Y).sample(frac=1, random_state=0)
     return {
-        "no such column": (lambda: own.dataset(frame, target="kinds"), "did you mean kind"),
-        "no target": (lambda: own.dataset(frame), "target must name the column of the labels"),
         "one column for two roles": (lambda: own.dataset(frame, target="town", client="town"), "'town' is named twice"),
-        "one client": (lambda: own.dataset(frame.assign(town="Ost"), client="town", **kind), "only one client"),
-        "a client for each row": (
-            lambda: own.dataset(frame.assign(town=range(60)), client="town", **kind),
-            "one row each",
-        ),
-        "a row of nobody": (
-            lambda: own.dataset(frame.assign(town=[None, *frame["town"][1:]]), client="town", **kind),
-            "row 0",
-        ),
-        "words": (lambda: own.dataset(frame, target="kind"), "'town' holds words, such as 'Ost' in row 0"),
-        "a gap": (lambda: own.dataset(frame.assign(town=1.0, a=np.nan), **kind), "'a' has no value in any row"),
         "infinite": (lambda: own.dataset(frame.assign(town=1.0, a=np.inf), **kind), "'a' is infinite in row 0"),
-        "dates": (
-            lambda: own.dataset(frame.assign(town=pandas.Timestamp("2020-01-01")), **kind),
-            "'town' holds a date",
-        ),
         "lists": (lambda: own.dataset(frame.assign(town=[[1, 2]] * 60), **kind), "'town' holds a list"),
-        "two columns of a name": (lambda: own.dataset(pandas.concat([frame, frame], axis=1), **kind), "2 columns"),
         "a lazy frame": (lambda: own.dataset(polars.DataFrame({"a": X[:, 0], "kind": Y}).lazy(), **kind), "collect"),
         "no label": (lambda: own.dataset((X, [None, *Y[1:].tolist()])), "row 0"),
-        "broken labels": (lambda: own.dataset((X, Y + 0.5)), "set task.kind = regression"),
         "labels of two kinds": (lambda: own.dataset((X, ["a", *Y[1:].tolist()])), "some labels are words"),
         "one-hot labels": (lambda: own.dataset((X, np.eye(3)[Y])), "argmax"),
         "many words": (
             lambda: own.dataset(frame.assign(town=1.0, kind=[f"w{i}" for i in range(60)]), **kind),
             "60 different values",
         ),
-        "lengths": (lambda: own.dataset((X, Y[:9])), "60 examples, y has 9"),
         "ragged": (lambda: own.dataset(([[1], [1, 2]], [0, 1])), "lists of different lengths"),
         "not finite": (lambda: own.dataset((np.where(np.arange(4) == 2, np.nan, X), Y)), "row 0 has a NaN"),
         "files": (lambda: own.dataset(([f"{i}.png" for i in range(60)], Y)), "names of image files"),
         "a missing text": (lambda: own.dataset((["a b", None, *["c"] * 58], Y)), "row 1"),
-        "shapes": (
-            lambda: own.dataset({"a": (X, Y), "b": (X[:, :2], Y)}),
-            r"the shape of an example, \(4,\) and \(2,\)",
-        ),
-        "scales": (lambda: own.dataset({"a": (PIXELS, Y), "b": (PIXELS / 255, Y)}), "the scale, whole numbers"),
         "other columns": (
             lambda: own.dataset({"a": frame[["a", "kind"]], "b": frame[["b", "kind"]]}, **kind),
             "differ in columns: a, b",
         ),
-        "kinds of labels": (lambda: own.dataset({"a": (X, Y), "b": (X, Y.astype(str))}), "the kind of labels"),
         "patients at one client only": (
             lambda: own.dataset({"a": (X, Y, Y), "b": (X, Y)}),
             "whether patients are named",
         ),
         "other index": (lambda: own.dataset((pandas.DataFrame(X), shuffled)), "another order"),
         "an unknown test client": (lambda: own.dataset({"a": (X, Y), "b": (X, Y)}, test={"c": (X, Y)}), "client 'c'"),
-        "no test part": (lambda: own.dataset((X, Y), test_fraction=0.0), "test_fraction is 0"),
         "a stream": (lambda: own.dataset(Stream()), "no fixed examples"),
         "a loader": (lambda: own.dataset(DataLoader(Pictures())), "such as the loader's .dataset"),
         "random items": (lambda: own.dataset(Drawing()), "are others each time they are read"),
-        "anything": (lambda: own.dataset(7), "data must be"),
         "channels last": (lambda: own.dataset((RNG.random((60, 8, 8, 4)).astype("f"), Y)), "channels last"),
         "words for a number": (
             lambda: own.dataset((X, COLUMNS["kind"]), targets=tasks.kind_of("regression").targets),

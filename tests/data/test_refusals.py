@@ -22,8 +22,6 @@ CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "one client's table": ({"Bern": FRAME[["age", "y"]]}, {"target": "y"}, ("Bern", "only one client")),
     "too many columns": (pandas.DataFrame(np.zeros((2, 65_537))), {"target": "0"}, ("65,537", "65,536")),
     "patients that are halves": ((X, Y, [0.5, *range(59)]), {}, ("row 0", "0.5")),
-    "lengths": ((X, Y[:9]), {}, ("60", "9")),
-    "a test of another shape": ((X, Y), {"test": (X[:, :1], Y)}, ("test", "shape")),
 }
 
 

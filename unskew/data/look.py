@@ -255,12 +255,12 @@ def _named(
     return of_dataset(sources.load(source, folder, options)) if rows is None else rows
 
 
-def of_dataset(data: Dataset, rows: Ints | None = None) -> DataTable:
-    """The table of a data set, as it is after it was read; `rows` are some of its training examples."""
+def of_dataset(data: Dataset) -> DataTable:
+    """The table of a data set, as it is after it was read."""
     x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
     parts = np.zeros(n, np.int8) if data.own_test is None else np.where(data.own_test.numpy(), TEST, TRAIN)
     owners, patients = (None if of is None else of.numpy() for of in (data.owners, data.patients))
-    if rows is None and data.own_test is None:
+    if data.own_test is None:
         x, y = np.concatenate([x, stored(data.x_test).numpy()]), np.concatenate([y, data.y_test.numpy()])
         parts = np.repeat([TRAIN, TEST], [n, len(y) - n])
         owners = None if owners is None else np.concatenate([owners, np.full(len(y) - n, -1)])
@@ -273,7 +273,7 @@ def of_dataset(data: Dataset, rows: Ints | None = None) -> DataTable:
         y = np.empty((len(y), 0))
     columns = [feature for column in data.inputs.columns for feature in column.features]
     named = len(columns) == x.shape[1] and x.ndim == 2
-    whole = DataTable(
+    return DataTable(
         data.name,
         y,
         None if named else x,
@@ -288,7 +288,6 @@ def of_dataset(data: Dataset, rows: Ints | None = None) -> DataTable:
         kind=data.targets if data.targets is SURVIVAL else UNKNOWN,
         rules=Preprocess(),
     )
-    return whole if rows is None else replace(whole.take(rows), part=None)
 
 
 # ---------------------------------------------------------------- the look

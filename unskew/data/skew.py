@@ -71,12 +71,10 @@ def _entropy(p: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Skew:
-    """A split in eight numbers; distances are unweighted means over clients."""
+    """A split in six numbers; distances are unweighted means over clients."""
 
     num_clients: int
-    num_samples: int
     smallest: int
-    median: float
     largest: int
     iid_distance: float
     js: float
@@ -92,9 +90,7 @@ def summary(counts: Counts) -> Skew:
     sizes = counts.sum(1)
     return Skew(
         len(sizes),
-        int(sizes.sum()),
         int(sizes.min()),
-        float(np.median(sizes)),
         int(sizes.max()),
         float(iid_distance(counts).mean()),
         float(js_divergence(counts).mean()),
