@@ -69,9 +69,9 @@ def test_whole_numbers_in_a_row_of_floats_are_floats_and_token_ids_may_be_fewer(
 @pytest.mark.parametrize(
     ("trained", "factor", "text"),
     [
-        ("colour", 255.0, "pixels reach 255, and those the model was trained on 1; scale them as those were"),
-        ("colour", 0.01, "pixels reach 0.01, and those the model was trained on 1"),
-        ("grey", 1 / 255, "pixels reach 1, and those the model was trained on 255"),
+        ("colour", 255.0, "pixels reach 255, and those of training 1; scale them as those were"),
+        ("colour", 0.01, "pixels reach 0.01, and those of training 1"),
+        ("grey", 1 / 255, "pixels reach 1, and those of training 255"),
     ],
 )
 def test_pixels_on_another_scale_than_in_training_are_warned_of(trained: str, factor: float, text: str, tmp_path: Path):

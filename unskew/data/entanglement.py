@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from unskew.errors import ConfigError, DataError
+from unskew.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -119,11 +119,8 @@ def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
     """Shares by blocks with average entanglement `xi`: by eq. 2' if blocks are equally large, else by bisection.
 
     Raises:
-        ConfigError: If xi is not in [0, 1].
         DataError: If a client owns nothing.
     """
-    if not 0.0 <= xi <= 1.0:
-        raise ConfigError(f"split.xi must be between 0 and 1, got {xi}")
     sizes = np.bincount(owner, minlength=clients)
     if sizes.min() == 0:
         raise DataError(f"{clients} clients need as many base distributions, not {len(owner)}; lower num_clients")
@@ -142,25 +139,14 @@ def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
     Args:
         xi: Average entanglement wanted.
         draw: Shares (clients, bases) at an alpha, from the same key each time.
-
-    Raises:
-        ConfigError: If xi is not in [0, 1].
     """
-    if not 0.0 <= xi <= 1.0:
-        raise ConfigError(f"split.xi must be between 0 and 1, got {xi}")
     low, high = float(np.log(NARROW)), float(np.log(WIDE))
-    best, least = draw(NARROW), np.inf
-    for alpha in (NARROW, WIDE):
-        gap = abs(_average(draw(alpha)) - xi)
-        best, least = (draw(alpha), gap) if gap < least else (best, least)
+    tried = [draw(NARROW), draw(WIDE)]
     for _ in range(STEPS // 2):
         middle = 0.5 * (low + high)
-        table = draw(float(np.exp(middle)))
-        reached = _average(table)
-        if abs(reached - xi) < least:
-            best, least = table, abs(reached - xi)
-        low, high = (middle, high) if reached < xi else (low, middle)
-    return best
+        tried.append(draw(float(np.exp(middle))))
+        low, high = (middle, high) if _average(tried[-1]) < xi else (low, middle)
+    return min(tried, key=lambda table: abs(_average(table) - xi))
 
 
 def _pairs(table: npt.NDArray[np.int64] | Floats) -> Floats:

@@ -251,10 +251,7 @@ class Inputs:
         if self.largest and values.size:
             reach = float(np.abs(values).max())
             if max(reach, self.largest) > FAR_BEYOND * min(reach, self.largest) > 0:
-                warn(
-                    f"pixels reach {reach:g}, and those the model was trained on {self.largest:g}; scale them as those "
-                    "were",
-                )
+                warn(f"pixels reach {reach:g}, and those of training {self.largest:g}; scale them as those were")
         return prepared
 
     def _as_given(self, x: Array) -> Tensor:
@@ -274,16 +271,14 @@ class Inputs:
         raise DataError(f"inputs must be of shape (N, {wanted}), as in training, got {x.shape}{remedy}")
 
     def _images(self, x: Array) -> Tensor:
-        channels = len(self.mean)
-        batch = x[..., None] if x.ndim == 3 else x
-        if batch.ndim == 4 and batch.shape[1] == channels and batch.shape[3] not in (1, 3):  # as arrays are read
-            batch = np.moveaxis(batch, 1, 3)
-        if batch.ndim != 4 or (channels, *batch.shape[1:3]) != self.shape or batch.shape[3] != channels:
+        batch = _channels_first(x, self.shape)
+        if batch.shape[1:] != self.shape:
             self._refuse_shape(x)
         if batch.size and not (batch.min() >= 0 and batch.max() <= 255 and bool((batch == batch.round()).all())):
             raise DataError("inputs must be images with whole values from 0 to 255, as in training")
         tables = np.stack([standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)])
-        return ByteImages(torch.from_numpy(np.ascontiguousarray(batch, np.uint8)), torch.from_numpy(tables))[:]
+        levels = np.ascontiguousarray(np.moveaxis(batch, 1, 3), np.uint8)
+        return ByteImages(torch.from_numpy(levels), torch.from_numpy(tables))[:]
 
     def _table(self, x: Any) -> Tensor:
         if len(self.clients) > 1 and any(column.by_client for column in self.columns):

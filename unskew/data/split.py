@@ -414,22 +414,17 @@ def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, .
     before = global_states()
     assigned = split.assign(TrainingExamples(examples.labels.copy(), examples.num_classes, domains), key)
     for whose in drawn_since(before):
-        warn(
-            f"split {name!r} drew from {whose} global generator, so the same run again, and every machine of a "
-            "deployment, has another split; draw from its key: (key / 'order').numpy().permutation(n)",
-        )
+        warn(f"split {name!r} drew from {whose} global generator: the same run again has another split; use its key")
     if isinstance(assigned, Mapping) or not isinstance(assigned, Iterable):
         raise DataError(f"split {name!r} must return a list of arrays of indices, got {type(assigned).__name__}")
     clients = tuple(np.asarray(held) for held in assigned)
+    if not clients or split.num_clients not in (None, len(clients)):
+        raise DataError(f"split {name!r} must make split.num_clients = {split.num_clients} clients, got {len(clients)}")
     for i, held in enumerate(clients):
         if held.ndim != 1 or held.dtype.kind not in "iu" or not held.size or held.min() < 0 or held.max() >= n:
-            raise DataError(
-                f"split {name!r} must give each client indices in 0..{n - 1}, got {held.dtype} for client {i}"
-            )
-    if not clients or (split.num_clients is not None and len(clients) != split.num_clients):
-        raise DataError(f"split {name!r} must make split.num_clients = {split.num_clients} clients, got {len(clients)}")
+            raise DataError(f"split {name!r} must give client {i} indices in 0..{n - 1}, got {held.dtype} {held.shape}")
     if int(np.bincount(np.concatenate(clients)).max()) > 1:
-        raise DataError(f"split {name!r} must give an example to one client at most and once, and gives one twice")
+        raise DataError(f"split {name!r} must give an example to one client at most, and gives one twice")
     return tuple(np.sort(held).astype(np.int64) for held in clients)
 
 
