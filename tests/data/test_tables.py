@@ -141,45 +141,6 @@ def test_a_row_is_named_by_its_line_in_its_file(tmp_path: Path) -> None:
         load(f"csv:{tmp_path / 'train.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
 
 
-FEW = ["Basel"] * 2 + ["Bern", "Chur"] * 29
-ONE_CLASS = ["yes" if site == "Chur" else "no" if i % 4 else "yes" for i, site in enumerate(TABLE["site"])]
-TWICE = polars.concat([altered(), altered()[:6]])
-WARNED: dict[str, tuple[polars.DataFrame, str]] = {
-    "a site with two rows": (altered(site=FEW), "Basel has fewer than 5 training rows"),
-    "a site without test rows": (
-        altered(site=["Davos", *["Bern", "Chur"] * 29, "Bern"]),
-        "Davos has no test rows: a result there cannot be measured",
-    ),
-    "a site with one class": (altered(sick=ONE_CLASS), "Chur has training rows of one class only"),
-    "a column far larger than others": (
-        altered(age=np.arange(60) * 1000.0),
-        "column 'age' has a root mean square of 3",
-    ),
-    "a column that numbers the rows": (altered(age=np.arange(60.0) + 7), "column 'age' numbers or names the rows"),
-    "one site under two names": (
-        altered(site=["Basel", "basel", "Bern"] * 20),
-        "clients differ in case, accents or spaces alone, and count as different: 'Basel', 'basel'",
-    ),
-    "one class in two spellings": (
-        altered(sick=["yes", "no", "NO", "yes", "no", "no"] * 10),
-        "labels differ in case, accents or spaces alone, and count as different: 'NO', 'no'",
-    ),
-    "test rows that stand in training": (
-        TWICE.with_columns(part=polars.Series(["train"] * 60 + ["test"] * 6)),
-        "6 of 6 test rows stand in training, too",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WARNED)
-def test_what_may_not_be_meant_is_warned_of_in_one_sentence(name: str, tmp_path: Path) -> None:
-    table, text = WARNED[name]
-    options = {**COLUMNS, **({"test": "part"} if "part" in table.columns else {"test": 0.25})}
-    with pytest.warns(DataWarning) as caught:
-        load(written(tmp_path, table), None, options)
-    assert any(text in str(warning.message) for warning in caught)
-
-
 def _two_sites(folder: Path) -> None:
     for name in ("Bern", "Chur"):
         (folder / f"{name}.csv").write_text("a,y\n" + "".join(f"{i / 2},{i % 2}\n" for i in range(20)))

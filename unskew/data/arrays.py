@@ -16,7 +16,7 @@ images as d_train, d_test (differences modulo 256), for a smaller file.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -239,20 +239,19 @@ def npz(path: Path, more: Sequence[str] = ()) -> Arrays:
     return arrays
 
 
-def _check_keys(path: Path, present: Iterable[str], arrays: Arrays, more: Sequence[str]) -> None:
+def _check_keys(path: Path, present: Sequence[str], arrays: Arrays, more: Sequence[str]) -> None:
     """Refuse a missing array, and a key that is nearly one of the layout's; others are somebody's own.
 
     Another letter, as in CIFAR-100's c_train of coarse classes, is another array and not a misspelt one.
     """
-    present = list(present)
+    known = (*LAYOUT, *NAMES, "d_train", "d_test", *more)
     for key in present:
-        known = (*LAYOUT, *NAMES, "d_train", "d_test", *more)
-        if key not in known and not re.fullmatch("[a-wz]_(train|test)", key):
-            meant = did_you_mean(key.lower(), known, MISSPELT)
-            if meant:
-                raise DataError(f"{path} has an unknown key {key}{meant} rename it, or leave it out")
+        own = key in known or re.fullmatch("[a-wz]_(train|test)", key)
+        if not own and (meant := did_you_mean(key.lower(), known, MISSPELT)):
+            raise DataError(f"{path} has an unknown key {key}{meant} rename it, or leave it out")
     if missing := [key for key in ("x_train", "y_train", *more) if key not in arrays]:
-        raise DataError(f"{path} must have {missing[0]}{did_you_mean(missing[0], present)} (it has: {some(present)})")
+        near = did_you_mean(missing[0], present)
+        raise DataError(f"{path} must have {missing[0]}{near} (it has: {some(present) or 'none'})")
 
 
 def batches(path: Path) -> Arrays:

@@ -5,7 +5,6 @@ channel with mean and standard deviation of the *training* part; the test part i
 as they are.
 """
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from annotated_types import Interval
 
 from unskew import schema
 from unskew.data import arrays, build, hub, image_folders, tables
-from unskew.data.archives import UNREADABLE, corrupt
+from unskew.data.archives import archive_of
 from unskew.data.arrays import ArrayOptions
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
@@ -111,13 +110,10 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
     path = path_of(rest)
     if kind in tables.ENDINGS:
         return path.is_dir()
-    try:
-        if not zipfile.is_zipfile(path):
-            return False
-        with zipfile.ZipFile(path) as archive:
-            return "client_train.npy" in archive.namelist()
-    except UNREADABLE as error:
-        raise corrupt(path, error) from error
+    if not path.is_file():
+        return False
+    with archive_of(path) as archive:
+        return "client_train" in archive.files
 
 
 def gives_bytes(source: str) -> bool:
