@@ -1,8 +1,9 @@
 """One table and its roles: what every form of data becomes, and what checks, first looks and data sets are made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -157,28 +158,14 @@ class DataTable:
 
     def take(self, rows: Ints) -> "DataTable":
         """The rows of these numbers; each keeps its place."""
-
         if len(rows) == len(self):
             return self
         # A view where rows follow one another, as training rows do before test rows.
         chosen = slice(rows[0], rows[-1] + 1) if len(rows) and rows[-1] - rows[0] == len(rows) - 1 else rows
-
-        def of(values: Array | None) -> Array | None:
-            return None if values is None else values[chosen]
-
-        return replace(
-            self,
-            y=self.y[chosen],
-            inputs=of(self.inputs),
-            columns={name: values[chosen] for name, values in self.columns.items()},
-            owners=of(self.owners),
-            patients=of(self.patients),
-            part=of(self.part),
-            when=of(self.when),
-            domains=of(self.domains),
-            numbers=self.numbers[chosen],
-            place=lambda row: self.place(int(rows[row])),
-        )
+        given: dict[str, Any] = {of.name: getattr(self, of.name) for of in fields(self)}
+        of_rows: dict[str, Any] = {key: of[chosen] for key, of in given.items() if isinstance(of, np.ndarray)}
+        columns = {name: values[chosen] for name, values in self.columns.items()}
+        return replace(self, **of_rows, columns=columns, place=lambda row: self.place(int(rows[row])))
 
     @cached_property
     def people(self) -> Ints | None:
