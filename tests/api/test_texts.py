@@ -107,7 +107,7 @@ def test_texts_that_are_cut_are_said() -> None:
             {},
             "client Basel and client Bern differ in texts and numbers",
         ),
-        (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "data and test differ in texts and numbers"),
+        (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "arrays and test differ in texts and numbers"),
         (SITES, {"preprocess": True}, "preprocess is for columns of a table"),
         ((TEXTS, LABELS[:-1]), {}, "x has 120 examples, y has 119 labels"),
     ],

@@ -74,7 +74,7 @@ def test_clients_of_one_domain_each_have_it_in_a_column(tmp_path: Path) -> None:
 def test_a_division_in_columns_is_no_manifest(both: tuple[Path, Path], tmp_path: Path) -> None:
     card = json.loads((both[1] / "partition.json").read_text())["seeds"]["0"]
     (tmp_path / "m.json").write_text(json.dumps(card))
-    with pytest.raises(DataError, match="is none: clients: Field required; write it anew with to_manifest"):
+    with pytest.raises(DataError, match="is none: clients: Field required; write it anew"):
         read_manifest(tmp_path / "m.json")
 
 

@@ -93,26 +93,12 @@ class Latest:
         return later
 
 
-def check_gap(rule: Latest, has_clients: bool) -> None:
-    """Refuse a gap where a split makes the clients: it cuts off each one's own test rows, and leaves nothing out.
-
-    Raises:
-        DataError: If there is a gap, and no client yet.
-    """
-    if rule.gap and not has_clients:
-        raise DataError(f"test.gap is {rule.gap:g}, and the data name no clients. Name the clients, or leave gap out")
-
-
 def _border(after: str) -> np.datetime64 | None:
-    """The last moment of a year, a month, a day, or a time; None for anything else."""
+    """The last moment of a year, a month, a day, or a minute; None for anything else."""
     with suppress(ValueError):
-        whole = re.fullmatch(r"\d{4}(-\d\d)?", after)
-        period = np.datetime64(after if whole else date.fromisoformat(after))
-        end: np.datetime64 = (period + 1).astype("datetime64[us]") - np.timedelta64(1, "us")
-        return end
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(after)
-        return np.datetime64(moment, "us") if moment.tzinfo is None else None
+        if re.fullmatch(r"\d{4}(-\d\d(-\d\d([T ][\d:.]+)?)?)?", after):
+            end: np.datetime64 = (np.datetime64(after) + 1).astype("datetime64[us]") - np.timedelta64(1, "us")
+            return end
     return None
 
 

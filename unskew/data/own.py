@@ -49,7 +49,7 @@ from unskew.data.columns import (
 )
 from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
-from unskew.data.latest import Latest, check_gap, cut, moments
+from unskew.data.latest import Latest, cut, moments
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
@@ -256,7 +256,8 @@ def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> D
     """
     if len(times) != len(rows):
         raise DataError(f"{rule.where} has {len(times)} times for {len(rows)} examples")
-    check_gap(rule, rows.alone or rows.owners is not None)
+    if rule.gap and rows.owners is None and not rows.alone:  # a split makes the clients, and leaves out nothing
+        raise DataError(f"test.gap is {rule.gap:g}, and the data name no clients. Name the clients, or leave gap out")
     when = moments(times, rule.where, rows.place)
     whose = None if rows.owners is None else [rows.clients[i] if i >= 0 else "no client" for i in rows.owners]
     train, test, notes, refusal = cut(rule, when, fraction, whose, rows.people)
@@ -318,7 +319,6 @@ def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) 
         first,
         columns={**columns, NUMBER: np.concatenate(numbers)},
         categories=frozenset[str]().union(*(frame.categories for frame in frames)),
-        orders=_orders(dict(zip(parts, frames, strict=True))),
         names={name: tuple(dict.fromkeys(of for f in frames for of in f.names.get(name, ()))) for name in first.names},
         place=place,
     )
@@ -356,27 +356,16 @@ def _apart(first: Frame, part: Frame) -> str:
             if len(kinds) == len(others) == 1 and kinds != others:
                 one, other = first.columns[name].flat[0], part.columns[name].flat[0]
                 return f"the kind of labels, such as {one!r} and {other!r}"
+    for name, order in first.orders.items():
+        its = part.orders.get(name, order)
+        if its != order and not all(str(one).isdecimal() for one in (*its, *order)):
+            return "the order of labels"
     return ""
 
 
 def _range(x: Array) -> str:
     what = "numbers" if x.dtype.kind == "f" else "whole numbers"
     return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else what
-
-
-def _orders(parts: Mapping[str, Frame]) -> dict[str, tuple[Any, ...]]:
-    """The orders of labels that types declare.
-
-    Raises:
-        DataError: If two declare another order of words.
-    """
-    (one, first), *others = parts.items()
-    for other, part in others:
-        for column, order in first.orders.items():
-            its = part.orders.get(column, order)
-            if its != order and not all(str(name).isdecimal() for name in (*its, *order)):
-                raise DataError(f"labels of {one} and {other} are not one ordered category; give all the same")
-    return dict(first.orders)
 
 
 # ---------------------------------------------------------------- forms
