@@ -29,7 +29,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "two identifiers": ({"one": ROWS + 1.0, "two": ROWS[::-1] + 1.0}, "column 'one', 'two' numbers or names the rows"),
     "the target once more": ({"ill": SICK == "yes"}, "column 'ill' tells the target by itself"),
     "the site once more": ({"code": ROWS % 3}, "column 'code' tells the site by itself"),
-    "the patients": ({"patient": ROWS // 3}, "column 'patient' is an input and seems to say who is in a row"),
+    "the patients": ({"patient": ROWS // 3}, "column 'patient' seems to say who is in a row"),
     "a large column": ({"dose": DOSE * 5000}, "column 'dose' has a root mean square of "),
     "few rows": ({"site": np.where(ROWS < 3, "Davos", SITE)}, "Davos has fewer than 5 training rows: too few to train"),
     "no test rows": ({"part": np.where(BERN, "train", np.array(["train", "test"])[ROWS // 3 % 2])}, "Bern has no test"),

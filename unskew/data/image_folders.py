@@ -159,7 +159,7 @@ def _in_table(root: Path, options: ImageOptions) -> _Read:
     notes = tables.unread(root, sorted(set(below) - set(files)), f"images that a row of {path.name} names")
     taken = {image, client, options.patient, *read.names}
     if options.patient is None:
-        notes += tuple(unnamed_patients({k: v for k, v in frame.columns.items() if k not in taken}, inputs=False))
+        notes += tuple(unnamed_patients({k: v for k, v in frame.columns.items() if k not in taken}))
     if options.testing and options.test is None:
         roles["patient"] = None
     return frame, files, roles, frame.place, notes

@@ -28,23 +28,15 @@ FEWEST = 20
 """Names of people in a column are more than this; fewer are groups."""
 
 
-def unnamed_patients(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]], inputs: bool = True) -> list[str]:
+def unnamed_patients(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> list[str]:
     """A sentence on the first column that seems to say who is in a row; none where none does.
 
     Such a column is called as they are, and somebody has several rows.
-
-    Args:
-        columns: The columns.
-        inputs: They are inputs; else they are not read.
     """
     for name, values in columns.items():
-        if _WHO.fullmatch(name.strip()) is None or not FEWEST < len(set(values)) < len(values):
-            continue
-        what, way = (" is an input and", ", or leave it out") if inputs else (", which is not read,", "")
-        return [
-            f"column {name!r}{what} seems to say who is in a row, of whom some have several: name it with "
-            f"patient = {name!r}, so that nobody is in training and in testing{way}"
-        ]
+        if _WHO.fullmatch(name.strip()) and FEWEST < len(set(values)) < len(values):
+            several = f"column {name!r} seems to say who is in a row, of whom some have several"
+            return [f"{several}: name it with patient = {name!r}, so that nobody is in training and in testing"]
     return []
 
 
