@@ -17,7 +17,7 @@ ROOMS = [
     ("algorithms", "algorithms", 11_000, 10_800),
     ("wrappers, server", "wrappers server", 4_800, 6_050),
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_050),
-    ("data", "data", 5_500, 8_850),
+    ("data", "data", 5_500, 8_860),
     ("tasks, models", "tasks models", 3_000, 3_600),
     ("run", "run experiment record", 5_500, 8_020),
     ("results", "results report history", 4_000, 6_290),
