@@ -111,7 +111,7 @@ def test_a_manifest_whose_unseen_clients_hold_a_trained_example_is_refused(tmp_p
     manifest = to_manifest(federate(six(), Natural(), Key(0), 0.5, unseen=("b",)))
     manifest["unseen"]["clients"][0]["train"] = manifest["clients"][0]["train"]
     (tmp_path / "m.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="example 0 of client 0 is in two places"):
+    with pytest.raises(DataError, match="must have each index in one place"):
         from_manifest(tmp_path / "m.json", six())
 
 
