@@ -10,8 +10,8 @@ import pandas
 import polars
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
 
 import unskew as us
 from unskew import tasks
@@ -263,7 +263,6 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
         "other index": (lambda: own.dataset((pandas.DataFrame(X), shuffled)), "another order"),
         "an unknown test client": (lambda: own.dataset({"a": (X, Y), "b": (X, Y)}, test={"c": (X, Y)}), "client 'c'"),
         "a stream": (lambda: own.dataset(Stream()), "no fixed examples"),
-        "a loader": (lambda: own.dataset(DataLoader(Pictures())), "such as the loader's .dataset"),
         "random items": (lambda: own.dataset(Drawing()), "are others each time they are read"),
         "channels last": (lambda: own.dataset((RNG.random((60, 8, 8, 4)).astype("f"), Y)), "channels last"),
         "words for a number": (
@@ -279,3 +278,24 @@ def test_what_cannot_be_meant_is_refused(name: str) -> None:
     call, says = refusals()[name]
     with pytest.raises(us.UnskewError, match=says):
         call()
+
+
+def test_a_list_of_data_sets_is_one_a_client_by_number() -> None:
+    halves = [(X[:30], Y[:30]), (X[30:], Y[30:])]
+    named = own.dataset(dict(enumerate(halves)))
+    sets = [torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in halves]
+    for given in (halves, sets, [torch.utils.data.DataLoader(one, batch_size=7) for one in sets]):
+        data = own.dataset(given)
+        assert (data.sha256, data.client_names) == (named.sha256, ("0", "1"))
+    pair = own.dataset([X, Y])  # a list of arrays is no list of clients
+    assert pair.sha256 == own.dataset((X, Y)).sha256
+
+
+def test_a_column_of_texts_that_is_the_only_input_is_texts() -> None:
+    notes = [f"{what} since {day} days" for what in ("a cough", "no fever", "chest pain") for day in range(20)]
+    table = pandas.DataFrame({"note": notes, "kind": np.resize(["a", "b"], 60), "few": np.resize(["x", "y"], 60)})
+    data = own.dataset(table[["note", "kind"]], target="kind")
+    assert data.inputs.kind == "texts"
+    assert data.sha256 == own.dataset((notes, table["kind"])).sha256
+    with pytest.raises(DataError, match="column 'few' holds words"):
+        own.dataset(table[["few", "kind"]], target="kind")

@@ -293,6 +293,8 @@ class Inputs:
         return ready
 
     def _texts(self, x: Sequence[str]) -> Tensor:
+        if is_frame(x) and len(columns := frame_of(x).columns) == 1:
+            x = next(iter(columns.values())).tolist()
         texts = list(x) if hasattr(x, "__iter__") and not (isinstance(x, str | Mapping) or is_frame(x)) else []
         if not texts or not all(isinstance(text, str) for text in texts):
             raise DataError("inputs must be a list or column of texts, none of them missing")

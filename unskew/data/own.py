@@ -51,7 +51,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.latest import Latest, cut, moments
 from unskew.data.patients import PatientIds
-from unskew.data.preprocess import Preprocess
+from unskew.data.preprocess import Preprocess, no_category
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
 from unskew.errors import ConfigError, DataError
 from unskew.keys import drawn_since, global_states
@@ -59,8 +59,8 @@ from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, some
 
 FORMS = (
-    "(x, y) or (x, y, patients), a DataFrame, {client: one of these}, a torch Dataset, a Hugging Face dataset, what "
-    "us.load returns, or a name"
+    "(x, y) or (x, y, patients), a DataFrame, a torch Dataset, a Hugging Face dataset, a dict or list of these by "
+    "client, what us.load returns, or a name"
 )
 
 DRAWING = "are others each time they are read; give a random transform to transform="
@@ -165,7 +165,7 @@ def table(
         rows, name=name or rows.name, rules=rules, kind=kind, declared=declared, alone=alone, share=share,
         patient_ids=patient_ids,
     )  # fmt: skip
-    rows = columns_of_arrays(rows)
+    rows = columns_of_arrays(rows) if rules is not None else text_of(rows)
     if rule is not None:
         return cut_in_time(rows, rule, _times(data, frame, rows, rule), fraction)
     if of_test is not None:
@@ -246,6 +246,17 @@ def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> Da
     if len(names) != x.shape[1]:
         raise DataError(f"{rows.name}: features has {len(names)} names for {x.shape[1]} columns")
     return replace(rows, inputs=None, columns={name: x[:, i].astype(np.float64) for i, name in enumerate(names)})
+
+
+def text_of(rows: DataTable) -> DataTable:
+    """A table whose only input is a column of more words than categories have: these are texts."""
+    if rows.inputs is not None or len(rows.columns) != 1:
+        return rows
+    ((name, values),) = rows.columns.items()
+    words = [value for value in values.tolist() if isinstance(value, str)]
+    if not words or name in rows.categories or not no_category(name, words, False):
+        return rows
+    return replace(rows, inputs=values.astype(object), columns={})
 
 
 def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> DataTable:
@@ -387,14 +398,24 @@ def read(data: Any, raw: bool = False, left_out: Collection[str] = ()) -> Frame:
     if isinstance(data, Dataset):
         x, y = as_tensor(data.x_test).numpy(), data.y_test.numpy()
         return _named(Frame({INPUTS: x, LABELS: y}, name=data.name), {LABELS: data.classes})
-    if isinstance(data, DataLoader | IterableDataset):
-        raise DataError(f"{type_name(data)} has no fixed examples; give a data set, such as the loader's .dataset")
+    if isinstance(data, DataLoader):
+        return read(data.dataset, raw, left_out)
+    if isinstance(data, IterableDataset):
+        raise DataError(f"{type_name(data)} has no fixed examples; give a data set whose items have numbers")
     if isinstance(data, TorchDataset):
         return _of_torch(data)
+    if isinstance(data, list) and data and all(map(_is_set, data)):
+        return _of_clients(dict(enumerate(data)), raw, left_out)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return _of_arrays(data, raw)
     call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
     raise DataError(f"data must be {FORMS}; got {type_name(data)}{call}")
+
+
+def _is_set(one: Any) -> bool:
+    """True for what can be one client's data in a list of clients."""
+    pair = isinstance(one, tuple) and len(one) in (2, 3) and not np.isscalar(one[0]) and np.ndim(one[1]) > 0
+    return pair or is_frame(one) or isinstance(one, TorchDataset | DataLoader) or hasattr(one, "column_names")
 
 
 def _of_clients(data: Mapping[Any, Any], raw: bool, left_out: Collection[str]) -> Frame:
