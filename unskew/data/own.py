@@ -249,12 +249,13 @@ def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> Da
 
 
 def text_of(rows: DataTable) -> DataTable:
-    """A table whose only input is a column of more words than categories have: these are texts."""
+    """A table whose only input is a column of texts: of more entries than categories have, most of several words."""
     if rows.inputs is not None or len(rows.columns) != 1:
         return rows
     ((name, values),) = rows.columns.items()
     words = [value for value in values.tolist() if isinstance(value, str)]
-    if not words or name in rows.categories or not no_category(name, words, False):
+    several = 2 * sum(" " in word.strip() for word in words) > len(words)
+    if not several or name in rows.categories or not no_category(name, words, False):
         return rows
     return replace(rows, inputs=values.astype(object), columns={})
 
