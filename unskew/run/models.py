@@ -44,7 +44,7 @@ from unskew.protocol import ClientId
 from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
-from unskew.tasks.task import Task
+from unskew.tasks.task import Task, outputs_of
 from unskew.tree import Params
 from unskew.words import composed, counted, some
 
@@ -458,7 +458,7 @@ def predict(
 def _outputs(model: nn.Module, batch: Tensor) -> Tensor:
     """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
-        outputs: Tensor = model(batch.clone())  # it may work in place, and the rows are the caller's
+        outputs: Tensor = outputs_of(model(batch.clone()))  # it may work in place, and the rows are the caller's
     except (IndexError, RuntimeError) as error:
         if batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
             raise

@@ -154,6 +154,7 @@ class Task:
             module = _without_counters(self.build())
         if not is_ours(module):
             module.register_forward_pre_hook(_given_copies)
+            module.register_forward_hook(lambda _module, _inputs, given: outputs_of(given))
         frozen = frozenset(self.layout.frozen)
         for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
             _keep_statistics(module.get_submodule(layer))
@@ -281,6 +282,14 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
 def _given_copies(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place."""
     return tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
+
+
+def outputs_of(given: Any) -> Any:
+    """The outputs in what a network returns: its `logits`, as a Hugging Face model calls them, and (n,) as (n, 1)."""
+    if not isinstance(given, Tensor):
+        named = given.get("logits") if isinstance(given, dict) else getattr(given, "logits", None)
+        given = given if named is None else named
+    return given[:, None] if isinstance(given, Tensor) and given.dim() == 1 else given
 
 
 def frozen_tensors(module: nn.Module) -> tuple[str, ...]:
