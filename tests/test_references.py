@@ -187,8 +187,7 @@ def attack(folder: Path) -> None:
 
 def take_part(folder: Path) -> None:
     (folder / "experiment.toml").write_text((folder / "config.toml").read_text())
-    (folder / "client.toml").write_text("client = 0\nnum_clients = 4\n")
-    open_client(folder)
+    open_client(folder, 0, 4)
 
 
 @pytest.mark.parametrize("text", [ITS_MODEL, ITS_METHOD, ITS_ADDITION], ids=["model", "method", "addition"])

@@ -41,7 +41,6 @@ def client(folder: Path, number: int, images: Path, options: dict[str, object], 
         "task": {"data": "images:coordinators", "model": "cnn_small", "data_options": options},
     }
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    (here / "client.toml").write_text(tomli_w.dumps({"client": number, "num_clients": 2}))
     OWN[here] = Site(**{"data": f"images:{images}", **own})
     return here
 
@@ -51,7 +50,7 @@ OWN: dict[Path, Site] = {}
 
 
 def opened(folder: Path) -> ClientRuntime:
-    return open_client(folder, OWN[folder])
+    return open_client(folder, int(folder.name[7:]), 2, OWN[folder])
 
 
 def test_a_site_opens_with_its_own_folder_of_classes(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path:
         pictures(tmp_path / "parted" / part, *CLASSES)
     for site in ("Basel", "Bern"):
         pictures(tmp_path / "sites" / site, *CLASSES)
-    own, split = (ServerConfig(2, own_data=has) for has in (True, False))
+    own, split = (ServerConfig(2, 2, own_data=has) for has in (True, False))
     for name, options, number in (
         ("plain", {}, 20),
         ("plain", {"classes": list(CLASSES)}, 20),

@@ -74,7 +74,6 @@ def site(
         },
     }
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    (here / "client.toml").write_text(tomli_w.dumps({"client": number, "num_clients": 2}))
     OWN[here] = Site(f"csv:{file or folder / f'{SITES[number]}.csv'}")
     return here
 
@@ -84,7 +83,7 @@ OWN: dict[Path, Site] = {}
 
 
 def opened(folder: Path) -> ClientRuntime:
-    return open_client(folder, OWN[folder])
+    return open_client(folder, int(folder.name[7:]), 2, OWN[folder])
 
 
 @pytest.mark.filterwarnings("ignore:column 'chol' has no value at bern")

@@ -1,4 +1,4 @@
-"""A deployment's two halves from their folders to a run folder, over Flower's types in one process."""
+"""A deployment's two halves, from an experiment to a run folder, in one process."""
 
 import functools
 import itertools
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -34,7 +33,7 @@ from loopback import Handler, Loopback
 
 from unskew.deploy.client import open_client
 from unskew.deploy.server import DeploymentState, serve
-from unskew.deploy.settings import Site
+from unskew.deploy.settings import ServerConfig, Site
 from unskew.runtime.message import REPLIES, Envelope, EvaluationRequest, RoundContext, read, write
 from unskew.tree import Params
 from unskew.wire import encode
@@ -58,42 +57,24 @@ REFUSED_S = 1.5
 opened = functools.lru_cache(open_client)
 
 
-def own_site(folder: Path, data: str | None = None, quiet: bool = False) -> Handler:
+def own_site(folder: Path, clients: int, data: str | None = None, quiet: bool = False) -> Handler:
     """A client that names these data of its own, and whose policy may keep its metrics at home."""
-
-    def answer(message: Envelope) -> Envelope:
-        with pytest.MonkeyPatch.context() as patch:
-            if quiet:
-                (folder.parent / "quiet.toml").write_text("metrics = false\n")
-                patch.setenv("UNSKEW_POLICY", str(folder.parent / "quiet.toml"))
-            return opened(folder, Site(data)).answer(message)
-
-    return answer
+    if quiet:
+        (folder.parent / "quiet.toml").write_text("metrics = false\n")
+    site = Site(data, policy=str(folder.parent / "quiet.toml") if quiet else None)
+    return lambda message: opened(folder, int(folder.name[7:]), clients, site).answer(message)
 
 
 def pack(
-    root: Path,
-    experiment: Experiment,
-    clients: int = 3,
-    wait_s: float = 12.0,
-    data: Sequence[str | None] = (),
-    quiet: int | None = None,
+    root: Path, experiment: Experiment, clients: int = 3, data: Sequence[str | None] = (), quiet: int | None = None
 ) -> Loopback:
-    """A federation's folders, and a network on which all its clients are."""
-    server = root / "server"
-    server.mkdir(parents=True)
-    (server / "experiment.toml").write_text(to_toml(experiment))
-    (server / "server.toml").write_text(
-        tomli_w.dumps({"min_clients": clients, "num_clients": clients, "deadline_s": 60.0, "wait_s": wait_s})
+    """A folder for the server and one for each client, and a network on which all clients are."""
+    for name in ("server", *(f"client-{c}" for c in range(clients))):
+        (root / name).mkdir(parents=True)
+        (root / name / "experiment.toml").write_text(to_toml(experiment))
+    return Loopback(
+        {c: own_site(root / f"client-{c}", clients, data[c] if data else None, c == quiet) for c in range(clients)}
     )
-    handlers = {}
-    for c in range(clients):
-        folder = root / f"client-{c}"
-        folder.mkdir()
-        (folder / "experiment.toml").write_text(to_toml(experiment))
-        (folder / "client.toml").write_text(tomli_w.dumps({"client": c, "num_clients": clients}))
-        handlers[c] = own_site(folder, data[c] if data else None, c == quiet)
-    return Loopback(handlers)
 
 
 @pytest.fixture
@@ -103,9 +84,12 @@ def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
 
 
-def start(root: Path, grid: Loopback) -> Path:
-    serve(grid, root / "server")
-    return root / "server" / "run"
+def start(
+    root: Path, grid: Loopback, clients: int = 3, least: int | None = None, wait_s: float = 12.0, **options: Any
+) -> Path:
+    """Run the server until its run is done; the run's folder."""
+    config = ServerConfig(clients, least or clients, 60.0, wait_s, own_data=False)
+    return serve(grid, root / "server", config, **options).folder
 
 
 def several(small: Small, *settings: str) -> Experiment:
@@ -150,7 +134,7 @@ def test_a_client_tells_its_own_user_each_round_and_the_end(
     small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experiment = small("seeds=[0, 1]")
-    start(tmp_path, pack(tmp_path, experiment, 2, quiet=0))
+    start(tmp_path, pack(tmp_path, experiment, 2, quiet=0), 2)
     lines = [line for line in caplog.messages if line.startswith("client 0: ")]
     loss = r"loss \d\.\d{4} on \d+ examples"  # on its own disk, though it keeps them from the server
     expected = [
@@ -228,10 +212,8 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     # A client that comes back with another file is not who it was.
     opened.cache_clear()
     (run / "summary.json").unlink()
-    impatient = {"min_clients": 3, "deadline_s": 60.0, "wait_s": REFUSED_S}
-    (tmp_path / "server" / "server.toml").write_text(tomli_w.dumps(impatient))
     with pytest.raises(QuorumError, match="client 1 had other data, or another folder state/, when it was met"):
-        start(tmp_path, again(tmp_path, 3, [files[0], files[0], files[2]]))
+        start(tmp_path, again(tmp_path, 3, [files[0], files[0], files[2]]), wait_s=REFUSED_S)
 
 
 @dataclass
@@ -245,17 +227,13 @@ class Joins(Observer):
         self.grid.handlers[2] = self.handler
 
 
-def test_a_site_whose_folder_was_packed_to_spare_joins_a_run_later(small: Small, tmp_path: Path) -> None:
+def test_a_site_that_comes_late_takes_its_place(small: Small, tmp_path: Path) -> None:
     digits = load_digits()
     np.savez(tmp_path / "own.npz", x_train=digits.images.astype(np.uint8), y_train=digits.target)
     own = f"npz:{tmp_path / 'own.npz'}"
     grid = pack(tmp_path, small("rounds=3"), data=[own] * 3)
-    (tmp_path / "server" / "server.toml").write_text(
-        tomli_w.dumps({"min_clients": 2, "num_clients": 3, "wait_s": 12.0})
-    )
-    registered(tmp_path / "server", 0, 1, 2)
-    serve(grid, tmp_path / "server", Joins(grid, grid.handlers.pop(2)))
-    run = tmp_path / "server" / "run"
+    joins = Joins(grid, grid.handlers.pop(2))
+    run = start(tmp_path, grid, least=2, callback=joins, nodes={0: 0, 1: 1, 2: 2})
     lost = [(r["round"], r["client"], r["reason"]) for r in rows(run, "failures")]
     assert lost == [(1, 2, "client lost: it is not connected")]
     trained = [(r["round"], r["client"]) for r in rows(run, "work")]
@@ -293,7 +271,7 @@ def test_a_client_that_is_back_by_the_end_gets_its_model_and_another_is_named(
 ) -> None:
     grid = pack(tmp_path, small("rounds=2", "split.num_clients=3", "runtime.executor='sequential'"))
     callback = ComesBack(grid, back)
-    serve(grid, tmp_path / "server", callback)
+    start(tmp_path, grid, callback=callback)
     assert [(r["round"], r["client"]) for r in rows(tmp_path / "server" / "run", "work")][3:] == [(2, 0), (2, 1)]
     away = [text for text in callback.noted if "did not answer when training had ended" in text]
     if back:
@@ -399,7 +377,7 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
 
 def again(root: Path, clients: int, data: Sequence[str] = ()) -> Loopback:
     """The same clients' folders on a new network."""
-    return Loopback({c: own_site(root / f"client-{c}", data[c] if data else None) for c in range(clients)})
+    return Loopback({c: own_site(root / f"client-{c}", clients, data[c] if data else None) for c in range(clients)})
 
 
 def test_nothing_of_pixels_is_told_but_a_power_of_two(
@@ -410,9 +388,9 @@ def test_nothing_of_pixels_is_told_but_a_power_of_two(
     source = f"npz:{tmp_path / 'own.npz'}"
     pack(tmp_path, small("split.num_clients=3", f"task.data='{source}'"))
     (tmp_path / "policy.toml").write_text("metrics = false\n")
-    assert open_client(tmp_path / "client-0", Site(source)).info.images == ("floats", "1 x 8 x 8", "3")  # by 6.5
+    assert open_client(tmp_path / "client-0", 0, 3, Site(source)).info.images == ("floats", "1 x 8 x 8", "3")  # by 6.5
     monkeypatch.setenv("UNSKEW_POLICY", str(tmp_path / "policy.toml"))
-    assert open_client(tmp_path / "client-1", Site(source)).info.images == ("floats", "1 x 8 x 8")
+    assert open_client(tmp_path / "client-1", 1, 3, Site(source)).info.images == ("floats", "1 x 8 x 8")
 
 
 def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tmp_path: Path) -> None:
@@ -437,22 +415,22 @@ def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tm
 def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small, tmp_path: Path) -> None:
     for name, settings, text in (
         ("a", ('evaluate=["personal_on_global"]',), "neither travels"),
-        ("b", ("bounds=true",), "centralised trains on all clients' data in one place"),
+        ("b", ("bounds=true",), "centralised trains on everybody's data in one place"),
     ):
         grid = pack(tmp_path / name, small("split.num_clients=3", *settings))
         with pytest.raises(ConfigError, match=text):
             start(tmp_path / name, grid)
         assert not grid.pushed
-    grid = pack(tmp_path / "c", small("split.num_clients=2"))
-    with pytest.raises(ConfigError, match=r"min_clients must be at most the 2 clients, got 3 \(.*server\.toml\)"):
-        start(tmp_path / "c", grid)
+    grid = pack(tmp_path / "c", small("split.num_clients=2"), 2)
+    with pytest.raises(ConfigError, match=r"min_clients must be at most the 2 clients, got 3"):
+        start(tmp_path / "c", grid, 2, least=3)
 
 
 def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: Small, tmp_path: Path) -> None:
     """The attack that worked: accuracies of ten models that always say one class are the counts of a site's labels."""
     folder = tmp_path / "client-0"
     run = start(tmp_path, pack(tmp_path, small("split.num_clients=3", 'evaluate=["personal"]')))
-    client_runtime, final = open_client(folder), load_model(run, "fedavg").state_dict()
+    client_runtime, final = open_client(folder, 0, 3), load_model(run, "fedavg").state_dict()
 
     def ask(model: Params, round: int, run: str, start: int = 1, parts: tuple[str, ...] = ("personal",)) -> Any:
         context = RoundContext(run, client_runtime.info.config, 0, ((start, 0),), round)
@@ -472,38 +450,26 @@ def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: 
     assert ask(constant, 3, "hostile").reason == "round 3 lies behind the experiment's last, 2"
 
 
-def registered(server: Path, *clients: int) -> None:
-    """As if these clients' certificates were in the server's folder."""
-    (server / "clients").mkdir()
-    for c in clients:
-        (server / "clients" / f"{c}.crt").touch()
-
-
 def test_a_server_knows_clients_by_their_keys(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"), wait_s=REFUSED_S)
-    registered(tmp_path / "server", 0, 1, 2)
+    grid = pack(tmp_path, small("split.num_clients=3"))
     grid.handlers[1], grid.handlers[2] = grid.handlers[2], grid.handlers[1]
     with pytest.raises(QuorumError, match="it says it is client 1, its key is client 2's"):
-        start(tmp_path, grid)
+        start(tmp_path, grid, wait_s=REFUSED_S, nodes={0: 0, 1: 1, 2: 2})
 
 
-@pytest.mark.parametrize(("out", "settings"), [(1, {"num_clients": 3}), (2, {"num_clients": 3})])
+@pytest.mark.parametrize("out", [1, 2])
 def test_a_client_that_is_taken_out_leaves_the_others_in(
-    out: int, settings: dict[str, int], small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    out: int, small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = pack(tmp_path, small("split.num_clients=3"))
-    server = tmp_path / "server"
-    registered(server, *(c for c in range(3) if c != out))
-    with pytest.raises(ConfigError, match=r"min_clients must be at most 2, the number of certificates in clients/"):
-        start(tmp_path, grid)
-    (server / "server.toml").write_text(tomli_w.dumps({"min_clients": 2, "wait_s": 12.0, **settings}))
-    assert (start(tmp_path, grid) / "summary.json").exists()
+    assert (start(tmp_path, grid, least=2, nodes={c: c for c in range(3) if c != out}) / "summary.json").exists()
     assert f"a node is rejected: it says it is client {out}, its key is not" in caplog.text
 
 
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "deployment.json"
-    deployment = DeploymentState.open(path, "a")
+    deployment = DeploymentState.open(path, "a", "named")
+    assert deployment.run == "named"
     assert deployment.begin(0, 1) == ((1, 1),)
     later = DeploymentState.open(path, "a")
     assert (later.run, later.attempt) == (deployment.run, 2)
@@ -514,7 +480,6 @@ def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: S
     assert DeploymentState.open(path, "a").count(0) == 3  # whatever became of those rounds
     with pytest.raises(RunError, match="another experiment"):
         DeploymentState.open(path, "b")
-    assert DeploymentState.open(path, "portable", ["a"]).config == "portable"  # as an older version wrote it
     path.write_text("{}")
     with pytest.raises(RunError, match="is damaged; restore it from a copy"):
         DeploymentState.open(path, "a")
@@ -530,11 +495,11 @@ def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Smal
     own = [f"npz:{tmp_path / f'own-{client}.npz'}" for client in range(2)]
     experiment = small(f"task.data='npz:{tmp_path / 'server.npz'}'", "split.num_clients=2", "rounds=1")
     grid = pack(tmp_path, experiment, 2, data=own)
-    start(tmp_path, grid)
+    start(tmp_path, grid, 2)
     (tmp_path / "server" / "run" / "summary.json").unlink()
     np.savez(tmp_path / "server.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:300], y_test=y[201:301])
     with pytest.raises(RunError, match="the server's data are not those that its run began with"):
-        serve(grid, tmp_path / "server")
+        start(tmp_path, grid, 2)
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:
@@ -544,7 +509,7 @@ def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path
     (tmp_path / "server" / "run" / "summary.json").unlink()
     (tmp_path / "server" / "experiment.toml").write_text(to_toml(small("split.num_clients=3", "rounds=5")))
     with pytest.raises(RunError, match="another experiment"):
-        serve(grid, tmp_path / "server")
+        start(tmp_path, grid)
     assert fingerprint(experiment) == read_json(tmp_path / "server" / "run" / "run.json")["config_sha256"]
 
 
@@ -589,6 +554,6 @@ def test_a_client_with_other_frozen_parameters_is_named_and_kept_out(
     """As one would have who loads another version of the pretrained weights."""
     hashes = itertools.count()
     monkeypatch.setattr("unskew.deploy.client.tensors_hash", lambda params: f"{next(hashes):064}")
-    grid = pack(tmp_path, of_a_frozen_body(small), wait_s=REFUSED_S)
+    grid = pack(tmp_path, of_a_frozen_body(small))
     with pytest.raises(QuorumError, match=r"frozen parameters, which never travel \(SHA-256\) must be \w+.*, got 0000"):
-        start(tmp_path, grid)
+        start(tmp_path, grid, wait_s=REFUSED_S)

@@ -1,4 +1,4 @@
-"""Opens a client from its folder."""
+"""Opens a client for an experiment."""
 
 import functools
 import hashlib
@@ -16,12 +16,9 @@ from unskew.data.sources import gives_bytes
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import (
     EXPERIMENT,
-    ClientConfig,
     Site,
-    own_data_example,
     own_state,
     read_rules,
-    read_settings,
 )
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
@@ -40,29 +37,37 @@ from unskew.wire import tensors_hash
 from unskew.words import counted
 
 
-def open_client(folder: Path, site: Site = Site()) -> ClientRuntime:
-    """Open the client whose folder this is.
+def open_client(
+    folder: Path, client: int, num_clients: int, site: Site = Site(), audit: Path | None = None
+) -> ClientRuntime:
+    """Open a client for the experiment in a folder, in which its state/ and models/ are kept.
 
-    All that is in the folder comes from the coordinator: code that the experiment names is imported with `allow_code`
-    only, and what it names to be read only where the participant's policy has it in `paths`.
+    The experiment comes from the coordinator: code that it names is imported with `allow_code` only, and what it names
+    to be read only where the site's policy has it in `paths`.
+
+    Args:
+        folder: Has experiment.toml.
+        client: Number of the client, from 0.
+        num_clients: Number of clients of the experiment.
+        site: The site's own settings.
+        audit: File of the audit log if the policy names none; by default audit.jsonl in the folder.
 
     Raises:
-        ConfigError, DataError: If its settings or its data cannot be used.
+        ConfigError, DataError: If the experiment or the site's data cannot be used.
     """
-    config, rules = read_settings(folder / "client.toml", ClientConfig), read_rules(folder)
+    rules = read_rules(site)
     with rules.reading(site.place):
-        return _opened(folder, config, rules, site)
+        return _opened(folder, client, num_clients, rules, site, audit or folder / "audit.jsonl")
 
 
-def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> ClientRuntime:
-    path = folder / "client.toml"
-    if config.client >= config.num_clients:
-        raise ConfigError(f"client must be below num_clients = {config.num_clients}, got {config.client} ({path})")
+def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Site, audit: Path) -> ClientRuntime:
+    if not 0 <= client < num_clients:
+        raise ConfigError(f"a client's number must be 0 to {num_clients - 1}, got {client}")
     experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
     covered = {m.label: bool(hook(m.method, "covers_replies")) for m in experiment.methods}
     rules.check_methods({m.label: m.name for m in experiment.methods}, covered)
     policy = rules.policy
-    audit = Path(policy.audit).expanduser() if policy.audit else folder / "audit.jsonl"
+    audit = Path(policy.audit).expanduser() if policy.audit else audit
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
     own = site.data is not None
     if site.data is not None:
@@ -71,28 +76,22 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         except (ConfigError, DataError) as error:
             if isinstance(error, ConfigError) and isinstance(error.__cause__, OSError):  # of the experiment's own code
                 raise ConfigError(
-                    f"{error}.  What such code reads, as weights, comes to you apart from this folder: put it where "
-                    "that code looks for it"
+                    f"{error}.  What such code reads, as weights, comes to you apart: put it where that code looks for it"
                 ) from error
             written = " (--separator, --thousands, --decimal and --encoding say how the file is written)"
             raise type(error)(
                 f"{error}.  Here you can change your data and your command"
-                f"{written if site.data.startswith('csv:') else ''}; what {EXPERIMENT} says is the coordinator's to "
-                "change, who packs again"
+                f"{written if site.data.startswith('csv:') else ''}; the experiment is the coordinator's to change"
             ) from error
         data = setup.dataset.sha256
-        feds = [own_data(experiment, setup, config, seed) for seed in experiment.seeds]
+        feds = [own_data(experiment, setup, client, num_clients, seed) for seed in experiment.seeds]
     else:
-        if config.own_data:
-            raise ConfigError(
-                f"this client has data of its own: say where they lie, with {own_data_example(experiment.task.data)}"
-            )
         if _has_own_sets(experiment.task):
             experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
         setup = run_setup.prepare(experiment)
-        feds = divided(experiment, setup, config.num_clients)
+        feds = divided(experiment, setup, num_clients)
         data = json.dumps([setup.dataset.sha256, *(fed.sha256 for fed in feds)])
-    examples = max(len(fed.clients[config.client].train) for fed in feds)
+    examples = max(len(fed.clients[client].train) for fed in feds)
     for method in experiment.methods:
         run_setup.check_prior(method, setup)
         if (check_examples := hook(method.method, "check_examples")) is not None:
@@ -100,8 +99,8 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
     # The number of examples has no noise, nor has the scale of images.
     silent = not policy.metrics or any(hook(m.method, "has_dp_noise") for m in experiment.methods)
     info = ClientInfo(
-        client=config.client,
-        num_clients=config.num_clients,
+        client=client,
+        num_clients=num_clients,
         library=__version__,
         config=written_fingerprint(folder / EXPERIMENT, portable=True),
         classes=setup.dataset.outputs,
@@ -109,7 +108,7 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         data=data,
         own=own,
         nonce="",
-        examples=() if silent else tuple(len(fed.clients[config.client].train) for fed in feds),
+        examples=() if silent else tuple(len(fed.clients[client].train) for fed in feds),
         columns=columns_hash(setup.dataset.inputs.columns),
         images=images_told(setup.dataset.inputs, scale=not silent),
         frozen=tensors_hash(setup.task.constants(frozen=True)),
@@ -122,21 +121,23 @@ def _opened(folder: Path, config: ClientConfig, rules: Rules, site: Site) -> Cli
         seed, method = cells[cell]
         with rules.reading(site.place):  # a split may be in a file
             fed = (
-                own_data(experiment, setup, config, seed) if own else run_setup.divide(experiment, setup.dataset, seed)
+                own_data(experiment, setup, client, num_clients, seed)
+                if own
+                else run_setup.divide(experiment, setup.dataset, seed)
             )
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
-        mine = fed.clients[config.client]
+        mine = fed.clients[client]
 
         def keep_model(params: Params) -> None:
             scale = run_setup.target_scale(experiment.task, setup, fed)
             task = models.task_card(experiment.task, fed.dataset, setup.task, scale)
-            clients = models.ModelClients(config.num_clients, fed.client_names)
+            clients = models.ModelClients(num_clients, fed.client_names)
             card = models.ModelCard(method.label, seed, None, None, task, clients=clients)
-            models.save(folder / "models", card, None, [{config.client: params}], setup.task.constants())
+            models.save(folder / "models", card, None, [{client: params}], setup.task.constants())
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return ClientSetup(
-            run_setup.played(experiment, method, seed, config.num_clients, simulated=False),
+            run_setup.played(experiment, method, seed, num_clients, simulated=False),
             trainer,
             population.me,
             population.initial,
@@ -244,13 +245,13 @@ def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[Fede
     return feds
 
 
-def own_data(experiment: Experiment, setup: Setup, config: ClientConfig, seed: int) -> FederatedData:
+def own_data(experiment: Experiment, setup: Setup, client: int, num_clients: int, seed: int) -> FederatedData:
     """A federation in which only this client holds examples: its training part, some of it set aside for validation.
 
     The validation part is the latest share of its examples where their times are known; else a share, of its patients
     where these are known, drawn evenly from those of each label.
     """
     rows, nothing = np.arange(len(setup.dataset.labels)), np.empty(0, np.int64)
-    held = [rows if client == config.client else nothing for client in range(config.num_clients)]
+    held = [rows if c == client else nothing for c in range(num_clients)]
     clients = cut(setup.dataset, held, Key(seed) / "data" / "client", 0, experiment.val_fraction)
     return FederatedData(setup.dataset, clients, {"name": run_setup.OWN_DATA}, seed, setup.dataset.sha256)

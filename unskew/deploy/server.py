@@ -1,19 +1,19 @@
-"""The server of a deployment: runs the experiment of its folder on the clients that a transport reaches."""
+"""Runs an experiment on the clients that a transport reaches, whatever network that is."""
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from unskew.data.federated import FederatedData
-from unskew.deploy import folders
 from unskew.deploy.client import divided
-from unskew.deploy.settings import ServerConfig, find_own_code, packed_clients, read_settings
+from unskew.deploy.settings import EXPERIMENT, ServerConfig, find_own_code
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, NamedMethod, fingerprint, load, written_fingerprint
+from unskew.experiment.config import Experiment, NamedMethod, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
@@ -26,13 +26,17 @@ from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log
 from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
-from unskew.runtime.message import Transport
+from unskew.runtime.message import Node, Transport
 from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 from unskew.wire import tensors_hash
 
 EXECUTOR = "network"
+COMMAND = "unskew fed"
+"""What begins the command that a deployed run's record has."""
+REFUSED = "failures.jsonl"
+"""Clients that were refused, beside a run, which has such a log of its own and may never begin."""
 
 OWN_CONSTANTS = (
     "each client standardises its images with its own mean and deviation, and the server, in its tests and model "
@@ -42,38 +46,47 @@ OWN_CONSTANTS = (
 """Said of images given as bytes by clients with data of their own."""
 
 
-def serve(transport: Transport, folder: Path, callback: Observer | None = None, force: bool = False) -> loop.RunResult:
-    """Run the experiment of a server's folder on the clients that `transport` reaches, or continue its run.
+def serve(
+    transport: Transport,
+    folder: Path,
+    config: ServerConfig,
+    callback: Observer | None = None,
+    force: bool = False,
+    *,
+    nodes: Mapping[Node, ClientId] | None = None,
+    run: str = "",
+) -> loop.RunResult:
+    """Run the experiment of a folder on the clients that `transport` reaches, or continue its run.
 
-    `force` is that of `loop.resume`.
+    Args:
+        transport: The network.
+        folder: Has experiment.toml; beside it are written deployment.json and run/, the run's folder.
+        config: Number of clients, deadlines and bounds.
+        callback: Sees every round; by default the log has them.
+        force: That of `loop.resume`.
+        nodes: Client that each node is; by default any node may be any client.
+        run: Random name of the run, by which clients know it; by default one is drawn.
 
     Raises:
-        ConfigError, DataError: If folder or experiment cannot be used.
+        ConfigError, DataError: If the experiment cannot be used.
         QuorumError: If too few clients are connected, or reply.
         RunError: If the run cannot be continued.
     """
     callback = callback or LogCallback(log)
     find_own_code()
-    path = folder / "server.toml"
-    config = read_settings(path, ServerConfig)
-    experiment = _every_round(load(folder / "experiment.toml", allow_code=True))  # the coordinator's own
-    run = folder / "run"
-    if (run / "summary.json").exists():
-        return loop.RunResult(run, read_json(run / "summary.json"))
-    check_evaluated(experiment)
-    pooled = next((m.label for m in experiment.methods if hook(m.method, "pooled")), None)
-    if pooled is not None:
-        raise ConfigError(f"{pooled} trains on all clients' data in one place; it cannot be deployed, leave it out")
-    setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
-    if (run / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
-        unchanged.require_same_environment(run, experiment, setup, force)
-        unchanged.require_same_network(run, experiment, setup)
-    registered = folders.clients(folder) if (folder / "clients").is_dir() else {}
-    number = packed_clients(path, config, registered) if registered else _num_clients(experiment, setup)
+    number, place = config.num_clients, folder / "run"
+    experiment = _every_round(load(folder / EXPERIMENT, allow_code=True))  # the coordinator's own
+    if (place / "summary.json").exists():
+        return loop.RunResult(place, read_json(place / "summary.json"))
+    refuse_undeployable(experiment)
     if config.min_clients > number:
-        raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients} ({path})")
-    # As the file is written, which `unskew deploy pack` does in full: read, it would be another after an upgrade.
-    settings = written_fingerprint(folder / "experiment.toml", portable=True)
+        raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients}")
+    setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
+    if (place / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
+        unchanged.require_same_environment(place, experiment, setup, force)
+        unchanged.require_same_network(place, experiment, setup)
+    # As the file is written, which clients have, too: read, it would be another after an upgrade.
+    settings = written_fingerprint(folder / EXPERIMENT, portable=True)
     expected = Expected(
         number,
         __version__,
@@ -84,18 +97,12 @@ def serve(transport: Transport, folder: Path, callback: Observer | None = None, 
         images_told(setup.dataset.inputs),
         tensors_hash(setup.task.constants(frozen=True)),
     )
-    # Clients keep privacy budgets under the fingerprint: under another they would spend what is spent once more.
-    spends = any(hook(m.method, "spending") is not None for m in experiment.methods)
-    deployment = DeploymentState.open(
-        folder / "deployment.json",
-        settings,
-        () if spends else (fingerprint(experiment, portable=True), fingerprint(experiment)),
-    )
+    deployment = DeploymentState.open(folder / "deployment.json", settings, run)
     deployment.check_data(setup.dataset.sha256)
-    nodes = {client: client for client in registered} if registered else None
 
     def keep(client: ClientId, reason: str) -> None:
-        append_line(folder / folders.REFUSED, json.dumps({"client": client, "step": "hello", "reason": reason}))
+        row = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "client": client, "reason": reason}
+        append_line(folder / REFUSED, json.dumps(row))
 
     membership = Membership(
         transport, deployment.run, expected, nodes, deployment.clients, callback.note, config.max_examples, keep
@@ -125,9 +132,9 @@ def serve(transport: Transport, folder: Path, callback: Observer | None = None, 
     backend = OverNetwork(
         setup, membership, deployment, limits, own, lambda: membership.wait(config.min_clients, config.wait_s)
     )
-    if (run / "run.json").exists():
-        return loop.resume(run, callback, force, backend, allow_code=True)
-    return loop.start(experiment, run, callback, command="unskew deploy", backend=backend)
+    if (place / "run.json").exists():
+        return loop.resume(place, callback, force, backend, allow_code=True)
+    return loop.start(experiment, place, callback, command=COMMAND, backend=backend)
 
 
 def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
@@ -143,8 +150,8 @@ def on_cpu(experiment: Experiment) -> Experiment:
     return replace(experiment, runtime=replace(experiment.runtime, device="cpu"))
 
 
-def check_evaluated(experiment: Experiment) -> None:
-    """Refuse evaluations that a deployment cannot make.
+def refuse_undeployable(experiment: Experiment) -> None:
+    """Refuse methods and evaluations that need all clients' data or models in one place.
 
     Raises:
         ConfigError: Naming the first.
@@ -156,19 +163,18 @@ def check_evaluated(experiment: Experiment) -> None:
         )
     if experiment.unseen.clients:
         raise ConfigError(
-            "unseen: a deployment has no clients that it must not train on; to hold a site out, do not register it, or "
-            "leave unseen out"
+            "unseen: a deployment has no clients that it must not train on; to hold a site out, leave it out of --sites"
         )
+    for method in experiment.methods:
+        if hook(method.method, "pooled"):
+            raise ConfigError(
+                f"{method.label} trains on everybody's data in one place, which no deployment allows; leave it out"
+            )
 
 
 def _every_round(experiment: Experiment) -> Experiment:
     """Save after every round: clients remember the last two, so the server must not fall back further."""
     return replace(experiment, runtime=replace(experiment.runtime, checkpoint_every=1))
-
-
-def _num_clients(experiment: Experiment, setup: Setup) -> int:
-    """Number of clients, if no keys were registered."""
-    return experiment.split.num_clients or run_setup.divide(experiment, setup.dataset, experiment.seeds[0]).num_clients
 
 
 def append_line(path: Path, line: str) -> None:
@@ -207,19 +213,19 @@ class DeploymentState:
         self.starts, self.clients, self.begun, self.data = starts, clients, begun, data
 
     @classmethod
-    def open(cls, path: Path, config: str, before: Sequence[str] = ()) -> "DeploymentState":
+    def open(cls, path: Path, config: str, run: str = "") -> "DeploymentState":
         """Read the state of a deployment for one more server process.
 
         Args:
             path: deployment.json.
             config: Fingerprint of the experiment, wherever its data lie.
-            before: Fingerprints that older versions would have written, which are accepted, too.
+            run: Name of the run if it has none yet; by default one is drawn.
 
         Raises:
             RunError: If it cannot be read, or belongs to another experiment.
         """
         if not path.exists():
-            return cls(path, config, secrets.token_hex(8), 1, {}, {}, {})
+            return cls(path, config, run or secrets.token_hex(8), 1, {}, {}, {})
         table = read_json(path)
         try:
             starts = {int(cell): tuple((int(a), int(t)) for a, t in rows) for cell, rows in table["starts"].items()}
@@ -232,10 +238,8 @@ class DeploymentState:
             raise RunError(
                 f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
             ) from None
-        if deployment.config in before:
-            deployment.config = config
         if deployment.config != config:
-            raise RunError(f"{path} belongs to a run of another experiment; make a new folder with unskew deploy pack")
+            raise RunError(f"{path} belongs to a run of another experiment; take a new folder")
         return deployment
 
     def check_data(self, sha256: str) -> None:
@@ -246,8 +250,8 @@ class DeploymentState:
         """
         if self.data not in ("", sha256):
             raise RunError(
-                f"the server's data are not those that its run began with ({self.path}); put these back, or make a new "
-                "folder with unskew deploy pack"
+                f"the server's data are not those that its run began with ({self.path}); put these back, or begin a "
+                "new run"
             )
         self.data = sha256
 

@@ -1,8 +1,7 @@
-"""Settings of a deployment: server.toml, client.toml and network.toml of its folders, and what a participant says."""
+"""Settings of a federation: how an experiment is run, and what a site says of itself."""
 
 import os
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,7 +13,6 @@ from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
 from unskew.files import from_toml
 from unskew.runtime.policy import Rules, SitePolicy
-from unskew.version import __version__
 
 T = TypeVar("T")
 
@@ -24,7 +22,7 @@ EXPERIMENT = "experiment.toml"
 
 @dataclass(frozen=True)
 class Address:
-    """Address at which a server listens, or is reached: network.toml.
+    """Address at which a server listens, or is reached.
 
     Attributes:
         host: Host name or IP address.
@@ -40,10 +38,11 @@ class Address:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Settings of a server: server.toml.
+    """How an experiment is run over a network.
 
     Attributes:
-        min_clients: Number of clients that must be connected before the first round.
+        num_clients: Number of clients of the experiment.
+        min_clients: Number of them that must be connected before the first round.
         deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
         wait_s: Longest time to wait for those clients, seconds.
         max_norm: Largest L2 norm of all floating-point tensors of a reply together.
@@ -51,47 +50,31 @@ class ServerConfig:
         max_examples: Largest number of training examples that a client may say it has.
         warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
         own_data: Every client has data of its own: the images of the experiment's own data are all for testing.
-        num_clients: Number of clients that were packed, whether their certificates are still in clients/ or not.
-        library: Version of unskew that packed the folder.
     """
 
+    num_clients: Annotated[int, Ge(1)]
     min_clients: Annotated[int, Ge(1)]
     deadline_s: Annotated[float, Gt(0.0)] = 600.0
-    wait_s: Annotated[float, Gt(0.0)] = 300.0
+    wait_s: Annotated[float, Gt(0.0)] = 3600.0
     max_norm: Annotated[float, Gt(0.0)] = 1e6
     max_ratio: Annotated[float, Gt(1.0)] = 100.0
     max_examples: Annotated[int, Ge(1)] = 10_000_000
     warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
-    own_data: bool = False
-    num_clients: Annotated[int, Ge(1)] = 1
-    library: str = __version__
-
-
-@dataclass(frozen=True)
-class ClientConfig:
-    """Settings of a client, which the coordinator has signed: client.toml.
-
-    Attributes:
-        client: Number of the client, from 0.
-        num_clients: Number of clients in the federation.
-        own_data: The client must name data of its own; else it may take its part of the experiment's split.
-        library: Version of unskew that packed the folder.
-    """
-
-    client: Annotated[int, Ge(0)]
-    num_clients: Annotated[int, Ge(1)]
-    own_data: bool = False
-    library: str = __version__
+    own_data: bool = True
 
 
 @dataclass(frozen=True)
 class Site:
-    """Settings that a participant gives when it starts its client; no file of the coordinator can give them.
+    """A site's own settings: site.toml of its folder.  Nothing that the coordinator sends can give them.
 
     Attributes:
-        data: Its own data, in the syntax of `task.data`.  None takes its part of the experiment's split.
+        data: Its own data, in the syntax of `task.data`.  None takes its part of an experiment's split.
         separator, thousands, decimal, encoding: How its CSV file is written, where it is not as the experiment says.
-        allow_code: Import code that the experiment names.
+        data_dir: Folder of named data sets; by default $UNSKEW_DATA.
+        allow_code: Import code that an experiment names.
+        policy: File of its policy; by default that of the user's own settings.
+        name: Name of the site in the federation.
+        host, port: Where the federation's server is reached.
     """
 
     data: str | None = None
@@ -99,7 +82,12 @@ class Site:
     thousands: str | None = None
     decimal: Literal[".", ","] | None = None
     encoding: str | None = None
+    data_dir: str | None = None
     allow_code: bool = False
+    policy: str | None = None
+    name: str = "site"
+    host: str = "127.0.0.1"
+    port: int = 8443
 
     @property
     def place(self) -> str | None:
@@ -108,47 +96,10 @@ class Site:
         return path if kind in FILES else self.data if kind == "hub" else None
 
 
-_OWN = {"csv": "own.csv", "parquet": "own.parquet", "images": "images"}
-
-
-def own_data_example(source: str) -> str:
-    """Return an example of a client's own data, of the kind that an experiment reads from `source`.
-
-    >>> own_data_example("csv:examples/hospitals.csv"), own_data_example("digits")
-    ('--data csv:/absolute/path/own.csv', '--data npz:/absolute/path/own.npz')
-    """
-    kind = source.partition(":")[0]
-    return f"--data {kind}:/absolute/path/{_OWN[kind]}" if kind in _OWN else "--data npz:/absolute/path/own.npz"
-
-
 def absolute(source: str) -> str:
     """Make the path in a data source absolute."""
     kind, _, rest = source.partition(":")
     return f"{kind}:{Path(os.path.expanduser(rest)).absolute()}" if kind in FILES and rest else source
-
-
-def packed_clients(path: Path, config: ServerConfig, registered: Collection[int]) -> int:
-    """Number of clients that a server's folder was packed for; a client that was taken out still counts.
-
-    Args:
-        path: server.toml.
-        config: Settings in it.
-        registered: Numbers of the clients whose certificates are in clients/; there is at least one.
-
-    Raises:
-        ConfigError: If such a number is too high, or more clients are waited for than may connect.
-    """
-    number = config.num_clients
-    if max(registered) >= number:
-        raise ConfigError(
-            f"num_clients must be above {max(registered)}, whose certificate is in clients/, got {number} ({path})"
-        )
-    if config.min_clients > len(registered):
-        raise ConfigError(
-            f"min_clients must be at most {len(registered)}, the number of certificates in clients/, got "
-            f"{config.min_clients} ({path})"
-        )
-    return number
 
 
 CODE_PATH = "UNSKEW_CODE_PATH"
@@ -167,7 +118,7 @@ def find_own_code() -> None:
 
 
 def own_state() -> Path:
-    """Folder of this user in which a participant keeps what must outlive a federation's folder.
+    """Folder of this user in which sites lie, and what must outlive them.
 
     Raises:
         DeployError: If there is no home folder.
@@ -184,20 +135,15 @@ def _of_user(variable: str, below_home: str) -> Path:
         raise DeployError(f"this user has no home folder; set HOME, or {variable} to a folder of its own") from None
 
 
-def read_rules(folder: Path) -> Rules:
-    """Read the policy of this participant: $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings.
-
-    Args:
-        folder: The client's folder, in which the file must not lie: it came from the coordinator.
+def read_rules(site: Site = Site()) -> Rules:
+    """Read a site's policy: its own, that of $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings.
 
     Raises:
         ConfigError, DeployError: If it cannot be read, or a setting in it is unknown or not allowed.
     """
-    named = os.environ.get("UNSKEW_POLICY")
+    named = site.policy or os.environ.get("UNSKEW_POLICY")
     settings = Path(named) if named else _of_user("XDG_CONFIG_HOME", ".config") / "unskew" / "policy.toml"
     path = settings.expanduser().absolute()
-    if path.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"the policy {path} lies in the folder that came from the coordinator; keep it elsewhere")
     if not named and not path.exists():
         return Rules(where=str(path))
     if not path.exists():
@@ -206,18 +152,16 @@ def read_rules(folder: Path) -> Rules:
 
 
 def read_settings(path: Path, kind: type[T]) -> T:
-    """Read and check one of the settings files of a folder.
+    """Read and check a file of settings.
 
     Raises:
-        DeployError: If there is no such file: the folder is not one that was packed.
+        DeployError: If there is no such file.
         ConfigError: If the file is not TOML, or a setting in it is unknown or not allowed.
     """
     try:
         table: dict[str, Any] = from_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise DeployError(
-            f"{path.parent} has no {path.name}; it is not a folder that unskew deploy pack made"
-        ) from None
+        raise DeployError(f"there is no {path}; name a site's folder, as unskew site join made it") from None
     except OSError as error:
         raise DeployError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
