@@ -44,6 +44,15 @@ def handled(signals: Sequence[signal.Signals], handler: Handler) -> Iterator[Non
             signal.raise_signal(number)
 
 
+def stoppable() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by leaving every open `with` block."""
+
+    def heard(number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    return handled((signal.SIGTERM, signal.SIGHUP), heard)
+
+
 def stop_requests(on_request: Callable[[int], None]) -> AbstractContextManager[None]:
     """Call `on_request` with 1, 2, ... as requests to stop (Ctrl-C, SIGTERM, SIGHUP) arrive, as in `handled`."""
     times: list[float] = []

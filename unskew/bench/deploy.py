@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
-from unskew.deploy import operate, parity
+from unskew.deploy import parity, trial
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -53,7 +53,7 @@ def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: 
             continue
         chosen, case = experiment(hidden, clients, rounds + 1), f"{size}/{clients}"
         with tempfile.TemporaryDirectory(prefix="unskew-bench-") as place:
-            deployed = operate.local(chosen, clients, Path(place) / "deployed", say)
+            deployed = trial.trial(chosen, clients, Path(place) / "deployed", say)
             simulated = parity.simulate(chosen, Path(place) / "simulated")
             (same,) = parity.compare(deployed, simulated)
             if not same.equal:

@@ -18,8 +18,8 @@ from unskew.cli.bench import HELP, bench
 from unskew.cli.card import card
 from unskew.cli.catalogue import list_
 from unskew.cli.data import data
-from unskew.cli.deploy import deploy
 from unskew.cli.doctor import doctor
+from unskew.cli.fed import fed
 from unskew.cli.leave_out import leave_one_out
 from unskew.cli.plan import plan
 from unskew.cli.predict import predict
@@ -27,6 +27,7 @@ from unskew.cli.prior import prior
 from unskew.cli.reproduce import reproduce
 from unskew.cli.run import run
 from unskew.cli.show import show
+from unskew.cli.site import site
 from unskew.cli.tune import tune
 from unskew.version import __version__
 
@@ -85,6 +86,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
 }
 for name, (command, short) in COMMANDS.items():
     app.command(name=name, short_help=short)(command)
-app.add_typer(deploy, name="deploy", short_help="Run an experiment over a real network.")
+app.add_typer(fed, name="fed", short_help="Coordinate a federation of real sites.")
+app.add_typer(site, name="site", short_help="Take part in a federation with your own data.")
 app.command(name="bench", help=HELP, short_help="Measure unskew itself.")(bench)
 app.add_typer(prior, name="prior", short_help="The built-in diffusion model: its card, and training it.")

@@ -1,9 +1,11 @@
-"""Keys and certificates of a federation: an authority of its own, which signs the server's and each client's.
+"""Keys and certificates of a federation: an authority of its own, which signs the server's and each site's.
 
-All keys are ECDSA on the curve P-384.  Both sides trust this authority and no other.  A client takes part as long as
-its certificate lies in the server's folder, too.  Whatever is private lies in files that only their owner can read.
+Keys are ECDSA on the curve P-384, those of invitations on P-256, which makes tokens short.  Both sides trust this
+authority and no other.  The authority's key also signs experiments.  Whatever is private lies in files that only their
+owner can read.
 """
 
+import hashlib
 import ipaddress
 import re
 import stat
@@ -23,26 +25,37 @@ from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Names in every server certificate, for clients on the same machine."""
-AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+"""Names in every server certificate, for sites on the same machine."""
+AUTHORITY, LEAF = timedelta(days=3650), timedelta(days=397)
+"""How long certificates are valid: the authority's, and those of server and sites."""
+RENEWED = timedelta(days=60)
+"""Time before its end from which a certificate is renewed; of a shorter one a third of its time."""
+REQUEST_BYTES = 1 << 14
+"""Largest certificate request."""
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+_OFFER = b"unskew experiment\n"
+"""What is signed with an experiment, so that no signature of anything else passes for one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Authority:
-    """The certificate authority of one federation, which signs server certificates."""
+    """The certificate authority of one federation."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
+    def sign(self, data: bytes) -> bytes:
+        """Sign an experiment."""
+        return self.key.sign(_OFFER + data, ec.ECDSA(hashes.SHA384()))
+
 
 # ---------------------------------------------------------------- making
-def authority(name: str) -> Authority:
+def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
     """Make a new authority, in memory."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"unskew {name}"[:64])])
+    key = new_key()
+    who = _name(f"unskew {name}")
     usage = x509.KeyUsage(
-        digital_signature=False,
+        digital_signature=True,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
@@ -53,7 +66,7 @@ def authority(name: str) -> Authority:
         decipher_only=False,
     )
     signed = (
-        _unsigned(who, who, key.public_key(), AUTHORITY_DAYS)
+        _unsigned(who, who, key.public_key(), valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -62,7 +75,18 @@ def authority(name: str) -> Authority:
     return Authority(key, signed)
 
 
-def _unsigned(who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Make a key, in memory."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _unsigned(
+    who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -70,16 +94,16 @@ def _unsigned(who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey,
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        # A client whose clock is a little behind must not find it "not yet valid".
+        # A site whose clock is a little behind must not find it "not yet valid".
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(now + valid)
     )
 
 
 def save_authority(who: Authority, folder: Path) -> None:
-    """Write `ca.crt` and `ca.key`, which sign further server certificates and are kept away from the server."""
-    write_atomically(folder / "ca.key", _private(who.key), PRIVATE)
-    (folder / "ca.crt").write_bytes(pem(who.certificate))
+    """Write `ca.crt` and `ca.key`."""
+    write_atomically(folder / "ca.key", private_pem(who.key), PRIVATE)
+    write_atomically(folder / "ca.crt", pem(who.certificate))
 
 
 def load_authority(folder: Path) -> Authority:
@@ -88,47 +112,83 @@ def load_authority(folder: Path) -> Authority:
     Raises:
         DeployError: If a file is missing or is not a key or certificate.
     """
-    return Authority(_key(folder / "ca.key"), _certificate(folder / "ca.crt"))
+    return Authority(load_key(folder / "ca.key"), load(folder / "ca.crt"))
 
 
-def issue_server(who: Authority, hosts: Sequence[str], folder: Path, days: int = SERVER_DAYS) -> None:
-    """Write `ca.crt`, `server.crt` and `server.key` for a server that is reached under these names or addresses.
+def issue_server(who: Authority, hosts: Sequence[str], folder: Path, valid: timedelta = LEAF) -> None:
+    """Write `server.crt` and `server.key` for a server that is reached under these names or addresses.
 
     Args:
         who: Authority that signs.
         hosts: Names and IP addresses; loopback is always among them.
         folder: Folder to write to.
-        days: Validity of the certificate, days.
+        valid: Validity of the certificate.
 
     Raises:
         DeployError: If something is neither a host name nor an address.
     """
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))])
-    _issue(who, (*hosts, *LOOPBACK)[0], folder, "server", days, names)
+    key = new_key()
+    signed = _leaf(who, (*hosts, *LOOPBACK)[0], key.public_key(), valid, names)
+    write_atomically(folder / "server.key", private_pem(key), PRIVATE)
+    write_atomically(folder / "server.crt", pem(signed))
 
 
-def issue_client(who: Authority, client: int, folder: Path, days: int = AUTHORITY_DAYS) -> None:
-    """Write `ca.crt`, `client.crt` and `client.key` for a client."""
-    _issue(who, f"client {client}", folder, "client", days)
+def request(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A site's request for a certificate, PEM: it proves that the site has the key, which stays there."""
+    return (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(_name("site"))
+        .sign(key, hashes.SHA384())
+        .public_bytes(serialization.Encoding.PEM)
+    )
 
 
-def _issue(
-    who: Authority, name: str, folder: Path, file: str, days: int, names: x509.SubjectAlternativeName | None = None
-) -> None:
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+def requested(data: bytes) -> ec.EllipticCurvePublicKey:
+    """The key for which a certificate is requested.
+
+    Raises:
+        DeployError: If it is no request, or not signed with that key.
+    """
+    try:
+        asked = x509.load_pem_x509_csr(data[:REQUEST_BYTES])
+        key = asked.public_key()
+        sound = asked.is_signature_valid
+    except (ValueError, UnsupportedAlgorithm):
+        raise DeployError("this is no request for a certificate") from None
+    if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != ec.SECP384R1.name:
+        raise DeployError("a request for a certificate must be signed with its own key on P-384")
+    return key
+
+
+def issue_site(who: Authority, name: str, key: ec.EllipticCurvePublicKey, valid: timedelta = LEAF) -> bytes:
+    """A site's certificate, PEM."""
+    return pem(_leaf(who, name, key, valid))
+
+
+def invitation(who: Authority, name: str, valid: timedelta) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A one-time key with a certificate, by which whoever has it may ask for a site's certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key, _leaf(who, f"invitation of {name}", key.public_key(), valid)
+
+
+def _leaf(
+    who: Authority,
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    valid: timedelta,
+    names: x509.SubjectAlternativeName | None = None,
+) -> x509.Certificate:
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
     unsigned = (
-        _unsigned(subject, who.certificate.subject, key.public_key(), days)
+        _unsigned(_name(name), who.certificate.subject, key, valid)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()), critical=False)
     )
     if names is not None:
         unsigned = unsigned.add_extension(names, critical=False)
-    write_atomically(folder / f"{file}.key", _private(key), PRIVATE)
-    write_atomically(folder / f"{file}.crt", pem(unsigned.sign(who.key, hashes.SHA384())))
-    write_atomically(folder / "ca.crt", pem(who.certificate))
+    return unsigned.sign(who.key, hashes.SHA384())
 
 
 def names_of(path: Path) -> tuple[str, ...]:
@@ -138,7 +198,7 @@ def names_of(path: Path) -> tuple[str, ...]:
         DeployError: If it cannot be read.
     """
     try:
-        alternative_names = _certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = load(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
     return (
@@ -168,7 +228,8 @@ def pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The private key as text."""
     form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, form, encryption)
 
@@ -190,36 +251,24 @@ def check_private(path: Path) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        raise DeployError(f"cannot read {path}: {error.strerror}; it was written by unskew deploy pack") from None
+        raise DeployError(f"cannot read {path}: {error.strerror}; restore it from a backup") from None
     if mode & 0o077:
         raise DeployError(f"{path} may be read by others (mode {mode:04o}); chmod 600 {path}")
 
 
 # ---------------------------------------------------------------- checking
-def check_server(folder: Path, now: datetime | None = None) -> None:
-    """Refuse a server's certificate that clients would refuse; the files are `ca.crt`, `server.crt`, `server.key`.
+def check(folder: Path, name: str, now: datetime | None = None) -> None:
+    """Refuse a certificate that the other side would refuse; the files are `ca.crt`, NAME.crt and NAME.key.
 
     Raises:
         DeployError: If it has expired, is not valid yet, belongs to another key or was signed by another authority.
     """
-    _check(folder, "server", now, "sign another one where the federation was packed: unskew deploy pack --renew")
-
-
-def check_client(folder: Path, now: datetime | None = None) -> None:
-    """Refuse a client's certificate that the server would refuse; the files are `ca.crt`, `client.crt`, `client.key`.
-
-    Raises:
-        DeployError: As `check_server`.
-    """
-    _check(folder, "client", now, "ask the coordinator for a new folder")
-
-
-def _check(folder: Path, name: str, now: datetime | None, remedy: str) -> None:
     check_private(folder / f"{name}.key")
-    key, certificate = _key(folder / f"{name}.key"), _certificate(folder / f"{name}.crt")
-    ca, moment = _certificate(folder / "ca.crt"), now or datetime.now(UTC)
+    key, certificate = load_key(folder / f"{name}.key"), load(folder / f"{name}.crt")
+    ca, moment = load(folder / "ca.crt"), now or datetime.now(UTC)
     for what, path in ((certificate, folder / f"{name}.crt"), (ca, folder / "ca.crt")):
         if moment > what.not_valid_after_utc:
+            remedy = "ask the coordinator for a new invitation and join anew" if name == "site" else "give fed renew"
             raise DeployError(f"{path} expired on {what.not_valid_after_utc:%Y-%m-%d}; {remedy}")
         if moment < what.not_valid_before_utc:
             raise DeployError(
@@ -227,48 +276,90 @@ def _check(folder: Path, name: str, now: datetime | None, remedy: str) -> None:
                 f"{moment:%Y-%m-%d %H:%M}; set the clock"
             )
     if key.public_key() != certificate.public_key():
-        raise DeployError(f"{folder / f'{name}.key'} is not the key of {name}.crt; copy both from one pack")
+        raise DeployError(f"{folder / f'{name}.key'} is not the key of {name}.crt; restore both from one backup")
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):
-        raise DeployError(f"{folder / f'{name}.crt'} was not signed by ca.crt; copy both from one pack") from None
+        raise DeployError(f"{folder / f'{name}.crt'} was not signed by ca.crt; restore both from one backup") from None
 
 
-def days_left(path: Path) -> int:
-    """Whole days until a certificate expires.
+def check_signed(ca: x509.Certificate, data: bytes, signature: bytes) -> None:
+    """Refuse an experiment that the authority has not signed.
+
+    Raises:
+        DeployError: If so.
+    """
+    key = ca.public_key()
+    try:
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(signature, _OFFER + data, ec.ECDSA(hashes.SHA384()))
+    except InvalidSignature:
+        raise DeployError("the experiment is not signed by the federation's authority") from None
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """First 128 bits of the SHA-256 of a certificate's public key, in groups that can be read aloud."""
+    digest = hashlib.sha256(public_bytes(certificate.public_key())).hexdigest()[:32]
+    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
+
+
+def ends(path: Path) -> datetime:
+    """When a certificate expires.
 
     Raises:
         DeployError: If it cannot be read.
     """
-    return (_certificate(path).not_valid_after_utc - datetime.now(UTC)).days
+    return load(path).not_valid_after_utc
+
+
+def is_due(path: Path, now: datetime | None = None) -> bool:
+    """True if a certificate is to be renewed."""
+    certificate = load(path)
+    whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc - timedelta(hours=1)
+    return certificate.not_valid_after_utc - (now or datetime.now(UTC)) < min(RENEWED, whole / 3)
 
 
 def public_key(certificate: bytes) -> bytes:
-    """The public key of a PEM certificate, as bytes by which a client is known.
+    """The public key of a PEM certificate, as bytes by which its owner is known.
 
     Raises:
         DeployError: If it is none.
     """
     try:
-        key = x509.load_pem_x509_certificate(certificate).public_key()
+        return public_bytes(x509.load_pem_x509_certificate(certificate).public_key())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise DeployError(f"not a certificate: {error}") from None
+
+
+def public_bytes(key: object) -> bytes:
+    """A public key as bytes."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return key.public_bytes(serialization.Encoding.DER, form)
+    data: bytes = key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined]
+    return data
 
 
-def _certificate(path: Path) -> x509.Certificate:
+def load(path: Path) -> x509.Certificate:
+    """Load a certificate.
+
+    Raises:
+        DeployError: If there is none.
+    """
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise DeployError(f"{path} is not a certificate: {error}; copy the folder again as it was packed") from None
+        raise DeployError(f"{path} is not a certificate: {error}; restore it from a backup") from None
 
 
-def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Load a private key.
+
+    Raises:
+        DeployError: If there is none.
+    """
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise DeployError(f"{path} is not a private key: {error}; copy the folder again as it was packed") from None
+        raise DeployError(f"{path} is not a private key: {error}; restore it from a backup") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise DeployError(f"{path} is not an ECDSA key; copy the folder again as it was packed")
+        raise DeployError(f"{path} is not an ECDSA key; restore it from a backup")
     return key

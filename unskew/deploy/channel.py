@@ -2,15 +2,16 @@
 
 The server sends requests on it, each with a number, and gets one reply to each.  Messages go in chunks of 1 MB:
 
-    client -> server   h {"process", "server", "number", "have"}    who is here, and how much it has of which request
+    client -> server   h {"process", "server", "number", "have", "told"}    who is here, what it has of which request
     server -> client   h {"server", "number", "size", "start", "have"}, then c CHUNK ...    a request, from byte `start`
     client -> server   h {"number", "size", "start"}, then c CHUNK ...                      its reply, from byte `start`
+    client -> server   s {...}                                                              how it is, now and then
     client -> server   g                                                                    it does not come back
 
 After a break both go on from the last whole chunk: the client says what it has of the request, the server what it has
 of the reply.  A reply that was computed is kept until the next request: nothing is trained twice, nothing is lost.
-A client is known by its certificate, which the server's folder has, too; its node is its number.  gRPC goes through
-the proxy that `https_proxy` names.
+A client is known by the key of its certificate.  Another call, with an invitation's certificate or the client's own,
+hands in a request for a certificate.  gRPC goes through the proxy that `https_proxy` names.
 """
 
 import asyncio
@@ -45,7 +46,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 TOO_LARGE = "its reply is larger than any of this run can be"
 UNREADABLE = "its reply cannot be read"
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
-METHOD, GOODBYE = "/unskew/Connect", b"g"
+METHOD, CERTIFY, GOODBYE = "/unskew/Connect", "/unskew/Certify", b"g"
+TELL_S = 15.0
+"""Time after which a client says again how it is, seconds."""
+Credentials = tuple[bytes, bytes, bytes]
+"""Key, certificate and authority's certificate, PEM."""
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + HEAD_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
@@ -88,8 +93,8 @@ def size_of(pieces: Sequence[bytes]) -> int:
     return sum(map(len, pieces))
 
 
-def _control(**entries: Any) -> bytes:
-    return b"h" + json.dumps(entries).encode()
+def _control(kind: bytes = b"h", **entries: Any) -> bytes:
+    return kind + json.dumps(entries).encode()
 
 
 def _chunks(pieces: Sequence[bytes], start: int) -> Iterator[bytes]:
@@ -108,7 +113,7 @@ def _read(message: bytes, **kinds: type) -> dict[str, Any]:
         WireError: If it has not these entries, of these types.
     """
     try:
-        entries = json.loads(message[1:]) if message[:1] == b"h" and len(message) <= CHUNK else None
+        entries = json.loads(message[1:]) if message[:1] in b"hs" and len(message) <= CHUNK else None
     except (ValueError, RecursionError):
         entries = None
     if not isinstance(entries, dict) or any(type(entries.get(name)) is not kind for name, kind in kinds.items()):
@@ -146,6 +151,7 @@ class _Session:
     number: int
     have: int
     wake: asyncio.Event
+    since: float = field(default_factory=time.time)
 
 
 class Hub:
@@ -155,6 +161,9 @@ class Hub:
 
     Args:
         watch: Called now and then by the plan's thread while it waits; what it raises ends the exchange.
+
+    Attributes:
+        told: By node, when it last said how it is, and what it said; it may have said anything.
     """
 
     def __init__(self, watch: Callable[[], None] = lambda: None) -> None:
@@ -164,6 +173,7 @@ class Hub:
         self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
         self._pending: dict[Node, _Pending] = {}
         self._numbers = 0
+        self.told: dict[Node, tuple[float, dict[str, Any]]] = {}
 
     def wake(self, session: _Session) -> None:
         """Let the network's thread look for a request."""
@@ -174,6 +184,19 @@ class Hub:
         self.watch()
         with self._lock:
             return {*self._here, *self._back()}
+
+    def since(self) -> dict[Node, float]:
+        """The nodes that are connected, and since when."""
+        with self._lock:
+            return {node: session.since for node, session in self._here.items()}
+
+    def drop(self, node: Node) -> None:
+        """End a node's connection; it does not come back."""
+        with self._lock:
+            session = self._here.pop(node, None)
+            self._left.pop(node, None)
+        if session is not None:
+            self.wake(session)
 
     def exchange(
         self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
@@ -233,6 +256,10 @@ class Hub:
         if other is not None:
             other.wake.set()  # so that it ends
         return session
+
+    def tell(self, node: Node, how: dict[str, Any]) -> None:
+        """Keep what a node says of itself."""
+        self.told[node] = time.time(), how
 
     def leave(self, node: Node, session: _Session, goodbye: bool) -> None:
         """Forget a connection; without a goodbye its node may come back."""
@@ -308,23 +335,30 @@ class GrpcServer(Hub):
 
     Args:
         listen: "host:port"; port 0 takes a free one, which `port` then says.
-        credentials: The server's (key, certificate, authority's certificate), PEM.
-        registered: The public key of each client that may take part; it is asked at each connection.
+        credentials: The server's own; asked at each connection, since certificates are renewed.
+        registered: The node that a public key belongs to, if it may take part; asked at each connection.
+        certify: Answers (caller's certificate, its request) with a certificate, or nothing if that has to wait; what it
+            raises is told.  Called in the network's thread.
         note: Called with a line, in the network's thread, when two processes use one key.
     """
 
     def __init__(
         self,
         listen: str,
-        credentials: tuple[bytes, bytes, bytes],
-        registered: Callable[[], Mapping[bytes, Node]],
+        credentials: Callable[[], Credentials],
+        registered: Callable[[bytes], Node | None],
+        certify: Callable[[bytes, bytes], bytes],
         note: Callable[[str], None] = lambda text: None,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(watch)
-        self.listen, self.registered, self.note, self.port = listen, registered, note, 0
-        key, certificate, root = credentials
-        self._credentials = grpc.ssl_server_credentials([(key, certificate)], root, require_client_auth=True)
+        self.listen, self.registered, self.certify, self.note, self.port = listen, registered, certify, note, 0
+
+        def now() -> grpc.ServerCertificateConfiguration:
+            key, certificate, root = credentials()
+            return grpc.ssl_server_certificate_configuration([(key, certificate)], root)
+
+        self._credentials = grpc.dynamic_ssl_server_credentials(now(), now, require_client_authentication=True)
         self._twice: set[Node] = set()
 
     def __enter__(self) -> "GrpcServer":
@@ -347,8 +381,11 @@ class GrpcServer(Hub):
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         try:
             server = grpc.aio.server(options=OPTIONS)
-            handler = grpc.stream_stream_rpc_method_handler(self._connected)
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", {"Connect": handler}),))
+            handlers = {
+                "Connect": grpc.stream_stream_rpc_method_handler(self._connected),
+                "Certify": grpc.unary_unary_rpc_method_handler(self._certified),
+            }
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", handlers),))
             self.port = server.add_secure_port(self.listen, self._credentials)
             await server.start()
         except Exception as error:  # gRPC has no common class for what a port may refuse
@@ -362,11 +399,11 @@ class GrpcServer(Hub):
         """One connection, from its introduction to its end."""
         node, goodbye = self._known(context.auth_context()), False
         if node is None:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "its key is not in the server's folder clients/")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "its certificate is none of this federation's sites")
             return
         messages = aiter(incoming)
         try:
-            first = _read(await anext(messages), process=str, server=str, number=int, have=int)
+            first = _read(await anext(messages), process=str, server=str, number=int, have=int, told=dict)
         except (StopAsyncIteration, WireError):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a connection must begin with an introduction")
             return
@@ -375,11 +412,12 @@ class GrpcServer(Hub):
             if node not in self._twice:
                 self._twice.add(node)
                 self.note(
-                    f"client {node}'s key is tried by a second process, which is refused. Ask that participant whether "
-                    "they started two; if not, give them a new key"
+                    f"node {node}'s key is tried by a second process, which is refused. Ask that site whether they "
+                    "started two; if not, remove it and invite it anew"
                 )
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
             return
+        self.tell(node, first["told"])
         parts = (self._send(node, session, context), self._receive(node, messages), self._over.wait())
         tasks = {asyncio.create_task(part) for part in parts}
         try:
@@ -397,6 +435,8 @@ class GrpcServer(Hub):
                 return GOODBYE
             if message[:1] == b"c":
                 self.take(node, memoryview(message)[1:])
+            elif message[:1] == b"s":
+                self.tell(node, _read(message))
             else:
                 head = _read(message, number=int, size=int, start=int)
                 self.announce(node, head["number"], head["size"], head["start"])
@@ -415,9 +455,16 @@ class GrpcServer(Hub):
             await session.wake.wait()
             session.wake.clear()
 
+    async def _certified(self, request: bytes, context: Any) -> bytes:
+        try:
+            return self.certify(context.auth_context().get("x509_pem_cert", [b""])[0], request)
+        except DeployError as error:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise
+
     def _known(self, auth: Mapping[str, Sequence[bytes]]) -> Node | None:
         with suppress(DeployError):
-            return self.registered().get(public_key(auth.get("x509_pem_cert", [b""])[0]))
+            return self.registered(public_key(auth.get("x509_pem_cert", [b""])[0]))
         return None
 
 
@@ -435,16 +482,20 @@ class Connection:
 
     Args:
         address: "host:port" of the server.
-        credentials: The client's (key, certificate, authority's certificate), PEM.
+        credentials: The client's own; asked at each connection, since certificates are renewed.
         answer: Answers a request; it is called in a thread of its own, so that a line that breaks while it trains is
             made anew meanwhile.
+        told: Says how the client is, for the server's status.
     """
 
     def __init__(
-        self, address: str, credentials: tuple[bytes, bytes, bytes], answer: Callable[[Envelope], Envelope]
+        self,
+        address: str,
+        credentials: Callable[[], Credentials],
+        answer: Callable[[Envelope], Envelope],
+        told: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        key, certificate, root = credentials
-        self._credentials = grpc.ssl_channel_credentials(root, key, certificate)
+        self._credentials, self._told = credentials, told
         self._address, self._answer, self._process = address, answer, secrets.token_hex(8)
         self._lock = threading.Lock()
         self._server, self._number, self._size = "", 0, 0  # of the last request
@@ -464,14 +515,20 @@ class Connection:
         out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         with self._lock:
             have, number, server = len(self._request), self._number, self._server
-        out.put(iter([_control(process=self._process, server=server, number=number, have=have)]))
+        out.put(iter([_control(process=self._process, server=server, number=number, have=have, told=self._told())]))
 
         def outgoing() -> Iterator[bytes]:
-            while (messages := out.get()) is not None:
+            while True:
+                try:
+                    messages = out.get(timeout=TELL_S)
+                except queue.Empty:
+                    messages = iter([_control(b"s", **self._told())])
+                if messages is None:
+                    return
                 yield from messages
 
         try:
-            with grpc.secure_channel(self._address, self._credentials, options=OPTIONS) as channel:
+            with _channel(self._address, self._credentials()) as channel:
                 try:
                     for message in channel.stream_stream(METHOD)(outgoing()):
                         self._take(message, out)
@@ -482,10 +539,7 @@ class Connection:
         except WireError as error:
             raise Away(f"the server at {self._address} sends what no server does: {error}") from None
         except grpc.RpcError as error:
-            code, details = error.code(), str(error.details())
-            if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ALREADY_EXISTS):
-                raise TurnedAway(f"the server refuses this client: {details}") from None
-            raise Away(f"the connection to {self._address} {_why(code, details)}") from None
+            raise _failed(self._address, error) from None
         finally:
             with self._lock:
                 self._out = None
@@ -536,11 +590,36 @@ class Connection:
         out.put(_chunks(self._reply, start))
 
 
-def _why(code: grpc.StatusCode, details: str) -> str:
+def _channel(address: str, credentials: Credentials) -> Any:
+    key, certificate, root = credentials
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root, key, certificate), options=OPTIONS)
+
+
+def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
     """Say in words why a connection failed."""
-    if code == grpc.StatusCode.UNAVAILABLE:
-        return "cannot be made, or broke"
-    return f"ended: {details or code.name}"
+    code, details = error.code(), str(error.details())
+    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ALREADY_EXISTS):
+        return TurnedAway(f"the server refuses this site: {details}")
+    why = "cannot be made, or broke" if code == grpc.StatusCode.UNAVAILABLE else f"ended: {details or code.name}"
+    return Away(f"the connection to {address} {why}")
+
+
+def certify(address: str, credentials: Credentials, request: bytes, deadline_s: float = 10.0) -> bytes:
+    """Ask the server for a certificate, as the holder of an invitation or of a certificate that is to be renewed.
+
+    Returns:
+        The certificate, PEM; empty if the coordinator has yet to approve it.
+
+    Raises:
+        Away: If the server cannot be reached.
+        TurnedAway: If it refuses, with its reason.
+    """
+    try:
+        with _channel(address, credentials) as channel:
+            answer: bytes = channel.unary_unary(CERTIFY)(request, timeout=deadline_s)
+            return answer
+    except grpc.RpcError as error:
+        raise _failed(address, error) from None
 
 
 def stay_connected(connection: Connection, lost: Callable[[DeployError, float], None]) -> None:
@@ -557,17 +636,14 @@ def stay_connected(connection: Connection, lost: Callable[[DeployError, float], 
             lost(error, held)
 
 
-def credentials(folder: Path, name: str) -> tuple[bytes, bytes, bytes]:
+def credentials(folder: Path, name: str) -> Credentials:
     """Read NAME.key, NAME.crt and ca.crt of a folder.
 
     Raises:
         DeployError: If one cannot be read.
     """
+    key, certificate, root = (folder / file for file in (f"{name}.key", f"{name}.crt", "ca.crt"))
     try:
-        return (
-            (folder / f"{name}.key").read_bytes(),
-            (folder / f"{name}.crt").read_bytes(),
-            (folder / "ca.crt").read_bytes(),
-        )
+        return key.read_bytes(), certificate.read_bytes(), root.read_bytes()
     except OSError as error:
-        raise DeployError(f"cannot read {error.filename}: {error.strerror}; copy the folder again") from None
+        raise DeployError(f"cannot read {error.filename}: {error.strerror}; restore it from a backup") from None

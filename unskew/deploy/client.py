@@ -76,7 +76,7 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
         except (ConfigError, DataError) as error:
             if isinstance(error, ConfigError) and isinstance(error.__cause__, OSError):  # of the experiment's own code
                 raise ConfigError(
-                    f"{error}.  What such code reads, as weights, comes to you apart: put it where that code looks for it"
+                    f"{error}.  What such code reads, as weights, comes to you apart: put it where it is looked for"
                 ) from error
             written = " (--separator, --thousands, --decimal and --encoding say how the file is written)"
             raise type(error)(
@@ -128,12 +128,14 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         mine = fed.clients[client]
 
-        def keep_model(params: Params) -> None:
+        def keep_model(own: Params, shared: Params | None) -> None:
             scale = run_setup.target_scale(experiment.task, setup, fed)
             task = models.task_card(experiment.task, fed.dataset, setup.task, scale)
-            clients = models.ModelClients(num_clients, fed.client_names)
-            card = models.ModelCard(method.label, seed, None, None, task, clients=clients)
-            models.save(folder / "models", card, None, [{client: params}], setup.task.constants())
+            clients, frozen = models.ModelClients(num_clients, fed.client_names), setup.task.constants()
+            card = models.ModelCard(method.label, seed, None, None, task)
+            models.save(folder / "models", replace(card, clients=clients), None, [{client: own}], frozen)
+            if shared is not None:
+                models.save_shared(folder / "models", card, {**shared, **frozen})
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return ClientSetup(

@@ -1,10 +1,8 @@
 """Addresses: which are free here, and whether this federation's server answers at one."""
 
-import ipaddress
 import secrets
 import socket
 import ssl
-from contextlib import suppress
 from pathlib import Path
 
 from unskew.deploy.settings import Address
@@ -12,17 +10,6 @@ from unskew.errors import DeployError
 
 
 # ---------------------------------------------------------------- here
-def listening_for(host: str) -> str:
-    """Address at which a server listens that clients reach at `host`: all of the machine's, but for loopback.
-
-    >>> [listening_for(host) for host in ("127.0.0.1", "::1", "localhost", "fed.example.org")]
-    ['127.0.0.1', '::1', '127.0.0.1', '0.0.0.0']
-    """
-    with suppress(ValueError):
-        return host if ipaddress.ip_address(host).is_loopback else "0.0.0.0"
-    return "127.0.0.1" if host.lower().rstrip(".") == "localhost" else "0.0.0.0"
-
-
 def free_ports(n: int) -> list[int]:
     """Choose different ports on loopback that no program listens on.
 
@@ -54,8 +41,8 @@ def is_free(listen: Address) -> bool:
             if error.errno in (98, 48):  # EADDRINUSE on Linux, macOS
                 return False
             raise DeployError(
-                f"cannot listen on {listen.host}: {error.strerror or error}; network.toml must name an address of this "
-                "machine, or 0.0.0.0"
+                f"cannot listen on {listen.host}: {error.strerror or error}; --listen is an address of this machine, "
+                "or 0.0.0.0"
             ) from None
     return True
 
@@ -68,8 +55,8 @@ def check_port(listen: Address) -> None:
     """
     if not is_free(listen):
         raise DeployError(
-            f"port {listen.port} of {listen.host} is in use by another program; stop that or choose another port in "
-            "network.toml, here and with the clients"
+            f"port {listen.port} of {listen.host} is in use by another program; stop that, or make the federation with "
+            "another --port"
         )
 
 
@@ -78,15 +65,15 @@ class Unreachable(DeployError):
     """No server answers at an address; it may do so later."""
 
 
-def probe(reached: Address, folder: Path, timeout_s: float = 10.0) -> None:
-    """Make a TLS connection to a server as a client would, with the certificate in its folder, and end it.
+def probe(reached: Address, folder: Path, name: str, timeout_s: float = 10.0) -> None:
+    """Make a TLS connection to a server as a site would, with NAME.crt and NAME.key of its folder, and end it.
 
     Raises:
         Unreachable: If nobody answers.
         DeployError: If the answer is not from this federation's server, or its certificate has expired.
     """
     context = ssl.create_default_context(cafile=folder / "ca.crt")
-    context.load_cert_chain(folder / "client.crt", folder / "client.key")
+    context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
     try:
         with (
             socket.create_connection((reached.host, reached.port), timeout_s) as line,
@@ -105,15 +92,15 @@ def probe(reached: Address, folder: Path, timeout_s: float = 10.0) -> None:
 def _distrust(error: ssl.SSLCertVerificationError, reached: Address) -> str:
     # Numbers are OpenSSL's X509_V_ERR_*.
     if error.verify_code == 10:
-        return f"the certificate of {reached} has expired; the server needs a new one: unskew deploy pack --renew"
+        return f"the certificate of {reached} has expired; the coordinator has to start unskew fed serve again"
     if error.verify_code == 9:
         return f"the certificate of {reached} is not valid yet, or the clock here is behind; compare both clocks"
     if error.verify_code in (62, 64):
         return (
-            f"the certificate of {reached} is for other names than {reached.host}; use one of its names in "
-            "network.toml, or sign another certificate with --renew --name"
+            f"the certificate of {reached} is for other names than {reached.host}; use one of its names as host in "
+            "site.toml, or make the federation with another --host"
         )
     return (
-        f"the certificate of {reached} was not signed by this federation's authority; is ca.crt of the same pack, and "
-        f"the address right? ({error.verify_message})"
+        f"the certificate of {reached} was not signed by this federation's authority; is the token of this federation, "
+        f"and the address right? ({error.verify_message})"
     )

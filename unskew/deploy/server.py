@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from unskew.data.federated import FederatedData
 from unskew.deploy.client import divided
 from unskew.deploy.settings import EXPERIMENT, ServerConfig, find_own_code
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError, RunError, WireError
 from unskew.experiment.config import Experiment, NamedMethod, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.keys import Key
@@ -25,8 +25,16 @@ from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log
-from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash, images_told, layout_hash
-from unskew.runtime.message import Node, Transport
+from unskew.runtime.membership import (
+    DataIdentity,
+    Expected,
+    Membership,
+    columns_hash,
+    images_told,
+    layout_hash,
+    printable,
+)
+from unskew.runtime.message import REPLIES, Envelope, Node, Transport, read
 from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
@@ -170,6 +178,14 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise ConfigError(
                 f"{method.label} trains on everybody's data in one place, which no deployment allows; leave it out"
             )
+
+
+def reason_of(reply: Envelope) -> str:
+    """Why a client refuses or waits; empty of any other reply, and of one that cannot be read."""
+    with suppress(WireError):
+        head = read(reply, {action: REPLIES[action] for action in ("refused", "waiting")})
+        return printable(head.reason)
+    return ""
 
 
 def _every_round(experiment: Experiment) -> Experiment:

@@ -4,6 +4,7 @@
     models/METHOD-seed0.clients.safetensors   clients' own tensors: of each layer those that differ, one a row, and
                                               under `of LAYER` the row of each client, -1 where the global one is its
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept
+    models/METHOD-seed0.shared.safetensors    at a site, the model that the server served it last
 
 Each file has its card in its metadata, so that one of a global model stands for itself.  A client's model is the global
 one with some tensors replaced by the client's own.  `load_model` puts it together from a run's folder, from a deployed
@@ -212,6 +213,12 @@ def save_of_round(folder: Path, card: ModelCard, params: Params) -> None:
     """Write the global model of a round before the last, as `save_model` would."""
     folder.mkdir(exist_ok=True)
     _write(_with(folder / stem(card.method, card.seed), f".round{card.round}{WHOLE}"), card, params)
+
+
+def save_shared(folder: Path, card: ModelCard, params: Params) -> None:
+    """Write the model that a site shares with others, beside its own, as `save_model` would."""
+    folder.mkdir(exist_ok=True)
+    _write(_with(folder / stem(card.method, card.seed), f".shared{WHOLE}"), card, params)
 
 
 def of_rounds(folder: Path, method: str, seed: int) -> dict[int, Path]:

@@ -85,7 +85,8 @@ class ClientSetup:
         initial: Initial model, which the client can build by itself.
         seed: Root of the run's randomness.
         eval_set: Rows (None is all) of the test or training inputs to evaluate on, by part.
-        keep_model: Writes the final model into the client's own folder; None keeps no model.
+        keep_model: Writes the final model, and the one that the server served it, if any, into the client's own folder;
+            None keeps no model.
     """
 
     method: Any
@@ -94,7 +95,7 @@ class ClientSetup:
     initial: Params
     seed: int
     eval_set: Mapping[str, tuple[Literal["test", "train"], Tensor | None]]
-    keep_model: Callable[[Params], None] | None = None
+    keep_model: Callable[[Params, Params | None], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +165,8 @@ class ClientRuntime:
             head = read(envelope, REQUESTS)
             nonce = head.nonce
             if isinstance(head, StepRequest):
+                if head.refused:
+                    log(f"client {self.client}: the server refused its last reply: {printable(head.refused)}")
                 return _run_step(self, head, envelope.parts)
             if isinstance(head, FetchRequest):
                 return _fetch(self, head)
@@ -315,12 +318,22 @@ def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...
                     f"round {now.round}, hop {now.hop} of start {now.attempt} is over: "
                     f"round {n.round}, hop {n.hop} of start {n.attempt} was answered"
                 )
+        began, spent = time.monotonic(), _minutes(folder.parent)
+        runtime.rules.check_minutes(spent)
         kept = _compute(runtime, head, parts, folder, names, digest)
         this_round = [kept, *(_load(folder, n) for n in names if n.round == now.round)]
         runtime.rules.check_size(sum(len(k.reply) + sum(map(len, k.held.values())) for k in this_round))
         _save(folder, now, kept)
+        if runtime.rules.policy.max_minutes is not None:
+            write_atomically(folder.parent / "minutes", repr(spent + (time.monotonic() - began) / 60.0))
         _drop_old_answers(folder, names, now, context)
     return _reply(runtime, kept, head.nonce)
+
+
+def _minutes(run: Path) -> float:
+    """Minutes that the steps of a run have taken here."""
+    path = run / "minutes"
+    return float(path.read_text("utf-8")) if path.exists() else 0.0
 
 
 def _digest(head: StepRequest, parts: tuple[bytes, ...]) -> str:
@@ -514,7 +527,8 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
         return write("evaluate", EvaluationReply((), head.nonce))
     if len(parts) != int(head.served):
         raise WireError(f"expected {int(head.served)} payloads, got {len(parts)}")
-    model: Params | None = _validator(runtime, setup).decode(parts[0], Params) if head.served else None
+    served: Params | None = _validator(runtime, setup).decode(parts[0], Params) if head.served else None
+    model = served
     memory = b""
     personalise = personalise_of(setup.method)
     if personalise is not None:
@@ -525,7 +539,7 @@ def _evaluate(runtime: ClientRuntime, head: EvaluationRequest, parts: tuple[byte
         me, given = _me(runtime, setup, context, key, "personalise"), moved((model, mine), setup.trainer.device)
         model = run_step(setup.trainer, StepJob("personalise", personalise, me, *given)).value
     if head.last and model is not None and setup.keep_model is not None:
-        setup.keep_model(model)
+        setup.keep_model(model, served)
     if head.last:
         runtime.tell(context, f"training has ended after {counted(context.round, 'round')}")
         if context.cell == len(runtime.cells) - 1 and not runtime.until:

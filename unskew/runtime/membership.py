@@ -28,6 +28,7 @@ from unskew.runtime.message import (
     Note,
     Refusal,
     Transport,
+    Waiting,
     read,
     write,
 )
@@ -41,6 +42,8 @@ HELLO_BYTES = 1 << 22
 """Largest size of an introduction."""
 HELLO_S = 60.0
 """Longest time that a round waits for new nodes to introduce themselves, seconds."""
+WAITING_S = 2.0
+"""Time after which a client is greeted again whose people have yet to accept the experiment, seconds."""
 AGAIN_S = 60.0
 """Time after which a client that was refused and told why, or failed, may introduce itself again, seconds."""
 
@@ -331,8 +334,8 @@ class Membership:
         for other, against in theirs.items():
             if len(against) <= len(mine) or 2 * len(against) <= len(self._told) - 1:
                 return (
-                    f"{mine[other]} (it was met first; if client {other} is the odd one, take its key out of the "
-                    "server's clients/ and start the server again)"
+                    f"{mine[other]} (it was met first; if client {other} is the odd one, remove it from the federation "
+                    "and run the experiment again)"
                 )
         for other, against in theirs.items():
             del self.known[other]
@@ -353,7 +356,7 @@ class Membership:
         if not declared:
             return None
         if not all(0 <= n <= self.max_examples for n in declared):
-            return f"it declares {max(declared)} examples, and server.toml allows max_examples = {self.max_examples}"
+            return f"it declares {max(declared)} examples, and max_examples = {self.max_examples} allows fewer"
         ours = self._examples.get(client, declared)
         return None if declared == ours else f"it declares {declared} examples, the experiment's split gives it {ours}"
 
@@ -427,7 +430,7 @@ class Membership:
             if rounds == LATE_ROUNDS:
                 text += (
                     "; rounds go on without it, and it is asked again from time to time: see to its machine, or give "
-                    "all clients more time (deadline_s in server.toml)"
+                    "all clients more time (--deadline)"
                 )
             self.note(text)
 
@@ -440,9 +443,13 @@ class Membership:
             self._reject(node, owner, f"it does not answer ({delivery.lost})", for_now=True)
             return
         try:
-            head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused")})
+            head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused", "waiting")})
         except WireError as error:
             self._reject(node, owner, f"its introduction cannot be read: {error}")
+            return
+        if isinstance(head, Waiting):
+            self._again[node] = time.monotonic() + WAITING_S
+            self._reject(node, owner, head.reason, for_now=True)
             return
         if isinstance(head, Refusal):
             self._reject(node, owner, f"it refuses: {printable(head.reason)}")
@@ -465,7 +472,7 @@ class Membership:
         if wrong is None and before != now:
             wrong = (
                 f"client {head.client} had other data, or another folder state/, when it was met first: put them back, "
-                "or have the coordinator take its key out of the server's clients/, start the server, and put it back"
+                "or have the coordinator run the experiment under another name"
             )
         if wrong is None and before.examples != now.examples:
             wrong = f"client {head.client} declared other numbers of examples when it was met first: {before.examples}"

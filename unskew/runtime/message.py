@@ -70,10 +70,13 @@ class StepRequest:
     """Request to run a step.  Payloads: the message, then the values that `moved` names.
 
     Attributes:
+        context: Where in the run it belongs.
+        step: Name of the step.
         hop: Exchange of the round, counted from 0.
         index: Number of earlier requests for this step in this round.
         since: Last round after which, as far as the server knows, the client remembers something; 0 is none.
         moved: Values in the message that other clients held.
+        refused: Why the client's last reply was refused, for its log; empty if it was not.
     """
 
     context: RoundContext
@@ -83,6 +86,7 @@ class StepRequest:
     since: int
     moved: tuple[Held, ...]
     nonce: str
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,8 +203,16 @@ class Refusal:
     nonce: str
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Answer to a greeting while somebody at the client has yet to accept the experiment."""
+
+    reason: str
+    nonce: str
+
+
 Request = Hello | StepRequest | FetchRequest | EvaluationRequest
-Reply = ClientInfo | StepReply | FetchReply | EvaluationReply | Refusal
+Reply = ClientInfo | StepReply | FetchReply | EvaluationReply | Refusal | Waiting
 Header = Request | Reply
 REQUESTS: Mapping[str, type] = {
     "hello": Hello,
@@ -214,6 +226,7 @@ REPLIES: Mapping[str, type] = {
     "fetch": FetchReply,
     "evaluate": EvaluationReply,
     "refused": Refusal,
+    "waiting": Waiting,
 }
 
 
@@ -222,7 +235,7 @@ class Envelope:
     """One message on the network, in either direction, not yet decoded by its receiver.
 
     Attributes:
-        action: hello, ask, fetch or evaluate; in a reply also refused.
+        action: hello, ask, fetch or evaluate; in a reply also refused or waiting.
         head: JSON of a `Header`.
         parts: Encoded payloads.
     """

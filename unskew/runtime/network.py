@@ -183,6 +183,7 @@ class RemoteClients:
         self._replied: set[ClientId] = set()
         self._abandoned = False
         self._failures: list[LostReply] = []
+        self.refused: dict[ClientId, str] = {}  # why the last reply of a client was, which it is yet to be told
         self._sent: list[NetworkTransfer] = []
 
     def begin(self, t: int) -> "_RemoteRound":
@@ -384,9 +385,8 @@ class _RemoteRound:
         for c, m in exchange.messages.items():
             moved = exchange.moving[c]
             nonces[c] = secrets.token_hex(16)
-            head = StepRequest(
-                self.context, exchange.step, exchange.hop, exchange.index, clients.known(c), moved, nonces[c]
-            )
+            place = (self.context, exchange.step, exchange.hop, exchange.index, clients.known(c), moved, nonces[c])
+            head = StepRequest(*place, clients.refused.pop(c, ""))
             envelopes[c] = write("ask", head, encoded[id(m)], *(exchange.values[h].data for h in moved))
         answers: dict[ClientId, Answer | Lost] = {}
         outlines: dict[ClientId, Outline] = {}
@@ -398,6 +398,8 @@ class _RemoteRound:
                     answer = self.receive(exchange, c, delivery, nonces[c])
                 except WireError as error:
                     answers[c] = Lost(printable(str(error)), delivery.sent)  # it may quote the client
+                    if str(error).startswith("refused: "):
+                        clients.refused[c] = str(error)[len("refused: ") :]
                     continue
                 outlines[c], norms[c] = outline(answer.reply), table_norms(answer.reply)
                 if exchange.folds:
@@ -407,6 +409,7 @@ class _RemoteRound:
                 answers[c] = answer
                 del delivery, answer
             odd = self.odd_ones(exchange, outlines, norms)
+            clients.refused |= odd
             for c in exchange.messages:
                 checked = answers.pop(c)
                 if isinstance(checked, Answer) and c in odd:

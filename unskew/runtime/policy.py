@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -27,25 +27,29 @@ class SitePolicy:
     """Rules of a participant: policy.toml.  Whatever is not set is allowed.
 
     Attributes:
+        accept: "policy" takes part in every experiment that these rules allow; "ask" waits until somebody accepts it.
         methods: Names of the methods that may run.
         steps: Names of the methods' steps that may be answered.
         relay: False refuses to hand over values that are meant for other clients.
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
+        max_minutes: Most minutes that the steps of one experiment may take here.
         max_bytes: Most bytes that may leave in one round, replies and relayed values together.
         max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment; only
             methods run then whose clients' own noise is on all that they reply but their number of examples.
         delta: Probability that belongs to max_epsilon.
         paths: Files, folders with all that is in them, and hub: names that the coordinator may choose to be read here.
         allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
-        coordinator: Fingerprint of the key that must have signed the folder.
-        audit: File of the audit log; by default audit.jsonl in the client's folder.
+        coordinator: Fingerprint of the federation's authority, of whom alone experiments are taken.
+        audit: File of the audit log; by default audit.jsonl in the site's folder.
         privacy: File that records all noised uploads; by default privacy.jsonl in the user's own state folder.
     """
 
+    accept: Literal["policy", "ask"] = "policy"
     methods: tuple[str, ...] | None = None
     steps: tuple[str, ...] | None = None
     relay: bool = True
     metrics: bool = True
+    max_minutes: Annotated[float, Gt(0.0)] | None = None
     max_bytes: Annotated[int, Ge(1)] | None = None
     max_epsilon: Annotated[float, Gt(0.0)] | None = None
     delta: Annotated[float, Interval(gt=0.0, lt=1.0)] = 1e-5
@@ -86,6 +90,28 @@ class Rules:
         """Read nothing within it but what this participant has named: `own` paths, and `paths` of the policy."""
         return reading_only([*filter(None, own)], self.policy.paths, self.where)
 
+    def check_names(self, table: Mapping[str, Any]) -> None:
+        """Refuse an experiment, before anything in it is looked up, whose methods may not run by their names.
+
+        Args:
+            table: The experiment's TOML, which may hold anything.
+
+        Raises:
+            ConfigError: Naming the first method, the file and the key.
+        """
+        several = table.get("methods")
+        entries = several if isinstance(several, list) else [table.get("method")]
+        for entry in entries if self.policy.methods is not None else ():
+            name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
+            self._check_name(name[:80], name)
+
+    def _check_name(self, label: str, name: str) -> None:
+        if self.policy.methods is not None and name not in self.policy.methods:
+            raise ConfigError(
+                f"method {label} ({name[:80]}) may not run here: {self.where} allows methods = "
+                f"{list(self.policy.methods)}"
+            )
+
     def check_methods(self, names: Mapping[str, str], covered: Mapping[str, bool]) -> None:
         """Refuse an experiment with a method that may not run.
 
@@ -98,10 +124,7 @@ class Rules:
         """
         policy = self.policy
         for label, name in names.items():
-            if policy.methods is not None and name not in policy.methods:
-                raise ConfigError(
-                    f"method {label} ({name}) may not run here: {self.where} allows methods = {list(policy.methods)}"
-                )
+            self._check_name(label, name)
             if policy.max_epsilon is not None and not covered[label]:
                 raise ConfigError(
                     f"method {label} ({name}) sends what has no noise of this client's own, and {self.where} has "
@@ -116,6 +139,15 @@ class Rules:
         """
         if self.policy.steps is not None and step not in self.policy.steps:
             raise self.forbid("steps", f"this client does not answer step {step[:40]!r}")
+
+    def check_minutes(self, minutes: float) -> None:
+        """Refuse a step after an experiment's steps have taken so many minutes.
+
+        Raises:
+            WireError: If these were too many.
+        """
+        if self.policy.max_minutes is not None and minutes >= self.policy.max_minutes:
+            raise self.forbid("max_minutes", f"this experiment's steps have taken {minutes:.1f} minutes here")
 
     def check_relay(self) -> None:
         """Refuse to hand over a value for other clients.

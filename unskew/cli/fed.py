@@ -1,0 +1,438 @@
+"""`unskew fed`: a coordinator's federation, its sites and the experiments that it runs."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unskew.cli.options import (
+    AsJson,
+    DataDir,
+    Force,
+    Quiet,
+    Report,
+    Settings,
+    as_file,
+    load_own,
+    located,
+    tell,
+    then,
+)
+from unskew.cli.tables import print_results, print_table, results_json
+from unskew.errors import DeployError, RunError
+
+if TYPE_CHECKING:
+    from unskew.deploy.federation import Federation
+    from unskew.deploy.parity import Parity
+    from unskew.experiment.config import Experiment
+
+fed = typer.Typer(
+    no_args_is_help=True,
+    help="""Coordinate a federation: invite sites, run experiments on them, see how they are.
+
+    [dim]unskew fed try my.toml --sites 3[/]   a trial: all on this machine
+    [dim]unskew fed init --host fed.example.org --listen 0.0.0.0[/]
+    [dim]unskew fed invite basel bern chur[/]  a token for each site to join
+    [dim]unskew fed run my.toml[/]
+    """,
+)
+
+Folder = Annotated[Path, typer.Option(help="The federation's folder.")]
+Sites = Annotated[list[str], typer.Argument(metavar="SITE...")]
+HERE = Path("federation")
+
+
+def require() -> None:
+    """Refuse to go on without gRPC.
+
+    Raises:
+        DeployError: If it is not installed.
+    """
+    try:
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise DeployError(f"a federation needs {error.name}; pip install 'unskew[deploy]'") from None
+
+
+def said(quiet: bool) -> Callable[[str], None]:
+    """Choose what writes a line of the log: stderr, unless it is to be quiet."""
+    from unskew.runtime.log import log, to_stderr
+
+    if not quiet:
+        to_stderr()
+    return log
+
+
+def _federation(folder: Path) -> "Federation":
+    require()
+    from unskew.deploy.federation import Federation
+
+    return Federation(folder)
+
+
+# ---------------------------------------------------------------- sites
+@fed.command()
+def init(
+    folder: Annotated[Path, typer.Argument()] = HERE,
+    host: Annotated[str, typer.Option(help="Name or address at which sites reach the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's one port.")] = 8443,
+    listen: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all of this machine.")] = "127.0.0.1",
+    names: Annotated[
+        list[str] | None, typer.Option("--also", help="Another name of the server for its certificate; may repeat.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the federation.")] = "federation",
+) -> None:
+    """Make a federation's folder: keys, certificates, a database.
+
+    [dim]unskew fed init --host fed.example.org --listen 0.0.0.0[/]
+    """
+    require()
+    from unskew.deploy.federation import Federation
+    from unskew.deploy.settings import Address
+
+    federation = Federation.create(folder, name, Address(host, port), listen, names or [])
+    print(f"made: {folder}; keep it to yourself, and a backup of it")
+    print(f"fingerprint of the authority, to read to each site by telephone: {federation.fingerprint()}")
+    if host not in ("127.0.0.1", "localhost", "::1") and listen == "127.0.0.1":
+        tell("note: the server will listen on this machine only; --listen 0.0.0.0 lets others in")
+    then("fed", "invite", "SITE...", *_named(folder))
+
+
+def _named(folder: Path) -> tuple[object, ...]:
+    return () if folder == HERE else ("--folder", folder)
+
+
+@fed.command()
+def invite(
+    sites: Sites,
+    hours: Annotated[float, typer.Option(min=0.01, help="Hours for which the tokens are good.")] = 48.0,
+    ask: Annotated[bool, typer.Option("--ask", help="Each site has to be approved when it has come.")] = False,
+    folder: Folder = HERE,
+) -> None:
+    """Print a token for each site, with which it joins.
+
+    A token is good for one certificate.  Send it over a channel that keeps it secret.
+
+    [dim]unskew fed invite basel bern chur[/]
+    """
+    for token in _federation(folder).invite(sites, hours, ask):
+        print(f"{token.site}: unskew site join {token}")
+    then("fed", "run", "EXPERIMENT.toml", *_named(folder))
+
+
+@fed.command()
+def approve(sites: Sites, folder: Folder = HERE) -> None:
+    """Let sites in that were invited with --ask."""
+    _federation(folder).approve(sites)
+
+
+@fed.command()
+def remove(sites: Sites, folder: Folder = HERE) -> None:
+    """Take sites out, at once and in mid-run."""
+    _federation(folder).remove(sites)
+
+
+# ---------------------------------------------------------------- experiments
+@fed.command()
+def run(
+    experiment: Annotated[str, typer.Argument()],
+    settings: Settings = None,
+    sites: Annotated[list[str] | None, typer.Option("--site", help="Only this site; may repeat. Default all.")] = None,
+    min_sites: Annotated[int | None, typer.Option(min=1, help="Begin with so many; default all.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds a site has to answer.")] = 600.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for sites.")] = 3600.0,
+    limits: Annotated[
+        list[str] | None, typer.Option("--limit", metavar="KEY=VALUE", help="max_norm, max_ratio, max_examples, ...")
+    ] = None,
+    split: Annotated[
+        bool, typer.Option("--split", help="Sites without data take their part of the experiment's split: a dry run.")
+    ] = False,
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    folder: Folder = HERE,
+) -> None:
+    """Run an experiment on the sites, and print its results.
+
+    It goes on where it stood if it was stopped.
+    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].  It is signed
+    and offered to each site, whose own policy decides.  Where no [bold]unskew fed serve[/]
+    runs, this command serves until the experiment is done.
+
+    [dim]unskew fed run my.toml --min-sites 2[/]
+    """
+    federation = _federation(folder)
+    from unskew.deploy import resident, trial
+    from unskew.deploy.settings import ServerConfig
+    from unskew.experiment import config
+
+    chosen = _experiment(experiment, settings)
+    options: dict[str, Any] = {"deadline_s": deadline, "wait_s": wait, "own_data": not split}
+    options |= {} if min_sites is None else {"min_clients": min_sites}
+    options |= config.override({}, limits or [])
+    number = len(sites or [row for row in federation.status()["sites"] if row["state"] != "removed"])
+    if split:
+        trial.check_clients(chosen, number)
+    trial.check_own(chosen, ServerConfig(max(number, 1), 1, own_data=not split))
+    _tell_of_code(chosen)
+    name = federation.queue(chosen, options, sites or ())
+    after = max((event["id"] for event in federation.events(last=1)), default=0)
+    if federation.is_served():
+        _follow(federation, name, after, quiet)
+    else:
+        resident.serve(federation, said(quiet), name, force)
+    row = federation.experiment(name)
+    if row["state"] != "done":
+        raise RunError(f"{name} {row['state']}: {row['reason']}; the same command goes on with it")
+    _show(resident.record_of(federation, name), [], as_json)
+    if not as_json:
+        then("fed", "pull", name, "--out", name, *_named(folder))
+
+
+def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = None) -> "Experiment":
+    chosen = load_own(name, located(settings, data_dir))
+    task = chosen.task
+    if task.data_dir is not None:  # it is read by processes in other working directories
+        task = replace(task, data_dir=str(Path(task.data_dir).resolve()))
+    from unskew.deploy.settings import absolute
+
+    rest = task.data.partition(":")[2]
+    here = rest and Path(rest).expanduser().exists()
+    return replace(chosen, task=replace(task, data=absolute(task.data) if here else task.data))
+
+
+def _tell_of_code(experiment: "Experiment") -> None:
+    from unskew.experiment.config import own_modules
+
+    if modules := ", ".join(own_modules(experiment)):
+        tell(f"note: sites need this code of yours, and --allow-code; it is not sent: {modules}")
+
+
+def _follow(federation: "Federation", name: str, after: int, quiet: bool) -> None:
+    """Print what the server says until an experiment has ended."""
+    try:
+        while True:
+            over = federation.experiment(name)["state"] not in ("queued", "running")
+            for event in federation.events(after):
+                after = event["id"]
+                if not quiet:
+                    tell(_line(event))
+            if over:
+                return
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        tell(f"{name} goes on; unskew fed status shows it, unskew fed stop {name} stops it")
+        raise typer.Exit(130) from None
+
+
+def _line(event: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(event["at"]).astimezone()
+    level = "" if event["level"] == "info" else f"{event['level']}: "
+    return f"{at:%Y-%m-%d %H:%M:%S%z} {level}{event['text']}"
+
+
+def _show(run: Path, checks: "list[Parity]", as_json: bool) -> None:
+    from unskew.report import read
+    from unskew.run.folder import read_json
+
+    if as_json:
+        summary = read_json(run / "summary.json")
+        print(json.dumps({"methods": [p.to_json() for p in checks]}) if checks else results_json(summary))
+        return
+    print_results(read(run))
+    if checks:
+        rows = [(p.method, f"{p.max_abs_diff:g}", "equal" if p.bytes_equal else "differ") for p in checks]
+        print_table("deployed beside simulated", ["method", "largest difference", "bytes"], rows, words=[2])
+
+
+@fed.command()
+def serve(
+    listen: Annotated[str | None, typer.Option(help="Address to listen at; default as fed init says.")] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    folder: Folder = HERE,
+) -> None:
+    """Serve until stopped, one experiment after another."""
+    federation = _federation(folder)
+    from unskew.deploy import resident
+
+    resident.serve(federation, said(quiet), force=force, listen=listen)
+
+
+@fed.command()
+def stop(name: Annotated[str | None, typer.Argument()] = None, folder: Folder = HERE) -> None:
+    """Stop an experiment, by default the one that runs."""
+    print(f"stopping {_federation(folder).stop(name)}")
+
+
+@fed.command()
+def pull(
+    name: Annotated[str | None, typer.Argument()] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to make; default the experiment's name.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Copy the record of an experiment, by default the last."""
+    federation = _federation(folder)
+    from unskew.deploy.resident import record_of
+
+    name = str(federation.experiment(name)["name"])
+    target = out or Path(name)
+    if target.exists():
+        raise RunError(f"{target} exists already; choose another --out")
+    shutil.copytree(record_of(federation, name), target, ignore=shutil.ignore_patterns(".lock"))
+    target.chmod(0o700)
+    print(f"pulled: {target}")
+    then("show", target)
+
+
+@fed.command()
+def jobs(as_json: AsJson = False, folder: Folder = HERE) -> None:
+    """List experiments, and what sites answered."""
+    rows = _federation(folder).jobs()
+    if as_json:
+        print(json.dumps({"experiments": rows}))
+        return
+    print_jobs(rows)
+
+
+def print_jobs(rows: list[dict[str, Any]]) -> None:
+    """Print a table of experiments."""
+    head = ["experiment", "state", "round", "began", "ended", "sites"]
+    table = [
+        (
+            row["name"],
+            row["state"] if not row["reason"] else f"{row['state']}: {row['reason']}",
+            f"{row['round'] or 0}/{row['rounds']}",
+            moment(row["began"]),
+            moment(row["ended"]),
+            ", ".join(f"{site} {state}" for site, state in row["sites"].items()),
+        )
+        for row in rows
+    ]
+    print_table("experiments", head, table, words=[1, 3, 4, 5])
+
+
+def moment(at: float | None) -> str:
+    """A time as a cell says it."""
+    return "" if at is None else f"{datetime.fromtimestamp(at):%m-%d %H:%M:%S}"
+
+
+def size(n: int | None) -> str:
+    """Bytes as a cell says them."""
+    return "" if n is None else f"{n / 1e9:.1f} GB"
+
+
+@fed.command()
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,
+    as_json: AsJson = False,
+    folder: Folder = HERE,
+) -> None:
+    """Show the sites and the experiments as they are."""
+    federation = _federation(folder)
+    with suppress(KeyboardInterrupt):
+        while True:
+            now = federation.status()
+            if as_json:
+                print(json.dumps(now), flush=True)
+            else:
+                _print_status(now)
+            if not watch:
+                return
+            time.sleep(2.0)
+
+
+def _print_status(now: dict[str, Any]) -> None:
+    serving = f"serving at {now['server']}" if now["serving"] else "no server runs"
+    print(f"{now['federation']}: {serving}; {now['certificate_days']:.0f} days of its certificate are left")
+    head = ["site", "state", "here since", "seen", "version", "does", "free", "days", "last error"]
+    rows = [
+        (
+            s["site"],
+            s["state"],
+            moment(s["since"]) or "away",
+            moment(s["seen"]),
+            s["version"] or "",
+            s["doing"] or "",
+            size(s["free_bytes"]),
+            "" if s["certificate_days"] is None else str(s["certificate_days"]),
+            s["error"] or "",
+        )
+        for s in now["sites"]
+    ]
+    print_table("sites", head, rows, words=[1, 2, 3, 4, 5, 8])
+    if now["experiments"]:
+        print_jobs(now["experiments"])
+
+
+@fed.command()
+def logs(
+    site: Annotated[str | None, typer.Argument()] = None,
+    last: Annotated[int, typer.Option(min=1, help="So many lines.")] = 50,
+    folder: Folder = HERE,
+) -> None:
+    """Print what has happened, to all sites or to one."""
+    for event in _federation(folder).events(site=site, last=last):
+        print(_line(event))
+
+
+# ---------------------------------------------------------------- everything on this machine
+@fed.command("try")
+def try_(
+    experiment: Annotated[str, typer.Argument()],
+    sites: Annotated[int, typer.Option(min=1, metavar="K", help="Sites, each a process; as many as the split has.")],
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-tried-DATE-TIME.")] = None,
+    check_parity: Annotated[
+        bool,
+        typer.Option(
+            "--check-parity", help="Simulate the same experiment too, and compare; exit with 1 if they differ."
+        ),
+    ] = False,
+    force: Force = False,
+    report: Report = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try an experiment with K sites on this machine.
+
+    Server and sites are processes; each site has its part of the split.  Keys and
+    logs are in the run folder's [bold]deploy[/]; the rest of it is like that of a
+    simulation.  A run that was stopped goes on with the same command and --out.
+
+    [dim]unskew fed try examples/deploy.toml --sites 3 --check-parity[/]
+    """
+    require()
+    from unskew.deploy import parity, trial
+
+    chosen = _experiment(experiment, settings, data_dir)
+    folder = out or Path("runs") / f"{as_file(chosen.name)}-tried-{datetime.now():%Y%m%d-%H%M%S}"
+    say = said(quiet)
+    if check_parity:
+        parity.comparable(chosen)
+    if not quiet:
+        tell(f"run folder: {folder}")
+    run = trial.trial(chosen, sites, folder, say, force=force)
+    checks: list[Parity] = []
+    if check_parity:
+        say("simulating the same experiment")
+        checks = parity.compare(run, parity.simulate(chosen, folder / "deploy" / "simulated"))
+    _show(run, checks, as_json)
+    if report:
+        from unskew.report import write_report
+
+        print(f"report: {write_report(run)}", file=sys.stderr)
+    if not all(p.equal for p in checks):
+        raise typer.Exit(1)
+    if not as_json:
+        then("card", run)

@@ -1,0 +1,541 @@
+"""The coordinator's folder: who belongs to the federation, and which experiments it runs.
+
+    FEDERATION/                made by `unskew fed init`; only its owner can enter it
+        authority/             ca.crt  ca.key  server.crt  server.key
+        federation.sqlite      sites, invitations, experiments, offers, events
+        experiments/NAME/      experiment.toml  deployment.json  failures.jsonl  run/
+
+A command writes into the database and is done; the server looks at it once a second.  A site's number in the table is
+its node on the network.
+"""
+
+import hashlib
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from unskew import schema
+from unskew.deploy import certificates
+from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
+from unskew.deploy.offers import Offer, Token, checked_name
+from unskew.deploy.settings import EXPERIMENT, Address, ServerConfig
+from unskew.errors import DeployError, did_you_mean
+from unskew.experiment.config import Experiment, to_toml
+from unskew.files import rename_folder, temporary_folder, write_atomically
+from unskew.lock import lock, lockable
+from unskew.runtime.membership import printable
+from unskew.runtime.message import Node
+
+DATABASE = "federation.sqlite"
+GRACE = timedelta(days=30)
+"""Time for which an invitation's certificate outlives it, so that its holder can be told that it has expired."""
+EVENTS = 100_000
+"""Events that are kept."""
+UNDONE = ("running", "queued")
+_TABLES = """
+CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT);
+CREATE TABLE sites (
+    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL,
+    since REAL, seen REAL, told TEXT, error TEXT, error_at REAL);
+CREATE TABLE invitations (key TEXT PRIMARY KEY, site INTEGER, until REAL, ask INTEGER, used BLOB);
+CREATE TABLE experiments (
+    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, run TEXT, config TEXT, toml TEXT, stop INTEGER DEFAULT 0,
+    round INTEGER, rounds INTEGER, queued REAL, began REAL, ended REAL, reason TEXT);
+CREATE TABLE offers (
+    experiment INTEGER, site INTEGER, client INTEGER, offer BLOB, signature BLOB, state TEXT, reason TEXT, at REAL,
+    PRIMARY KEY (experiment, site));
+CREATE TABLE events (id INTEGER PRIMARY KEY, at REAL, level TEXT, site TEXT, text TEXT);
+"""
+Row = dict[str, Any]
+
+
+class Federation:
+    """A federation's folder.  The database is opened for each call, so any thread and any process may make one.
+
+    Raises:
+        DeployError: If the folder is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / DATABASE).is_file():
+            raise DeployError(f"{folder} is no federation; make one with unskew fed init, or name it with --folder")
+
+    @classmethod
+    def create(cls, folder: Path, name: str, reached: Address, listen: str, names: Sequence[str] = ()) -> "Federation":
+        """Make a federation with an authority, a server's certificate and an empty database.
+
+        Args:
+            folder: A new folder; only its owner can enter it.
+            name: Name of the federation.
+            reached: Address at which sites reach the server.
+            listen: Address at which it listens, on the same port.
+            names: More host names and addresses under which the server is reached.
+
+        Raises:
+            DeployError: If the folder holds something already, or the disk refuses.
+        """
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DeployError(f"{folder} exists already; name another folder")
+        try:
+            with temporary_folder(folder) as new:
+                who = certificates.authority(name)
+                certificates.save_authority(who, make_private(new / "authority"))
+                certificates.issue_server(who, [reached.host, *names], new / "authority")
+                with _opened(new / DATABASE) as db:
+                    db.executescript(_TABLES)
+                    db.execute("INSERT INTO federation VALUES (?, ?, ?, ?)", (name, reached.host, reached.port, listen))
+                if folder.exists():
+                    folder.rmdir()
+                rename_folder(new, folder)
+        except OSError as error:
+            raise DeployError(f"cannot write {error.filename or folder}: {error.strerror}; make room") from None
+        return cls(folder)
+
+    # ------------------------------------------------------------ the database
+    @contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, whole or not at all.
+
+        Raises:
+            DeployError: If the database cannot be used.
+        """
+        try:
+            with _opened(self.folder / DATABASE) as db:
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+        except sqlite3.Error as error:
+            raise DeployError(f"cannot use {self.folder / DATABASE}: {error}; mend that, or restore a backup") from None
+
+    def rows(self, query: str, *values: object) -> list[Row]:
+        """Rows of a query."""
+        with self.change() as db:
+            return [dict(row) for row in db.execute(query, values)]
+
+    def one(self, query: str, *values: object) -> Row | None:
+        """The first row of a query; None if there is none."""
+        return next(iter(self.rows(query, *values)), None)
+
+    def note(self, text: str, level: str = "info", site: str | None = None) -> None:
+        """Write an event."""
+        with self.change() as db:
+            _note(db, text, level, site)
+
+    # ------------------------------------------------------------ itself
+    @property
+    def about(self) -> Row:
+        """Name, host, port and listen."""
+        (row,) = self.rows("SELECT * FROM federation")
+        return row
+
+    @property
+    def reached(self) -> Address:
+        """Address at which sites reach the server."""
+        about = self.about
+        return Address(about["host"], about["port"])
+
+    def move(self, reached: Address) -> None:
+        """Change the address at which sites reach the server."""
+        with self.change() as db:
+            db.execute("UPDATE federation SET host = ?, port = ?", (reached.host, reached.port))
+
+    @property
+    def authority(self) -> Authority:
+        """The federation's authority."""
+        return certificates.load_authority(self.folder / "authority")
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the authority, to read aloud."""
+        return certificates.fingerprint(certificates.load(self.folder / "authority" / "ca.crt"))
+
+    def is_served(self) -> bool:
+        """True if a server runs."""
+        with lockable(self.folder / ".lock") as f:
+            try:
+                lock(f)
+            except BlockingIOError:
+                return True
+        return False
+
+    # ------------------------------------------------------------ sites
+    def invite(self, names: Iterable[str], hours: float = 48.0, ask: bool = False) -> list[Token]:
+        """Make a token for each site; one that it had before is no longer taken.
+
+        Args:
+            names: Names of the sites, new ones or invited ones, or such as were removed.
+            hours: Hours for which the tokens are taken.
+            ask: True if a site must be approved when it has come.
+
+        Raises:
+            DeployError: If one is a member already, or cannot be called so.
+        """
+        tokens, until, who = [], time.time() + 3600.0 * hours, self.authority
+        for name in names:
+            checked_name(name, "a site")
+            key, certificate = certificates.invitation(who, name, timedelta(hours=hours) + GRACE)
+            with self.change() as db:
+                row = db.execute("SELECT id, state FROM sites WHERE name = ?", (name,)).fetchone()
+                if row is not None and row["state"] == "member":
+                    raise DeployError(f"{name} is a member; remove it first, or invite another name")
+                if row is None:
+                    site = db.execute("INSERT INTO sites (name, state) VALUES (?, 'invited')", (name,)).lastrowid
+                else:
+                    site = row["id"]
+                    db.execute("UPDATE sites SET state = 'invited', key = NULL WHERE id = ?", (site,))
+                    db.execute("DELETE FROM invitations WHERE site = ?", (site,))
+                mark = _sha256(public_bytes(key.public_key()))
+                db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", (mark, site, until, ask))
+                _note(db, f"{name} is invited", site=name)
+            tokens.append(Token(name, self.reached, until, who.certificate, certificate, key))
+        return tokens
+
+    def certify(self, caller: bytes, request: bytes) -> bytes:
+        """Sign a site's certificate: the first by its invitation, later ones by the certificate it has.
+
+        Args:
+            caller: Certificate of whoever asks, PEM; the authority has signed it.
+            request: The request, PEM.
+
+        Returns:
+            The certificate, PEM; empty if somebody has yet to approve it.
+
+        Raises:
+            DeployError: If the invitation is not good for it, with the reason.
+        """
+        key = certificates.requested(request)
+        wanted, owner = public_bytes(key), public_key(caller)
+        with self.change() as db:
+            site = db.execute("SELECT * FROM sites WHERE key = ? AND state = 'member'", (owner,)).fetchone()
+            if site is None:
+                site = self._invited(db, owner, wanted)
+                if site["state"] != "member":
+                    return b""
+            elif wanted != owner:
+                raise DeployError("a certificate is renewed for the key that the site has")
+            signed = certificates.issue_site(self.authority, site["name"], key)
+            ends = time.time() + certificates.LEAF.total_seconds()
+            db.execute("UPDATE sites SET ends = ? WHERE id = ?", (ends, site["id"]))
+            _note(db, f"{site['name']} has a new certificate", site=site["name"])
+        return signed
+
+    def _invited(self, db: sqlite3.Connection, owner: bytes, wanted: bytes) -> Row:
+        """Take an invitation for a site's key; the site as it is then."""
+        query = "SELECT * FROM invitations JOIN sites ON sites.id = site WHERE invitations.key = ?"
+        found = db.execute(query, (_sha256(owner),)).fetchone()
+        if found is None:
+            raise DeployError("the token is not known, or a newer one has taken its place; ask for a new one")
+        if found["used"] not in (None, wanted):
+            raise DeployError("the token was used already; ask for a new one, and find out who used it")
+        if found["used"] is None and time.time() > found["until"]:
+            raise DeployError("the token has expired; ask for a new one")
+        site = dict(found)
+        if found["used"] is None:
+            site["state"] = "waiting" if found["ask"] else "member"
+            db.execute("UPDATE invitations SET used = ? WHERE site = ?", (wanted, site["id"]))
+            db.execute("UPDATE sites SET state = ?, key = ? WHERE id = ?", (site["state"], wanted, site["id"]))
+            said = f"waits: unskew fed approve {site['name']}" if found["ask"] else "has joined"
+            _note(db, f"{site['name']} {said}", site=site["name"])
+        return site
+
+    def approve(self, names: Iterable[str]) -> None:
+        """Let sites join that wait, or will.
+
+        Raises:
+            DeployError: If there is no such site, or it does not wait.
+        """
+        for name in names:
+            with self.change() as db:
+                site = self._named(db, name)
+                if site["state"] not in ("waiting", "invited"):
+                    raise DeployError(f"{name} is {site['state']}; there is nothing to approve")
+                db.execute("UPDATE sites SET state = 'member' WHERE id = ? AND key IS NOT NULL", (site["id"],))
+                db.execute("UPDATE invitations SET ask = 0 WHERE site = ?", (site["id"],))
+                _note(db, f"{name} is approved", site=name)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Take sites out, at once: their certificates and tokens are no longer taken.
+
+        Raises:
+            DeployError: If there is no such site.
+        """
+        for name in names:
+            with self.change() as db:
+                site = self._named(db, name)
+                db.execute("UPDATE sites SET state = 'removed', key = NULL WHERE id = ?", (site["id"],))
+                db.execute("DELETE FROM invitations WHERE site = ?", (site["id"],))
+                _note(db, f"{name} is removed", "warning", site=name)
+
+    def _named(self, db: sqlite3.Connection, name: str) -> Row:
+        row = db.execute("SELECT * FROM sites WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            known = [r["name"] for r in db.execute("SELECT name FROM sites")]
+            raise DeployError(f"there is no site {name!r}{did_you_mean(name, known)} (sites: {', '.join(known)})")
+        return dict(row)
+
+    def node(self, key: bytes) -> Node | None:
+        """The number of the site whose key this is; None if it is no member."""
+        row = self.one("SELECT id FROM sites WHERE key = ? AND state = 'member'", key)
+        return None if row is None else int(row["id"])
+
+    def members(self) -> set[Node]:
+        """Numbers of all members."""
+        return {row["id"] for row in self.rows("SELECT id FROM sites WHERE state = 'member'")}
+
+    def saw(
+        self,
+        since: Mapping[Node, float],
+        told: Mapping[Node, tuple[float, Row]],
+        errors: Mapping[Node, tuple[float, str]],
+    ) -> None:
+        """Keep who is connected since when, what sites say of themselves, and their last errors."""
+        now = time.time()
+        with self.change() as db:
+            db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
+            db.executemany(
+                "UPDATE sites SET since = ?, seen = ? WHERE id = ?", [(at, now, node) for node, at in since.items()]
+            )
+            db.executemany(
+                "UPDATE sites SET told = ? WHERE id = ?",
+                [(json.dumps(_plain(how)), node) for node, (_, how) in told.items()],
+            )
+            db.executemany(
+                "UPDATE sites SET error = ?, error_at = ? WHERE id = ?",
+                [(printable(text), at, node) for node, (at, text) in errors.items()],
+            )
+
+    # ------------------------------------------------------------ experiments
+    def queue(self, experiment: Experiment, options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
+        """Sign an experiment for sites and put it at the end of the queue; its name in the federation.
+
+        The same experiment for the same sites goes on where it stood, unless it is done.
+
+        Args:
+            experiment: The experiment.
+            options: Settings of `ServerConfig` that are not its defaults; min_clients is by default all.
+            sites: Names of the sites; by default all that are not removed.
+
+        Raises:
+            DeployError: If there is no such site, or no site at all.
+            ConfigError: If a setting is not allowed.
+        """
+        name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
+        toml, who = to_toml(experiment), self.authority
+        with self.change() as db:
+            query = "SELECT id, name, state FROM sites WHERE state != 'removed' ORDER BY id"
+            chosen = [self._named(db, site) for site in sites] or [dict(row) for row in db.execute(query)]
+            if gone := [site["name"] for site in chosen if site["state"] == "removed"]:
+                raise DeployError(f"{', '.join(gone)} was removed; invite it again")
+            if not chosen:
+                raise DeployError("the federation has no sites; invite some with unskew fed invite")
+            table = {"num_clients": len(chosen), "min_clients": len(chosen), **options}
+            config = json.dumps(asdict(schema.build(ServerConfig, table, "")))
+            known = {row["name"]: dict(row) for row in db.execute("SELECT * FROM experiments")}
+            tried = (f"{name}{f'-{n}' if n else ''}" for n in (0, *range(2, len(known) + 3)))
+            free = next(one for one in tried if one not in known or self._same(db, known[one], toml, chosen))
+            if free in known:
+                again = (
+                    "UPDATE experiments SET state = 'queued', stop = 0, config = ? WHERE id = ? AND state != 'running'"
+                )
+                db.execute(again, (config, known[free]["id"]))
+                _note(db, f"{free} goes on")
+                return free
+            place = self.experiment_folder(free)
+            make_private(place)
+            write_atomically(place / EXPERIMENT, toml)
+            run, columns = secrets.token_hex(8), "name, state, run, config, toml, rounds, queued"
+            row = (free, "queued", run, config, toml, experiment.rounds, time.time())
+            number = db.execute(f"INSERT INTO experiments ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row).lastrowid
+            own = bool(json.loads(config)["own_data"])
+            for client, site in enumerate(chosen):
+                offer = Offer(free, site["name"], run, client, len(chosen), own, toml)
+                fields = (number, site["id"], client, *offer.signed(who), "offered", time.time())
+                db.execute("INSERT INTO offers VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", fields)
+            _note(db, f"{free} is queued for {', '.join(site['name'] for site in chosen)}")
+        return free
+
+    def _same(self, db: sqlite3.Connection, row: Row, toml: str, sites: Sequence[Row]) -> bool:
+        """True if an experiment can go on as this one."""
+        query = "SELECT site FROM offers WHERE experiment = ? ORDER BY client"
+        asked = [offer["site"] for offer in db.execute(query, (row["id"],))]
+        return row["state"] != "done" and row["toml"] == toml and asked == [site["id"] for site in sites]
+
+    def experiment_folder(self, name: str) -> Path:
+        """Folder of an experiment."""
+        return self.folder / "experiments" / name
+
+    def experiment(self, name: str | None = None) -> Row:
+        """The experiment of that name; by default the last one.
+
+        Raises:
+            DeployError: If there is none.
+        """
+        row = self.one("SELECT * FROM experiments WHERE name = ? OR ? IS NULL ORDER BY id DESC", name, name)
+        if row is None:
+            known = [row["name"] for row in self.rows("SELECT name FROM experiments")]
+            if name is None:
+                raise DeployError("no experiment was run yet; run one with unskew fed run")
+            raise DeployError(f"there is no experiment {name!r}{did_you_mean(name, known)} ({', '.join(known)})")
+        return row
+
+    def next(self) -> Row | None:
+        """The experiment that is to be run now: one that was interrupted, else the first that waits."""
+        return self.one(
+            "SELECT * FROM experiments WHERE state IN ('running', 'queued') ORDER BY state = 'queued', queued, id"
+        )
+
+    def config(self, row: Row) -> ServerConfig:
+        """How an experiment is run."""
+        config: ServerConfig = schema.build(ServerConfig, json.loads(row["config"]), "")
+        here = {offer["site"] for offer in self.offers(row)} & {
+            site["id"] for site in self.rows("SELECT id FROM sites WHERE state != 'removed'")
+        }
+        return replace(config, min_clients=max(min(config.min_clients, len(here)), 1))
+
+    def offers(self, row: Row) -> list[Row]:
+        """What sites were offered of an experiment, and answered."""
+        query = "SELECT offers.*, name FROM offers JOIN sites ON sites.id = site WHERE experiment = ? ORDER BY client"
+        return self.rows(query, row["id"])
+
+    def answered(self, row: Row, node: Node, state: str, reason: str = "") -> None:
+        """Keep a site's answer to an offer."""
+        with self.change() as db:
+            place = (row["id"], node)
+            before = db.execute("SELECT state, reason FROM offers WHERE experiment = ? AND site = ?", place).fetchone()
+            if before is None or (before["state"], before["reason"] or "") == (state, reason):
+                return
+            db.execute(
+                "UPDATE offers SET state = ?, reason = ?, at = ? WHERE experiment = ? AND site = ?",
+                (state, reason, time.time(), *place),
+            )
+            name = db.execute("SELECT name FROM sites WHERE id = ?", (node,)).fetchone()["name"]
+            said = f"{name}: {row['name']} {state}{f': {reason}' if reason else ''}"
+            _note(db, said, "warning" if state == "refused" else "info", name)
+
+    def begin(self, row: Row) -> None:
+        """Record that an experiment runs."""
+        with self.change() as db:
+            begin = "UPDATE experiments SET state = 'running', stop = 0, began = coalesce(began, ?) WHERE id = ?"
+            db.execute(begin, (time.time(), row["id"]))
+
+    def end(self, row: Row, state: str, reason: str = "") -> None:
+        """Record how an experiment has ended: done, failed or stopped."""
+        with self.change() as db:
+            end = "UPDATE experiments SET state = ?, reason = ?, ended = ? WHERE id = ?"
+            db.execute(end, (state, reason, time.time(), row["id"]))
+            level = "error" if state == "failed" else "info"
+            _note(
+                db,
+                f"{row['name']} {f'is {state}' if state != 'failed' else state}{f': {reason}' if reason else ''}",
+                level,
+            )
+
+    def progress(self, row: Row, round: int) -> None:
+        """Record how far an experiment is."""
+        with self.change() as db:
+            db.execute("UPDATE experiments SET round = ? WHERE id = ?", (round, row["id"]))
+
+    def stop(self, name: str | None = None) -> str:
+        """Stop an experiment, by default the one that runs, or the first that waits; its name.
+
+        Raises:
+            DeployError: If none runs or waits.
+        """
+        row = self.next() if name is None else self.experiment(name)
+        if row is None or row["state"] not in UNDONE:
+            raise DeployError(f"{'no experiment' if row is None else row['name']} is running or waiting")
+        if row["state"] == "running" and self.is_served():
+            with self.change() as db:
+                db.execute("UPDATE experiments SET stop = 1 WHERE id = ?", (row["id"],))
+        else:
+            self.end(row, "stopped")
+        return str(row["name"])
+
+    def wants_stop(self, row: Row) -> bool:
+        """True if somebody has asked that an experiment stops."""
+        found = self.one("SELECT stop FROM experiments WHERE id = ?", row["id"])
+        return found is not None and bool(found["stop"])
+
+    # ------------------------------------------------------------ what is shown
+    def status(self) -> Row:
+        """The federation as it is now: itself, its sites, its experiments.  Times are seconds since 1970."""
+        served, now = self.is_served(), time.time()
+        sites = []
+        for row in self.rows("SELECT * FROM sites ORDER BY id"):
+            told = json.loads(row["told"] or "{}")
+            sites.append(
+                {
+                    "site": row["name"],
+                    "state": row["state"],
+                    "since": row["since"] if served else None,
+                    "seen": row["seen"],
+                    "version": told.get("library"),
+                    "doing": told.get("doing"),
+                    "free_bytes": told.get("disk"),
+                    "certificate_days": None if row["ends"] is None else int((row["ends"] - now) // 86_400),
+                    "error": row["error"] or told.get("error") or None,
+                    "error_at": row["error_at"],
+                }
+            )
+        return {
+            "federation": self.about["name"],
+            "server": str(self.reached),
+            "serving": served,
+            "certificate_days": (certificates.ends(self.folder / "authority" / "server.crt").timestamp() - now)
+            // 86_400,
+            "sites": sites,
+            "experiments": self.jobs(),
+        }
+
+    def jobs(self) -> list[Row]:
+        """Experiments in their order, each with its sites' answers."""
+        names = ("name", "state", "round", "rounds", "queued", "began", "ended", "reason")
+        return [
+            {
+                **{name: row[name] for name in names},
+                "sites": {offer["name"]: offer["state"] for offer in self.offers(row)},
+            }
+            for row in self.rows("SELECT * FROM experiments ORDER BY id")
+        ]
+
+    def events(self, after: int = 0, site: str | None = None, last: int = EVENTS) -> list[Row]:
+        """Events after one of that number, oldest first; of one site if it is named."""
+        query = "SELECT * FROM events WHERE id > ? AND (site = ? OR ? IS NULL) ORDER BY id DESC LIMIT ?"
+        return self.rows(query, after, site, site, last)[::-1]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that commits what is done within the block."""
+    db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+    db.row_factory = sqlite3.Row
+    try:
+        yield db
+        if db.in_transaction:
+            db.execute("COMMIT")
+    finally:
+        db.close()
+
+
+def _note(db: sqlite3.Connection, text: str, level: str = "info", site: str | None = None) -> None:
+    insert = "INSERT INTO events (at, level, site, text) VALUES (?, ?, ?, ?)"
+    number = db.execute(insert, (time.time(), level, site, printable(text, 1000))).lastrowid
+    if number is not None and number % 1000 == 0:
+        db.execute("DELETE FROM events WHERE id <= ?", (number - EVENTS,))
+
+
+def _plain(how: Row) -> Row:
+    """What a site says of itself, as far as it can be kept: numbers and short texts."""
+    numbers = {name: how[name] for name in ("disk", "protocol") if type(how.get(name)) is int}
+    texts = {name: printable(how[name], 200) for name in ("library", "doing", "error") if type(how.get(name)) is str}
+    return numbers | texts
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

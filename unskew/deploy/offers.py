@@ -1,0 +1,154 @@
+"""What a coordinator hands to sites: a token that lets one join, and an experiment with the authority's signature."""
+
+import base64
+import json
+import re
+import struct
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from unskew import wire
+from unskew.deploy import certificates
+from unskew.deploy.certificates import Authority, pem, private_pem
+from unskew.deploy.settings import Address
+from unskew.errors import DeployError, WireError
+from unskew.files import PRIVATE, write_atomically
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+"""Names of sites and experiments, which are names of folders, too."""
+MOST = 1 << 22
+"""Largest experiment, bytes."""
+_PART = struct.Struct("!H")
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return a name that can be a folder's.
+
+    Raises:
+        DeployError: If it cannot.
+    """
+    if NAME.fullmatch(name) is None:
+        raise DeployError(f"{what} is called by letters, digits, and . _ + - between them, got {name[:80]!r}")
+    return name
+
+
+# ---------------------------------------------------------------- tokens
+@dataclass(frozen=True, eq=False)
+class Token:
+    """An invitation of one site, good for one certificate.
+
+    Attributes:
+        site: Name of the site.
+        server: Where the server is reached.
+        until: Time after which it is no longer taken, seconds since 1970.
+        authority: The federation's authority.
+        certificate: Certificate of the invitation's own key.
+        key: That key.
+    """
+
+    site: str
+    server: Address
+    until: float
+    authority: x509.Certificate
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def __str__(self) -> str:
+        head = json.dumps([self.site, self.server.host, self.server.port, int(self.until)]).encode()
+        form = serialization.Encoding.DER
+        secret = self.key.private_numbers().private_value.to_bytes(32, "big")
+        parts = (head, self.authority.public_bytes(form), self.certificate.public_bytes(form), secret)
+        data = b"".join(_PART.pack(len(part)) + part for part in parts)
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: str) -> "Token":
+        """Read what `unskew fed invite` printed.
+
+        Raises:
+            DeployError: If it is no token, or has expired by the clock here.
+        """
+        try:
+            data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
+            parts = []
+            while data:
+                (length,) = _PART.unpack_from(data)
+                parts.append(data[_PART.size : _PART.size + length])
+                data = data[_PART.size + length :]
+            head, authority, certificate, secret = parts
+            site, host, port, until = json.loads(head)
+            token = cls(
+                checked_name(str(site), "a site"),
+                Address(str(host), int(port)),
+                float(until),
+                x509.load_der_x509_certificate(authority),
+                x509.load_der_x509_certificate(certificate),
+                ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP256R1()),
+            )
+        except (ValueError, TypeError, struct.error, RecursionError, UnsupportedAlgorithm):
+            raise DeployError("this is no token; copy the whole line that unskew fed invite printed") from None
+        if time.time() > token.until:
+            at = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.until))
+            raise DeployError(f"the token expired on {at}; ask the coordinator for a new one, and compare the clocks")
+        return token
+
+    def save(self, folder: Path) -> None:
+        """Write ca.crt, invitation.crt and invitation.key."""
+        write_atomically(folder / "ca.crt", pem(self.authority))
+        write_atomically(folder / "invitation.crt", pem(self.certificate))
+        write_atomically(folder / "invitation.key", private_pem(self.key), PRIVATE)
+
+
+# ---------------------------------------------------------------- experiments
+@dataclass(frozen=True)
+class Offer:
+    """An experiment as it is offered to one site.
+
+    Attributes:
+        name: Name of the experiment in the federation.
+        site: Name of the site.
+        run: Random name of the run.
+        client, clients: Number of the site in the experiment, from 0, and how many there are.
+        own_data: Every site has data of its own; else one without takes its part of the experiment's split.
+        toml: The experiment.
+    """
+
+    name: str
+    site: str
+    run: str
+    client: int
+    clients: int
+    own_data: bool
+    toml: str
+
+    def signed(self, who: Authority) -> tuple[bytes, bytes]:
+        """The offer as bytes, and their signature by the federation's authority."""
+        data = json.dumps(asdict(self)).encode()
+        return data, who.sign(data)
+
+    @classmethod
+    def read(cls, data: bytes, signature: bytes, authority: x509.Certificate) -> "Offer":
+        """Read an offer that came over the network.
+
+        Raises:
+            WireError: If the authority has not signed it, or it is none.
+        """
+        if len(data) > MOST:
+            raise WireError(f"the experiment has {len(data)} bytes, more than the {MOST} allowed")
+        try:
+            certificates.check_signed(authority, data, signature)
+            body: Any = json.loads(data)
+            offer: Offer = wire.build(cls, body, {})
+            checked_name(offer.name, "an experiment")
+        except (DeployError, ValueError, RecursionError) as error:
+            raise WireError(str(error)) from None
+        if not (offer.run.isalnum() and len(offer.run) <= 64 and 0 <= offer.client < offer.clients):
+            raise WireError("the experiment's place in the federation cannot be")
+        return offer

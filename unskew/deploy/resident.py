@@ -1,0 +1,236 @@
+"""The resident server of a federation: keeps the connections, runs one experiment after another, waits for the next."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from unskew.deploy import certificates, reach, server
+from unskew.deploy.channel import GrpcServer, Hub, credentials
+from unskew.deploy.federation import Federation, Row
+from unskew.deploy.settings import Address
+from unskew.errors import RunError, UnskewError
+from unskew.protocol import ClientId
+from unskew.report import write_report
+from unskew.run import callbacks
+from unskew.run.folder import locked
+from unskew.run.loop import Interrupted
+from unskew.runtime.message import Delivery, Envelope, Node
+from unskew.signals import stoppable
+from unskew.words import with_names
+
+Say = Callable[[str], None]
+LOOK_S = 0.5
+"""Time after which the database is looked at again, seconds."""
+SEEN_S = 5.0
+"""Time after which it is written again who is here, seconds."""
+
+
+class Stopped(RunError):
+    """Somebody has asked that an experiment stops."""
+
+
+class Watch:
+    """Looks at the database now and then, whoever waits: for sites that were removed, and for an experiment to stop."""
+
+    def __init__(self, federation: Federation, hub: Hub, look: Callable[[], None] = lambda: None) -> None:
+        self.federation, self.hub, self.look = federation, hub, look
+        self.job: Network | None = None
+        self.errors: dict[Node, tuple[float, str]] = {}
+        self._looked = self._saw = 0.0
+        self._here: set[Node] = set()
+        hub.watch = self
+
+    def __call__(self) -> None:
+        """Look, unless it was done a moment ago.
+
+        Raises:
+            Stopped: If the experiment that runs is to stop.
+        """
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        self.look()
+        members, here = self.federation.members(), self.hub.since()
+        for node in here.keys() - members:
+            self.hub.drop(node)
+        if now - self._saw > SEEN_S or here.keys() != self._here:
+            self._saw, self._here = now, {*here}
+            self.federation.saw({n: at for n, at in here.items() if n in members}, self.hub.told, self.errors)
+        if self.job is not None:
+            self.job.refresh(members)
+            if self.federation.wants_stop(self.job.row):
+                raise Stopped("stopped by request")
+
+
+class Network:
+    """A federation's connections as the network of one experiment: a greeting carries the site's signed offer.
+
+    Attributes:
+        clients: Client that each node is; a site that was removed has none.
+    """
+
+    def __init__(self, watch: Watch, row: Row) -> None:
+        self.watch, self.row = watch, row
+        self._offers = {offer["site"]: offer for offer in watch.federation.offers(row)}
+        self.clients: dict[Node, ClientId] = {}
+        self.refresh(watch.federation.members())
+
+    def refresh(self, members: set[Node]) -> None:
+        """Give the clients' places to the sites that are members now."""
+        for node, offer in self._offers.items():
+            if node in members:
+                self.clients[node] = offer["client"]
+            else:
+                self.clients.pop(node, None)
+
+    def nodes(self) -> set[Node]:
+        """Sites of the experiment that are connected."""
+        return self.watch.hub.nodes() & self.clients.keys()
+
+    def exchange(
+        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[Node, Delivery]]:
+        """Send all envelopes together; yield each node's delivery as it comes."""
+        asked = {
+            node: Envelope(e.action, e.head, (self._offers[node]["offer"], self._offers[node]["signature"]))
+            if e.action == "hello"
+            else e
+            for node, e in envelopes.items()
+        }
+        for node, delivery in self.watch.hub.exchange(asked, deadline_s, most):
+            if delivery.reply is None:
+                self.watch.errors[node] = time.time(), delivery.lost
+            elif envelopes[node].action == "hello":
+                state = {"hello": "accepted", "waiting": "waits"}.get(delivery.reply.action, "refused")
+                self.watch.federation.answered(self.row, node, state, server.reason_of(delivery.reply))
+            yield node, delivery
+
+
+class Progress(server.LogCallback):
+    """Says how an experiment goes on, and keeps it for `unskew fed status`."""
+
+    def __init__(self, say: Say, federation: Federation, row: Row) -> None:
+        names = [offer["name"] for offer in federation.offers(row)]
+        super().__init__(lambda text: say(with_names(text, names)))
+        self.federation, self.row, self._told = federation, row, 0.0
+
+    def progress(self, progress: callbacks.Progress) -> None:
+        """Say how far the experiment is, at most once a second."""
+        now = time.monotonic()
+        if now - self._told > 1.0 or progress.round in (1, progress.rounds):
+            self._told = now
+            super().progress(progress)
+            self.federation.progress(self.row, progress.round)
+
+
+def serve(
+    federation: Federation,
+    say: Say,
+    only: str | None = None,
+    force: bool = False,
+    listen: str | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve a federation until it is stopped, or until the experiment called `only` has ended.
+
+    Args:
+        federation: The federation.
+        say: Called with a line when something happens; it is an event, too.
+        only: The experiment with which it ends.
+        force: Go on with experiments although versions or machine have changed.
+        listen: Address to listen at; by default the federation's own.
+        look: Called twice a second, too; what it raises ends the experiment.
+
+    Raises:
+        DeployError: If it cannot listen.
+        RunError: If another process serves it, or (Interrupted) it was stopped.
+    """
+
+    def said(text: str) -> None:
+        say(text)
+        federation.note(text)
+
+    about = federation.about
+    at = Address(listen or about["listen"], about["port"])
+    with locked(federation.folder), _resumable(federation):
+        renew(federation, said)
+        reach.check_port(at)
+        place = federation.folder / "authority"
+        network = GrpcServer(str(at), lambda: credentials(place, "server"), federation.node, federation.certify, said)
+        with network:
+            watch = Watch(federation, network, look)
+            said(f"listening at {at}; sites reach it at {federation.reached}")
+            while True:
+                watch()
+                row = federation.next()
+                if row is None:
+                    time.sleep(LOOK_S)
+                    continue
+                run(watch, row, said, force)
+                renew(federation, said)
+                if row["name"] == only:
+                    watch()  # what sites said last
+                    return
+
+
+def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
+    """Run an experiment to its end, which the database then has, whatever it is."""
+    federation = watch.federation
+    folder = federation.experiment_folder(row["name"])
+    federation.begin(row)
+    try:
+        network = watch.job = Network(watch, row)
+        config, callback = federation.config(row), Progress(say, federation, row)
+        done = server.serve(network, folder, config, callback, force, nodes=network.clients, run=row["run"])
+        write_report(done.folder)
+    except Stopped as error:
+        federation.end(row, "stopped", str(error))
+    except UnskewError as error:
+        federation.end(row, "failed", str(error))
+    except Exception as error:  # whatever it is, the next experiment must not wait for it
+        say(traceback.format_exc())
+        federation.end(row, "failed", f"{type(error).__name__}: {error}")
+    else:
+        federation.end(row, "done")
+        say(f"{row['name']} is done; its record is in {done.folder}")
+    finally:
+        watch.job = None
+
+
+def renew(federation: Federation, say: Say, valid: timedelta | None = None) -> None:
+    """Sign a new certificate for the server when the one it has ends soon."""
+    place = federation.folder / "authority"
+    certificates.check_private(place / "ca.key")
+    if certificates.is_due(place / "server.crt"):
+        names = certificates.names_of(place / "server.crt")
+        certificates.issue_server(federation.authority, names, place, valid or certificates.LEAF)
+        say("the server has a new certificate")
+    certificates.check(place, "server")
+
+
+@contextmanager
+def _resumable(federation: Federation) -> Iterator[None]:
+    """Say how a server that was stopped goes on."""
+    try:
+        with stoppable():
+            yield
+    except KeyboardInterrupt:
+        row = federation.next()
+        then = f"; unskew fed serve goes on with {row['name']}" if row else ""
+        raise Interrupted(f"the server was stopped{then}") from None
+
+
+def record_of(federation: Federation, name: str) -> Path:
+    """Folder of an experiment's run.
+
+    Raises:
+        RunError: If it has not begun.
+    """
+    folder = federation.experiment_folder(name) / "run"
+    if not (folder / "run.json").exists():
+        raise RunError(f"{name} has no results yet; unskew fed status says what it waits for")
+    return folder

@@ -1,0 +1,383 @@
+"""A site: joins a federation by a token, then takes part in the experiments that its own policy allows.
+
+    SITE/                          made by `unskew site join`; only its owner can enter it
+        site.toml  ca.crt  site.crt  site.key
+        audit.jsonl                every experiment and request, and what it was answered
+        experiments/NAME/          offer.json  offer.sig  experiment.toml  state/  models/
+                                   answer: what a person has said, "accepted" or "refused"
+
+The key is made here and never leaves.  An experiment is refused, or not, before anything that it names is read.
+"""
+
+import hashlib
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from unskew.deploy import certificates, reach
+from unskew.deploy.certificates import make_private
+from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
+from unskew.deploy.client import open_client
+from unskew.deploy.offers import MOST, Offer, Token
+from unskew.deploy.reach import Unreachable
+from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, own_state, read_rules, read_settings
+from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
+from unskew.files import PRIVATE, append_row, from_toml, read_bytes, write_atomically
+from unskew.run.folder import locked
+from unskew.runtime.client import ClientRuntime
+from unskew.runtime.membership import printable
+from unskew.runtime.message import REQUESTS, Envelope, Hello, Refusal, Waiting, read, write
+from unskew.signals import stoppable
+from unskew.version import __version__
+
+Say = Callable[[str], None]
+RENEW_S = 10.0
+"""Time after which the site looks again whether its certificate ends soon, seconds."""
+ASK_S = 2.0
+"""Time after which a site that is to be approved, or whose server is away, asks again, seconds."""
+TOLD_AGAIN_S = 60.0
+"""Time for which a connection must have held for its loss to be told again, seconds."""
+
+
+# ---------------------------------------------------------------- the folder
+def sites() -> Path:
+    """Folder of this user in which sites lie."""
+    return own_state() / "sites"
+
+
+def found(folder: Path | None) -> Path:
+    """The folder of a site; without one the only one that this user has.
+
+    Raises:
+        DeployError: If there is none, or several.
+    """
+    if folder is not None:
+        return folder
+    known = sorted(path.parent for path in sites().glob("*/site.toml"))
+    if len(known) != 1:
+        names = ", ".join(str(path) for path in known) or "none"
+        raise DeployError(f"name the site's folder with --folder (in {sites()}: {names})")
+    return known[0]
+
+
+def join(token: Token, folder: Path, site: Site) -> None:
+    """Make a site's folder, with a key of its own, which asks for its certificate when it starts.
+
+    Raises:
+        DeployError: If there is a site in it already, or it cannot be written.
+    """
+    if (folder / "site.toml").exists():
+        raise DeployError(f"{folder} is a site already: unskew site start, or join with another --folder")
+    try:
+        make_private(folder)
+        token.save(folder)
+        if not (folder / "site.key").exists():
+            key = certificates.private_pem(certificates.new_key())
+            write_atomically(folder / "site.key", key, PRIVATE)
+        settings = {name: value for name, value in asdict(site).items() if value is not None}
+        where = {"name": token.site, "host": token.server.host, "port": token.server.port}
+        write_atomically(folder / "site.toml", tomli_w.dumps({**settings, **where}))
+    except OSError as error:
+        raise DeployError(f"cannot write {error.filename}: {error.strerror}; choose another --folder") from None
+
+
+def answer(folder: Path, name: str, said: str) -> None:
+    """Keep what a person says of an experiment: "accepted" or "refused".
+
+    Raises:
+        DeployError: If it was not offered.
+    """
+    place = folder / "experiments" / name
+    if not (place / "offer.json").exists():
+        offered = ", ".join(sorted(path.parent.name for path in folder.glob("experiments/*/offer.json")))
+        raise DeployError(f"{name} was not offered to this site (offered: {offered or 'none'})")
+    write_atomically(place / "answer", said)
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """The site as its folder has it: itself, its certificate, the experiments that it was offered."""
+    site = read_settings(folder / "site.toml", Site)
+    certificate = folder / "site.crt"
+    offered = sorted(folder.glob("experiments/*/offer.json"), key=lambda path: path.stat().st_mtime)
+    return {
+        "site": site.name,
+        "server": str(Address(site.host, site.port)),
+        "authority": certificates.fingerprint(certificates.load(folder / "ca.crt")),
+        "certificate_days": (certificates.ends(certificate) - datetime.now(UTC)).days if certificate.exists() else None,
+        "data": site.data,
+        "free_bytes": shutil.disk_usage(folder).free,
+        "experiments": [
+            {
+                "name": path.parent.name,
+                "answer": _text(path.parent / "answer") or "waits for an answer",
+                "models": str(path.parent / "models") if (path.parent / "models").is_dir() else None,
+            }
+            for path in offered
+        ],
+    }
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+# ---------------------------------------------------------------- taking part
+class Resident:
+    """Answers the server, whichever experiment it asks about.
+
+    Args:
+        folder: The site's folder.
+        site: Its settings.
+        say: Called with a line for the site's log.
+    """
+
+    def __init__(self, folder: Path, site: Site, say: Say) -> None:
+        self.folder, self.site, self.say = folder, site, say
+        self.authority = certificates.load(folder / "ca.crt")
+        self.doing = self.error = ""
+        self._open: tuple[str, ClientRuntime] | None = None
+        self._told: dict[str, str] = {}
+
+    def told(self) -> dict[str, Any]:
+        """How the site is, for the server's status."""
+        disk = shutil.disk_usage(self.folder).free
+        return {"library": __version__, "disk": disk, "doing": self.doing, "error": self.error}
+
+    def answer(self, envelope: Envelope) -> Envelope:
+        """Reply to a request; whatever is wrong with it, there is a reply."""
+        nonce = ""
+        try:
+            head = read(envelope, REQUESTS)
+            nonce = head.nonce
+            if isinstance(head, Hello):
+                offer, waits = self.consider(envelope.parts)
+                if offer.run != head.run:
+                    raise WireError("the experiment is not the one that the server greets for")
+                if waits:
+                    return write("waiting", Waiting(waits, nonce))
+                self.doing = offer.name
+                runtime = self.opened(offer)
+            else:
+                runtime = self.of_run(head.context.run)
+                self.doing = f"{self.doing.partition(',')[0]}, round {head.context.round}"
+        except UnskewError as error:
+            return write("refused", Refusal(self.failed(error), nonce))
+        reply = runtime.answer(envelope)
+        self.error = (
+            printable(str(read(reply, {"refused": Refusal}).reason)) if reply.action == "refused" else self.error
+        )
+        return reply
+
+    def failed(self, error: UnskewError) -> str:
+        """Say an error in the site's log; what the server is told of it."""
+        self.error = printable(str(error))
+        self.say(self.error)
+        if isinstance(error, DataError):  # it may quote the data
+            return "its data do not go with the experiment; its own log says why"
+        return str(error)
+
+    def consider(self, parts: tuple[bytes, ...]) -> tuple[Offer, str]:
+        """Check an experiment as it is offered, and keep it; it, and why it waits, empty if it does not.
+
+        Raises:
+            WireError: If the authority has not signed it for this site, or a person has refused it.
+            ConfigError: If the policy does not allow it.
+        """
+        if len(parts) != 2:
+            raise WireError("a greeting must carry an experiment and its signature")
+        offer = Offer.read(*parts, self.authority)
+        if offer.site != self.site.name:
+            raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
+        place, rules = self.place(offer), read_rules(self.site)
+        said = _text(place / "answer")
+        try:
+            if said == "refused":
+                raise WireError("a person at this site has refused it")
+            if offer.own_data and self.site.data is None:
+                raise ConfigError("this site has named no data of its own; join anew with --data")
+            try:
+                table = from_toml(offer.toml)
+            except (ValueError, RecursionError):
+                raise WireError("the experiment is not TOML") from None
+            rules.check_names(table)
+        except UnskewError as error:
+            self.record(offer, "refused", str(error))
+            raise
+        for name, content in (("offer.json", parts[0]), ("offer.sig", parts[1]), (EXPERIMENT, offer.toml.encode())):
+            if not (place / name).exists() or (place / name).read_bytes() != content:
+                make_private(place)
+                write_atomically(place / name, content)
+        if rules.policy.accept == "ask" and said != "accepted":
+            waits = f"somebody at the site has yet to accept it: unskew site accept {offer.name}"
+            self.record(offer, "waits", waits)
+            return offer, waits
+        if not said:
+            write_atomically(place / "answer", "accepted")
+        self.record(offer, "accepted", "")
+        return offer, ""
+
+    def record(self, offer: Offer, state: str, reason: str) -> None:
+        """Write what becomes of an offer into the audit log and the site's own, once."""
+        if self._told.get(offer.run) == state + reason:
+            return
+        self._told[offer.run] = state + reason
+        row = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "action": "offer",
+            "experiment": offer.name,
+            "run": offer.run,
+            "sha256": hashlib.sha256(offer.toml.encode()).hexdigest(),
+            "answer": state,
+            **({"reason": printable(reason)} if reason else {}),
+        }
+        append_row(self.audit, row)
+        self.say(f"{offer.name}: {state}{f': {printable(reason)}' if reason else ''}")
+
+    @property
+    def audit(self) -> Path:
+        """File of the audit log."""
+        named = read_rules(self.site).policy.audit
+        return Path(named).expanduser() if named else self.folder / "audit.jsonl"
+
+    def place(self, offer: Offer) -> Path:
+        """Folder of an experiment: that of its run, or a new one."""
+        for path in self.folder.glob("experiments/*/offer.json"):
+            if self.kept(path.parent).run == offer.run:
+                return path.parent
+        named = self.folder / "experiments" / offer.name
+        return named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
+
+    def kept(self, place: Path) -> Offer:
+        """The offer in an experiment's folder."""
+        parts = [read_bytes(place / name, MOST) for name in ("offer.json", "offer.sig")]
+        return Offer.read(parts[0], parts[1], self.authority)
+
+    def of_run(self, run: str) -> ClientRuntime:
+        """The client of a run that this site takes part in; after a restart it is opened anew.
+
+        Raises:
+            WireError: If it takes no part in such a run.
+        """
+        if self._open is not None and self._open[0] == run:
+            if _text(self._open[1].state.parent / "answer") == "refused":
+                raise WireError("a person at this site has refused it")
+            return self._open[1]
+        for path in self.folder.glob("experiments/*/offer.json"):
+            offer = self.kept(path.parent)
+            if offer.run == run:
+                parts = tuple(read_bytes(path.with_suffix(end), MOST) for end in (".json", ".sig"))
+                _, waits = self.consider(parts)
+                if not waits:
+                    return self.opened(offer)
+        raise WireError("this site takes no part in that run")
+
+    def opened(self, offer: Offer) -> ClientRuntime:
+        """Open the client of an experiment that was accepted, with the site's own data.
+
+        Raises:
+            ConfigError, DataError: If the experiment cannot be used here.
+        """
+        if self._open is not None and self._open[0] == offer.run:
+            return self._open[1]
+        self._open = None  # the data of the last one make room
+        place = self.place(offer)
+        for kept in ("state", "models"):
+            make_private(place / kept)
+        with noted() as notes:
+            runtime = open_client(place, offer.client, offer.clients, self.site, self.audit)
+        for note in notes:
+            self.say(f"warning: {' '.join(shown(note).splitlines())}")
+        self._open = offer.run, runtime
+        return runtime
+
+
+def start(folder: Path, say: Say) -> None:
+    """Run a site until it is stopped; a connection that breaks is made anew.
+
+    Raises:
+        DeployError, ConfigError: If it could never take part: its folder, its token, its key, the server's certificate.
+        KeyboardInterrupt: When it is stopped.
+    """
+    site = read_settings(folder / "site.toml", Site)
+    at, authority = Address(site.host, site.port), certificates.fingerprint(certificates.load(folder / "ca.crt"))
+    expected = read_rules(site).policy.coordinator
+    if expected is not None and "".join(expected.lower().split()) != authority.replace(" ", ""):
+        raise DeployError(f"the federation's authority is {authority}, and the policy trusts {expected} only")
+    if site.allow_code:
+        find_own_code()
+    with locked(folder), stoppable():
+        say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
+        if not (folder / "site.crt").exists():
+            _certified(folder, at, say)
+        certificates.check(folder, "site")
+        resident = Resident(folder, site, say)
+        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.told)
+        threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
+        say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
+        last = ""
+
+        def lost(error: DeployError, held_s: float) -> None:
+            nonlocal last
+            text = str(error)
+            try:
+                certificates.check(folder, "site")
+                if not isinstance(error, TurnedAway):
+                    reach.probe(at, folder, "site")
+            except DeployError as why:
+                text = str(why)
+            if text != last or held_s > TOLD_AGAIN_S:
+                say(f"{text}; waiting for the server")
+                last = text
+
+        stay_connected(connection, lost)
+
+
+def _certified(folder: Path, at: Address, say: Say) -> None:
+    """Get the site's first certificate by its invitation.
+
+    Raises:
+        DeployError: If the server refuses, or is another's.
+    """
+    request, said = certificates.request(certificates.load_key(folder / "site.key")), ""
+    while True:
+        try:
+            certificate = certify(str(at), credentials(folder, "invitation"), request)
+            text = "waiting for the coordinator's approval"
+        except Away as error:
+            certificate, text = b"", f"{error}; waiting for the server"
+            try:
+                reach.probe(at, folder, "invitation")
+            except Unreachable as why:
+                text = f"{why}; waiting for the server"
+        if certificate:
+            break
+        if text != said:
+            say(text)
+            said = text
+        time.sleep(ASK_S if "approval" in text else ASK_S / 4)
+    write_atomically(folder / "site.crt", certificate)
+    for name in ("invitation.crt", "invitation.key"):
+        (folder / name).unlink()
+
+
+def _renewing(folder: Path, at: Address, say: Say) -> None:
+    """Ask for a new certificate in time, for ever."""
+    said = ""
+    while True:
+        time.sleep(RENEW_S)
+        try:
+            if certificates.is_due(folder / "site.crt"):
+                request = certificates.request(certificates.load_key(folder / "site.key"))
+                write_atomically(folder / "site.crt", certify(str(at), credentials(folder, "site"), request))
+                say("the site has a new certificate")
+        except (DeployError, OSError) as error:
+            if str(error) != said:
+                say(f"the certificate ends on {certificates.ends(folder / 'site.crt'):%Y-%m-%d}: {error}")
+                said = str(error)

@@ -1,0 +1,292 @@
+"""A whole federation on this machine: `unskew fed try`, and what is checked before an experiment leaves it.
+
+RUN/                       a run's folder, as of a simulation
+    deploy/                the federation's folder; beside it sites/NAME, logs/NAME.log, policy.toml
+"""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from unskew.data.preprocess import check_agreed
+from unskew.data.split import SPLITS
+from unskew.deploy import certificates, reach, resident, site
+from unskew.deploy.certificates import make_private, pem
+from unskew.deploy.federation import Federation
+from unskew.deploy.server import at_server, on_cpu, refuse_undeployable
+from unskew.deploy.settings import CODE_PATH, Address, ServerConfig, Site, code_path
+from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
+from unskew.experiment.config import Experiment, is_written_in
+from unskew.files import from_toml, write_atomically
+from unskew.run import setup as run_setup
+from unskew.runtime.log import log, to_stderr
+
+Say = Callable[[str], None]
+GRACE_S = 8.0
+"""Time between SIGTERM and SIGKILL, seconds."""
+LONGEST_PAUSE_S = 60.0
+"""Longest pause before a site's process is started again, seconds."""
+UNUSABLE = 2
+"""Exit code of a site whose settings cannot be used: starting it again would not help."""
+
+
+# ---------------------------------------------------------------- experiments that can be deployed
+def clients_of(experiment: Experiment) -> int:
+    """Number of clients of an experiment's own split.
+
+    Raises:
+        ConfigError: If it differs between seeds, or a method cannot be deployed.
+        DataError: If the data cannot be read or split.
+    """
+    refuse_undeployable(experiment)
+    setup = run_setup.prepare(on_cpu(experiment))
+    numbers = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
+    if len(set(numbers.values())) > 1:
+        raise ConfigError(
+            f"a federation has the same sites under every seed, the split makes {numbers}; choose one seed"
+        )
+    return next(iter(numbers.values()))
+
+
+def check_clients(experiment: Experiment, number: int) -> None:
+    """Refuse a number of sites that the experiment's own split does not have.
+
+    Raises:
+        ConfigError: If so, or as `clients_of`.
+        DataError: If the number follows from data that cannot be read here.
+    """
+    have = experiment.split.num_clients or clients_of(experiment)
+    if number != have:
+        name = SPLITS.name_of(type(experiment.split))
+        resized = f", or --set split.name={name} --set split.num_clients={number}" * (
+            experiment.split.num_clients is not None
+        )
+        raise ConfigError(
+            f"{number} sites take their data from the experiment's split, which has {have}; use {have}{resized}"
+        )
+
+
+def check_own(experiment: Experiment, config: ServerConfig) -> None:
+    """Refuse what the first round would refuse, whatever data the sites have.
+
+    Raises:
+        ConfigError: Naming what: a column without agreed numbers, and the commands that make them, or a method.
+        ProtocolError: As in a run.
+    """
+    refuse_undeployable(experiment)
+    rules = experiment.task.preprocess
+    try:
+        setup = run_setup.prepare(at_server(experiment, config))
+    except DataError:  # the experiment's own data may lie elsewhere
+        if rules is not None:
+            check_agreed(rules)
+        return
+    if rules is not None and config.own_data:
+        check_agreed(rules, setup.dataset.inputs.columns)
+    seed = experiment.seeds[0]
+    nothing = run_setup.with_own_data(setup.dataset, config.num_clients, seed)
+    for method in experiment.methods:
+        run_setup.check_method(experiment, method, setup, {seed: nothing})
+
+
+# ---------------------------------------------------------------- everything on this machine
+def trial(
+    experiment: Experiment,
+    number: int,
+    out: Path,
+    say: Say,
+    *,
+    restart: bool = True,
+    force: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Run an experiment with a server and so many sites as processes on this machine; its run folder.
+
+    Each site has its part of the experiment's split.  When the run is done its files are moved to `out`, where those of
+    a simulation would be.  A run that was stopped is continued.
+
+    Args:
+        experiment: Experiment to run.
+        number: Number of sites, that of the split's clients.
+        out: Folder of the run.
+        say: Called with a line when something happens.
+        restart: False to leave a site stopped when it has ended.
+        force: True to continue though versions or machine have changed.
+        options: Settings of `ServerConfig` that are not its defaults.
+
+    Raises:
+        ConfigError, DataError: If the experiment cannot be deployed so.
+        RunError: If there is something else in `out`, or the run failed.
+    """
+    if (out / "summary.json").exists():
+        if not is_written_in(out / "config.toml", experiment):
+            raise RunError(f"{out} holds a run of another experiment; choose another --out")
+        return out
+    have = clients_of(experiment)
+    if number != have:
+        check_clients(experiment, number)
+    federation, folders = prepare(experiment, number, out, options)
+    name = str(federation.experiment()["name"])
+    with ExitStack() as ended:
+        started = [ended.enter_context(SiteProcess(folder, say)) for folder in folders]
+
+        def look() -> None:
+            for one in started:
+                one.look(restart)
+
+        def terminate() -> None:
+            for one in started:
+                one.terminate()
+
+        ended.callback(terminate)  # all at once; each is waited for then
+        resident.serve(federation, say, only=name, force=force, look=look)
+    row = federation.experiment(name)
+    if row["state"] != "done":
+        raise RunError(str(row["reason"]))
+    return collect(federation.experiment_folder(name) / "run", out)
+
+
+def prepare(
+    experiment: Experiment, number: int, out: Path, options: Mapping[str, Any] | None = None
+) -> tuple[Federation, list[Path]]:
+    """Make the federation and its sites, or take those of a run that was stopped, with a port that is free now.
+
+    Raises:
+        RunError: If there is something else in `out`, or the disk refuses.
+    """
+    place = out / "deploy"
+    address = Address("127.0.0.1", reach.free_ports(1)[0])
+    names = [f"site-{c}" for c in range(number)]
+    folders = [place / "sites" / name for name in names]
+    if not (place / "experiments").is_dir():
+        if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {"deploy"}):
+            raise RunError(f"{out} exists already and holds no deployment; choose another --out")
+        try:
+            make_private(out)  # a run's folder: clients' models end up in it
+            shutil.rmtree(place, ignore_errors=True)
+            federation = Federation.create(place, experiment.name, address, address.host)
+            # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
+            policy = {"privacy": str((place / "privacy.jsonl").absolute()), "paths": ["/", "hub:"]}
+            write_atomically(place / "policy.toml", tomli_w.dumps(policy))
+            for token, folder in zip(federation.invite(names), folders, strict=True):
+                site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
+                request = certificates.request(certificates.load_key(folder / "site.key"))
+                write_atomically(folder / "site.crt", federation.certify(pem(token.certificate), request))
+            federation.queue(experiment, {"own_data": False, **(options or {})})
+        except OSError as error:
+            raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
+    federation = Federation(place)
+    if not is_written_in(federation.experiment_folder(federation.experiment()["name"]) / "experiment.toml", experiment):
+        raise RunError(f"{out} holds a run of another experiment; choose another --out")
+    if not federation.next():
+        federation.queue(experiment, {"own_data": False, **(options or {})})
+    federation.move(address)
+    for folder in folders:
+        table = from_toml((folder / "site.toml").read_text("utf-8"))
+        write_atomically(folder / "site.toml", tomli_w.dumps({**table, "port": address.port}))
+    return federation, folders
+
+
+class SiteProcess:
+    """A site as a process of its own, ended with the `with` block, or with the process that started it.
+
+    Args:
+        folder: The site's folder; logs/NAME.log of the federation's has what the process says.
+        say: Called with a line when it is started again.
+    """
+
+    def __init__(self, folder: Path, say: Say) -> None:
+        self.folder, self.say, self.log = folder, say, folder.parents[1] / "logs" / f"{folder.name}.log"
+        self.environment = {**os.environ, CODE_PATH: code_path()}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.due = self.pause = 0.0
+
+    def __enter__(self) -> "SiteProcess":
+        self.log.parent.mkdir(exist_ok=True)
+        return self
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def __exit__(self, *of_error: object) -> None:
+        self.terminate()
+        if self.process is not None:
+            try:
+                self.process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def look(self, restart: bool = True) -> None:
+        """Start it, or start it again after a pause when it has ended; to be called often.
+
+        Raises:
+            DeployError: If its settings cannot be used.
+        """
+        if self.process is not None and self.process.poll() is None:
+            return
+        if self.process is not None and self.process.returncode == UNUSABLE:
+            last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+            raise DeployError(f"{self.folder.name} ended: {last} (log: {self.log})")
+        now = time.monotonic()
+        if self.process is not None and not self.due:
+            self.pause = min(2 * self.pause + 1.0, LONGEST_PAUSE_S)
+            self.due = now + self.pause if restart else math.inf
+            again = f"; restarting in {self.pause:.0f} s" if restart else ""
+            self.say(f"{self.folder.name} ended with code {self.process.returncode}{again} (log: {self.log})")
+        if now < self.due:
+            return
+        self.due = 0.0
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CHILD, str(self.folder)],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+
+CHILD = "import sys; from unskew.deploy.trial import child; child(sys.argv[1])"
+
+
+def child(folder: str) -> None:
+    """Take part as a process that ends with the one that started it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)  # nothing is lost that its folder does not have
+
+    threading.Thread(target=watch, daemon=True).start()
+    to_stderr()
+    try:
+        site.start(Path(folder), log)
+    except KeyboardInterrupt:
+        os._exit(0)  # Python's own end takes seconds
+    except UnskewError as error:
+        print(" ".join(str(error).splitlines()), file=sys.stderr)
+        sys.exit(UNUSABLE)
+
+
+def collect(run: Path, out: Path) -> Path:
+    """Move the files of a run that is done to `out`; summary.json last, so that an interrupted move is noticed."""
+    for path in sorted(run.iterdir(), key=lambda p: (p.name == "summary.json", p.name)):
+        if path.name != ".lock":
+            path.rename(out / path.name)
+    write_atomically(run / "MOVED", f"This run is done; its files are in {out.absolute()}.\n")
+    return out
