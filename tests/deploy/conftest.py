@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
+
+from unskew.deploy import certificates
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
+from unskew.files import PRIVATE, write_atomically
 
 SMALL = """
 name = "small"
@@ -49,6 +53,16 @@ class Lines:
 @pytest.fixture
 def said(request: pytest.FixtureRequest) -> Lines:
     return Lines()
+
+
+def issued(who: "certificates.Authority", folder: Path, name: str = "site") -> Path:
+    """Write ca.crt, site.crt and site.key of a site into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = certificates.new_key()
+    write_atomically(folder / "site.key", certificates.private_pem(key), PRIVATE)
+    write_atomically(folder / "site.crt", certificates.issue_site(who, name, key.public_key()))
+    write_atomically(folder / "ca.crt", certificates.pem(who.certificate))
+    return folder
 
 
 def processes_of(folder: Path) -> list[str]:

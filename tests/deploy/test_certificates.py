@@ -14,13 +14,14 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 from unskew.deploy import certificates
 from unskew.errors import DeployError
 
+from .conftest import issued
+
 
 @pytest.fixture
 def pack(tmp_path: Path) -> Path:
     who = certificates.authority("test")
     certificates.issue_server(who, ["fed.example.org", "10.1.2.3"], tmp_path)
-    certificates.issue_client(who, 0, tmp_path)
-    return tmp_path
+    return issued(who, tmp_path)
 
 
 def handshake(server: Path, trusted: Path, name: str) -> str:
@@ -57,13 +58,15 @@ def test_a_client_refuses_another_name_and_another_authority(pack: Path, tmp_pat
         handshake(pack, pack / "ca.crt", "example.org")
     other = tmp_path / "other"
     other.mkdir()
-    certificates.issue_server(certificates.authority("test"), ["fed.example.org"], other)
+    theirs = certificates.authority("test")
+    certificates.issue_server(theirs, ["fed.example.org"], other)
+    certificates.save_authority(theirs, other)
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(pack, other / "ca.crt", "fed.example.org")
 
 
 def test_what_is_private_can_be_read_by_its_owner_only(pack: Path) -> None:
-    for name in ("server.key", "client.key"):
+    for name in ("server.key", "site.key"):
         assert stat.S_IMODE((pack / name).stat().st_mode) == 0o600
     assert stat.S_IMODE(certificates.make_private(pack / "new").stat().st_mode) == 0o700
 
@@ -71,34 +74,36 @@ def test_what_is_private_can_be_read_by_its_owner_only(pack: Path) -> None:
 def test_a_key_that_others_may_read_is_refused_with_the_remedy(pack: Path) -> None:
     (pack / "server.key").chmod(0o640)
     with pytest.raises(DeployError, match=r"may be read by others \(mode 0640\); chmod 600"):
-        certificates.check_server(pack)
-    (pack / "client.key").chmod(0o604)
+        certificates.check(pack, "server")
+    (pack / "site.key").chmod(0o604)
     with pytest.raises(DeployError, match="mode 0604"):
-        certificates.check_client(pack)
+        certificates.check(pack, "site")
 
 
 def test_an_expired_certificate_and_one_of_the_future_are_refused(pack: Path) -> None:
     now = datetime.now(UTC)
-    certificates.check_server(pack, now + timedelta(days=certificates.SERVER_DAYS - 1))
-    with pytest.raises(DeployError, match=r"server\.crt expired on .*--renew"):
-        certificates.check_server(pack, now + timedelta(days=certificates.SERVER_DAYS + 1))
+    certificates.check(pack, "server", now + certificates.LEAF - timedelta(days=1))
+    with pytest.raises(DeployError, match=r"server\.crt expired on "):
+        certificates.check(pack, "server", now + certificates.LEAF + timedelta(days=1))
     with pytest.raises(DeployError, match=r"not valid before .* set the clock"):
-        certificates.check_server(pack, now - timedelta(hours=2))
+        certificates.check(pack, "server", now - timedelta(hours=2))
 
 
 def test_a_certificate_of_another_authority_and_a_key_of_another_certificate_are_refused(pack: Path) -> None:
     other = pack / "other"
     other.mkdir()
-    certificates.issue_server(certificates.authority("test"), [], other)
+    theirs = certificates.authority("test")
+    certificates.issue_server(theirs, [], other)
+    certificates.save_authority(theirs, other)
     foreign = (other / "ca.crt").read_bytes()
     ours = (pack / "ca.crt").read_bytes()
     (pack / "ca.crt").write_bytes(foreign)
     with pytest.raises(DeployError, match=r"was not signed by .*ca\.crt"):
-        certificates.check_server(pack)
+        certificates.check(pack, "server")
     (pack / "ca.crt").write_bytes(ours)
     (pack / "server.crt").write_bytes((other / "server.crt").read_bytes())
     with pytest.raises(DeployError, match=r"is not the key of .*server\.crt"):
-        certificates.check_server(pack)
+        certificates.check(pack, "server")
 
 
 def test_an_authority_that_was_kept_signs_another_certificate_that_old_clients_trust(tmp_path: Path) -> None:
@@ -108,4 +113,35 @@ def test_an_authority_that_was_kept_signs_another_certificate_that_old_clients_t
     server.mkdir()
     certificates.issue_server(certificates.load_authority(tmp_path), ["fed.example.org"], server)
     assert handshake(server, trusted, "fed.example.org") == "TLSv1.3"
-    certificates.check_server(server)
+    (server / "ca.crt").write_bytes(trusted.read_bytes())
+    certificates.check(server, "server")
+
+
+def test_a_certificate_is_due_60_days_before_its_end_and_a_short_one_in_its_last_third(tmp_path: Path) -> None:
+    who, now = certificates.authority("test"), datetime.now(UTC)
+    for valid, before, after in (
+        (certificates.LEAF, timedelta(days=336), timedelta(days=338)),
+        (timedelta(seconds=130), timedelta(seconds=80), timedelta(seconds=95)),
+    ):
+        certificates.issue_server(who, [], tmp_path, valid)
+        assert not certificates.is_due(tmp_path / "server.crt", now + before)
+        assert certificates.is_due(tmp_path / "server.crt", now + after)
+
+
+def test_a_request_proves_that_its_sender_has_the_key() -> None:
+    key = certificates.new_key()
+    request = certificates.request(key)
+    assert certificates.requested(request) == key.public_key()
+    body = request.splitlines()
+    body[3] = body[3][::-1]
+    for wrong in (b"", b"none", b"\n".join(body)):
+        with pytest.raises(DeployError, match="request"):
+            certificates.requested(wrong)
+
+
+def test_what_the_authority_signs_as_an_experiment_is_nothing_else() -> None:
+    who = certificates.authority("test")
+    certificates.check_signed(who.certificate, b"x", who.sign(b"x"))
+    for data, signature in ((b"y", who.sign(b"x")), (b"x", certificates.authority("test").sign(b"x")), (b"x", b"")):
+        with pytest.raises(DeployError, match="not signed by the federation's authority"):
+            certificates.check_signed(who.certificate, data, signature)

@@ -1,7 +1,9 @@
 """The connection between clients and their server: real gRPC over loopback, cut, refused, resumed."""
 
+import functools
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +19,10 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import certificates, channel
 from unskew.deploy.channel import CHUNK, Away, Connection, GrpcServer, TurnedAway, credentials
-from unskew.errors import WireError
+from unskew.errors import DeployError, WireError
 from unskew.runtime.message import Delivery, Envelope
+
+from .conftest import issued
 
 
 # ---------------------------------------------------------------- frames
@@ -81,6 +85,13 @@ class Relay:
                 line.shutdown(socket.SHUT_RDWR)
 
 
+def signed(caller: bytes, request: bytes) -> bytes:
+    """Answers with what it is asked, backwards, or refuses."""
+    if request == b"wrong":
+        raise DeployError("this is wrong")
+    return request[::-1]
+
+
 @dataclass
 class Network:
     """A server's folder and a client's, with what is said."""
@@ -90,10 +101,11 @@ class Network:
     stack: ExitStack = field(default_factory=ExitStack)
 
     def registered(self) -> dict[bytes, int]:
-        return {certificates.public_key(p.read_bytes()): int(p.stem) for p in (self.folder / "clients").glob("*.crt")}
+        return {certificates.public_key((self.folder / str(c) / "site.crt").read_bytes()): c for c in range(3)}
 
     def server(self) -> GrpcServer:
-        server = GrpcServer("127.0.0.1:0", credentials(self.folder, "server"), self.registered, self.notes.append)
+        own, known = functools.partial(credentials, self.folder, "server"), self.registered()
+        server = GrpcServer("127.0.0.1:0", own, known.get, signed, self.notes.append)
         return self.stack.enter_context(server)
 
     def relay(self, server: GrpcServer) -> Relay:
@@ -101,8 +113,12 @@ class Network:
         self.stack.callback(relay.close)
         return relay
 
+    def connection(self, number: int, port: int, answer: Callable[[Envelope], Envelope]) -> Connection:
+        own = functools.partial(credentials, self.folder / str(number), "site")
+        return Connection(f"127.0.0.1:{port}", own, answer, lambda: {"disk": 7})
+
     def client(self, number: int, port: int, answer: Callable[[Envelope], Envelope]) -> Connection:
-        connection = Connection(f"127.0.0.1:{port}", credentials(self.folder / str(number), "client"), answer)
+        connection = self.connection(number, port, answer)
 
         def forever() -> None:
             with suppress(Exception):  # the server ends with the test
@@ -117,11 +133,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("federation")
     authority = certificates.authority("test")
     certificates.issue_server(authority, ["127.0.0.1"], folder)
-    (folder / "clients").mkdir()
+    certificates.save_authority(authority, folder)
     for c in range(3):
-        (folder / str(c)).mkdir()
-        certificates.issue_client(authority, c, folder / str(c))
-        (folder / "clients" / f"{c}.crt").write_bytes((folder / str(c) / "client.crt").read_bytes())
+        issued(authority, folder / str(c))
     return folder
 
 
@@ -244,29 +258,66 @@ def test_a_reply_that_is_larger_than_any_can_be_is_refused_before_it_is_here(net
 def test_a_key_that_is_taken_out_and_one_of_another_authority_take_no_part(network: Network, tmp_path: Path) -> None:
     server = network.server()
     known = network.registered()
-    server.registered = lambda: {key: c for key, c in known.items() if c != 1}
-    taken_out = Connection(f"127.0.0.1:{server.port}", credentials(network.folder / "1", "client"), turned)
-    with pytest.raises(TurnedAway, match="its key is not in the server's folder clients/"):
-        taken_out.serve()
-    (tmp_path / "c").mkdir()
-    certificates.issue_client(certificates.authority("other"), 0, tmp_path / "c")
+    server.registered = {key: c for key, c in known.items() if c != 1}.get
+    with pytest.raises(TurnedAway, match="its certificate is none of this federation's sites"):
+        network.connection(1, server.port, turned).serve()
+    issued(certificates.authority("other"), tmp_path / "c")
     (tmp_path / "c" / "ca.crt").write_bytes((network.folder / "ca.crt").read_bytes())
-    stranger = Connection(f"127.0.0.1:{server.port}", credentials(tmp_path / "c", "client"), turned)
+    stranger = functools.partial(credentials, tmp_path / "c", "site")
     with pytest.raises(Away):
-        stranger.serve()
+        Connection(f"127.0.0.1:{server.port}", stranger, turned).serve()
+    with pytest.raises(Away):
+        channel.certify(f"127.0.0.1:{server.port}", stranger(), b"x", deadline_s=2.0)
     assert server.nodes() == set()
+
+
+def test_a_request_for_a_certificate_is_answered_or_refused_in_words(network: Network) -> None:
+    server = network.server()
+    address, own = f"127.0.0.1:{server.port}", credentials(network.folder / "0", "site")
+    assert channel.certify(address, own, b"abc") == b"cba"
+    with pytest.raises(TurnedAway, match="the server refuses this site: this is wrong"):
+        channel.certify(address, own, b"wrong")
+
+
+def test_a_client_that_is_dropped_does_not_come_back_and_says_how_it_is_while_it_is_there(network: Network) -> None:
+    server = network.server()
+    network.client(0, server.port, turned)
+    here(server, 1)
+    assert server.told[0][1] == {"disk": 7}
+    assert server.since().keys() == {0}
+    server.registered = {}.get
+    server.drop(0)
+    until = time.monotonic() + 5.0
+    while server.nodes():
+        assert time.monotonic() < until
+    time.sleep(1.0)
+    assert server.nodes() == set()
+
+
+def test_a_server_takes_a_new_certificate_without_being_started_again(network: Network, tmp_path: Path) -> None:
+    for name in ("server.key", "server.crt", "ca.crt", "ca.key"):
+        (tmp_path / name).write_bytes((network.folder / name).read_bytes())
+    own = functools.partial(credentials, tmp_path, "server")
+    server = network.stack.enter_context(GrpcServer("127.0.0.1:0", own, network.registered().get, signed))
+
+    def seen() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", server.port))
+
+    before = seen()
+    certificates.issue_server(certificates.load_authority(tmp_path), [], tmp_path)
+    assert seen() != before
 
 
 def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network: Network) -> None:
     server = network.server()
     network.client(2, server.port, turned)
     here(server, 1)
-    second = Connection(f"127.0.0.1:{server.port}", credentials(network.folder / "2", "client"), turned)
+    second = network.connection(2, server.port, turned)
     for _ in range(2):
         with pytest.raises(TurnedAway, match="another process takes part with this client's key"):
             second.serve()
     assert len(network.notes) == 1
-    assert "client 2's key is tried by a second process" in network.notes[0]
+    assert "node 2's key is tried by a second process" in network.notes[0]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 40), st.integers(0, 40)), max_size=8))

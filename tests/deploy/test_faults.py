@@ -1,6 +1,5 @@
 """What a federation of real processes does when things go wrong; the table at the end of the run says it in words."""
 
-import hashlib
 import os
 import random
 import shutil
@@ -18,9 +17,9 @@ import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import channel, operate, parity, signing
-from unskew.deploy.operate import ClientProcess
-from unskew.deploy.settings import ServerConfig, own_state
+from unskew.deploy import channel, parity, trial
+from unskew.deploy.trial import SiteProcess
+from unskew.errors import RunError
 from unskew.experiment.config import Experiment, to_toml
 from unskew.record.logs import rows
 
@@ -28,21 +27,23 @@ from .conftest import Lines, processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
+RUNNING = Path("experiments", "small", "run")
+"""Where a run is in its federation's folder."""
 Outcome = Callable[[str, str, str], None]
-LONG = ("local.local_steps=4000", "local.batch_size=8")  # a second or so of training in each round
+LONG = ("local.local_steps=10000", "local.batch_size=8")  # a second or so of training in each round
 
 
-class Meddled(ClientProcess):
-    """A client's process to which something is done after a while; `deeds` has (client, after seconds, what)."""
+class Meddled(SiteProcess):
+    """A site's process to which something is done after a while; `deeds` has (client, after seconds, what)."""
 
     deeds: ClassVar[list[tuple[int, float, Callable[["Meddled"], None]]]] = []
 
     def look(self, restart: bool = True) -> None:
         super().look(restart)
-        if not (self.folder.parent / "server" / "run" / "run.json").exists():
+        if not (self.folder.parents[1] / RUNNING / "run.json").exists():
             return  # all are there when the run begins
         self.began = getattr(self, "began", time.monotonic())
-        for deed in [d for d in self.deeds if self.folder.name == f"client-{d[0]}"]:
+        for deed in [d for d in self.deeds if self.folder.name == f"site-{d[0]}"]:
             if time.monotonic() - self.began > deed[1]:
                 self.deeds.remove(deed)
                 deed[2](self)
@@ -50,7 +51,7 @@ class Meddled(ClientProcess):
 
 @pytest.fixture
 def deeds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float, Callable[[Meddled], None]]]:
-    monkeypatch.setattr(operate, "ClientProcess", Meddled)
+    monkeypatch.setattr(trial, "SiteProcess", Meddled)
     monkeypatch.setattr(Meddled, "deeds", [])
     return Meddled.deeds
 
@@ -79,7 +80,7 @@ def test_a_client_killed_in_mid_training_comes_back_and_nothing_is_lost(
     moments = random.Random(seed)
     deeds += [(moments.randrange(2), 0.5 + 4.5 * i + moments.random(), signalled(signal.SIGKILL)) for i in range(2)]
     experiment = small("rounds=5", 'methods.0.name="scaffold"', *LONG)
-    run = operate.local(experiment, 2, tmp_path / "run", said)
+    run = trial.trial(experiment, 2, tmp_path / "run", said)
     assert not deeds
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
@@ -93,8 +94,7 @@ def test_a_client_that_never_answers_is_given_up_at_the_deadline(
 ) -> None:
     deeds.append((1, 1.0, signalled(signal.SIGSTOP)))
     out = tmp_path / "run"
-    operate.prepare(small("rounds=4", *LONG), 2, out, ServerConfig(2, 8.0, 300.0))
-    run = operate.local(small("rounds=4", *LONG), 2, out, said)
+    run = trial.trial(small("rounds=4", *LONG), 2, out, said, options={"deadline_s": 8.0})
     assert {(t, 0) for t in range(1, 5)} <= uplinks(run)
     assert "late: no reply within 8 s" in reasons(run)
     assert processes_of(tmp_path) == []
@@ -111,7 +111,7 @@ def test_a_client_that_is_gone_for_good_is_missed_and_the_run_goes_on(
 ) -> None:
     monkeypatch.setattr(channel, "AWAY_S", 2.0)
     deeds.append((1, 1.0, signalled(signal.SIGKILL)))
-    run = operate.local(small("rounds=5", *LONG), 2, tmp_path / "run", said, restart=False)
+    run = trial.trial(small("rounds=5", *LONG), 2, tmp_path / "run", said, restart=False)
     assert {(t, 0) for t in range(1, 6)} <= uplinks(run)
     assert (5, 1) not in uplinks(run)
     assert "client lost: it no longer answers the network" in reasons(run)
@@ -125,12 +125,24 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     experiment = small("rounds=4", 'methods.0.name="scaffold"', *LONG)
     (tmp_path / "small.toml").write_text(to_toml(experiment))
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "unskew", "deploy", "small.toml", "--local", "2", "--out", "run", "--no-report"]
+    command = [
+        sys.executable,
+        "-m",
+        "unskew",
+        "fed",
+        "try",
+        "small.toml",
+        "--sites",
+        "2",
+        "--out",
+        "run",
+        "--no-report",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     first = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 120
-        while not (out / "deploy" / "server" / "run" / "run.json").exists() and time.monotonic() < until:
+        while not (out / "deploy" / RUNNING / "run.json").exists() and time.monotonic() < until:
             assert first.poll() is None
             time.sleep(0.05)
         time.sleep(3.0 * random.Random(seed).random())
@@ -148,13 +160,13 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint_to_the_same_end(
     outcome("server killed and started again", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
 
 
-def test_a_client_whose_settings_cannot_be_used_ends_the_trial_with_the_reason(
+def test_a_site_whose_settings_cannot_be_used_ends_the_trial_with_the_reason(
     small: Callable[..., Experiment], said: Lines, tmp_path: Path
 ) -> None:
-    deployment = operate.prepare(small(), 2, tmp_path / "run")
-    shutil.copy(deployment / "client-0" / "client.key", deployment / "client-1" / "client.key")
-    with pytest.raises(operate.DeployError, match=r"client-1 ended: .*client\.key was changed since it was packed"):
-        operate.local(small(), 2, tmp_path / "run", said)
+    _, (one, other) = trial.prepare(small(), 2, tmp_path / "run")
+    shutil.copy(one / "site.key", other / "site.key")
+    with pytest.raises(RunError, match=r"site-1 ended: .*site\.key is not the key of site\.crt"):
+        trial.trial(small(), 2, tmp_path / "run", said)
     assert processes_of(tmp_path) == []
 
 
@@ -163,13 +175,12 @@ def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_
 ) -> None:
     """Its file system has 256 kB, and a file that fills it until two rounds have failed."""
     experiment = small("rounds=8", 'methods.0.name="fedper"', 'methods.0.personal=["head.bias"]', *LONG)
-    deployment = operate.prepare(experiment, 2, tmp_path / "run")
-    state, running = deployment / "client-1" / "state", deployment / "server" / "run"
-    state.mkdir(mode=0o700, exist_ok=True)
-    manifest = (deployment / "client-1" / signing.MANIFEST).read_bytes()
-    accepted = own_state() / "accepted" / hashlib.sha256(manifest).hexdigest()  # its state is there before it runs
-    accepted.parent.mkdir(parents=True, exist_ok=True)
-    accepted.touch()
+    federation, (_, site) = trial.prepare(experiment, 2, tmp_path / "run")
+    state, running = site / "experiments" / "small" / "state", federation.folder / RUNNING
+    state.mkdir(mode=0o700, parents=True)
+    offer = federation.offers(federation.experiment())[1]  # which is kept there already, as after a restart
+    (state.parent / "offer.json").write_bytes(offer["offer"])
+    (state.parent / "offer.sig").write_bytes(offer["signature"])
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(state)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
@@ -186,7 +197,7 @@ def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_
 
     threading.Thread(target=fill, daemon=True).start()
     try:
-        run = operate.local(experiment, 2, tmp_path / "run", said)
+        run = trial.trial(experiment, 2, tmp_path / "run", said)
     finally:
         subprocess.run(["umount", "--lazy", str(state)], capture_output=True, check=False)
     assert {(1, 1), (8, 1)} <= uplinks(run)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import operate, parity
+from unskew.deploy import parity, trial
 from unskew.experiment.config import Experiment
 from unskew.ledger import SERVER, node
 from unskew.record.logs import rows
@@ -38,7 +38,7 @@ def test_over_processes_a_method_comes_to_what_it_comes_to_in_the_simulator(
 ) -> None:
     experiment = small(f"methods.0.name={name!r}", *THREE, *METHODS[name])
     began = time.monotonic()
-    run = operate.local(experiment, 3, tmp_path / "run", said)
+    run = trial.trial(experiment, 3, tmp_path / "run", said)
     seconds = time.monotonic() - began
     assert processes_of(tmp_path) == []
     simulated = parity.simulate(experiment, tmp_path / "simulated")

@@ -5,6 +5,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from unskew.deploy import certificates, reach
 from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 
-# ---------------------------------------------------------------- ports
+from .conftest import issued
 
 
 # ---------------------------------------------------------------- looking at a server
@@ -50,13 +51,12 @@ def listening(folder: Path | None) -> Iterator[Address]:
 def pack(tmp_path: Path) -> Path:
     who = certificates.authority("test")
     certificates.issue_server(who, [], tmp_path)
-    certificates.issue_client(who, 0, tmp_path)
-    return tmp_path
+    return issued(who, tmp_path)
 
 
 def test_a_server_that_is_as_it_should_be_is_seen(pack: Path) -> None:
     with listening(pack) as address:
-        reach.probe(address, pack)
+        reach.probe(address, pack, "site")
 
 
 def test_what_is_not_this_federations_server_is_refused_in_words(pack: Path, tmp_path: Path) -> None:
@@ -64,16 +64,15 @@ def test_what_is_not_this_federations_server_is_refused_in_words(pack: Path, tmp
     other.mkdir()
     certificates.issue_server(certificates.authority("other"), [], other)
     with listening(other) as address, pytest.raises(DeployError, match="was not signed by this federation's authority"):
-        reach.probe(address, pack)
+        reach.probe(address, pack, "site")
     with listening(pack) as address, pytest.raises(DeployError, match=r"is for other names than 127\.0\.0\.2"):
-        reach.probe(Address("127.0.0.2", address.port), pack)
+        reach.probe(Address("127.0.0.2", address.port), pack, "site")
     with listening(None) as address, pytest.raises(DeployError, match="does not speak TLS"):
-        reach.probe(address, pack)
+        reach.probe(address, pack, "site")
 
 
 def test_a_server_with_an_expired_certificate_is_refused(pack: Path) -> None:
     who = certificates.authority("test")
-    certificates.issue_client(who, 0, pack)
-    certificates.issue_server(who, [], pack, days=0)
-    with listening(pack) as address, pytest.raises(DeployError, match=r"has expired; the server needs .*--renew"):
-        reach.probe(address, pack)
+    certificates.issue_server(who, [], issued(who, pack), timedelta(0))
+    with listening(pack) as address, pytest.raises(DeployError, match=r"has expired; the coordinator"):
+        reach.probe(address, pack, "site")

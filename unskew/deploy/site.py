@@ -88,6 +88,13 @@ def join(token: Token, folder: Path, site: Site) -> None:
         raise DeployError(f"cannot write {error.filename}: {error.strerror}; choose another --folder") from None
 
 
+def admitted(folder: Path, certificate: bytes) -> None:
+    """Keep the site's first certificate; the invitation is of no more use."""
+    write_atomically(folder / "site.crt", certificate)
+    for name in ("invitation.crt", "invitation.key"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def answer(folder: Path, name: str, said: str) -> None:
     """Keep what a person says of an experiment: "accepted" or "refused".
 
@@ -362,9 +369,7 @@ def _certified(folder: Path, at: Address, say: Say) -> None:
             say(text)
             said = text
         time.sleep(ASK_S if "approval" in text else ASK_S / 4)
-    write_atomically(folder / "site.crt", certificate)
-    for name in ("invitation.crt", "invitation.key"):
-        (folder / name).unlink()
+    admitted(folder, certificate)
 
 
 def _renewing(folder: Path, at: Address, say: Say) -> None:

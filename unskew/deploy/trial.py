@@ -181,7 +181,7 @@ def prepare(
             for token, folder in zip(federation.invite(names), folders, strict=True):
                 site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
                 request = certificates.request(certificates.load_key(folder / "site.key"))
-                write_atomically(folder / "site.crt", federation.certify(pem(token.certificate), request))
+                site.admitted(folder, federation.certify(pem(token.certificate), request))
             federation.queue(experiment, {"own_data": False, **(options or {})})
         except OSError as error:
             raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None

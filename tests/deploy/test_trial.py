@@ -10,9 +10,8 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from records import rewrite
 
-from unskew.deploy import certificates, folders, operate, parity, reach
-from unskew.deploy.settings import Address
-from unskew.errors import ConfigError, DeployError, RunError
+from unskew.deploy import parity, trial
+from unskew.errors import ConfigError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -41,71 +40,28 @@ def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*args: object, **named: object) -> None:
         raise AssertionError("a program was started")
 
-    monkeypatch.setattr(operate.subprocess, "Popen", started)
+    monkeypatch.setattr(trial.subprocess, "Popen", started)
 
 
 # ---------------------------------------------------------------- refusals
 def test_as_many_clients_as_the_split_has(tmp_path: Path) -> None:
-    assert operate.clients_of(tiny()) == 3
-    with pytest.raises(ConfigError, match=r"--local 2 must be the number of the split's clients, 3.*num_clients=2"):
-        operate.local(tiny(), 2, tmp_path / "run", print)
+    assert trial.clients_of(tiny()) == 3
+    with pytest.raises(ConfigError, match=r"2 sites take their data from the .* split, which has 3; .*num_clients=2"):
+        trial.trial(tiny(), 2, tmp_path / "run", print)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunError, match="exists already and holds no deployment"):
-        operate.local(tiny(), 3, tmp_path, print)
+        trial.trial(tiny(), 3, tmp_path, print)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_deployment_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:
-    address = Address("127.0.0.1", 8443)
-    folders.pack(tmp_path / "deploy", tiny(), 3, address, address, portable=False)
+    trial.prepare(tiny(), 3, tmp_path / "run")
     with pytest.raises(RunError, match="holds a run of another experiment"):
-        operate.local(tiny("rounds=3"), 3, tmp_path, print)
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Path:
-    port = reach.free_ports(1)[0]
-    address = Address("127.0.0.1", port)
-    folders.pack(tmp_path / "federation", tiny(), 3, address, address)
-    return tmp_path / "federation"
-
-
-def test_a_server_is_not_started_with_what_clients_would_refuse(federation: Path) -> None:
-    server = federation / "server"
-    certificates.issue_server(certificates.authority("other"), [], federation)
-    shutil.copy(federation / "server.crt", server)
-    shutil.copy(federation / "server.key", server)
-    with pytest.raises(DeployError, match="was not signed by"):
-        operate.serve(server, print)
-    shutil.rmtree(server / "clients")
-    with pytest.raises(DeployError, match="has no client's certificate"):
-        operate.serve(server, print)
-
-
-def test_a_server_that_waits_for_a_client_that_was_taken_out_is_not_started(federation: Path) -> None:
-    (federation / "server" / "clients" / "0.crt").unlink()
-    with pytest.raises(
-        ConfigError, match="min_clients must be at most 2, the number of certificates in clients/, got 3"
-    ):
-        operate.check_serving(federation / "server")
-
-
-def test_a_client_is_not_started_towards_another_federation(federation: Path) -> None:
-    client = federation / "client-0"
-    (client / "client.key").unlink()
-    with pytest.raises(DeployError, match=r"client\.key is missing; it was packed and signed"):
-        operate.take_part(client, print)
-
-
-def test_a_server_whose_run_is_done_starts_nothing(federation: Path) -> None:
-    server = federation / "server"
-    (server / "run").mkdir()
-    (server / "run" / "summary.json").write_text("{}")
-    assert operate.serve(server, print) == server / "run"
+        trial.trial(tiny("rounds=3"), 3, tmp_path / "run", print)
 
 
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
@@ -124,7 +80,7 @@ def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", noted)
-    assert operate.collect(run, tmp_path) == tmp_path
+    assert trial.collect(run, tmp_path) == tmp_path
     assert order == ["models", "run.json", "run.sqlite", "summary.json"]
     assert (tmp_path / "models" / "m").read_text() == "m"
 
@@ -174,5 +130,16 @@ def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_metho
 
 
 def test_the_folder_of_a_local_deployment_is_its_owners_alone(tmp_path: Path) -> None:
-    deployment = operate.prepare(tiny(), 1, tmp_path / "run")
-    assert [p.stat().st_mode & 0o777 for p in (tmp_path / "run", deployment)] == [0o700, 0o700]
+    _, sites = trial.prepare(tiny(), 1, tmp_path / "run")
+    places = (tmp_path / "run", tmp_path / "run" / "deploy", *sites)
+    assert [p.stat().st_mode & 0o777 for p in places] == [0o700, 0o700, 0o700]
+
+
+def test_a_trial_goes_on_with_the_same_keys_on_another_port(tmp_path: Path) -> None:
+    federation, (site,) = trial.prepare(tiny(), 1, tmp_path / "run")
+    before, key, name = federation.reached, (site / "site.key").read_bytes(), federation.experiment()["name"]
+    again, _ = trial.prepare(tiny(), 1, tmp_path / "run")
+    assert again.reached != before
+    assert (site / "site.key").read_bytes() == key
+    assert f"port = {again.reached.port}" in (site / "site.toml").read_text()
+    assert [row["name"] for row in again.jobs()] == [name]
