@@ -134,7 +134,7 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
             clients, frozen = models.ModelClients(num_clients, fed.client_names), setup.task.constants()
             card = models.ModelCard(method.label, seed, None, None, task)
             models.save(folder / "models", replace(card, clients=clients), None, [{client: own}], frozen)
-            if shared is not None:
+            if shared is not None and shared.keys() == own.keys():  # it may be a part that others share
                 models.save_shared(folder / "models", card, {**shared, **frozen})
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.

@@ -26,7 +26,7 @@ from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
 from unskew.deploy.settings import EXPERIMENT, Address, ServerConfig
-from unskew.errors import DeployError, did_you_mean
+from unskew.errors import ConfigError, DeployError, did_you_mean
 from unskew.experiment.config import Experiment, to_toml
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
@@ -323,7 +323,7 @@ class Federation:
 
         Raises:
             DeployError: If there is no such site, or no site at all.
-            ConfigError: If a setting is not allowed.
+            ConfigError: If a setting is not allowed, or more sites are waited for than there are.
         """
         name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
         toml, who = to_toml(experiment), self.authority
@@ -335,7 +335,10 @@ class Federation:
             if not chosen:
                 raise DeployError("the federation has no sites; invite some with unskew fed invite")
             table = {"num_clients": len(chosen), "min_clients": len(chosen), **options}
-            config = json.dumps(asdict(schema.build(ServerConfig, table, "")))
+            settings = schema.build(ServerConfig, table, "")
+            if settings.min_clients > len(chosen):
+                raise ConfigError(f"{settings.min_clients} sites are waited for and the experiment has {len(chosen)}")
+            config = json.dumps(asdict(settings))
             known = {row["name"]: dict(row) for row in db.execute("SELECT * FROM experiments")}
             tried = (f"{name}{f'-{n}' if n else ''}" for n in (0, *range(2, len(known) + 3)))
             free = next(one for one in tried if one not in known or self._same(db, known[one], toml, chosen))
@@ -352,9 +355,8 @@ class Federation:
             run, columns = secrets.token_hex(8), "name, state, run, config, toml, rounds, queued"
             row = (free, "queued", run, config, toml, experiment.rounds, time.time())
             number = db.execute(f"INSERT INTO experiments ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row).lastrowid
-            own = bool(json.loads(config)["own_data"])
             for client, site in enumerate(chosen):
-                offer = Offer(free, site["name"], run, client, len(chosen), own, toml)
+                offer = Offer(free, site["name"], run, client, len(chosen), settings.own_data, toml)
                 fields = (number, site["id"], client, *offer.signed(who), "offered", time.time())
                 db.execute("INSERT INTO offers VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", fields)
             _note(db, f"{free} is queued for {', '.join(site['name'] for site in chosen)}")

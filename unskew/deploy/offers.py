@@ -79,9 +79,11 @@ class Token:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
             parts = []
             while data:
-                (length,) = _PART.unpack_from(data)
-                parts.append(data[_PART.size : _PART.size + length])
-                data = data[_PART.size + length :]
+                end = _PART.size + _PART.unpack_from(data)[0]
+                if end > len(data):
+                    raise ValueError("it is cut")
+                parts.append(data[_PART.size : end])
+                data = data[end:]
             head, authority, certificate, secret = parts
             site, host, port, until = json.loads(head)
             token = cls(

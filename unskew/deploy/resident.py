@@ -4,7 +4,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 from unskew.deploy import certificates, reach, server
@@ -24,8 +23,10 @@ from unskew.words import with_names
 Say = Callable[[str], None]
 LOOK_S = 0.5
 """Time after which the database is looked at again, seconds."""
+TOLD_S = 1.0
+"""Time within which one round's end is told, of however many, seconds."""
 SEEN_S = 5.0
-"""Time after which it is written again who is here, seconds."""
+"""Time after which it is written again who is here, and looked whether the server's certificate ends, seconds."""
 
 
 class Stopped(RunError):
@@ -59,6 +60,7 @@ class Watch:
             self.hub.drop(node)
         if now - self._saw > SEEN_S or here.keys() != self._here:
             self._saw, self._here = now, {*here}
+            renew(self.federation)
             self.federation.saw({n: at for n, at in here.items() if n in members}, self.hub.told, self.errors)
         if self.job is not None:
             self.job.refresh(members)
@@ -119,9 +121,9 @@ class Progress(server.LogCallback):
         self.federation, self.row, self._told = federation, row, 0.0
 
     def progress(self, progress: callbacks.Progress) -> None:
-        """Say how far the experiment is, at most once a second."""
+        """Say how far the experiment is, now and then."""
         now = time.monotonic()
-        if now - self._told > 1.0 or progress.round in (1, progress.rounds):
+        if now - self._told > TOLD_S or progress.round in (1, progress.rounds):
             self._told = now
             super().progress(progress)
             self.federation.progress(self.row, progress.round)
@@ -157,7 +159,7 @@ def serve(
     about = federation.about
     at = Address(listen or about["listen"], about["port"])
     with locked(federation.folder), _resumable(federation):
-        renew(federation, said)
+        renew(federation)
         reach.check_port(at)
         place = federation.folder / "authority"
         network = GrpcServer(str(at), lambda: credentials(place, "server"), federation.node, federation.certify, said)
@@ -171,7 +173,6 @@ def serve(
                     time.sleep(LOOK_S)
                     continue
                 run(watch, row, said, force)
-                renew(federation, said)
                 if row["name"] == only:
                     watch()  # what sites said last
                     return
@@ -201,14 +202,18 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
         watch.job = None
 
 
-def renew(federation: Federation, say: Say, valid: timedelta | None = None) -> None:
-    """Sign a new certificate for the server when the one it has ends soon."""
+def renew(federation: Federation) -> None:
+    """Sign a new certificate for the server when the one it has ends soon.
+
+    Raises:
+        DeployError: If clients would refuse the certificate that it has then.
+    """
     place = federation.folder / "authority"
     certificates.check_private(place / "ca.key")
     if certificates.is_due(place / "server.crt"):
         names = certificates.names_of(place / "server.crt")
-        certificates.issue_server(federation.authority, names, place, valid or certificates.LEAF)
-        say("the server has a new certificate")
+        certificates.issue_server(federation.authority, names, place)
+        federation.note("the server has a new certificate")
     certificates.check(place, "server")
 
 

@@ -1,0 +1,111 @@
+"""A federation in one process: its folder, its sites' folders, and a network of calls between them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loopback import Loopback
+
+from unskew.deploy import certificates, resident, site
+from unskew.deploy.certificates import pem
+from unskew.deploy.federation import Federation
+from unskew.deploy.offers import Token
+from unskew.deploy.settings import Address, Site
+from unskew.experiment.config import Experiment
+from unskew.runtime.message import Delivery, Envelope, Node
+
+
+class Memory(Loopback):
+    """The hub of a federation: nodes are sites by their number in the database."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.told: dict[Node, tuple[float, dict[str, Any]]] = {}
+        self.watch: Callable[[], None] = lambda: None
+        self.dropped: list[Node] = []
+
+    def nodes(self) -> set[Node]:
+        self.watch()
+        return super().nodes()
+
+    def since(self) -> dict[Node, float]:
+        return dict.fromkeys(self.handlers, 0.0)
+
+    def drop(self, node: Node) -> None:
+        self.dropped.append(node)
+        self.handlers.pop(node, None)
+
+    def exchange(
+        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[Node, Delivery]]:
+        self.watch()
+        yield from super().exchange(envelopes, deadline_s, most)
+
+
+@dataclass
+class Party:
+    """A federation with the folders of its sites.
+
+    Attributes:
+        folder: Where all of it lies.
+        said: What server and sites have said.
+    """
+
+    folder: Path
+    said: list[str] = field(default_factory=list)
+    hub: Memory = field(default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        reached = Address("127.0.0.1", 8443)
+        self.federation = Federation.create(self.folder / "federation", "test", reached, "127.0.0.1")
+
+    def join(self, *names: str, **settings: Any) -> list[Path]:
+        """Let sites join, and be there."""
+        folders = []
+        for token in self.federation.invite(names):
+            folders.append(self.folder / token.site)
+            site.join(token, folders[-1], Site(**settings))
+            site.admitted(folders[-1], self.certified(token, folders[-1]))
+            self.come(token.site)
+        return folders
+
+    def certified(self, token: Token, folder: Path) -> bytes:
+        """What the server answers a site's request for its first certificate."""
+        request = certificates.request(certificates.load_key(folder / "site.key"))
+        return self.federation.certify(pem(token.certificate), request)
+
+    def opened(self, name: str) -> site.Resident:
+        """A site as a fresh process has it."""
+        folder = self.folder / name
+        return site.Resident(folder, site.read_settings(folder / "site.toml", Site), self.said.append)
+
+    def node(self, name: str) -> Node:
+        row = self.federation.one("SELECT id FROM sites WHERE name = ?", name)
+        assert row is not None
+        return int(row["id"])
+
+    def come(self, name: str) -> site.Resident:
+        """A site comes to the network, or comes back as another process."""
+        here = self.opened(name)
+        self.hub.handlers[self.node(name)] = here.answer
+        return here
+
+    def queue(self, experiment: Experiment, *sites: str, **options: Any) -> str:
+        """Queue an experiment in which sites have their part of the split."""
+        return self.federation.queue(experiment, {"own_data": False, "wait_s": 5.0, **options}, sites)
+
+    def run(self, look: Callable[[], None] = lambda: None) -> list[str]:
+        """Run all that waits; how each has ended."""
+        watch = resident.Watch(self.federation, self.hub, look)  # type: ignore[arg-type]
+        states = []
+        while (row := self.federation.next()) is not None:
+            watch._looked = 0.0
+            resident.run(watch, row, self.said.append)
+            states.append(str(self.federation.experiment(row["name"])["state"]))
+        watch._looked = watch._saw = 0.0
+        watch()
+        return states
+
+    def record(self, name: str) -> Path:
+        return resident.record_of(self.federation, name)

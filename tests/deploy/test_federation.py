@@ -1,0 +1,184 @@
+"""The coordinator's folder: who may join, who is taken out, what is run next."""
+
+import json
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unskew.deploy import certificates, site
+from unskew.deploy.certificates import pem
+from unskew.deploy.federation import Federation
+from unskew.deploy.offers import Offer, Token
+from unskew.deploy.settings import Address, Site
+from unskew.errors import ConfigError, DeployError, WireError
+from unskew.experiment.config import Experiment
+
+from .party import Party
+
+Small = Callable[..., Experiment]
+
+
+@pytest.fixture
+def party(tmp_path: Path) -> Party:
+    return Party(tmp_path)
+
+
+def invited(party: Party, name: str = "basel", **options: object) -> tuple[Token, Path]:
+    (token,) = party.federation.invite([name], **options)  # type: ignore[arg-type]
+    folder = party.folder / f"{name}-{time.monotonic_ns()}"
+    site.join(Token.read(str(token)), folder, Site())
+    return token, folder
+
+
+def test_a_folder_is_its_owners_and_is_not_made_twice(party: Party, tmp_path: Path) -> None:
+    folder = party.federation.folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "authority" / "ca.key").stat().st_mode) == 0o600
+    for taken in (folder, tmp_path):
+        with pytest.raises(DeployError, match="exists already"):
+            Federation.create(taken, "x", Address("127.0.0.1", 1), "127.0.0.1")
+    with pytest.raises(DeployError, match="is no federation"):
+        Federation(tmp_path)
+
+
+# ---------------------------------------------------------------- joining
+def test_a_token_comes_back_as_it_was_printed(party: Party) -> None:
+    (token,) = party.federation.invite(["basel"])
+    read = Token.read(f"  {token}\n")
+    assert (read.site, read.server, str(read)) == ("basel", party.federation.reached, str(token))
+    assert certificates.fingerprint(read.authority) == party.federation.fingerprint()
+    for wrong in ("", "nonsense", str(token)[:-9], str(token)[5:], "é"):
+        with pytest.raises(DeployError, match="this is no token; copy the whole line"):
+            Token.read(wrong)
+
+
+def test_a_site_gets_its_certificate_by_its_token_and_a_new_one_by_that(party: Party) -> None:
+    token, folder = invited(party)
+    first = party.certified(token, folder)
+    assert certificates.public_key(first) == certificates.public_bytes(
+        certificates.load_key(folder / "site.key").public_key()
+    )
+    assert party.federation.node(certificates.public_key(first)) == party.node("basel")
+    request = certificates.request(certificates.load_key(folder / "site.key"))
+    assert certificates.public_key(party.federation.certify(first, request)) == certificates.public_key(first)
+    other = certificates.request(certificates.new_key())
+    with pytest.raises(DeployError, match="renewed for the key that the site has"):
+        party.federation.certify(first, other)
+
+
+def test_wrong_used_expired_and_older_tokens_get_a_sentence_each(party: Party) -> None:
+    token, folder = invited(party)
+    assert party.certified(token, folder)
+    assert party.certified(token, folder), "the same site asks again after its line broke"
+    with pytest.raises(DeployError, match="was used already; ask for a new one, and find out who used it"):
+        party.federation.certify(pem(token.certificate), certificates.request(certificates.new_key()))
+    with pytest.raises(DeployError, match="basel is a member; remove it first"):
+        party.federation.invite(["basel"])
+    old, folder = invited(party, "bern")
+    invited(party, "bern")
+    with pytest.raises(DeployError, match="a newer one has taken its place"):
+        party.certified(old, folder)
+    late, folder = invited(party, "chur", hours=0.0005)
+    time.sleep(2.0)
+    with pytest.raises(DeployError, match="the token has expired"):
+        party.certified(late, folder)
+    with pytest.raises(DeployError, match="the token expired on .*, and compare the clocks"):
+        Token.read(str(late))
+    stranger, _ = certificates.invitation(certificates.authority("x"), "basel", certificates.LEAF)
+    with pytest.raises(DeployError, match="is not known"):
+        party.federation.certify(
+            certificates.issue_site(certificates.authority("x"), "basel", stranger.public_key()),
+            certificates.request(certificates.new_key()),
+        )
+
+
+def test_a_site_that_is_to_be_approved_waits_until_it_is(party: Party) -> None:
+    token, folder = invited(party, ask=True)
+    assert party.certified(token, folder) == b""
+    assert [s["state"] for s in party.federation.status()["sites"]] == ["waiting"]
+    party.federation.approve(["basel"])
+    assert party.certified(token, folder)
+    with pytest.raises(DeployError, match="basel is member; there is nothing to approve"):
+        party.federation.approve(["basel"])
+    with pytest.raises(DeployError, match="there is no site 'basle'; did you mean basel"):
+        party.federation.approve(["basle"])
+
+
+def test_a_site_that_is_removed_is_nobody_and_may_be_invited_again(party: Party) -> None:
+    token, folder = invited(party)
+    key = certificates.public_key(party.certified(token, folder))
+    number = party.federation.node(key)
+    party.federation.remove(["basel"])
+    assert party.federation.node(key) is None
+    with pytest.raises(DeployError, match="is not known"):
+        party.certified(token, folder)
+    token, folder = invited(party)
+    assert party.federation.node(certificates.public_key(party.certified(token, folder))) == number
+    assert [e["text"] for e in party.federation.events(site="basel")][-3:-1] == ["basel is invited", "basel has joined"]
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "a b", "a" * 65, "é"])
+def test_a_sites_name_is_a_folders(name: str, party: Party) -> None:
+    with pytest.raises(DeployError, match="a site is called by letters"):
+        party.federation.invite([name])
+
+
+# ---------------------------------------------------------------- experiments
+def test_sites_are_numbered_as_the_table_has_them_and_offers_are_signed(party: Party, small: Small) -> None:
+    party.join("basel", "bern")
+    party.federation.invite(["chur"])
+    party.federation.remove(["basel"])
+    name = party.queue(small())
+    row = party.federation.experiment(name)
+    offers = party.federation.offers(row)
+    ca = party.federation.authority.certificate
+    read = [Offer.read(offer["offer"], offer["signature"], ca) for offer in offers]
+    assert [(o.site, o.client, o.clients, o.name) for o in read] == [("bern", 0, 2, "small"), ("chur", 1, 2, "small")]
+    assert {o.run for o in read} == {row["run"]}
+    with pytest.raises(WireError, match="not signed by the federation's authority"):
+        Offer.read(offers[0]["offer"].replace(b"bern", b"chur"), offers[0]["signature"], ca)
+    with pytest.raises(DeployError, match="basel was removed"):
+        party.queue(small(), "basel")
+    with pytest.raises(ConfigError, match="min_clients"):
+        party.queue(small(), min_clients=0)
+
+
+def test_an_experiment_goes_on_unless_it_is_done_or_another(party: Party, small: Small) -> None:
+    with pytest.raises(DeployError, match="the federation has no sites"):
+        party.queue(small())
+    party.join("basel", "bern")
+    federation = party.federation
+    assert party.queue(small()) == "small"
+    assert party.queue(small()) == "small", "it is queued once"
+    federation.end(federation.experiment("small"), "failed", "x")
+    assert party.queue(small()) == "small"
+    assert party.queue(small("rounds=3")) == "small-2"
+    assert party.queue(small(), "bern") == "small-3"
+    federation.end(federation.experiment("small"), "done")
+    assert party.queue(small()) == "small-4"
+    assert [job["state"] for job in federation.jobs()] == ["done", "queued", "queued", "queued"]
+    federation.begin(federation.experiment("small-3"))
+    assert federation.next() == federation.experiment("small-3"), "what was interrupted comes first"
+    assert federation.stop("small-2") == "small-2"
+    assert federation.stop() == "small-3", "nothing serves: it is stopped at once"
+    with pytest.raises(DeployError, match="small-3 is running or waiting"):
+        federation.stop("small-3")
+    with pytest.raises(DeployError, match="there is no experiment 'smal'; did you mean small"):
+        federation.experiment("smal")
+
+
+def test_status_is_json_and_keeps_of_what_sites_say_numbers_and_short_texts(party: Party, small: Small) -> None:
+    party.join("basel")
+    node, now = party.node("basel"), time.time()
+    told = {"library": "9", "disk": 10**9, "doing": "x\x1b[31m" * 99, "error": ["no"], "protocol": "1", "else": 1}
+    party.federation.saw({node: now}, {node: (now, told)}, {node: (now, "late")})
+    status = json.loads(json.dumps(party.federation.status()))
+    (basel,) = status["sites"]
+    assert (basel["version"], basel["free_bytes"], basel["error"]) == ("9", 10**9, "late")
+    assert "\x1b" not in basel["doing"]
+    assert len(basel["doing"]) <= 200
+    assert basel["certificate_days"] in (396, 397)
+    assert (status["serving"], basel["since"]) == (False, None)
