@@ -59,7 +59,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "data, patients": ("data table.csv --target ill --client site --patient patient --patient-ids network --json",),
     "tune": (f"tune sites.toml {OF_ONE} --trials 3 --final-seeds 2 --quiet --json --out tuned",),
     "advise": ("advise sites.toml --max-rounds 3 --fresh-seeds 2 --quiet --json --out advice",),
-    "deploy": ("deploy deployed.toml --local 2 --check-parity --json",),
+    "deploy": ("fed try deployed.toml --sites 2 --check-parity --json",),
 }
 NETWORK = ("deploy",)
 """Entries that start processes which talk over a network."""

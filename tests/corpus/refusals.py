@@ -75,7 +75,7 @@ def unskew(words: str) -> None:
 
 @functools.cache
 def made(what: str) -> Path:
-    """A folder that refusals begin with, made once: a run, one that was stopped after a round of three, or a pack."""
+    """A folder that refusals begin with, made once: a run, one stopped after a round of three, a federation."""
     place = Path(tempfile.mkdtemp(prefix="unskew-corpus-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     if what == "run":
@@ -88,9 +88,7 @@ def made(what: str) -> Path:
         with contextlib.suppress(KeyboardInterrupt):
             simulate(out=place / "stopped", rounds=3, callback=adaptors.stops_after(1))
     else:
-        (place / "d.toml").write_text(TINY.replace("num_clients = 4", "num_clients = 2"))
-        address = ("--host", "fed.local", "--port", "8443", "--out", str(place / "pack"))
-        code, _, said = adaptors.command("deploy", "pack", str(place / "d.toml"), *address)
+        code, _, said = adaptors.command("fed", "init", str(place / "federation"))
         assert code == 0, said
     return place / what
 
@@ -103,25 +101,21 @@ def stopped() -> Path:
     return Path(shutil.copytree(made("stopped"), "run"))
 
 
-def packed() -> Path:
-    """A client's folder of a packed federation."""
-    return Path(shutil.copytree(made("pack") / "client-0", "client-0"))
+def federation() -> Path:
+    return Path(shutil.copytree(made("federation"), "federation"))
+
+
+def token() -> str:
+    """That of a site which is invited."""
+    code, out, said = adaptors.command("fed", "invite", "basel", "--folder", str(federation()))
+    assert code == 0, said
+    return out.strip().rpartition(" ")[2]
 
 
 def changed(folder: Path, file: str, old: str, new: str) -> Path:
     text = (folder / file).read_text()
     assert old in text, text
     (folder / file).write_text(text.replace(old, new))
-    return folder
-
-
-def without(folder: Path, file: str) -> Path:
-    (folder / file).unlink()
-    return folder
-
-
-def beside(folder: Path, file: str) -> Path:
-    (folder / file).write_text("")
     return folder
 
 

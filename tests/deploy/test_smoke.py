@@ -45,6 +45,6 @@ def test_a_federation_of_processes_comes_to_what_the_simulator_comes_to_and_leav
     # The authority's and the server's, one of each site; one of each site to draw from.
     assert len(private) == 2 + 2 + 2
     assert {stat.S_IMODE(p.stat().st_mode) for p in private} == {0o600}
-    assert said.lines[-1].startswith("small is done; ")
+    assert said.lines[-1].startswith("small is done: its record is in ")
     # Asked for again, it is done already.
     assert trial.trial(experiment, 2, out, said) == run

@@ -291,12 +291,12 @@ def test_a_deployed_run_is_not_said_to_be_repeated_by_running_its_configuration(
     folder = make_run(tmp_path / "run", METHODS[:1], rounds=2)
     assert "Run the command, or save the configuration below" in said(write_report(folder))
     card = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
+    (folder / "run.json").write_text(json.dumps({**card, "command": "unskew fed"}))
     text = said(write_report(folder))
     assert "Run the command" not in text
-    assert "unskew deploy pack config.toml --host HOST. The" in text
+    assert "unskew fed run config.toml --split. The" in text
     (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {}}))
-    assert "unskew deploy pack config.toml --host HOST --clients N --own-data" in said(write_report(folder))
+    assert "unskew fed run config.toml. The" in said(write_report(folder))
 
 
 def test_a_regression_has_no_skew_of_classes(tmp_path: Path) -> None:

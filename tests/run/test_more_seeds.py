@@ -101,7 +101,7 @@ def test_what_makes_it_another_run_is_refused(source: Path, tmp_path: Path) -> N
     (moved / "run.json").write_text(json.dumps(card))
     with pytest.raises(EnvironmentChanged, match=r"torch.*--force"):
         more_seeds.add(moved, tmp_path / "more", 0.5, 30)
-    (moved / "run.json").write_text(json.dumps(card | {"command": "unskew deploy"}))
+    (moved / "run.json").write_text(json.dumps(card | {"command": "unskew fed"}))
     with pytest.raises(RunError, match="a run over a network"):
         more_seeds.add(moved, tmp_path / "more", 0.5, 30)
     empty = shutil.copytree(source, tmp_path / "empty")

@@ -331,10 +331,10 @@ def test_a_run_is_not_resumed_twice_at_once(tiny: Callable[..., Experiment], tmp
 
 def test_a_run_over_a_network_is_not_gone_on_with_in_one_process(stopped: Path, tmp_path: Path) -> None:
     card = json.loads((stopped / "run.json").read_text())
-    (tmp_path / "out" / "deploy" / "server").mkdir(parents=True)
-    (stopped / "run.json").write_text(json.dumps({**card, "command": "unskew deploy"}))
+    (tmp_path / "out" / "deploy" / "authority").mkdir(parents=True)
+    (stopped / "run.json").write_text(json.dumps({**card, "command": "unskew fed"}))
     for folder in (stopped, tmp_path / "out"):
-        with pytest.raises(RunError, match=r"only its server and clients can continue\. .*unskew deploy server"):
+        with pytest.raises(RunError, match=r"only its server and clients can continue\. .*unskew fed run"):
             loop.resume(folder, force=True)
 
 

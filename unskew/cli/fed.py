@@ -365,7 +365,7 @@ def _print_status(now: dict[str, Any]) -> None:
             s["doing"] or "",
             size(s["free_bytes"]),
             "" if s["certificate_days"] is None else str(s["certificate_days"]),
-            s["error"] or "",
+            f"{moment(s['error_at'])} {s['error']}".strip() if s["error"] else "",
         )
         for s in now["sites"]
     ]

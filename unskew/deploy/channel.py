@@ -518,10 +518,12 @@ class Connection:
         out.put(iter([_control(process=self._process, server=server, number=number, have=have, told=self._told())]))
 
         def outgoing() -> Iterator[bytes]:
+            due = time.monotonic() + TELL_S
             while True:
                 try:
-                    messages = out.get(timeout=TELL_S)
+                    messages = out.get(timeout=max(due - time.monotonic(), 0.0))
                 except queue.Empty:
+                    due = time.monotonic() + TELL_S
                     messages = iter([_control(b"s", **self._told())])
                 if messages is None:
                     return

@@ -431,12 +431,6 @@ class Federation:
         with self.change() as db:
             end = "UPDATE experiments SET state = ?, reason = ?, ended = ? WHERE id = ?"
             db.execute(end, (state, reason, time.time(), row["id"]))
-            level = "error" if state == "failed" else "info"
-            _note(
-                db,
-                f"{row['name']} {f'is {state}' if state != 'failed' else state}{f': {reason}' if reason else ''}",
-                level,
-            )
 
     def progress(self, row: Row, round: int) -> None:
         """Record how far an experiment is."""
@@ -456,7 +450,8 @@ class Federation:
             with self.change() as db:
                 db.execute("UPDATE experiments SET stop = 1 WHERE id = ?", (row["id"],))
         else:
-            self.end(row, "stopped")
+            self.end(row, "stopped", "stopped by request")
+        self.note(f"{row['name']} is to stop")
         return str(row["name"])
 
     def wants_stop(self, row: Row) -> bool:

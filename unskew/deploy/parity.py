@@ -43,7 +43,7 @@ class Parity:
         return self.max_abs_diff <= TOLERANCE and self.bytes_equal
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `deploy --check-parity --json` prints; JSON has no infinity."""
+        """Return what `fed try --check-parity --json` prints; JSON has no infinity."""
         table = asdict(self)
         return table if math.isfinite(self.max_abs_diff) else {**table, "max_abs_diff": None}
 

@@ -188,18 +188,18 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
         config, callback = federation.config(row), Progress(say, federation, row)
         done = server.serve(network, folder, config, callback, force, nodes=network.clients, run=row["run"])
         write_report(done.folder)
+        state, reason = "done", f"its record is in {done.folder}"
     except Stopped as error:
-        federation.end(row, "stopped", str(error))
+        state, reason = "stopped", str(error)
     except UnskewError as error:
-        federation.end(row, "failed", str(error))
+        state, reason = "failed", str(error)
     except Exception as error:  # whatever it is, the next experiment must not wait for it
         say(traceback.format_exc())
-        federation.end(row, "failed", f"{type(error).__name__}: {error}")
-    else:
-        federation.end(row, "done")
-        say(f"{row['name']} is done; its record is in {done.folder}")
+        state, reason = "failed", f"{type(error).__name__}: {error}"
     finally:
         watch.job = None
+    federation.end(row, state, "" if state == "done" else reason)
+    say(f"{row['name']} is {state}: {reason}" if state != "failed" else f"{row['name']} failed: {reason}")
 
 
 def renew(federation: Federation) -> None:

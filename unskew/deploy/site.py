@@ -173,7 +173,7 @@ class Resident:
                 runtime = self.opened(offer)
             else:
                 runtime = self.of_run(head.context.run)
-                self.doing = f"{self.doing.partition(',')[0]}, round {head.context.round}"
+                self.doing = f"{runtime.state.parent.name}, round {head.context.round}"
         except UnskewError as error:
             return write("refused", Refusal(self.failed(error), nonce))
         reply = runtime.answer(envelope)

@@ -51,7 +51,7 @@ def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
 
 def deployed(folder: Path, command: str) -> bool:
     """True if the run in a folder, begun by `command`, is one over a network, whose clients hold data of their own."""
-    if command.startswith("unskew deploy"):
+    if command.startswith("unskew fed"):
         return True
     return (folder / database.FILE).exists() and any(database.rows(folder, "network", "id = 1"))
 

@@ -289,7 +289,7 @@ def settings_of(record: Record, named: str = "") -> Section:
     where = table("Where and how it ran", ["", "value"], [(k, v) for k, v in of.items() if v], words=[1])
     again = "Run the command, or save the configuration below and give it to unskew run."
     if record.deployed:
-        own = "" if record.partitions else " --clients N --own-data"
-        again = f"Save the configuration below; then unskew deploy pack config.toml --host HOST{own}."
+        split = " --split" if record.partitions else ""
+        again = f"Save the configuration below; then unskew fed run config.toml{split}."
     again += " The fingerprint hashes final state and metrics, no clocks."
     return Section(f"Run it again{named}", again, (), (where,), "settings, environment", record.config)

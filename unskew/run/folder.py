@@ -185,10 +185,10 @@ def refuse_deployed(folder: Path) -> None:
     Raises:
         RunError: If it is one, or no run's folder.
     """
-    if (folder / "deploy" / "server").is_dir() or is_deployed(folder):
+    if (folder / "deploy" / "authority").is_dir() or is_deployed(folder):
         raise RunError(
             f"{folder} is a run over a network, which only its server and clients can continue. Give the command that "
-            "began it again (unskew deploy EXPERIMENT --local K --out FOLDER, or unskew deploy server FOLDER)"
+            "began it again (unskew fed run EXPERIMENT, or unskew fed try EXPERIMENT --sites K --out FOLDER)"
         )
 
 
