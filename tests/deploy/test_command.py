@@ -90,7 +90,7 @@ def test_an_experiment_is_refused_before_it_is_signed(call: Callable[..., Called
         (["--limit", "max_norm=0"], "max_norm must be > 0"),
         (["--limit", "max_nrm=1"], "max_nrm"),
         (["--min-sites", "3"], "3 sites are waited for and the experiment has 2"),
-        (["--split", "--site", "basel"], "1 sites take their data from the experiment's split, which has 2"),
+        (["--split", "--site", "basel"], "the experiment's split has 2 clients under seed 0, and 1 sites take part"),
     ):
         code, out, err = call("fed", "run", "tiny.toml", *words)
         assert (code, out) == (2, "")
@@ -122,7 +122,7 @@ def test_code_of_ones_own_is_named_since_it_is_not_sent(
         (["fed", "try", "nix.toml", "--sites", "2"], "cannot read nix.toml"),
         (
             ["fed", "try", "tiny.toml", "--sites", "3"],
-            "3 sites take their data from the experiment's split, which has 2",
+            "the experiment's split has 2 clients under seed 0, and 3 sites take part",
         ),
         (["fed", "try", "tiny.toml", "--sites", "2", "--set", "unseen=0.5"], "unseen: a deployment has no clients"),
         (["fed", "init", "--host", "a b"], "host name or an IP address"),

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,6 @@ from sklearn.datasets import load_digits
 
 pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
-from unskew.deploy import reach
 from unskew.deploy.federation import Federation
 from unskew.record.logs import rows
 from unskew.run.models import load_model
@@ -109,13 +109,18 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     assert processes_of(tmp_path) == []
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 def trained(folder: Path) -> set[tuple[int, int]]:
     return {(r["round"], r["client"]) for r in rows(folder, "work")}
 
 
 def test_three_sites_from_nothing_in_six_commands_and_a_second_experiment(operator: Operator, tmp_path: Path) -> None:
     began = time.monotonic()
-    operator("fed", "init", "--port", reach.free_ports(1)[0])
+    operator("fed", "init", "--port", free_port())
     operator.invite("a", "b", "c")
     sites = {name: operator.join(name) for name in "abc"}
     results = json.loads(operator("fed", "run", "x.toml", "--json"))
@@ -162,7 +167,7 @@ def test_three_sites_from_nothing_in_six_commands_and_a_second_experiment(operat
 def test_tokens_that_are_wrong_used_or_of_another_federation_end_with_a_sentence(
     operator: Operator, tmp_path: Path
 ) -> None:
-    port = reach.free_ports(1)[0]
+    port = free_port()
     operator("fed", "init", "other", "--port", port)
     operator("fed", "init", "--port", port)
     operator.invite("a")

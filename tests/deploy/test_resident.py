@@ -6,8 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import pytest
 import tomli_w
+from cryptography import x509
 
 from unskew.deploy import certificates, parity, resident
 from unskew.experiment.config import Experiment
@@ -224,12 +227,58 @@ def test_what_a_look_raises_ends_the_experiment_and_not_the_server(party: Party,
 
 def test_the_servers_certificate_is_renewed_in_time(party: Party) -> None:
     place = party.federation.folder / "authority"
-    names = certificates.names_of(place / "server.crt")
+
+    def names() -> list[str]:
+        loaded = certificates.load(place / "server.crt")
+        return loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
+            x509.DNSName
+        )
+
+    certificates.issue_server(party.federation.authority, json.loads(party.federation.about["names"]), place)
+    known = names()
     before = (place / "server.crt").read_bytes()
     resident.renew(party.federation)
     assert (place / "server.crt").read_bytes() == before
-    certificates.issue_server(party.federation.authority, names, place, timedelta(0))
+    certificates.issue_server(party.federation.authority, [], place, timedelta(0))
     resident.renew(party.federation)
     assert [event["text"] for event in party.federation.events()] == ["the server has a new certificate"]
-    assert certificates.names_of(place / "server.crt") == names
+    assert names() == known
     assert not certificates.is_due(place / "server.crt")
+
+
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        ("classification", lambda x: [("b", "a")[int(v > 0)] for v in x[:, 0]]),
+        ("regression", lambda x: (x[:, 0] - x[:, 1]).tolist()),
+        ("survival", lambda x: np.abs(x[:, 0]).tolist()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")  # of few rows
+def test_a_coordinator_without_data_gets_the_sites_results(
+    kind: str, of: Callable[[Any], Any], party: Party, small: Small, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("basel", "bern"):
+        x = rng.normal(size=(60, 3))
+        frame = pandas.DataFrame({"p": x[:, 0], "q": x[:, 1], "r": x[:, 2], "ill": of(x)})
+        target: Any = "ill"
+        if kind == "survival":
+            frame["event"], target = (x[:, 2] > 0).astype(int), ["ill", "event"]
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        party.join(name, data=f"csv:{tmp_path / name}.csv")
+    options = f"data_options={{target={json.dumps(target)}}}"
+    task = f"task={{data='csv:nowhere.csv', model='logistic', kind='{kind}', {options}}}"
+    if kind == "survival":
+        task = task.replace("model='logistic'", "model='mlp'")
+    party.federation.queue(small(task, "local.lr=0.01", 'evaluate=["global"]'), {"wait_s": 5.0})
+    assert party.run() == ["done"], party.said[-1]
+    record = party.record("small")
+    names = {r["name"] for r in rows(record, "metrics")}
+    assert any(name.startswith("personal.") for name in names)
+    assert not any(name.startswith("global.") for name in names)
+    assert "csv:nowhere.csv is not on this machine: results are those of the sites" in party.said
+    (record / "summary.json").unlink()
+    party.federation.end(party.federation.experiment("small"), "failed")
+    party.federation.queue(small(task, "local.lr=0.01", 'evaluate=["global"]'), {"wait_s": 5.0})
+    assert party.run() == ["done"], party.said[-1]

@@ -85,10 +85,16 @@ def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(
-    root: Path, grid: Loopback, clients: int = 3, least: int | None = None, wait_s: float = 12.0, **options: Any
+    root: Path,
+    grid: Loopback,
+    clients: int = 3,
+    least: int | None = None,
+    wait_s: float = 12.0,
+    own: bool = False,
+    **options: Any,
 ) -> Path:
     """Run the server until its run is done; the run's folder."""
-    config = ServerConfig(clients, least or clients, 60.0, wait_s, own_data=False)
+    config = ServerConfig(clients, least or clients, 60.0, wait_s, own_data=own)
     return serve(grid, root / "server", config, **options).folder
 
 
@@ -202,7 +208,7 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
         }
         np.savez(path, **parts, classes=np.array(data.classes))
         files.append(f"npz:{path}")
-    run = start(tmp_path, pack(tmp_path, experiment, data=files))
+    run = start(tmp_path, pack(tmp_path, experiment, data=files), own=True)
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (found,) = parity.compare(run, simulated)
     assert found.bytes_equal
@@ -213,7 +219,7 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
     opened.cache_clear()
     (run / "summary.json").unlink()
     with pytest.raises(QuorumError, match="client 1 had other data, or another folder state/, when it was met"):
-        start(tmp_path, again(tmp_path, 3, [files[0], files[0], files[2]]), wait_s=REFUSED_S)
+        start(tmp_path, again(tmp_path, 3, [files[0], files[0], files[2]]), wait_s=REFUSED_S, own=True)
 
 
 @dataclass
@@ -233,7 +239,7 @@ def test_a_site_that_comes_late_takes_its_place(small: Small, tmp_path: Path) ->
     own = f"npz:{tmp_path / 'own.npz'}"
     grid = pack(tmp_path, small("rounds=3"), data=[own] * 3)
     joins = Joins(grid, grid.handlers.pop(2))
-    run = start(tmp_path, grid, least=2, callback=joins, nodes={0: 0, 1: 1, 2: 2})
+    run = start(tmp_path, grid, least=2, own=True, callback=joins, nodes={0: 0, 1: 1, 2: 2})
     lost = [(r["round"], r["client"], r["reason"]) for r in rows(run, "failures")]
     assert lost == [(1, 2, "client lost: it is not connected")]
     trained = [(r["round"], r["client"]) for r in rows(run, "work")]
@@ -365,7 +371,7 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
         classes = {} if kind == "regression" or kind == "survival" else {"classes": np.array(data.outputs)}
         np.savez(tmp_path / f"own-{c}.npz", **parts, **classes)
         files.append(f"npz:{tmp_path / f'own-{c}.npz'}")
-    run = start(tmp_path, pack(tmp_path, experiment, **({"data": files} if own else {})))
+    run = start(tmp_path, pack(tmp_path, experiment, **({"data": files} if own else {})), own=own)
     simulated = loop.start(experiment, tmp_path / "sim").folder
     (found,) = parity.compare(run, simulated)
     assert found.max_abs_diff < 1e-5
@@ -495,11 +501,11 @@ def test_a_run_goes_on_only_with_the_data_that_its_server_began_with(small: Smal
     own = [f"npz:{tmp_path / f'own-{client}.npz'}" for client in range(2)]
     experiment = small(f"task.data='npz:{tmp_path / 'server.npz'}'", "split.num_clients=2", "rounds=1")
     grid = pack(tmp_path, experiment, 2, data=own)
-    start(tmp_path, grid, 2)
+    start(tmp_path, grid, 2, own=True)
     (tmp_path / "server" / "run" / "summary.json").unlink()
     np.savez(tmp_path / "server.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:300], y_test=y[201:301])
     with pytest.raises(RunError, match="the server's data are not those that its run began with"):
-        start(tmp_path, grid, 2)
+        start(tmp_path, grid, 2, own=True)
 
 
 def test_a_run_goes_on_only_with_its_own_experiment(small: Small, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_client_is_held_to_its_number_of_test_examples_too(tmp_path: Path) -> 
     believed = [4 in there.runtime.evaluate_on_clients(state, 1, ["personal"])["personal"] for _ in range(4)]
     assert believed == [False, True, False, True]
     assert [f.reason for f in there.runtime.drain_records()[0]] == [
-        "refused: it says it has 1001 examples, and server.toml allows max_examples = 1000",
+        "refused: it says it has 1001 examples, and max_examples = 1000 allows fewer",
         "refused: it reports 4 examples but declared 3 earlier; a client's count must not change",
     ]
 
@@ -126,21 +126,20 @@ def test_a_number_beyond_the_terms_is_refused_when_it_joins_and_when_it_replies(
     greeted(there)
     _, trace = there.runtime.round(there.runtime.start(), 1)
     assert [f.reason for f in trace.failures] == [
-        "refused: it says it has 101 examples, and server.toml allows max_examples = 100"
+        "refused: it says it has 101 examples, and max_examples = 100 allows fewer"
     ]
     for declared in ((101,), (5, 101), (-1,)):
         lies(there, 4, lambda t: 2, declared)
         membership = greeted(there, max_examples=100)
         assert membership.present == (0, 1, 2, 3, 5)
-        assert "and server.toml allows max_examples = 100" in membership.refused()[0][1]
+        assert "and max_examples = 100 allows fewer" in membership.refused()[0][1]
 
 
 def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path: Path) -> None:
     there = deployed(tmp_path)
     for client, n in enumerate(SIZES):
         lies(there, client, lambda t: 1, (n + (client == 4),))
-    membership = greeted(there)
-    membership.settle(False, {c: (n,) for c, n in enumerate(SIZES)})
+    membership = greeted(there, own=False, examples={c: (n,) for c, n in enumerate(SIZES)})
     assert membership.present == (0, 1, 2, 3, 5)
     assert membership.refused() == [(4, "it declares (3,) examples, the experiment's split gives it (2,)")]
 

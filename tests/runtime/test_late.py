@@ -71,7 +71,7 @@ def test_a_client_that_is_late_in_three_rounds_is_left_out_and_named(there: Slow
     assert took < 1.0
     [said] = there.said
     assert said.startswith("client 1 was late in 3 rounds in a row and is left out for 100 s or more; rounds go on")
-    assert said.endswith("see to its machine, or give all clients more time (deadline_s in server.toml)")
+    assert said.endswith("see to its machine, or give all clients more time (--deadline)")
 
 
 def test_rounds_that_a_late_client_was_needed_for_do_not_count(there: Slow) -> None:

@@ -532,7 +532,7 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     [(client, reason)] = membership.refused()
     assert client == 2
     assert reason.startswith("client 2 had other data, or another folder state/, when it was met first: put them back")
-    assert reason.endswith("take its key out of the server's clients/, start the server, and put it back")
+    assert reason.endswith("have the coordinator run the experiment under another name")
     without, whole = ({there.node(c): c for c in range(6) if c != out} for out in (2, None))
     for registered in (without, whole):  # which is what the sentence says
         membership = Membership(there.grid, "smallworld", there.membership.expected, registered, known)
@@ -575,7 +575,7 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     network.infos = {0: info, 1: honest[1]}
     membership.call()
     assert membership.present == (0,)
-    assert "(it was met first; if client 0 is the odd one, take its key out of the server's clients/ and" in said[-1]
+    assert "(it was met first; if client 0 is the odd one, remove it from the federation and" in said[-1]
     network.infos |= honest
     for _ in range(2):
         membership.call()
@@ -590,13 +590,14 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
 
-def test_clients_whose_data_are_not_those_of_the_others_are_sent_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_clients_whose_data_are_not_of_the_kind_that_is_asked_for_are_sent_away(own: bool, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    there.membership.settle(False)
-    assert there.membership.present == (0, 1, 2, 3, 4, 5)
-    there.membership.settle(True)
-    assert there.membership.present == ()
-    assert {why for _, why in there.membership.refused()} == {"it declares no data of its own, the others declare such"}
+    membership = Membership(there.grid, "smallworld", there.membership.expected, own=own)
+    membership.call()
+    assert membership.present == (() if own else (0, 1, 2, 3, 4, 5))
+    said = {"it has no data of its own, and clients of this experiment have their own"}
+    assert {why for _, why in membership.refused()} == (said if own else set())
 
 
 def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:

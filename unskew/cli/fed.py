@@ -171,19 +171,19 @@ def run(
     [dim]unskew fed run my.toml --min-sites 2[/]
     """
     federation = _federation(folder)
-    from unskew.deploy import resident, trial
-    from unskew.deploy.settings import ServerConfig
+    from unskew.deploy import resident
+    from unskew.deploy.server import check_split, refuse_undeployable
     from unskew.experiment import config
 
     chosen = _experiment(experiment, settings)
     options: dict[str, Any] = {"deadline_s": deadline, "wait_s": wait, "own_data": not split}
     options |= {} if min_sites is None else {"min_clients": min_sites}
     options |= config.override({}, limits or [])
-    number = len(sites or [row for row in federation.status()["sites"] if row["state"] != "removed"])
+    refuse_undeployable(chosen)
     if split:
-        trial.check_clients(chosen, number)
-    trial.check_own(chosen, ServerConfig(max(number, 1), 1, own_data=not split))
-    _tell_of_code(chosen)
+        check_split(chosen, len(sites or federation.present()))
+    if modules := ", ".join(config.own_modules(chosen)):
+        tell(f"note: sites need this code of yours, and --allow-code; it is not sent: {modules}")
     name = federation.queue(chosen, options, sites or ())
     after = max((event["id"] for event in federation.events(last=1)), default=0)
     if federation.is_served():
@@ -208,13 +208,6 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     rest = task.data.partition(":")[2]
     here = rest and Path(rest).expanduser().exists()
     return replace(chosen, task=replace(task, data=absolute(task.data) if here else task.data))
-
-
-def _tell_of_code(experiment: "Experiment") -> None:
-    from unskew.experiment.config import own_modules
-
-    if modules := ", ".join(own_modules(experiment)):
-        tell(f"note: sites need this code of yours, and --allow-code; it is not sent: {modules}")
 
 
 def _follow(federation: "Federation", name: str, after: int, quiet: bool) -> None:

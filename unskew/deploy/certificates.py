@@ -54,17 +54,9 @@ def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
     """Make a new authority, in memory."""
     key = new_key()
     who = _name(f"unskew {name}")
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    signs, not_for = ("digital_signature", "key_cert_sign", "crl_sign"), ("content_commitment", "key_encipherment")
+    not_for += ("data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+    usage = x509.KeyUsage(**dict.fromkeys(signs, True), **dict.fromkeys(not_for, False))
     signed = (
         _unsigned(who, who, key.public_key(), valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -191,34 +183,10 @@ def _leaf(
     return unsigned.sign(who.key, hashes.SHA384())
 
 
-def names_of(path: Path) -> tuple[str, ...]:
-    """Return the names and addresses that a certificate is valid for.
-
-    Raises:
-        DeployError: If it cannot be read.
-    """
-    try:
-        alternative_names = load(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    return (
-        *alternative_names.get_values_for_type(x509.DNSName),
-        *map(str, alternative_names.get_values_for_type(x509.IPAddress)),
-    )
-
-
-def is_host(text: str) -> bool:
-    """True of a host name and of an IP address."""
-    with suppress(ValueError):
-        ipaddress.ip_address(text)
-        return re.fullmatch(r"[\w.:%-]+", text, re.ASCII) is not None  # the name of an interface may follow
-    return len(text) <= 253 and _HOST.fullmatch(text) is not None
-
-
 def _general_name(host: str) -> x509.GeneralName:
     with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    if not is_host(host):
+    if len(host) > 253 or not _HOST.fullmatch(host):
         raise DeployError(f"a server is reached under a host name or an IP address, got {host!r}")
     return x509.DNSName(host)
 

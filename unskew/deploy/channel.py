@@ -365,8 +365,11 @@ class GrpcServer(Hub):
         ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
         self._thread.start()
-        if (error := ready.get()) is not None:
-            raise DeployError(f"cannot listen at {self.listen}: {error}")
+        if ready.get() is not None:
+            raise DeployError(
+                f"cannot listen at {self.listen}: another program does, or it is not this machine's; stop that one, or "
+                "choose another --listen"
+            )
         return self
 
     def __exit__(self, *of_error: object) -> None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from unskew.data.federated import FederatedData, cut
+from unskew.data.images import ByteImages
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import gives_bytes
@@ -112,6 +114,8 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
         columns=columns_hash(setup.dataset.inputs.columns),
         images=images_told(setup.dataset.inputs, scale=not silent),
         frozen=tensors_hash(setup.task.constants(frozen=True)),
+        input=shape_of(setup.dataset.x_train),
+        target=shape_of(setup.dataset.y_train),
     )
 
     def open_setup(cell: int) -> ClientSetup:
@@ -162,6 +166,11 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
         cells=tuple(f"{method.label}, seed {seed}" for seed, method in run_setup.cells(experiment)),
         until=experiment.until is not None,
     )
+
+
+def shape_of(rows: Tensor | ByteImages) -> tuple[str, ...]:
+    """Type and shape of one of these rows, as text."""
+    return str(rows[:0].dtype).removeprefix("torch."), *map(str, rows.shape[1:])
 
 
 def own_setup(experiment: Experiment, site: Site) -> Setup:
@@ -241,8 +250,8 @@ def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[Fede
     for seed, fed in zip(experiment.seeds, feds, strict=True):
         if fed.num_clients != num_clients:
             raise ConfigError(
-                f"the experiment's split has {counted(fed.num_clients, 'client')} under seed {seed}, num_clients is "
-                f"{num_clients}; make them equal, or declare data of its own for each client"
+                f"the experiment's split has {counted(fed.num_clients, 'client')} under seed {seed}, and {num_clients} "
+                f"sites take part; take as many, or --set split.num_clients={num_clients}"
             )
     return feds
 

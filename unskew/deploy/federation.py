@@ -3,7 +3,7 @@
     FEDERATION/                made by `unskew fed init`; only its owner can enter it
         authority/             ca.crt  ca.key  server.crt  server.key
         federation.sqlite      sites, invitations, experiments, offers, events
-        experiments/NAME/      experiment.toml  deployment.json  failures.jsonl  run/
+        experiments/NAME/      experiment.toml  deployment.json  run/
 
 A command writes into the database and is done; the server looks at it once a second.  A site's number in the table is
 its node on the network.
@@ -40,7 +40,7 @@ EVENTS = 100_000
 """Events that are kept."""
 UNDONE = ("running", "queued")
 _TABLES = """
-CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT);
+CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT);
 CREATE TABLE sites (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL,
     since REAL, seen REAL, told TEXT, error TEXT, error_at REAL);
@@ -91,7 +91,8 @@ class Federation:
                 certificates.issue_server(who, [reached.host, *names], new / "authority")
                 with _opened(new / DATABASE) as db:
                     db.executescript(_TABLES)
-                    db.execute("INSERT INTO federation VALUES (?, ?, ?, ?)", (name, reached.host, reached.port, listen))
+                    about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]))
+                    db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?)", about)
                 if folder.exists():
                     folder.rmdir()
                 rename_folder(new, folder)
@@ -131,7 +132,7 @@ class Federation:
     # ------------------------------------------------------------ itself
     @property
     def about(self) -> Row:
-        """Name, host, port and listen."""
+        """Name, host, port, listen, and the server's names as JSON."""
         (row,) = self.rows("SELECT * FROM federation")
         return row
 
@@ -288,6 +289,10 @@ class Federation:
         """Numbers of all members."""
         return {row["id"] for row in self.rows("SELECT id FROM sites WHERE state = 'member'")}
 
+    def present(self) -> list[Row]:
+        """Sites that are not removed, in their order."""
+        return self.rows("SELECT * FROM sites WHERE state != 'removed' ORDER BY id")
+
     def saw(
         self,
         since: Mapping[Node, float],
@@ -327,9 +332,9 @@ class Federation:
         """
         name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
         toml, who = to_toml(experiment), self.authority
+        present = self.present()
         with self.change() as db:
-            query = "SELECT id, name, state FROM sites WHERE state != 'removed' ORDER BY id"
-            chosen = [self._named(db, site) for site in sites] or [dict(row) for row in db.execute(query)]
+            chosen = [self._named(db, site) for site in sites] or present
             if gone := [site["name"] for site in chosen if site["state"] == "removed"]:
                 raise DeployError(f"{', '.join(gone)} was removed; invite it again")
             if not chosen:
@@ -395,9 +400,7 @@ class Federation:
     def config(self, row: Row) -> ServerConfig:
         """How an experiment is run."""
         config: ServerConfig = schema.build(ServerConfig, json.loads(row["config"]), "")
-        here = {offer["site"] for offer in self.offers(row)} & {
-            site["id"] for site in self.rows("SELECT id FROM sites WHERE state != 'removed'")
-        }
+        here = {offer["site"] for offer in self.offers(row)} & {site["id"] for site in self.present()}
         return replace(config, min_clients=max(min(config.min_clients, len(here)), 1))
 
     def offers(self, row: Row) -> list[Row]:

@@ -1,6 +1,5 @@
-"""Addresses: which are free here, and whether this federation's server answers at one."""
+"""Whether this federation's server answers at an address, and if not, why."""
 
-import secrets
 import socket
 import ssl
 from pathlib import Path
@@ -9,58 +8,6 @@ from unskew.deploy.settings import Address
 from unskew.errors import DeployError
 
 
-# ---------------------------------------------------------------- here
-def free_ports(n: int) -> list[int]:
-    """Choose different ports on loopback that no program listens on.
-
-    They lie below those that the system gives to outgoing connections, so that none is taken before it is used.
-    """
-    ports: list[int] = []
-    while len(ports) < n:
-        port = 20000 + secrets.randbelow(12000)
-        if port not in ports and is_free(Address("127.0.0.1", port)):
-            ports.append(port)
-    return ports
-
-
-def is_free(listen: Address) -> bool:
-    """True if a program could listen at this address now.
-
-    Raises:
-        DeployError: If none ever could: the address is not this machine's, or the port is reserved.
-    """
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    with socket.socket(family) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((listen.host, listen.port))
-            s.listen()
-        except PermissionError:
-            raise DeployError(f"port {listen.port} needs rights that this user lacks; choose one above 1023") from None
-        except OSError as error:
-            if error.errno in (98, 48):  # EADDRINUSE on Linux, macOS
-                return False
-            raise DeployError(
-                f"cannot listen on {listen.host}: {error.strerror or error}; --listen is an address of this machine, "
-                "or 0.0.0.0"
-            ) from None
-    return True
-
-
-def check_port(listen: Address) -> None:
-    """Refuse a port that is in use.
-
-    Raises:
-        DeployError: If so.
-    """
-    if not is_free(listen):
-        raise DeployError(
-            f"port {listen.port} of {listen.host} is in use by another program; stop that, or make the federation with "
-            "another --port"
-        )
-
-
-# ---------------------------------------------------------------- at the server
 class Unreachable(DeployError):
     """No server answers at an address; it may do so later."""
 

@@ -1,12 +1,13 @@
 """The resident server of a federation: keeps the connections, runs one experiment after another, waits for the next."""
 
+import json
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from unskew.deploy import certificates, reach, server
+from unskew.deploy import certificates, server
 from unskew.deploy.channel import GrpcServer, Hub, credentials
 from unskew.deploy.federation import Federation, Row
 from unskew.deploy.settings import Address
@@ -160,7 +161,6 @@ def serve(
     at = Address(listen or about["listen"], about["port"])
     with locked(federation.folder), _resumable(federation):
         renew(federation)
-        reach.check_port(at)
         place = federation.folder / "authority"
         network = GrpcServer(str(at), lambda: credentials(place, "server"), federation.node, federation.certify, said)
         with network:
@@ -211,8 +211,7 @@ def renew(federation: Federation) -> None:
     place = federation.folder / "authority"
     certificates.check_private(place / "ca.key")
     if certificates.is_due(place / "server.crt"):
-        names = certificates.names_of(place / "server.crt")
-        certificates.issue_server(federation.authority, names, place)
+        certificates.issue_server(federation.authority, json.loads(federation.about["names"]), place)
         federation.note("the server has a new certificate")
     certificates.check(place, "server")
 

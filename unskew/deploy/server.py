@@ -1,19 +1,29 @@
 """Runs an experiment on the clients that a transport reaches, whatever network that is."""
 
+import hashlib
 import json
+import re
 import secrets
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from unskew import tasks, wire
+from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
+from unskew.data.preprocess import check_agreed
+from unskew.data.sources import FILES
 from unskew.deploy.client import divided
 from unskew.deploy.settings import EXPERIMENT, ServerConfig, find_own_code
-from unskew.errors import ConfigError, RunError, WireError
-from unskew.experiment.config import Experiment, NamedMethod, load, written_fingerprint
+from unskew.errors import ConfigError, QuorumError, RunError, WireError
+from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
@@ -26,6 +36,8 @@ from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log
 from unskew.runtime.membership import (
+    HELLO_BYTES,
+    HELLO_S,
     DataIdentity,
     Expected,
     Membership,
@@ -34,17 +46,17 @@ from unskew.runtime.membership import (
     layout_hash,
     printable,
 )
-from unskew.runtime.message import REPLIES, Envelope, Node, Transport, read
+from unskew.runtime.message import REPLIES, ClientInfo, Envelope, Hello, Node, Transport, read, write
 from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 from unskew.wire import tensors_hash
 
 EXECUTOR = "network"
+LOOK_S = 0.5
+"""Time after which it is looked again who is there, seconds."""
 COMMAND = "unskew fed"
 """What begins the command that a deployed run's record has."""
-REFUSED = "failures.jsonl"
-"""Clients that were refused, beside a run, which has such a log of its own and may never begin."""
 
 OWN_CONSTANTS = (
     "each client standardises its images with its own mean and deviation, and the server, in its tests and model "
@@ -89,12 +101,25 @@ def serve(
     refuse_undeployable(experiment)
     if config.min_clients > number:
         raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients}")
-    setup = replace(run_setup.prepare(at_server(experiment, config)), executor=EXECUTOR)
+    # As the file is written, which clients have, too: read, it would be another after an upgrade.
+    settings = written_fingerprint(folder / EXPERIMENT, portable=True)
+    deployment = DeploymentState.open(folder / "deployment.json", settings, run)
+    inputs = run_setup.InMemoryInputs()
+    if config.own_data and not is_here(experiment.task.data):
+        callback.note(f"{experiment.task.data} is not on this machine: results are those of the sites")
+        inputs = replace(inputs, dataset=described(transport, deployment, config, experiment.task))
+        metrics = dict.fromkeys((*experiment.evaluate, "personal"))
+        experiment = replace(experiment, evaluate=tuple(name for name in metrics if name != "global"))
+    setup = run_setup.prepare(at_server(experiment, config), inputs, one_client=inputs.dataset is not None)
+    setup = replace(setup, executor=EXECUTOR)
     if (place / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
         unchanged.require_same_environment(place, experiment, setup, force)
         unchanged.require_same_network(place, experiment, setup)
-    # As the file is written, which clients have, too: read, it would be another after an upgrade.
-    settings = written_fingerprint(folder / EXPERIMENT, portable=True)
+    if experiment.task.preprocess is not None and config.own_data:
+        check_agreed(experiment.task.preprocess, *([] if inputs.dataset else [setup.dataset.inputs.columns]))
+    nothing = {experiment.seeds[0]: run_setup.with_own_data(setup.dataset, number, experiment.seeds[0])}
+    for method in experiment.methods:
+        run_setup.check_method(experiment, method, setup, nothing)
     expected = Expected(
         number,
         __version__,
@@ -105,25 +130,12 @@ def serve(
         images_told(setup.dataset.inputs),
         tensors_hash(setup.task.constants(frozen=True)),
     )
-    deployment = DeploymentState.open(folder / "deployment.json", settings, run)
     deployment.check_data(setup.dataset.sha256)
 
-    def keep(client: ClientId, reason: str) -> None:
-        row = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "client": client, "reason": reason}
-        append_line(folder / REFUSED, json.dumps(row))
-
-    membership = Membership(
-        transport, deployment.run, expected, nodes, deployment.clients, callback.note, config.max_examples, keep
-    )
-    membership.wait(config.min_clients, config.wait_s)
-    # Either all clients have their shard of the experiment's split or all declare data of their own; the most decide.
-    own = 2 * sum(membership.known[c].own for c in membership.present) > len(membership.present)
-    if own:
-        membership.settle(own)
-    else:
-        feds = divided(experiment, setup, number)
-        sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number)}
-        membership.settle(own, sizes)
+    own, feds = config.own_data, [] if config.own_data else divided(experiment, setup, number)
+    sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number) if feds}
+    of_clients = nodes, deployment.clients, callback.note, config.max_examples, own, sizes
+    membership = Membership(transport, deployment.run, expected, *of_clients)
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
     limits = Limits(
@@ -143,6 +155,51 @@ def serve(
     if (place / "run.json").exists():
         return loop.resume(place, callback, force, backend, allow_code=True)
     return loop.start(experiment, place, callback, command=COMMAND, backend=backend)
+
+
+def is_here(source: str) -> bool:
+    """True if data are on this machine, or can be fetched from anywhere."""
+    kind, _, path = source.partition(":")
+    return kind not in FILES or Path(path).expanduser().exists()
+
+
+def described(transport: Transport, state: "DeploymentState", config: ServerConfig, task: TaskConfig) -> Dataset:
+    """A data set without examples, of the classes and shapes that most clients say theirs have.
+
+    Raises:
+        QuorumError: If too few clients are there in time.
+    """
+    told: dict[Node, ClientInfo] = {}
+    end = time.monotonic() + config.wait_s
+    while len(told) < config.min_clients:
+        asked = {n: write("hello", Hello(state.run, state.config, "")) for n in transport.nodes() - told.keys()}
+        for node, delivery in transport.exchange(asked, HELLO_S, HELLO_BYTES):
+            with suppress(WireError):
+                told |= {node: read(delivery.reply, {"hello": ClientInfo})} if delivery.reply is not None else {}
+        if time.monotonic() > end:
+            raise QuorumError(f"{len(told)} sites have accepted after {config.wait_s:g} s, {config.min_clients} needed")
+        time.sleep(0.0 if len(told) >= config.min_clients else LOOK_S)
+    most, _ = Counter((info.classes, info.input, info.target) for info in told.values()).most_common(1)[0]
+    outputs, (x, y) = most[0], map(_zeros, most[1:])
+    form = tasks.kind_of(task.kind).targets
+    counted = None if form.classes or form.tokens else torch.zeros(2, dtype=torch.int64)
+    sha256 = hashlib.sha256(repr(most).encode()).hexdigest()
+    name = f"{task.data.partition(':')[0]} at the sites"
+    classes = outputs if counted is None else form.groups
+    empty = Dataset(name, x, y, x[:0], y[:0], classes, None, (), sha256)
+    return replace(empty, outputs=outputs, targets=form, groups=counted)
+
+
+def _zeros(shape: tuple[str, ...]) -> Tensor:
+    """Two rows of zeros, of a type and shape that a client has told.
+
+    Raises:
+        WireError: If there is no such type or shape.
+    """
+    kinds = {"float32": torch.float32, "int64": torch.int64}
+    if shape[:1] not in {(kind,) for kind in kinds} or not all(re.fullmatch(r"\d{1,6}", n) for n in shape[1:]):
+        raise WireError(f"a client's data have a shape that cannot be: {printable(', '.join(shape))}")
+    return torch.zeros(2, *map(int, shape[1:]), dtype=kinds[shape[0]])
 
 
 def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
@@ -188,75 +245,66 @@ def reason_of(reply: Envelope) -> str:
     return ""
 
 
+def check_split(experiment: Experiment, number: int) -> None:
+    """Refuse an experiment that cannot be deployed, or whose own split is not for so many sites.
+
+    Raises:
+        ConfigError: If so.
+        DataError: If the data cannot be read or split.
+    """
+    refuse_undeployable(experiment)
+    divided(experiment, run_setup.prepare(on_cpu(experiment)), number)
+
+
 def _every_round(experiment: Experiment) -> Experiment:
     """Save after every round: clients remember the last two, so the server must not fall back further."""
     return replace(experiment, runtime=replace(experiment.runtime, checkpoint_every=1))
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append a line to the log; a full disk loses it and no run fails."""
-    with suppress(OSError):
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a", encoding="utf-8") as f:
-            f.write(f"{line}\n")
-
-
 # ---------------------------------------------------------------- state that outlives a server
+@dataclass
 class DeploymentState:
     """State that a restarted server needs from those before it: deployment.json.
 
     Attributes:
+        config: Fingerprint of the experiment, wherever its data lie.
         run: Random name of the run, under which clients store their memory.
         attempt: Number of this server process, counted from 1.
         starts: By cell, (attempt, first round) of every server process that has worked on it.
         clients: Data of each client, as it described them when it first connected.
         begun: By cell, the number of rounds that were begun.
-        data: SHA-256 of the data that servers before this one read; "" if there was none, or it did not write that.
+        data: SHA-256 of the data that servers before this one read; "" if there was none.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: str,
-        run: str,
-        attempt: int,
-        starts: dict[int, tuple[tuple[int, int], ...]],
-        clients: dict[ClientId, DataIdentity],
-        begun: dict[int, int],
-        data: str = "",
-    ) -> None:
-        self.path, self.config, self.run, self.attempt = path, config, run, attempt
-        self.starts, self.clients, self.begun, self.data = starts, clients, begun, data
+    config: str
+    run: str
+    attempt: int = 1
+    starts: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    clients: dict[ClientId, DataIdentity] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
+    data: str = ""
+    path = Path()  # no field: where it is written
 
     @classmethod
     def open(cls, path: Path, config: str, run: str = "") -> "DeploymentState":
-        """Read the state of a deployment for one more server process.
-
-        Args:
-            path: deployment.json.
-            config: Fingerprint of the experiment, wherever its data lie.
-            run: Name of the run if it has none yet; by default one is drawn.
+        """Read the state of a deployment for one more server process; `run` is its name if it has none yet.
 
         Raises:
             RunError: If it cannot be read, or belongs to another experiment.
         """
-        if not path.exists():
-            return cls(path, config, run or secrets.token_hex(8), 1, {}, {}, {})
-        table = read_json(path)
-        try:
-            starts = {int(cell): tuple((int(a), int(t)) for a, t in rows) for cell, rows in table["starts"].items()}
-            clients = {int(c): _identity(k) for c, k in table["clients"].items()}
-            begun = {int(cell): int(n) for cell, n in table["begun"].items()}
-            attempt = int(table["attempt"]) + 1
-            known = str(table["config"]), str(table["run"]), attempt, starts, clients, begun, str(table.get("data", ""))
-            deployment = cls(path, *known)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise RunError(
-                f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
-            ) from None
-        if deployment.config != config:
+        state = cls(config, run or secrets.token_hex(8))
+        if path.exists():
+            try:
+                state = wire.build(cls, read_json(path), {})
+            except WireError:
+                raise RunError(
+                    f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
+                ) from None
+            state.attempt += 1
+        if state.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; take a new folder")
-        return deployment
+        state.path = path
+        return state
 
     def check_data(self, sha256: str) -> None:
         """Refuse to go on with other data than the run began with: its accuracies would be on two test sets.
@@ -291,35 +339,7 @@ class DeploymentState:
 
     def save(self) -> None:
         """Write it atomically."""
-        table = {
-            "run": self.run,
-            "config": self.config,
-            "data": self.data,
-            "attempt": self.attempt,
-            "starts": {str(cell): [list(row) for row in rows] for cell, rows in self.starts.items()},
-            "begun": {str(cell): n for cell, n in self.begun.items()},
-            "clients": {
-                str(c): {
-                    "data": k.data,
-                    "own": k.own,
-                    "examples": k.examples,
-                    "columns": k.columns,
-                    "images": k.images,
-                }
-                for c, k in sorted(self.clients.items())
-            },
-        }
-        write_atomically(self.path, json.dumps(table))
-
-
-def _identity(row: Mapping[str, Any]) -> DataIdentity:
-    return DataIdentity(
-        str(row["data"]),
-        bool(row["own"]),
-        tuple(map(int, row["examples"])),
-        tuple(map(str, row.get("columns", ()))),
-        tuple(map(str, row.get("images", ()))),
-    )
+        write_atomically(self.path, json.dumps(wire.flatten(self)[0]))
 
 
 # ---------------------------------------------------------------- backend of the run loop

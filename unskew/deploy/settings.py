@@ -49,7 +49,8 @@ class ServerConfig:
         max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
         max_examples: Largest number of training examples that a client may say it has.
         warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
-        own_data: Every client has data of its own: the images of the experiment's own data are all for testing.
+        own_data: Every client has data of its own, and the experiment's images are all for testing; else each has its
+            part of the experiment's split.
     """
 
     num_clients: Annotated[int, Ge(1)]

@@ -1,4 +1,4 @@
-"""A whole federation on this machine: `unskew fed try`, and what is checked before an experiment leaves it.
+"""A whole federation on this machine: `unskew fed try`.
 
 RUN/                       a run's folder, as of a simulation
     deploy/                the federation's folder; beside it sites/NAME, logs/NAME.log, policy.toml
@@ -7,6 +7,7 @@ RUN/                       a run's folder, as of a simulation
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -18,17 +19,14 @@ from typing import Any
 
 import tomli_w
 
-from unskew.data.preprocess import check_agreed
-from unskew.data.split import SPLITS
-from unskew.deploy import certificates, reach, resident, site
+from unskew.deploy import certificates, resident, site
 from unskew.deploy.certificates import make_private, pem
 from unskew.deploy.federation import Federation
-from unskew.deploy.server import at_server, on_cpu, refuse_undeployable
-from unskew.deploy.settings import CODE_PATH, Address, ServerConfig, Site, code_path
-from unskew.errors import ConfigError, DataError, DeployError, RunError, UnskewError
+from unskew.deploy.server import check_split
+from unskew.deploy.settings import CODE_PATH, Address, Site, code_path
+from unskew.errors import DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, is_written_in
 from unskew.files import from_toml, write_atomically
-from unskew.run import setup as run_setup
 from unskew.runtime.log import log, to_stderr
 
 Say = Callable[[str], None]
@@ -40,66 +38,6 @@ UNUSABLE = 2
 """Exit code of a site whose settings cannot be used: starting it again would not help."""
 
 
-# ---------------------------------------------------------------- experiments that can be deployed
-def clients_of(experiment: Experiment) -> int:
-    """Number of clients of an experiment's own split.
-
-    Raises:
-        ConfigError: If it differs between seeds, or a method cannot be deployed.
-        DataError: If the data cannot be read or split.
-    """
-    refuse_undeployable(experiment)
-    setup = run_setup.prepare(on_cpu(experiment))
-    numbers = {seed: run_setup.divide(experiment, setup.dataset, seed).num_clients for seed in experiment.seeds}
-    if len(set(numbers.values())) > 1:
-        raise ConfigError(
-            f"a federation has the same sites under every seed, the split makes {numbers}; choose one seed"
-        )
-    return next(iter(numbers.values()))
-
-
-def check_clients(experiment: Experiment, number: int) -> None:
-    """Refuse a number of sites that the experiment's own split does not have.
-
-    Raises:
-        ConfigError: If so, or as `clients_of`.
-        DataError: If the number follows from data that cannot be read here.
-    """
-    have = experiment.split.num_clients or clients_of(experiment)
-    if number != have:
-        name = SPLITS.name_of(type(experiment.split))
-        resized = f", or --set split.name={name} --set split.num_clients={number}" * (
-            experiment.split.num_clients is not None
-        )
-        raise ConfigError(
-            f"{number} sites take their data from the experiment's split, which has {have}; use {have}{resized}"
-        )
-
-
-def check_own(experiment: Experiment, config: ServerConfig) -> None:
-    """Refuse what the first round would refuse, whatever data the sites have.
-
-    Raises:
-        ConfigError: Naming what: a column without agreed numbers, and the commands that make them, or a method.
-        ProtocolError: As in a run.
-    """
-    refuse_undeployable(experiment)
-    rules = experiment.task.preprocess
-    try:
-        setup = run_setup.prepare(at_server(experiment, config))
-    except DataError:  # the experiment's own data may lie elsewhere
-        if rules is not None:
-            check_agreed(rules)
-        return
-    if rules is not None and config.own_data:
-        check_agreed(rules, setup.dataset.inputs.columns)
-    seed = experiment.seeds[0]
-    nothing = run_setup.with_own_data(setup.dataset, config.num_clients, seed)
-    for method in experiment.methods:
-        run_setup.check_method(experiment, method, setup, {seed: nothing})
-
-
-# ---------------------------------------------------------------- everything on this machine
 def trial(
     experiment: Experiment,
     number: int,
@@ -121,7 +59,7 @@ def trial(
         out: Folder of the run.
         say: Called with a line when something happens.
         restart: False to leave a site stopped when it has ended.
-        force: True to continue though versions or machine have changed.
+        force: That of `server.serve`.
         options: Settings of `ServerConfig` that are not its defaults.
 
     Raises:
@@ -132,9 +70,7 @@ def trial(
         if not is_written_in(out / "config.toml", experiment):
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
         return out
-    have = clients_of(experiment)
-    if number != have:
-        check_clients(experiment, number)
+    check_split(experiment, number)
     federation, folders = prepare(experiment, number, out, options)
     name = str(federation.experiment()["name"])
     with ExitStack() as ended:
@@ -165,7 +101,8 @@ def prepare(
         RunError: If there is something else in `out`, or the disk refuses.
     """
     place = out / "deploy"
-    address = Address("127.0.0.1", reach.free_ports(1)[0])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("127.0.0.1", free.getsockname()[1])
     names = [f"site-{c}" for c in range(number)]
     folders = [place / "sites" / name for name in names]
     if not (place / "experiments").is_dir():
@@ -207,7 +144,6 @@ class SiteProcess:
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder, self.say, self.log = folder, say, folder.parents[1] / "logs" / f"{folder.name}.log"
-        self.environment = {**os.environ, CODE_PATH: code_path()}
         self.process: subprocess.Popen[bytes] | None = None
         self.due = self.pause = 0.0
 
@@ -235,24 +171,23 @@ class SiteProcess:
         Raises:
             DeployError: If its settings cannot be used.
         """
-        if self.process is not None and self.process.poll() is None:
+        code = None if self.process is None else self.process.poll()
+        if self.process is not None and code is None:
             return
-        if self.process is not None and self.process.returncode == UNUSABLE:
+        if code == UNUSABLE:
             last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
             raise DeployError(f"{self.folder.name} ended: {last} (log: {self.log})")
-        now = time.monotonic()
-        if self.process is not None and not self.due:
+        if code is not None and not self.due:
             self.pause = min(2 * self.pause + 1.0, LONGEST_PAUSE_S)
-            self.due = now + self.pause if restart else math.inf
-            again = f"; restarting in {self.pause:.0f} s" if restart else ""
-            self.say(f"{self.folder.name} ended with code {self.process.returncode}{again} (log: {self.log})")
-        if now < self.due:
+            self.due = time.monotonic() + self.pause if restart else math.inf
+            self.say(f"{self.folder.name} ended with code {code} (log: {self.log})")
+        if time.monotonic() < self.due:
             return
         self.due = 0.0
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", CHILD, str(self.folder)],
-                env=self.environment,
+                env={**os.environ, CODE_PATH: code_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -81,7 +81,7 @@ def check_count(counts: Iterable[int], declared: int | None, most: int) -> int |
                 f"it reports {n} examples but declared {declared} earlier; a client's count must not change"
             )
         if n > most:
-            raise WireError(f"it says it has {n} examples, and server.toml allows max_examples = {most}")
+            raise WireError(f"it says it has {n} examples, and max_examples = {most} allows fewer")
     return numbers[0] if numbers else None
 
 

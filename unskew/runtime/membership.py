@@ -10,7 +10,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
 
@@ -219,7 +219,8 @@ class Membership:
             connect any more are dropped.
         note: Called once for every node that is accepted or rejected, with the reason.
         max_examples: Largest number of examples that a client may declare.
-        keep: Called with (client, reason) once for every rejected node that gave a client's number.
+        own: True if clients have data of their own, False if they divide the experiment's; None takes both.
+        examples: By client, its numbers of examples in the experiment's split, by seed.
     """
 
     def __init__(
@@ -231,18 +232,17 @@ class Membership:
         known: dict[ClientId, DataIdentity] | None = None,
         note: Note = lambda text: None,
         max_examples: int = COUNT,
-        keep: Callable[[ClientId, str], None] = lambda client, reason: None,
+        own: bool | None = None,
+        examples: Mapping[ClientId, tuple[int, ...]] = {},
     ) -> None:
         self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
-        self.keep = keep
         self.known: dict[ClientId, DataIdentity] = {} if known is None else known
         if registered is not None:  # the word of a client that was taken out must not decide about the others
             for client in self.known.keys() - {*registered.values()}:
                 del self.known[client]
         self._told = dict(self.known)
         self.max_examples = max_examples
-        self.own: bool | None = None
-        self._examples: Mapping[ClientId, tuple[int, ...]] = {}
+        self.own, self._examples = own, examples
         self._node: dict[ClientId, Node] = {}
         self._refused: dict[Node, tuple[ClientId, str]] = {}
         self._again: dict[Node, float] = {}
@@ -294,27 +294,6 @@ class Membership:
         envelopes = {n: write("hello", head) for n, head in hello.items()}
         for node, delivery in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
             self._admit(node, delivery, hello[node].nonce, deadline_s)
-
-    def settle(self, own: bool, examples: Mapping[ClientId, tuple[int, ...]] | None = None) -> None:
-        """Accept from now on only clients with data of their own, or only those that divide the experiment's.
-
-        Args:
-            own: True for data of their own.
-            examples: Number of examples that each client otherwise has, by seed.
-        """
-        self.own, self._examples = own, examples or {}
-        for client, node in list(self._node.items()):
-            wrong = self._other_data(self.known[client]) or self._other_count(client, self.known[client].examples)
-            if wrong is not None:
-                del self._node[client], self.known[client], self._told[client]
-                self._reject(node, client, wrong)
-
-    def _other_data(self, kind: DataIdentity) -> str | None:
-        """Describe what is wrong with a client's data, as far as the server can tell; None if nothing is."""
-        if self.own is None or kind.own == self.own:
-            return None
-        mine, others = ("data of its own", "none") if kind.own else ("no data of its own", "such")
-        return f"it declares {mine}, the others declare {others}"
 
     def _against(self, client: ClientId) -> dict[ClientId, str]:
         """Clients whose columns or images do not go with those of this one, and how its own differ from them."""
@@ -467,7 +446,12 @@ class Membership:
             self._again[node] = time.monotonic() + 1.0
             return
         now = DataIdentity(head.data, head.own, head.examples, head.columns, head.images)
-        wrong = wrong or self._other_data(now) or self._other_count(head.client, head.examples)
+        if wrong is None and self.own is (not head.own):
+            mine, asked = (
+                ("no data of its own", "their own") if self.own else ("data of its own", "their part of its split")
+            )
+            wrong = f"it has {mine}, and clients of this experiment have {asked}"
+        wrong = wrong or self._other_count(head.client, head.examples)
         before = self.known.get(head.client, now)
         if wrong is None and before != now:
             wrong = (
@@ -498,7 +482,6 @@ class Membership:
             self._noted.add((node, reason))
             if client in range(self.expected.num_clients):
                 self._unreported.append((client, reason))
-                self.keep(client, reason)
             self.note(f"{self._refusal(node, client, for_now)}: {reason}{'; it is asked again' if for_now else ''}")
 
     def _refusal(self, node: Node, client: ClientId, for_now: bool = False) -> str:

@@ -135,6 +135,7 @@ class ClientInfo:
         columns: `columns_hash` of its data's input columns; empty if they have no names.
         images: `images_told` of its data's images; empty if they are none.
         frozen: `tensors_hash` of its network's frozen tensors; empty if it has none.
+        input, target: Type and shape of one input and of one target, for a server without data, as ("float32", "64").
     """
 
     client: ClientId
@@ -150,6 +151,8 @@ class ClientInfo:
     columns: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     frozen: str = ""
+    input: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
