@@ -85,7 +85,7 @@ def test_wrong_used_expired_and_older_tokens_get_a_sentence_each(party: Party) -
     time.sleep(2.0)
     with pytest.raises(DeployError, match="the token has expired"):
         party.certified(late, folder)
-    with pytest.raises(DeployError, match="the token expired on .*, and compare the clocks"):
+    with pytest.raises(DeployError, match=r"the token expired on .*, and compare the clocks"):
         Token.read(str(late))
     stranger, _ = certificates.invitation(certificates.authority("x"), "basel", certificates.LEAF)
     with pytest.raises(DeployError, match="is not known"):
