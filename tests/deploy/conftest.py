@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from unskew.deploy import certificates
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.files import PRIVATE, write_atomically
+from unskew.runtime import log
 
 SMALL = """
 name = "small"
@@ -32,6 +33,13 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what a participant remembers across federations out of the user's home."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path.with_name(f"{tmp_path.name}-state")))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path.with_name(f"{tmp_path.name}-config")))
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Forget after each test who shows the log."""
+    yield
+    log.LOG.handlers[:] = []
 
 
 @pytest.fixture

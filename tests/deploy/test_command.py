@@ -11,9 +11,10 @@ from records import rewrite
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
-from unskew.deploy import parity, resident, trial
+from unskew.deploy import parity, resident, site, trial
 from unskew.deploy.federation import Federation
 from unskew.deploy.offers import Token
+from unskew.deploy.settings import Site
 from unskew.record.logs import rows
 
 TINY = """
@@ -70,6 +71,21 @@ def test_a_federation_is_made_and_sites_are_invited(call: Callable[..., Called],
     assert [(s["site"], s["state"]) for s in status["sites"]] == [("basel", "invited"), ("bern", "removed")]
     assert json.loads(call("fed", "jobs", "--json")[1]) == {"experiments": []}
     assert [line.partition(" ")[2][9:] for line in call("fed", "logs", "bern")[1].splitlines()] != []
+
+
+def test_units_are_written_for_the_server_and_for_a_site(call: Callable[..., Called], tmp_path: Path) -> None:
+    call("fed", "init")
+    code, out, _ = call("fed", "units")
+    assert code == 0
+    assert "unskew-fed-federation.service" in out
+    unit = (tmp_path / "unskew-fed-federation.service").read_text()
+    assert f'fed" "serve" "--folder" "{tmp_path}/federation"' in unit
+    assert '"8443:8443"' in (tmp_path / "compose.json").read_text()
+    (token,) = Federation(tmp_path / "federation").invite(["basel"])
+    (tmp_path / "own.npz").touch()
+    site.join(token, tmp_path / "basel", Site(f"npz:{tmp_path}/own.npz"))
+    assert call("site", "units", "--folder", "basel")[0] == 0
+    assert f"{tmp_path}/own.npz:ro" in (tmp_path / "compose.json").read_text()
 
 
 def test_an_experiment_is_refused_before_it_is_signed(call: Callable[..., Called], tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from unskew.deploy import certificates, site
+from unskew.deploy import backup, certificates, site
 from unskew.deploy.certificates import pem
 from unskew.deploy.federation import Federation
 from unskew.deploy.offers import Offer, Token
 from unskew.deploy.settings import Address, Site
 from unskew.errors import ConfigError, DeployError, WireError
 from unskew.experiment.config import Experiment
+from unskew.record.logs import rows
 
 from .party import Party
 
@@ -182,3 +183,27 @@ def test_status_is_json_and_keeps_of_what_sites_say_numbers_and_short_texts(part
     assert len(basel["doing"]) <= 200
     assert basel["certificate_days"] in (396, 397)
     assert (status["serving"], basel["since"]) == (False, None)
+
+
+def test_a_backup_has_all_and_makes_the_federation_anew(party: Party, small: Small, tmp_path: Path) -> None:
+    party.join("basel", "bern")
+    party.queue(small())
+    assert party.run() == ["done"]
+    backup.backup(party.federation, tmp_path / "b.tgz")
+    assert stat.S_IMODE((tmp_path / "b.tgz").stat().st_mode) == 0o600
+    with pytest.raises(DeployError, match="cannot write"):
+        backup.backup(party.federation, tmp_path / "b.tgz")
+    backup.restore(tmp_path / "b.tgz", tmp_path / "again")
+    again = Federation(tmp_path / "again")
+    assert stat.S_IMODE(again.folder.stat().st_mode) == 0o700
+    assert again.fingerprint() == party.federation.fingerprint()
+    assert again.status()["sites"] == party.federation.status()["sites"]
+    record = again.experiment_folder("small") / "run"
+    assert list(rows(record, "metrics")) == list(rows(party.record("small"), "metrics"))
+    (tmp_path / "x").write_text("x")
+    for source, target, why in (
+        (tmp_path / "b.tgz", again.folder, "exists already"),
+        (tmp_path / "x", tmp_path / "n", "cannot"),
+    ):
+        with pytest.raises(DeployError, match=why):
+            backup.restore(source, target)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -48,6 +48,7 @@ fed = typer.Typer(
 Folder = Annotated[Path, typer.Option(help="The federation's folder.")]
 Sites = Annotated[list[str], typer.Argument(metavar="SITE...")]
 HERE = Path("federation")
+Out = Annotated[Path, typer.Option(help="Folder to write to.", exists=True, file_okay=False)]
 
 
 def require() -> None:
@@ -63,13 +64,35 @@ def require() -> None:
         raise DeployError(f"a federation needs {error.name}; pip install 'unskew[deploy]'") from None
 
 
-def said(quiet: bool) -> Callable[[str], None]:
-    """Choose what writes a line of the log: stderr, unless it is to be quiet."""
-    from unskew.runtime.log import log, to_stderr
+LogFormat = Annotated[Literal["text", "json"], typer.Option(help="Lines of the log: text, or JSON.")]
+StatusPort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Port on loopback for a monitor: /healthz and /metrics.")
+]
+
+
+def said(quiet: bool, form: Literal["text", "json"] = "text", file: Path | None = None) -> Callable[[str], None]:
+    """Choose what writes a line of the log: stderr, unless it is to be quiet, and a file that is rotated."""
+    from unskew.runtime.log import log, show
 
     if not quiet:
-        to_stderr()
+        show(form, file)
     return log
+
+
+def write_units(what: str, words: list[str], folder: Path, out: Path, **of_compose: Any) -> None:
+    """Write a systemd unit and a compose file that keep `unskew WORDS` running."""
+    import getpass
+
+    from unskew.deploy import units
+    from unskew.files import write_atomically
+
+    program = shutil.which("unskew")
+    command = [program] if program else [sys.executable, "-m", "unskew"]
+    unit, compose = out / f"{what.replace(' ', '-')}.service", out / "compose.json"
+    write_atomically(unit, units.systemd(what, [*command, *words, str(folder.absolute())], folder, getpass.getuser()))
+    write_atomically(compose, units.compose([*words, units.INSIDE], folder, **of_compose))
+    print(f"systemd: sudo cp {unit} /etc/systemd/system/ && sudo systemctl enable --now {unit.name}")
+    print(f"or: docker compose --file {compose} up --detach")
 
 
 def _federation(folder: Path) -> "Federation":
@@ -90,6 +113,9 @@ def init(
         list[str] | None, typer.Option("--also", help="Another name of the server for its certificate; may repeat.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the federation.")] = "federation",
+    days: Annotated[
+        float, typer.Option(help="Days for which certificates are valid, which are renewed in time.")
+    ] = 397.0,
 ) -> None:
     """Make a federation's folder: keys, certificates, a database.
 
@@ -99,7 +125,7 @@ def init(
     from unskew.deploy.federation import Federation
     from unskew.deploy.settings import Address
 
-    federation = Federation.create(folder, name, Address(host, port), listen, names or [])
+    federation = Federation.create(folder, name, Address(host, port), listen, names or [], days)
     print(f"made: {folder}; keep it to yourself, and a backup of it")
     print(f"fingerprint of the authority, to read to each site by telephone: {federation.fingerprint()}")
     if host not in ("127.0.0.1", "localhost", "::1") and listen == "127.0.0.1":
@@ -250,6 +276,8 @@ def _show(run: Path, checks: "list[Parity]", as_json: bool) -> None:
 @fed.command()
 def serve(
     listen: Annotated[str | None, typer.Option(help="Address to listen at; default as fed init says.")] = None,
+    status_port: StatusPort = None,
+    log_format: LogFormat = "text",
     force: Force = False,
     quiet: Quiet = False,
     folder: Folder = HERE,
@@ -258,7 +286,35 @@ def serve(
     federation = _federation(folder)
     from unskew.deploy import resident
 
-    resident.serve(federation, said(quiet), force=force, listen=listen)
+    say = said(quiet, log_format, folder / "logs" / "server.log")
+    resident.serve(federation, say, force=force, listen=listen, status_port=status_port)
+
+
+@fed.command()
+def units(out: Out = Path(), folder: Folder = HERE) -> None:
+    """Write a systemd unit and a compose file for serve."""
+    about = _federation(folder).about
+    write_units(f"unskew fed {about['name']}", ["fed", "serve", "--folder"], folder, out, port=about["port"])
+
+
+@fed.command("backup")
+def backup_(file: Annotated[Path, typer.Argument()], folder: Folder = HERE) -> None:
+    """Write the whole federation into a file, keys included."""
+    federation = _federation(folder)
+    from unskew.deploy.backup import backup
+
+    backup(federation, file)
+    print(f"written: {file}; whoever has it can pose as the federation")
+
+
+@fed.command("restore")
+def restore_(file: Annotated[Path, typer.Argument()], folder: Folder = HERE) -> None:
+    """Make the federation's folder from such a file."""
+    require()
+    from unskew.deploy.backup import restore
+
+    restore(file, folder)
+    print(f"made: {folder}")
 
 
 @fed.command()

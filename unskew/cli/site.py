@@ -4,11 +4,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from unskew.cli.fed import require, said, size
+from unskew.cli.fed import LogFormat, Out, StatusPort, require, said, size, write_units
 from unskew.cli.options import AllowCode, AsJson, DataDir, Decimal, Encoding, Quiet, Separator, Thousands, find_own_code
 from unskew.cli.tables import print_table
 
@@ -41,6 +41,8 @@ def join(
     folder: Annotated[
         Path | None, typer.Option(help="The site's folder; default ~/.local/state/unskew/sites/NAME.")
     ] = None,
+    status_port: StatusPort = None,
+    log_format: LogFormat = "text",
 ) -> None:
     """Join a federation, then take part until stopped.
 
@@ -69,19 +71,34 @@ def join(
     read_rules(own)  # what is wrong in the policy is said before anything is made
     place = folder or sites.sites() / invited.site
     sites.join(invited, place, own)
-    _start(place, quiet)
+    _start(place, quiet, status_port, log_format)
 
 
 @site.command()
-def start(folder: Folder = None, quiet: Quiet = False) -> None:
+def start(
+    folder: Folder = None, status_port: StatusPort = None, log_format: LogFormat = "text", quiet: Quiet = False
+) -> None:
     """Take part until stopped: as joined, with the same data."""
     require()
     from unskew.deploy import site as sites
 
-    _start(sites.found(folder), quiet)
+    _start(sites.found(folder), quiet, status_port, log_format)
 
 
-def _start(place: Path, quiet: bool) -> None:
+@site.command()
+def units(out: Out = Path(), folder: Folder = None) -> None:
+    """Write a systemd unit and a compose file for start."""
+    require()
+    from unskew.deploy import site as sites
+    from unskew.deploy.settings import Site, read_settings
+
+    place = sites.found(folder)
+    own = read_settings(place / "site.toml", Site)
+    data = [Path(path) for path in (own.place, own.policy, own.data_dir) if path and Path(path).exists()]
+    write_units(f"unskew site {own.name}", ["site", "start", "--folder"], place, out, data=data)
+
+
+def _start(place: Path, quiet: bool, status_port: int | None, log_format: Literal["text", "json"]) -> None:
     from unskew.deploy import site as sites
     from unskew.deploy.settings import Site, read_settings
 
@@ -91,7 +108,7 @@ def _start(place: Path, quiet: bool) -> None:
     if own.allow_code:
         find_own_code()
     try:
-        sites.start(place, said(quiet))
+        sites.start(place, said(quiet, log_format, place / "logs" / "site.log"), status_port)
     except KeyboardInterrupt:
         os._exit(130)  # threads of the network may work on
 

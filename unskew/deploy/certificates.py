@@ -54,9 +54,9 @@ def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
     """Make a new authority, in memory."""
     key = new_key()
     who = _name(f"unskew {name}")
-    signs, not_for = ("digital_signature", "key_cert_sign", "crl_sign"), ("content_commitment", "key_encipherment")
-    not_for += ("data_encipherment", "key_agreement", "encipher_only", "decipher_only")
-    usage = x509.KeyUsage(**dict.fromkeys(signs, True), **dict.fromkeys(not_for, False))
+    encrypts = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+    signs = {"digital_signature": True, "content_commitment": False, "key_cert_sign": True, "crl_sign": True}
+    usage = x509.KeyUsage(**signs, **dict.fromkeys(encrypts, False))
     signed = (
         _unsigned(who, who, key.public_key(), valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

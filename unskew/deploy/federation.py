@@ -40,7 +40,7 @@ EVENTS = 100_000
 """Events that are kept."""
 UNDONE = ("running", "queued")
 _TABLES = """
-CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT);
+CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT, days REAL);
 CREATE TABLE sites (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL,
     since REAL, seen REAL, told TEXT, error TEXT, error_at REAL);
@@ -69,7 +69,15 @@ class Federation:
             raise DeployError(f"{folder} is no federation; make one with unskew fed init, or name it with --folder")
 
     @classmethod
-    def create(cls, folder: Path, name: str, reached: Address, listen: str, names: Sequence[str] = ()) -> "Federation":
+    def create(
+        cls,
+        folder: Path,
+        name: str,
+        reached: Address,
+        listen: str,
+        names: Sequence[str] = (),
+        days: float = certificates.LEAF.days,
+    ) -> "Federation":
         """Make a federation with an authority, a server's certificate and an empty database.
 
         Args:
@@ -78,6 +86,7 @@ class Federation:
             reached: Address at which sites reach the server.
             listen: Address at which it listens, on the same port.
             names: More host names and addresses under which the server is reached.
+            days: Days for which certificates of server and sites are valid; they are renewed in time.
 
         Raises:
             DeployError: If the folder holds something already, or the disk refuses.
@@ -88,11 +97,11 @@ class Federation:
             with temporary_folder(folder) as new:
                 who = certificates.authority(name)
                 certificates.save_authority(who, make_private(new / "authority"))
-                certificates.issue_server(who, [reached.host, *names], new / "authority")
+                certificates.issue_server(who, [reached.host, *names], new / "authority", timedelta(days=days))
                 with _opened(new / DATABASE) as db:
                     db.executescript(_TABLES)
-                    about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]))
-                    db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?)", about)
+                    about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]), days)
+                    db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?, ?)", about)
                 if folder.exists():
                     folder.rmdir()
                 rename_folder(new, folder)
@@ -132,7 +141,7 @@ class Federation:
     # ------------------------------------------------------------ itself
     @property
     def about(self) -> Row:
-        """Name, host, port, listen, and the server's names as JSON."""
+        """Name, host, port, listen, the server's names as JSON, days for which certificates are valid."""
         (row,) = self.rows("SELECT * FROM federation")
         return row
 
@@ -210,7 +219,7 @@ class Federation:
         Raises:
             DeployError: If the invitation is not good for it, with the reason.
         """
-        key = certificates.requested(request)
+        key, valid = certificates.requested(request), timedelta(days=self.about["days"])
         wanted, owner = public_bytes(key), public_key(caller)
         with self.change() as db:
             site = db.execute("SELECT * FROM sites WHERE key = ? AND state = 'member'", (owner,)).fetchone()
@@ -220,8 +229,8 @@ class Federation:
                     return b""
             elif wanted != owner:
                 raise DeployError("a certificate is renewed for the key that the site has")
-            signed = certificates.issue_site(self.authority, site["name"], key)
-            ends = time.time() + certificates.LEAF.total_seconds()
+            signed = certificates.issue_site(self.authority, site["name"], key, valid)
+            ends = time.time() + valid.total_seconds()
             db.execute("UPDATE sites SET ends = ? WHERE id = ?", (ends, site["id"]))
             _note(db, f"{site['name']} has a new certificate", site=site["name"])
         return signed

@@ -1,27 +1,33 @@
 """The resident server of a federation: keeps the connections, runs one experiment after another, waits for the next."""
 
 import json
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from unskew.deploy import certificates, server
 from unskew.deploy.channel import GrpcServer, Hub, credentials
 from unskew.deploy.federation import Federation, Row
 from unskew.deploy.settings import Address
+from unskew.deploy.watched import Vitals, serving
 from unskew.errors import RunError, UnskewError
 from unskew.protocol import ClientId
 from unskew.report import write_report
 from unskew.run import callbacks
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
+from unskew.runtime.log import warn
 from unskew.runtime.message import Delivery, Envelope, Node
 from unskew.signals import stoppable
 from unskew.words import with_names
 
 Say = Callable[[str], None]
+LEAST_BYTES = 100_000_000
+"""Free bytes of the disk below which a server is not well."""
 LOOK_S = 0.5
 """Time after which the database is looked at again, seconds."""
 TOLD_S = 1.0
@@ -37,8 +43,10 @@ class Stopped(RunError):
 class Watch:
     """Looks at the database now and then, whoever waits: for sites that were removed, and for an experiment to stop."""
 
-    def __init__(self, federation: Federation, hub: Hub, look: Callable[[], None] = lambda: None) -> None:
-        self.federation, self.hub, self.look = federation, hub, look
+    def __init__(
+        self, federation: Federation, hub: Hub, look: Callable[[], None] = lambda: None, vitals: Vitals | None = None
+    ) -> None:
+        self.federation, self.hub, self.look, self.vitals = federation, hub, look, vitals
         self.job: Network | None = None
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
@@ -62,11 +70,24 @@ class Watch:
         if now - self._saw > SEEN_S or here.keys() != self._here:
             self._saw, self._here = now, {*here}
             renew(self.federation)
+            self.measure(here)
             self.federation.saw({n: at for n, at in here.items() if n in members}, self.hub.told, self.errors)
         if self.job is not None:
             self.job.refresh(members)
             if self.federation.wants_stop(self.job.row):
                 raise Stopped("stopped by request")
+
+    def measure(self, here: Mapping[Node, float]) -> None:
+        """Set the numbers that a monitor reads of sites and certificates."""
+        if self.vitals is None:
+            return
+        self.vitals.connected.set(len(here))
+        ends = certificates.ends(self.federation.folder / "authority" / "server.crt").timestamp()
+        for name, row in (("server", {"ends": ends}), *((row["name"], row) for row in self.federation.present())):
+            if row["ends"] is not None:
+                self.vitals.certificate.labels(name).set((row["ends"] - time.time()) / 86_400)
+            if row.get("id") in self.hub.told:
+                self.vitals.contact.labels(name).set(self.hub.told[row["id"]][0])
 
 
 class Network:
@@ -104,7 +125,12 @@ class Network:
             else e
             for node, e in envelopes.items()
         }
+        vitals = self.watch.vitals
         for node, delivery in self.watch.hub.exchange(asked, deadline_s, most):
+            if vitals is not None:
+                vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
+                vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
+                vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
             if delivery.reply is None:
                 self.watch.errors[node] = time.time(), delivery.lost
             elif envelopes[node].action == "hello":
@@ -116,14 +142,19 @@ class Network:
 class Progress(server.LogCallback):
     """Says how an experiment goes on, and keeps it for `unskew fed status`."""
 
-    def __init__(self, say: Say, federation: Federation, row: Row) -> None:
-        names = [offer["name"] for offer in federation.offers(row)]
+    def __init__(self, say: Say, watch: Watch, row: Row) -> None:
+        names = [offer["name"] for offer in watch.federation.offers(row)]
         super().__init__(lambda text: say(with_names(text, names)))
-        self.federation, self.row, self._told = federation, row, 0.0
+        self.federation, self.vitals, self.row, self._told = watch.federation, watch.vitals, row, 0.0
+        self._ended = time.monotonic()
 
     def progress(self, progress: callbacks.Progress) -> None:
         """Say how far the experiment is, now and then."""
         now = time.monotonic()
+        if self.vitals is not None:
+            self.vitals.rounds.labels(self.row["name"]).inc()
+            self.vitals.seconds.labels(self.row["name"]).inc(now - self._ended)
+        self._ended = now
         if now - self._told > TOLD_S or progress.round in (1, progress.rounds):
             self._told = now
             super().progress(progress)
@@ -137,6 +168,7 @@ def serve(
     force: bool = False,
     listen: str | None = None,
     look: Callable[[], None] = lambda: None,
+    status_port: int | None = None,
 ) -> None:
     """Serve a federation until it is stopped, or until the experiment called `only` has ended.
 
@@ -147,6 +179,7 @@ def serve(
         force: Go on with experiments although versions or machine have changed.
         listen: Address to listen at; by default the federation's own.
         look: Called twice a second, too; what it raises ends the experiment.
+        status_port: Port on loopback that answers a monitor; by default none does.
 
     Raises:
         DeployError: If it cannot listen.
@@ -163,8 +196,11 @@ def serve(
         renew(federation)
         place = federation.folder / "authority"
         network = GrpcServer(str(at), lambda: credentials(place, "server"), federation.node, federation.certify, said)
-        with network:
-            watch = Watch(federation, network, look)
+        with ExitStack() as open, network:
+            vitals = None if status_port is None else Vitals()
+            if vitals is not None and status_port is not None:
+                open.enter_context(serving(vitals, lambda: wrong(federation), status_port))
+            watch = Watch(federation, network, look, vitals)
             said(f"listening at {at}; sites reach it at {federation.reached}")
             while True:
                 watch()
@@ -185,7 +221,7 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     federation.begin(row)
     try:
         network = watch.job = Network(watch, row)
-        config, callback = federation.config(row), Progress(say, federation, row)
+        config, callback = federation.config(row), Progress(say, watch, row)
         done = server.serve(network, folder, config, callback, force, nodes=network.clients, run=row["run"])
         write_report(done.folder)
         state, reason = "done", f"its record is in {done.folder}"
@@ -199,7 +235,19 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     finally:
         watch.job = None
     federation.end(row, state, "" if state == "done" else reason)
-    say(f"{row['name']} is {state}: {reason}" if state != "failed" else f"{row['name']} failed: {reason}")
+    if state == "failed":
+        warn(f"{row['name']} failed: {reason}")
+        federation.note(f"{row['name']} failed: {reason}", "error")
+    else:
+        say(f"{row['name']} is {state}: {reason}")
+
+
+def wrong(federation: Federation) -> str:
+    """Say what is wrong with a server that runs; empty if nothing is."""
+    if shutil.disk_usage(federation.folder).free < LEAST_BYTES:
+        return "the disk is nearly full"
+    ends = certificates.ends(federation.folder / "authority" / "ca.crt")
+    return "the authority's certificate has expired" if ends < datetime.now(UTC) else ""
 
 
 def renew(federation: Federation) -> None:
@@ -211,7 +259,9 @@ def renew(federation: Federation) -> None:
     place = federation.folder / "authority"
     certificates.check_private(place / "ca.key")
     if certificates.is_due(place / "server.crt"):
-        certificates.issue_server(federation.authority, json.loads(federation.about["names"]), place)
+        about = federation.about
+        valid = timedelta(days=about["days"])
+        certificates.issue_server(federation.authority, json.loads(about["names"]), place, valid)
         federation.note("the server has a new certificate")
     certificates.check(place, "server")
 

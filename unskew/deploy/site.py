@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from unskew.deploy.client import open_client
 from unskew.deploy.offers import MOST, Offer, Token
 from unskew.deploy.reach import Unreachable
 from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, own_state, read_rules, read_settings
+from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
 from unskew.files import PRIVATE, append_row, from_toml, read_bytes, write_atomically
 from unskew.run.folder import locked
@@ -143,17 +145,22 @@ class Resident:
         folder: The site's folder.
         site: Its settings.
         say: Called with a line for the site's log.
+        vitals: Numbers for a monitor.
     """
 
-    def __init__(self, folder: Path, site: Site, say: Say) -> None:
-        self.folder, self.site, self.say = folder, site, say
+    def __init__(self, folder: Path, site: Site, say: Say, vitals: Vitals | None = None) -> None:
+        self.folder, self.site, self.say, self.vitals = folder, site, say, vitals or Vitals()
         self.authority = certificates.load(folder / "ca.crt")
         self.doing = self.error = ""
         self._open: tuple[str, ClientRuntime] | None = None
         self._told: dict[str, str] = {}
 
     def told(self) -> dict[str, Any]:
-        """How the site is, for the server's status."""
+        """How the site is, for the server's status; asked for when it is connected, and now and then."""
+        self.vitals.connected.set(1)
+        self.vitals.contact.labels("server").set_to_current_time()
+        left = certificates.ends(self.folder / "site.crt") - datetime.now(UTC)
+        self.vitals.certificate.labels(self.site.name).set(left.total_seconds() / 86_400)
         disk = shutil.disk_usage(self.folder).free
         return {"library": __version__, "disk": disk, "doing": self.doing, "error": self.error}
 
@@ -177,6 +184,9 @@ class Resident:
         except UnskewError as error:
             return write("refused", Refusal(self.failed(error), nonce))
         reply = runtime.answer(envelope)
+        self.vitals.bytes.labels("down").inc(len(envelope.head) + envelope.payload)
+        self.vitals.bytes.labels("up").inc(len(reply.head) + reply.payload)
+        self.vitals.failures.labels(self.site.name).inc(reply.action == "refused")
         self.error = (
             printable(str(read(reply, {"refused": Refusal}).reason)) if reply.action == "refused" else self.error
         )
@@ -305,8 +315,13 @@ class Resident:
         return runtime
 
 
-def start(folder: Path, say: Say) -> None:
+def start(folder: Path, say: Say, status_port: int | None = None) -> None:
     """Run a site until it is stopped; a connection that breaks is made anew.
+
+    Args:
+        folder: The site's folder.
+        say: Called with a line when something happens.
+        status_port: Port on loopback that answers a monitor; by default none does.
 
     Raises:
         DeployError, ConfigError: If it could never take part: its folder, its token, its key, the server's certificate.
@@ -319,20 +334,29 @@ def start(folder: Path, say: Say) -> None:
         raise DeployError(f"the federation's authority is {authority}, and the policy trusts {expected} only")
     if site.allow_code:
         find_own_code()
-    with locked(folder), stoppable():
+    vitals, away = Vitals(), ["not connected yet"]
+    with ExitStack() as open, locked(folder), stoppable():
+        if status_port is not None:
+            open.enter_context(serving(vitals, lambda: away[0], status_port))
         say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
         if not (folder / "site.crt").exists():
             _certified(folder, at, say)
         certificates.check(folder, "site")
-        resident = Resident(folder, site, say)
-        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.told)
+        resident = Resident(folder, site, say, vitals)
+
+        def told() -> dict[str, Any]:
+            away[0] = ""
+            return resident.told()
+
+        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, told)
         threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
         say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
         last = ""
 
         def lost(error: DeployError, held_s: float) -> None:
             nonlocal last
-            text = str(error)
+            text = away[0] = str(error)
+            vitals.connected.set(0)
             try:
                 certificates.check(folder, "site")
                 if not isinstance(error, TurnedAway):

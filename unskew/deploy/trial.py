@@ -27,7 +27,7 @@ from unskew.deploy.settings import CODE_PATH, Address, Site, code_path
 from unskew.errors import DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, is_written_in
 from unskew.files import from_toml, write_atomically
-from unskew.runtime.log import log, to_stderr
+from unskew.runtime.log import log, show
 
 Say = Callable[[str], None]
 GRACE_S = 8.0
@@ -208,7 +208,7 @@ def child(folder: str) -> None:
         os._exit(1)  # nothing is lost that its folder does not have
 
     threading.Thread(target=watch, daemon=True).start()
-    to_stderr()
+    show()
     try:
         site.start(Path(folder), log)
     except KeyboardInterrupt:

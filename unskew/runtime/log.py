@@ -63,8 +63,3 @@ def show(form: Format = "text", file: Path | None = None) -> None:
         old.close()
     LOG.handlers[:] = handlers
     LOG.setLevel(logging.INFO)
-
-
-def to_stderr() -> None:
-    """Show the log on stderr."""
-    show()

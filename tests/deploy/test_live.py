@@ -1,0 +1,99 @@
+"""A federation over gRPC, with its server and sites as threads of this process: certificates, metrics, versions."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
+
+from unskew.deploy import resident, site
+from unskew.deploy.federation import Federation
+from unskew.deploy.settings import Address, Site
+from unskew.errors import DeployError
+from unskew.experiment.config import Experiment
+from unskew.record.logs import rows
+
+Small = Callable[..., Experiment]
+
+
+class Live:
+    """A federation whose server runs as long as an experiment, and sites that never end."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            at = Address("127.0.0.1", free.getsockname()[1])
+        self.folder, self.said = folder, list[str]()
+        self.federation = Federation.create(folder / "federation", "test", at, at.host, **options)
+
+    def join(self, *names: str) -> None:
+        for token in self.federation.invite(names):
+            site.join(token, self.folder / token.site, Site())
+            threading.Thread(target=self._site, args=(self.folder / token.site,), daemon=True).start()
+
+    def _site(self, folder: Path) -> None:
+        with suppress(DeployError):
+            site.start(folder, self.said.append)
+
+    def run(self, experiment: Experiment, **options: Any) -> Path:
+        name = self.federation.queue(experiment, {"own_data": False, "wait_s": 30.0, **options})
+        resident.serve(self.federation, self.said.append, only=name)
+        return resident.record_of(self.federation, name)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Live:
+    return Live(tmp_path)
+
+
+@pytest.mark.seconds
+def test_certificates_that_end_soon_are_renewed_in_mid_run_and_no_round_is_lost(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "RENEW_S", 0.2)
+    monkeypatch.setattr(resident, "SEEN_S", 0.2)
+    live = Live(tmp_path, days=6 / 86_400)
+    live.join("basel", "bern")
+    began = time.monotonic()
+    run = live.run(small("rounds=400", "eval_every=100", "local.local_steps=40"))
+    assert time.monotonic() - began > 8.0, "longer than any certificate is valid"
+    assert list(rows(run, "failures")) == []
+    assert len(list(rows(run, "work"))) == 800
+    said = [event["text"] for event in live.federation.events()]
+    for whose in ("the server", "basel", "bern"):
+        assert said.count(f"{whose} has a new certificate") > 1
+    assert live.run(small("name='next'")), "the sites connect anew with what they have by now"
+
+
+def scraped(port: int, path: str) -> str:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10.0) as reply:
+        return str(reply.read().decode())
+
+
+def test_a_monitor_sees_rounds_bytes_sites_and_certificates_while_an_experiment_runs(live: Live, small: Small) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    live.join("basel", "bern")
+    seen: list[str] = []
+
+    def look() -> None:
+        with suppress(OSError):
+            seen.append(scraped(port, "/metrics"))
+
+    name = live.federation.queue(small("rounds=30", "local.local_steps=200"), {"own_data": False, "wait_s": 30.0})
+    resident.serve(live.federation, live.said.append, only=name, look=look, status_port=port)
+    last = seen[-1]
+    for line in (
+        "unskew_connected 2.0",
+        'unskew_certificate_days{holder="basel"} 39',
+        'rounds_total{experiment="small"}',
+    ):
+        assert line in last, last
+    assert 'unskew_bytes_total{direction="up"}' in last
+    assert resident.wrong(live.federation) == ""

@@ -1,0 +1,74 @@
+"""A federation's folder in one file, and back: keys, database, experiments."""
+
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from unskew.deploy.certificates import make_private
+from unskew.deploy.federation import DATABASE, Federation
+from unskew.errors import DeployError
+from unskew.files import PRIVATE, rename_folder, temporary_folder
+
+TRIES = 20
+"""Times that a copy is begun anew because an experiment went on meanwhile."""
+
+
+def backup(federation: Federation, target: Path) -> None:
+    """Write all of a federation into a new file that only its owner can read, also while it is served.
+
+    Raises:
+        DeployError: If the file is there already, the disk refuses, or an experiment goes on too fast to be copied.
+    """
+    folder = federation.folder
+    try:
+        with tempfile.TemporaryDirectory(dir=target.absolute().parent) as place:
+            copy = Path(place) / "federation"
+            for _ in range(TRIES):
+                shutil.rmtree(copy, ignore_errors=True)
+                before = _stamps(folder)
+                try:
+                    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".lock", "*.sqlite*", "*.tmp", "logs"))
+                    for path in folder.rglob("*.sqlite"):
+                        beside = copy / path.relative_to(folder)
+                        with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(beside)) as new:
+                            old.backup(new)
+                except (shutil.Error, FileNotFoundError):
+                    continue
+                if _stamps(folder) == before:  # else a checkpoint and its record are of two rounds
+                    break
+            else:
+                raise DeployError("an experiment goes on too fast to be copied; unskew fed stop it for the backup")
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+            with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+                tar.add(copy, "federation")
+    except (OSError, sqlite3.Error) as error:
+        raise DeployError(f"cannot write {target}: {error}") from None
+
+
+def _stamps(folder: Path) -> dict[Path, int]:
+    """When the files were last written that go with a record's last transaction."""
+    files = [*folder.glob("experiments/*/run/checkpoint/*"), *folder.glob("experiments/*/deployment.json")]
+    return {path: path.stat().st_mtime_ns for path in files if path.exists()}
+
+
+def restore(source: Path, folder: Path) -> None:
+    """Make a federation's folder from a backup; what happened since is lost, and sites need not join anew.
+
+    Raises:
+        DeployError: If there is something in the folder, or the file is no backup.
+    """
+    if folder.exists():
+        raise DeployError(f"{folder} exists already; name another folder")
+    try:
+        with temporary_folder(folder) as new, tarfile.open(source) as tar:
+            tar.extractall(new, filter="data")
+            if not (new / "federation" / DATABASE).is_file():
+                raise tarfile.TarError("it has no federation")
+            make_private(new / "federation" / "authority")
+            rename_folder(make_private(new / "federation"), folder)
+    except (OSError, tarfile.TarError) as error:
+        raise DeployError(f"cannot restore {source}: {error}") from None
