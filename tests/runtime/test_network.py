@@ -403,7 +403,6 @@ def wire_paper(model: Any, there: Deployed, client: int) -> Any:
     ("name", "value", "text"),
     [
         ("num_clients", 7, "the number of clients must be 6, got 7"),
-        ("library", "0.0.1", "the version of unskew must be 0, got 0.0.1"),
         ("config", "f00", "the experiment (SHA-256 of its resolved form) must be small world, got f00"),
         ("classes", ("0", "1"), "the classes of its data must be 0, 1, 2, got 0, 1"),
         ("layout", "abc", "the model (SHA-256 of its tensors' names and shapes) must be"),

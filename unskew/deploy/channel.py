@@ -2,7 +2,8 @@
 
 The server sends requests on it, each with a number, and gets one reply to each.  Messages go in chunks of 1 MB:
 
-    client -> server   h {"process", "server", "number", "have", "told"}    who is here, what it has of which request
+    client -> server   h {"process", "server", "number", "have", "protocol", "library", "told"}
+                                                                            who is here, what it has of which request
     server -> client   h {"server", "number", "size", "start", "have"}, then c CHUNK ...    a request, from byte `start`
     client -> server   h {"number", "size", "start"}, then c CHUNK ...                      its reply, from byte `start`
     client -> server   s {...}                                                              how it is, now and then
@@ -31,7 +32,9 @@ import grpc
 
 from unskew.deploy.certificates import public_key
 from unskew.errors import DeployError, WireError
-from unskew.runtime.message import Delivery, Envelope, Node, split
+from unskew.runtime.membership import printable
+from unskew.runtime.message import PROTOCOL, Delivery, Envelope, Node, other_protocol, split
+from unskew.version import __version__
 
 CHUNK = 1 << 20
 HEAD_BYTES = 1 << 23
@@ -93,7 +96,7 @@ def size_of(pieces: Sequence[bytes]) -> int:
     return sum(map(len, pieces))
 
 
-def _control(kind: bytes = b"h", **entries: Any) -> bytes:
+def _control(kind: bytes, **entries: Any) -> bytes:
     return kind + json.dumps(entries).encode()
 
 
@@ -359,7 +362,7 @@ class GrpcServer(Hub):
             return grpc.ssl_server_certificate_configuration([(key, certificate)], root)
 
         self._credentials = grpc.dynamic_ssl_server_credentials(now(), now, require_client_authentication=True)
-        self._twice: set[Node] = set()
+        self._noted: set[tuple[Node, str]] = set()
 
     def __enter__(self) -> "GrpcServer":
         ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -406,18 +409,22 @@ class GrpcServer(Hub):
             return
         messages = aiter(incoming)
         try:
-            first = _read(await anext(messages), process=str, server=str, number=int, have=int, told=dict)
+            place = {"process": str, "server": str, "number": int, "have": int}
+            first = _read(await anext(messages), **place, protocol=int, library=str, told=dict)
         except (StopAsyncIteration, WireError):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a connection must begin with an introduction")
             return
+        if odd := other_protocol(first["protocol"], printable(first["library"], 40)):
+            self._once(node, f"node {node} is refused: {odd}")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, odd)
+            return
         session = self.join(node, first["process"], first["server"], first["number"], first["have"])
         if session is None:
-            if node not in self._twice:
-                self._twice.add(node)
-                self.note(
-                    f"node {node}'s key is tried by a second process, which is refused. Ask that site whether they "
-                    "started two; if not, remove it and invite it anew"
-                )
+            self._once(
+                node,
+                f"node {node}'s key is tried by a second process, which is refused. Ask that site whether they started "
+                "two; if not, remove it and invite it anew",
+            )
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
             return
         self.tell(node, first["told"])
@@ -430,6 +437,12 @@ class GrpcServer(Hub):
             for task in tasks:
                 task.cancel()
             self.leave(node, session, goodbye)
+
+    def _once(self, node: Node, text: str) -> None:
+        """Note something once, however often a node tries."""
+        if (node, text) not in self._noted:
+            self._noted.add((node, text))
+            self.note(text)
 
     async def _receive(self, node: Node, messages: AsyncIterator[bytes]) -> bytes | None:
         """Take a node's replies until it says goodbye, or its line breaks."""
@@ -452,7 +465,7 @@ class GrpcServer(Hub):
             if (request := self.request(node, session, sent)) is not None:
                 pending, start = request
                 sent, size, have = pending.number, size_of(pending.pieces), len(pending.reply)
-                await context.write(_control(server=self.server, number=sent, size=size, start=start, have=have))
+                await context.write(_control(b"h", server=self.server, number=sent, size=size, start=start, have=have))
                 for chunk in _chunks(pending.pieces, start):
                     await context.write(chunk)
             await session.wake.wait()
@@ -518,7 +531,8 @@ class Connection:
         out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         with self._lock:
             have, number, server = len(self._request), self._number, self._server
-        out.put(iter([_control(process=self._process, server=server, number=number, have=have, told=self._told())]))
+        own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "told": self._told()}
+        out.put(iter([_control(b"h", server=server, number=number, have=have, **own)]))
 
         def outgoing() -> Iterator[bytes]:
             due = time.monotonic() + TELL_S
@@ -590,7 +604,7 @@ class Connection:
         if self._reply is None or self._out is None:
             return
         (out, start), self._out = self._out, None
-        head = _control(number=self._number, size=size_of(self._reply), start=start)
+        head = _control(b"h", number=self._number, size=size_of(self._reply), start=start)
         out.put(iter([head]))
         out.put(_chunks(self._reply, start))
 

@@ -54,7 +54,7 @@ class Expected:
 
     Attributes:
         num_clients: Number of clients in the run.
-        library: Version of unskew.
+        library: Version of unskew; another one is told of, since its numbers may differ.
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
         layout: `layout_hash` of the model.
@@ -79,6 +79,8 @@ class Expected:
         # The model last: it follows from the data, of which the others say in words what differs.
         for name in sorted((f.name for f in fields(self)), key=("layout", "frozen").__contains__):
             ours, theirs = getattr(self, name), getattr(received, name)
+            if name == "library":
+                continue
             if name == "columns":
                 if wrong := _other_columns(theirs, ours, "the server's data"):
                     return wrong
@@ -97,7 +99,6 @@ class Expected:
 
 _WHAT = {
     "num_clients": "the number of clients",
-    "library": "the version of unskew",
     "config": "the experiment (SHA-256 of its resolved form)",
     "classes": "the classes of its data",
     "layout": "the model (SHA-256 of its tensors' names and shapes)",
@@ -468,7 +469,8 @@ class Membership:
         self._left_out = {n: c for n, c in self._left_out.items() if c != head.client}
         self._node[head.client] = node
         self.known[head.client] = now
-        self.note(f"client {head.client} is here")
+        other = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
+        self.note(f"client {head.client} is here{other if head.library != self.expected.library else ''}")
 
     def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
         reason = printable(reason)

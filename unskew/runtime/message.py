@@ -7,15 +7,20 @@ record of one of the types below and is built like any message, so nothing else 
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
 from unskew import wire
 from unskew.errors import WireError
 from unskew.protocol import ClientId, Held
+from unskew.version import __version__
 
 Node = int
 HEAD_BYTES = 1 << 20
+PROTOCOL = 2
+"""Number of what is spoken here; the one before it is understood, too.  A field that a later one adds has a default:
+who does not know it leaves it out, and reads over it.  2 has the reasons of refused replies, and shapes of data.
+"""
 COUNT = 1 << 53
 """Largest count in a message: a larger number is no longer exact as a float."""
 
@@ -260,7 +265,7 @@ def write(action: str, head: Header, *parts: bytes) -> Envelope:
 
 
 def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
-    """Decode the head of an envelope that came from elsewhere.
+    """Decode the head of an envelope that came from elsewhere, perhaps of the protocol before or after this one.
 
     Raises:
         WireError: If it is not a head of the type that goes with its action.
@@ -277,7 +282,20 @@ def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can spell half a surrogate pair: no text
     except (ValueError, RecursionError) as error:
         raise WireError(f"the head of a message is not JSON: {str(error)[:100]}") from None
-    return wire.build(heads[envelope.action], body, {})
+    of = heads[envelope.action]
+    if isinstance(body, dict):
+        known = {f.name: f.default for f in fields(of)}
+        later = {name: wire.flatten(default)[0] for name, default in known.items() if default is not MISSING}
+        body = {name: value for name, value in (later | body).items() if name in known}
+    return wire.build(of, body, {})
+
+
+def other_protocol(theirs: int, library: str) -> str:
+    """Say why another side cannot be understood, and who has to do what; empty if it can."""
+    if abs(theirs - PROTOCOL) <= 1:
+        return ""
+    both = f"the site speaks protocol {theirs} (unskew {library}), the server {PROTOCOL} (unskew {__version__})"
+    return f"{both}; upgrade the {'site' if theirs < PROTOCOL else 'server'}"
 
 
 def _refuse_constant(name: str) -> Any:
