@@ -1,6 +1,7 @@
 """A federation at work, in one process: experiments in turn, sites that come, go and refuse, a server that stops."""
 
 import json
+import signal
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from cryptography import x509
 from unskew.deploy import certificates, parity, resident
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
+from unskew.run.loop import Interrupted
 from unskew.run.models import load_model
 from unskew.runtime.message import Envelope
 
@@ -209,6 +211,20 @@ def test_noise_is_in_the_sites_account_across_experiments(party: Party, small: S
     account: list[Any] = [json.loads(line) for line in (tmp_path / "privacy.jsonl").read_text().splitlines()]
     assert len(account) == 2 * 2 * 2
     assert len({row["data"] for row in account}) == 1
+
+
+def test_a_server_that_is_asked_to_stop_keeps_its_experiment_running(
+    party: Party, small: Small, tmp_path: Path
+) -> None:
+    party.join("basel", "bern")
+    experiment = small("rounds=6", 'methods.0.name="scaffold"')
+    party.queue(experiment)
+    with pytest.raises(Interrupted):
+        party.run(after(party, 2, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert party.federation.experiment("small")["state"] == "running"
+    assert party.run() == ["done"]
+    (found,) = parity.compare(party.record("small"), parity.simulate(experiment, tmp_path / "sim"))
+    assert (found.max_abs_diff, found.bytes_equal) == (0.0, True)
 
 
 def test_what_a_look_raises_ends_the_experiment_and_not_the_server(party: Party, small: Small) -> None:

@@ -225,6 +225,8 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
         done = server.serve(network, folder, config, callback, force, nodes=network.clients, run=row["run"])
         write_report(done.folder)
         state, reason = "done", f"its record is in {done.folder}"
+    except Interrupted:  # it goes on when the server does
+        raise
     except Stopped as error:
         state, reason = "stopped", str(error)
     except UnskewError as error:
@@ -272,7 +274,7 @@ def _resumable(federation: Federation) -> Iterator[None]:
     try:
         with stoppable():
             yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         row = federation.next()
         then = f"; unskew fed serve goes on with {row['name']}" if row else ""
         raise Interrupted(f"the server was stopped{then}") from None
