@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import unskew
 from unskew.deploy import resident, site
 from unskew.deploy.federation import Federation
 from unskew.deploy.settings import Address, Site
+from unskew.deploy.trial import free_port
 from unskew.errors import DeployError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -34,8 +34,7 @@ class Live:
     """A federation whose server runs as long as an experiment, and sites that never end."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            at = Address("127.0.0.1", free.getsockname()[1])
+        at = Address("127.0.0.1", free_port())
         self.folder, self.said = folder, list[str]()
         self.federation = Federation.create(folder / "federation", "test", at, at.host, **options)
 
@@ -84,8 +83,7 @@ def scraped(port: int, path: str) -> str:
 
 
 def test_a_monitor_sees_rounds_bytes_sites_and_certificates_while_an_experiment_runs(live: Live, small: Small) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     live.join("basel", "bern")
     seen: list[str] = []
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from sklearn.datasets import load_digits
 pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
 from unskew.deploy.federation import Federation
+from unskew.deploy.trial import free_port
 from unskew.record.logs import rows
 from unskew.run.models import load_model
 
@@ -107,11 +107,6 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
             process.wait(10.0)
         process.kill()
     assert processes_of(tmp_path) == []
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def trained(folder: Path) -> set[tuple[int, int]]:

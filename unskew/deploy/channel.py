@@ -338,7 +338,7 @@ class GrpcServer(Hub):
 
     Args:
         listen: "host:port"; port 0 takes a free one, which `port` then says.
-        credentials: The server's own; asked at each connection, since certificates are renewed.
+        credentials: The server's own; asked again by `renew`.
         registered: The node that a public key belongs to, if it may take part; asked at each connection.
         certify: Answers (caller's certificate, its request) with a certificate, or nothing if that has to wait; what it
             raises is told.  Called in the network's thread.
@@ -356,12 +356,7 @@ class GrpcServer(Hub):
     ) -> None:
         super().__init__(watch)
         self.listen, self.registered, self.certify, self.note, self.port = listen, registered, certify, note, 0
-
-        def now() -> grpc.ServerCertificateConfiguration:
-            key, certificate, root = credentials()
-            return grpc.ssl_server_certificate_configuration([(key, certificate)], root)
-
-        self._credentials = grpc.dynamic_ssl_server_credentials(now(), now, require_client_authentication=True)
+        self._own = credentials
         self._noted: set[tuple[Node, str]] = set()
 
     def __enter__(self) -> "GrpcServer":
@@ -383,23 +378,37 @@ class GrpcServer(Hub):
         """Let the network's thread look for a request."""
         self._loop.call_soon_threadsafe(session.wake.set)
 
+    def renew(self) -> None:
+        """Listen with the credentials that there are now; connections are made anew, and nothing is lost."""
+        self._loop.call_soon_threadsafe(self._again.set)
+
     async def _run(self, ready: "queue.SimpleQueue[Exception | None]") -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            server = grpc.aio.server(options=OPTIONS)
-            handlers = {
-                "Connect": grpc.stream_stream_rpc_method_handler(self._connected),
-                "Certify": grpc.unary_unary_rpc_method_handler(self._certified),
-            }
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", handlers),))
-            self.port = server.add_secure_port(self.listen, self._credentials)
-            await server.start()
-        except Exception as error:  # gRPC has no common class for what a port may refuse
-            ready.put(error)
-            return
-        ready.put(None)
-        await self._over.wait()
-        await server.stop(0.5)
+        self._loop, self._over, self._again = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        handlers = {
+            "Connect": grpc.stream_stream_rpc_method_handler(self._connected),
+            "Certify": grpc.unary_unary_rpc_method_handler(self._certified),
+        }
+        listened = False
+        while not self._over.is_set():
+            try:
+                server = grpc.aio.server(options=OPTIONS)
+                server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", handlers),))
+                key, certificate, root = self._own()
+                own = grpc.ssl_server_credentials([(key, certificate)], root, require_client_auth=True)
+                at = f"{self.listen.rpartition(':')[0]}:{self.port}" if self.port else self.listen
+                self.port = server.add_secure_port(at, own)
+                await server.start()
+            except Exception as error:  # gRPC has no common class for what a port may refuse
+                ready.put(error)
+                if not listened:
+                    return
+                await asyncio.sleep(LOOK_S)  # whoever has the port may leave it
+                continue
+            ready.put(None)
+            listened = True
+            await _either(self._over, self._again)
+            self._again.clear()
+            await server.stop(0.5)
 
     async def _connected(self, incoming: AsyncIterator[bytes], context: Any) -> None:
         """One connection, from its introduction to its end."""
@@ -428,7 +437,7 @@ class GrpcServer(Hub):
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
             return
         self.tell(node, first["told"])
-        parts = (self._send(node, session, context), self._receive(node, messages), self._over.wait())
+        parts = (self._send(node, session, context), self._receive(node, messages), _either(self._over, self._again))
         tasks = {asyncio.create_task(part) for part in parts}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -482,6 +491,13 @@ class GrpcServer(Hub):
         with suppress(DeployError):
             return self.registered(public_key(auth.get("x509_pem_cert", [b""])[0]))
         return None
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waiting = {asyncio.create_task(event.wait()) for event in events}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
 
 
 # ---------------------------------------------------------------- the client's side

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from unskew.deploy import certificates, server
-from unskew.deploy.channel import GrpcServer, Hub, credentials
+from unskew.deploy.channel import GrpcServer, credentials
 from unskew.deploy.federation import Federation, Row
 from unskew.deploy.settings import Address
 from unskew.deploy.watched import Vitals, serving
@@ -44,7 +44,11 @@ class Watch:
     """Looks at the database now and then, whoever waits: for sites that were removed, and for an experiment to stop."""
 
     def __init__(
-        self, federation: Federation, hub: Hub, look: Callable[[], None] = lambda: None, vitals: Vitals | None = None
+        self,
+        federation: Federation,
+        hub: GrpcServer,
+        look: Callable[[], None] = lambda: None,
+        vitals: Vitals | None = None,
     ) -> None:
         self.federation, self.hub, self.look, self.vitals = federation, hub, look, vitals
         self.job: Network | None = None
@@ -69,7 +73,8 @@ class Watch:
             self.hub.drop(node)
         if now - self._saw > SEEN_S or here.keys() != self._here:
             self._saw, self._here = now, {*here}
-            renew(self.federation)
+            if renew(self.federation):
+                self.hub.renew()
             self.measure(here)
             self.federation.saw({n: at for n, at in here.items() if n in members}, self.hub.told, self.errors)
         if self.job is not None:
@@ -252,20 +257,21 @@ def wrong(federation: Federation) -> str:
     return "the authority's certificate has expired" if ends < datetime.now(UTC) else ""
 
 
-def renew(federation: Federation) -> None:
-    """Sign a new certificate for the server when the one it has ends soon.
+def renew(federation: Federation) -> bool:
+    """Sign a new certificate for the server when the one it has ends soon; True if so.
 
     Raises:
         DeployError: If clients would refuse the certificate that it has then.
     """
     place = federation.folder / "authority"
     certificates.check_private(place / "ca.key")
-    if certificates.is_due(place / "server.crt"):
+    if due := certificates.is_due(place / "server.crt"):
         about = federation.about
         valid = timedelta(days=about["days"])
         certificates.issue_server(federation.authority, json.loads(about["names"]), place, valid)
         federation.note("the server has a new certificate")
     certificates.check(place, "server")
+    return due
 
 
 @contextmanager

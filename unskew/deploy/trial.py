@@ -6,6 +6,7 @@ RUN/                       a run's folder, as of a simulation
 
 import math
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,7 @@ def prepare(
         RunError: If there is something else in `out`, or the disk refuses.
     """
     place = out / "deploy"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = Address("127.0.0.1", free.getsockname()[1])
+    address = Address("127.0.0.1", free_port())
     names = [f"site-{c}" for c in range(number)]
     folders = [place / "sites" / name for name in names]
     if not (place / "experiments").is_dir():
@@ -132,6 +132,14 @@ def prepare(
         table = from_toml((folder / "site.toml").read_text("utf-8"))
         write_atomically(folder / "site.toml", tomli_w.dumps({**table, "port": address.port}))
     return federation, folders
+
+
+def free_port() -> int:
+    """A port on loopback that no program listens on, below those that the system gives to outgoing connections."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class SiteProcess:
