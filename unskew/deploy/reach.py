@@ -16,7 +16,7 @@ def probe(reached: Address, folder: Path, name: str, timeout_s: float = 10.0) ->
     """Make a TLS connection to a server as a site would, with NAME.crt and NAME.key of its folder, and end it.
 
     Raises:
-        Unreachable: If nobody answers.
+        Unreachable: If nobody answers, or something else does.
         DeployError: If the answer is not from this federation's server, or its certificate has expired.
     """
     context = ssl.create_default_context(cafile=folder / "ca.crt")
@@ -30,7 +30,7 @@ def probe(reached: Address, folder: Path, name: str, timeout_s: float = 10.0) ->
     except ssl.SSLCertVerificationError as error:
         raise DeployError(_distrust(error, reached)) from None
     except ssl.SSLError as error:
-        raise DeployError(f"{reached} does not speak TLS ({error.reason}); is it the right port?") from None
+        raise Unreachable(f"{reached} does not speak TLS ({error.reason}); is it the right port?") from None
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise Unreachable(f"nobody answers at {reached}: {why}") from None
