@@ -158,7 +158,11 @@ def test_an_experiment_goes_on_unless_it_is_done_or_another(party: Party, small:
     assert party.queue(small()) == "small"
     assert party.queue(small("rounds=3")) == "small-2"
     assert party.queue(small(), "bern") == "small-3"
+    party.join("chur")
+    federation.remove(["basel"])
+    assert party.queue(small()) == "small", "without the site that was removed, and the one that came later"
     federation.end(federation.experiment("small"), "done")
+    federation.invite(["basel"])
     assert party.queue(small()) == "small-4"
     assert [job["state"] for job in federation.jobs()] == ["done", "queued", "queued", "queued"]
     federation.begin(federation.experiment("small-3"))

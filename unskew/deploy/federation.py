@@ -357,10 +357,9 @@ class Federation:
             tried = (f"{name}{f'-{n}' if n else ''}" for n in (0, *range(2, len(known) + 3)))
             free = next(one for one in tried if one not in known or self._same(db, known[one], toml, chosen))
             if free in known:
-                again = (
-                    "UPDATE experiments SET state = 'queued', stop = 0, config = ? WHERE id = ? AND state != 'running'"
-                )
-                db.execute(again, (config, known[free]["id"]))
+                again = "UPDATE experiments SET state = 'queued', stop = 0, config = ? WHERE id = ?"
+                if known[free]["state"] != "running":
+                    db.execute(again, (config, known[free]["id"]))
                 _note(db, f"{free} goes on")
                 return free
             place = self.experiment_folder(free)
@@ -377,10 +376,11 @@ class Federation:
         return free
 
     def _same(self, db: sqlite3.Connection, row: Row, toml: str, sites: Sequence[Row]) -> bool:
-        """True if an experiment can go on as this one."""
-        query = "SELECT site FROM offers WHERE experiment = ? ORDER BY client"
-        asked = [offer["site"] for offer in db.execute(query, (row["id"],))]
-        return row["state"] != "done" and row["toml"] == toml and asked == [site["id"] for site in sites]
+        """True if an experiment can go on as this one: it lacks no site but removed ones, and later ones wait."""
+        asked = {r["site"] for r in db.execute("SELECT site FROM offers WHERE experiment = ?", (row["id"],))}
+        removed = {r["id"] for r in db.execute("SELECT id FROM sites WHERE state = 'removed'")}
+        chosen = {site["id"] for site in sites if site["id"] <= max(asked)}
+        return row["state"] != "done" and row["toml"] == toml and asked - removed == chosen
 
     def experiment_folder(self, name: str) -> Path:
         """Folder of an experiment."""

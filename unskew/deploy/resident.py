@@ -76,7 +76,7 @@ class Watch:
             if renew(self.federation):
                 self.hub.renew()
             self.measure(here)
-            self.federation.saw({n: at for n, at in here.items() if n in members}, self.hub.told, self.errors)
+            self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.told), self.errors)
         if self.job is not None:
             self.job.refresh(members)
             if self.federation.wants_stop(self.job.row):
