@@ -17,7 +17,7 @@ from unskew.deploy.watched import Vitals, serving
 from unskew.errors import RunError, UnskewError
 from unskew.protocol import ClientId
 from unskew.report import write_report
-from unskew.run import callbacks
+from unskew.run.cell import Cell
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
 from unskew.runtime.log import warn
@@ -153,17 +153,17 @@ class Progress(server.LogCallback):
         self.federation, self.vitals, self.row, self._told = watch.federation, watch.vitals, row, 0.0
         self._ended = time.monotonic()
 
-    def progress(self, progress: callbacks.Progress) -> None:
+    def ended_round(self, cell: Cell) -> None:
         """Say how far the experiment is, now and then."""
         now = time.monotonic()
         if self.vitals is not None:
             self.vitals.rounds.labels(self.row["name"]).inc()
             self.vitals.seconds.labels(self.row["name"]).inc(now - self._ended)
         self._ended = now
-        if now - self._told > TOLD_S or progress.round in (1, progress.rounds):
+        if now - self._told > TOLD_S or cell.round in (1, cell.experiment.rounds):
             self._told = now
-            super().progress(progress)
-            self.federation.progress(self.row, progress.round)
+            super().ended_round(cell)
+            self.federation.progress(self.row, cell.round)
 
 
 def serve(
