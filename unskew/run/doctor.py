@@ -31,6 +31,8 @@ EXTRAS = {
     "hub": ("data sets by name from the Hugging Face hub", ("datasets",)),
     "track": ("TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
     "deploy": ("the same experiment over a real network, secure sums", ("grpcio", "cryptography", "pycryptodome")),
+    "flower": ("an experiment as an app of an existing Flower", ("flwr",)),
+    "nvflare": ("an experiment as a job of an existing NVFlare", ("nvflare",)),
     "diffusion": ("Stable Diffusion as a prior", ("diffusers", "transformers")),
     "ray": ("training on more than one machine", ("ray",)),
     "dp": ("privacy accounting", ("dp-accounting",)),

@@ -1,0 +1,150 @@
+"""An experiment as a guest of a federation that others operate: what `in_flower` and `in_nvflare` share.
+
+The app or job carries an offer, which is the experiment's TOML and the settings of `ServerConfig`, and no code: server
+and sites have unskew already, and say themselves which data and which code of their own it may use.  Who may start it,
+and how a site proves who it is, is the other system's matter.
+
+    $XDG_STATE_HOME/unskew/guests/HASH/    HASH is that of the offer, so that the same offer goes on where it stopped
+        server/run/                        the record, as of any run
+        client-N/                          what the site keeps: state/, models/, audit.jsonl; and `accepted`
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unskew import schema
+from unskew.deploy.channel import decode, encode, size_of
+from unskew.deploy.client import open_client
+from unskew.deploy.server import serve
+from unskew.deploy.settings import EXPERIMENT, ServerConfig, Site, own_state, read_rules
+from unskew.errors import ConfigError, UnskewError, WireError
+from unskew.experiment.config import Experiment, load, read_toml, to_toml
+from unskew.files import write_atomically
+from unskew.protocol import ClientId
+from unskew.run.folder import locked
+from unskew.runtime.client import ClientRuntime
+from unskew.runtime.log import log
+from unskew.runtime.message import Delivery, Envelope, Node, Refusal, Transport, write
+
+ANSWER = "accepted"
+"""File that a person makes at a site whose policy has accept = "ask"."""
+
+
+def offered(experiment: Experiment, clients: int, min_clients: int = 0, **settings: Any) -> dict[str, Any]:
+    """An offer of an experiment to so many sites, as an app or a job carries it.
+
+    Args:
+        experiment: The experiment.
+        clients: Number of sites.
+        min_clients: Number of them that must be there before a round; 0 stands for all.
+        settings: Others of `ServerConfig`.  Without own_data = False every site must name data of its own.
+    """
+    return {"experiment": to_toml(experiment), **asdict(ServerConfig(clients, min_clients or clients, **settings))}
+
+
+def run(
+    transport: Transport, offer: Mapping[str, Any], allow_code: bool, nodes: Mapping[Node, ClientId] | None = None
+) -> Path:
+    """Run an offer on the sites that `transport` reaches, or continue its run; the folder of the record.
+
+    Args:
+        transport: Reaches the sites.
+        offer: The offer.
+        allow_code: Import code that the experiment names.
+        nodes: Client that each node is; by default any node may be any client.
+
+    Raises:
+        ConfigError, DataError: If the experiment cannot be run so.
+        QuorumError, RunError: If the run failed.
+    """
+    folder, config = _folder(offer, "server"), _config(offer)
+    load(folder / EXPERIMENT, allow_code=allow_code)
+    with locked(folder):
+        result = serve(transport, folder, config, nodes=nodes)
+    log(f"the run is done; its record is in {result.folder}")
+    return result.folder
+
+
+def opened(offer: Mapping[str, Any], client: ClientId, site: Site) -> ClientRuntime:
+    """Open a site's client for an offer; its own policy holds as in any federation.
+
+    Raises:
+        ConfigError, DataError: If the site's settings, policy or data do not allow it.
+    """
+    rules, config, folder = read_rules(site), _config(offer), _folder(offer, f"client-{client}")
+    if rules.policy.coordinator is not None:
+        raise ConfigError(f"nobody signs an app or a job, and {rules.where} asks for a coordinator's signature")
+    if config.own_data and site.data is None:
+        raise ConfigError(
+            "this site names no data of its own, which the experiment needs; set data, as in csv:/srv/a.csv"
+        )
+    rules.check_names(read_toml(folder / EXPERIMENT))
+    if rules.policy.accept == "ask" and not (folder / ANSWER).exists():
+        raise ConfigError(
+            f"somebody here has yet to accept it: read {folder / EXPERIMENT}, then make {folder / ANSWER}"
+        )
+    return open_client(folder, client, config.num_clients, site)
+
+
+def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
+    """Answer an encoded request, whatever it is, as the client that `open_it` opens.
+
+    Why it cannot be opened is for the site's own log: the server is told the kind of error alone.
+    """
+    try:
+        envelope = _decoded(data)
+    except WireError as error:
+        envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
+    try:
+        reply = open_it().answer(envelope)
+    except UnskewError as error:
+        log(f"this site takes no part: {error}")
+        reply = write("refused", Refusal(f"{type(error).__name__}; the site's own log has more", ""))
+    return b"".join(encode(reply))
+
+
+def delivery(data: object, most: int, down: int) -> Delivery:
+    """The outcome of a request whose reply is here: at most `most` bytes of an encoded envelope.
+
+    Args:
+        data: What came as the reply.
+        most: Largest number of bytes that a reply may have.
+        down: Bytes that the network added to the request.
+    """
+    try:
+        envelope = _decoded(data, most)
+    except WireError as error:
+        return Delivery(None, f"refused: {error}", down=down)
+    return Delivery(envelope, down=down, up=size_of(encode(envelope)) - envelope.payload)
+
+
+def _decoded(data: object, most: float = math.inf) -> Envelope:
+    if not isinstance(data, bytes):
+        raise WireError(f"a message must be bytes, got {type(data).__name__}")
+    if len(data) > most:
+        raise WireError(f"its reply has {len(data)} bytes, and none of this run can have more than {most}")
+    return decode(data)
+
+
+def folder_of(offer: Mapping[str, Any]) -> Path:
+    """Folder on this machine for all that an offer leads to."""
+    whole = json.dumps(dict(offer), sort_keys=True)  # Flower hands the settings out in any order
+    return own_state() / "guests" / hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def _folder(offer: Mapping[str, Any], name: str) -> Path:
+    folder = folder_of(offer) / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(folder / EXPERIMENT, str(offer.get("experiment", "")))
+    return folder
+
+
+def _config(offer: Mapping[str, Any]) -> ServerConfig:
+    settings = {key: value for key, value in offer.items() if key != "experiment"}
+    config: ServerConfig = schema.build(ServerConfig, settings, "", "the app or job")
+    return config

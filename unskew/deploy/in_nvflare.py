@@ -1,0 +1,193 @@
+"""An experiment as a job of NVFlare, in a federation that others operate.
+
+    write_job(experiment, Path("job"), ["site-1", "site-2"])            then:  nvflare job submit -j job
+    "class_allow_list": [..., "unskew.deploy.in_nvflare"]               in resources.json of server and sites, once
+    data = "csv:/srv/own.csv"                                           in unskew.toml beside it, at a site
+
+The job holds settings and no code: unskew is installed at server and sites, whose operators allow this module.  The
+list of sites numbers them.  `unskew.toml` has the keys of `Site`, and what the site does not name is not read; at the
+server `allow_code` counts.  Requests are tasks, so that filters and audit of both sides see them; one holds an envelope
+as bytes.  A reply is in memory before its size is looked at, and a site whose process ends cannot come back to a job.
+"""
+
+import functools
+import json
+import math
+import queue
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import Task
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+
+from unskew.deploy import guest
+from unskew.deploy.channel import encode
+from unskew.deploy.settings import Site, read_settings
+from unskew.errors import RunError
+from unskew.experiment.config import Experiment
+from unskew.runtime.client import ClientRuntime
+from unskew.runtime.message import Delivery, Envelope, Node
+
+TASK, ENVELOPE, SETTINGS = "unskew", "envelope", "unskew.toml"
+LOOK_S = 0.1
+"""Pause between two looks of a site for a task, and of the server at its tasks, seconds."""
+
+
+def write_job(experiment: Experiment, folder: Path, sites: Sequence[str], **settings: Any) -> Path:
+    """Write the folder of a job that runs an experiment on these sites; `settings` are those of an offer."""
+    offer = guest.offered(experiment, len(sites), **settings)
+    given = {"offer": offer, "sites": list(sites)}
+    files = {
+        "meta.json": {
+            "name": experiment.name,
+            "min_clients": offer["min_clients"],
+            "deploy_map": {"app": ["server", *sites]},
+            "resource_spec": {},
+        },
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "server": {"task_request_interval": LOOK_S},
+            "workflows": [{"id": TASK, "path": f"{__name__}.PlanController", "args": given}],
+            "components": [],
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "default_task_fetch_interval": LOOK_S,
+            "executors": [{"tasks": [TASK], "executor": {"path": f"{__name__}.ClientExecutor", "args": given}}],
+            "components": [],
+        },
+    }
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1), "utf-8")
+    return folder
+
+
+def site_of(fl_ctx: Any) -> Site:
+    """The settings that whoever operates this machine has written beside its resources.json."""
+    path = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / SETTINGS
+    return read_settings(path, Site) if path.exists() else Site()
+
+
+# ---------------------------------------------------------------- the server's side
+class TaskTransport:
+    """A transport whose requests are a controller's tasks, one for each site."""
+
+    def __init__(self, controller: Any, sites: Sequence[str], fl_ctx: Any, abort: Any) -> None:
+        self.controller, self.sites, self.fl_ctx, self.abort = controller, sites, fl_ctx, abort
+
+    def nodes(self) -> set[Node]:
+        """Places in the list of the sites whose process for this job is alive, as far as NVFlare knows."""
+        self._check()
+        here = {c.name for c in self.fl_ctx.get_engine().get_clients()}
+        gone = self.controller.get_client_disconnect_time
+        return {node for node, name in enumerate(self.sites) if name in here and gone(name) is None}
+
+    def exchange(
+        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[Node, Delivery]]:
+        """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
+        end = time.monotonic() + deadline_s
+        done: queue.SimpleQueue[tuple[Node, Any]] = queue.SimpleQueue()
+        waiting, down = {}, {}
+        for node, envelope in envelopes.items():
+            data = b"".join(encode(envelope))
+            down[node] = len(data) - envelope.payload
+            task = Task(
+                TASK,
+                Shareable({ENVELOPE: data}),
+                timeout=math.ceil(deadline_s),
+                result_received_cb=functools.partial(_received, done, node),
+                task_done_cb=functools.partial(_ended, done, node),
+            )
+            waiting[node] = task
+            self.controller.send(task, self.fl_ctx, targets=[self.sites[node]])
+        try:
+            while waiting and (left := end - time.monotonic()) > 0.0:
+                self._check()
+                try:
+                    node, result = done.get(timeout=min(left, LOOK_S))
+                except queue.Empty:
+                    continue
+                if waiting.pop(node, None) is not None:  # the end of a task that was answered comes, too
+                    yield node, _delivery(result, down[node], most)
+            for node in waiting:
+                yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down[node], late=True)
+        finally:
+            for task in waiting.values():
+                self.controller.cancel_task(task)
+
+    def _check(self) -> None:
+        if self.abort.triggered:
+            raise RunError("the job was aborted; submit it again to go on with its run")
+
+
+def _received(done: Any, node: Node, client_task: Any, fl_ctx: Any) -> None:
+    done.put((node, client_task.result))
+    client_task.result = None  # else NVFlare keeps it until its task is taken away
+
+
+def _ended(done: Any, node: Node, task: Any, fl_ctx: Any) -> None:
+    done.put((node, task.completion_status))
+
+
+def _delivery(result: Any, down: int, most: int) -> Delivery:
+    if not isinstance(result, Shareable):
+        return Delivery(None, f"client lost: NVFlare has ended its task ({result})", down=down)
+    if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
+        return Delivery(None, f"client error: NVFlare returns {code}; the site's own log has more", down=down)
+    return guest.delivery(result.get(ENVELOPE), most, down)
+
+
+class PlanController(Controller):  # type: ignore[misc]
+    """Runs the job's experiment at the server."""
+
+    def __init__(self, offer: dict[str, Any], sites: list[str]) -> None:
+        super().__init__(task_check_period=LOOK_S)
+        self.offer, self.sites = offer, sites
+
+    def start_controller(self, fl_ctx: Any) -> None:
+        """Do nothing before the run."""
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        """Run the experiment to its end."""
+        transport = TaskTransport(self, self.sites, fl_ctx, abort_signal)
+        numbers = {node: node for node in range(len(self.sites))}
+        guest.run(transport, self.offer, site_of(fl_ctx).allow_code, numbers)
+
+    def stop_controller(self, fl_ctx: Any) -> None:
+        """Do nothing after the run."""
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
+    ) -> None:
+        """Drop a reply that came too late."""
+
+
+# ---------------------------------------------------------------- a site's side
+class ClientExecutor(Executor):  # type: ignore[misc]
+    """Answers the job's tasks as this site's client, which is opened at the first."""
+
+    def __init__(self, offer: dict[str, Any], sites: list[str]) -> None:
+        super().__init__()
+        self.offer, self.sites = offer, sites
+        self._runtime: ClientRuntime | None = None
+
+    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
+        """Answer one request."""
+        if task_name != TASK:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+
+        def opened() -> ClientRuntime:
+            if self._runtime is None:
+                number = self.sites.index(fl_ctx.get_identity_name())
+                self._runtime = guest.opened(self.offer, number, site_of(fl_ctx))
+            return self._runtime
+
+        return Shareable({ENVELOPE: guest.answer(opened, shareable.get(ENVELOPE))})
