@@ -1,80 +1,120 @@
-"""The cost of the network in a round: the same experiment deployed on this machine and simulated, with little training.
+"""Seconds of an exchange over a network on this machine: our channel, and a plain app of Flower and job of NVFlare.
 
-FedAvg on digits, each client one mini-batch step a round, so the time is that of sending a model to a client and back.
-Rounds are timed by the run itself; the first, in which processes start and connections are made, is left out.
+The server sends the same random bytes to all sites at once and waits until each has sent them back.  Contenders are
+those that are installed, one after the other, each started with its own tools, with processes for each site; Flower's
+lines are without TLS.  CPU is that of all its processes for an exchange, memory their largest together.
 """
 
+import json
+import sys
 import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from unskew.bench import systems
+from unskew.bench.echo import PLAN, TIMED
 from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
-from unskew.deploy import parity, trial
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
-from unskew.record.logs import rows
 
-# Networks of 64 inputs and 10 classes: 75 h + 10 parameters with one hidden layer of h.
-SIZES: dict[str, tuple[int, ...]] = {"10kB": (33,), "50MB": (3060, 4000)}
-
-
-def experiment(hidden: tuple[int, ...], clients: int, rounds: int) -> Experiment:
-    """One mini-batch step for each client in each round; the global test once, at the end."""
-    return config.parse(
-        {
-            "name": "bench-deploy",
-            "rounds": rounds,
-            "task": {"data": "digits", "model": "mlp", "model_options": {"hidden": list(hidden)}},
-            "split": {"name": "iid", "num_clients": clients},
-            "local": {"lr": 0.01, "local_steps": 1, "batch_size": 8},
-            "eval_every": rounds,
-            "evaluate": ["global"],
-            "runtime": {"executor": "sequential", "device": "cpu"},
-            "methods": [{"name": "fedavg"}],
-        }
-    )
+SIZES = {"200kB": 200_000, "20MB": 20_000_000}
+SITES = (3, 12)
+LIMIT_S = 900.0
 
 
-def measure(clients: int = 2, rounds: int = 5, only: tuple[str, ...] = (), say: Say = print) -> list[BenchRow]:
-    """Measure both sizes, as rows of the benchmark's JSON: seconds of a round, and times the simulator's.
+def measure(
+    clients: int | None = None, repeats: int = 5, only: tuple[str, ...] = (), say: Say = print
+) -> list[BenchRow]:
+    """Measure all contenders, as rows of the benchmark's JSON; ratios are times the first's.
 
     Args:
-        clients: Number of clients, each a process.
-        rounds: Number of rounds timed, after one that is not.
-        only: Sizes of the model that are measured; all by default.
+        clients: Number of sites; by default 3 and 12, one after the other.
+        repeats: Exchanges that are timed, after one to warm up.
+        only: Contenders that are measured; by default those that are installed.
         say: Called with a line for each measurement.
 
     Raises:
-        ConfigError: If a size in `only` is not measured, or Flower is not installed.
+        ConfigError: If a contender in `only` is not installed, or none.
     """
-    require_known(only, list(SIZES), "bench deploy")
+    here = [name for name, (module, _) in CONTENDERS.items() if find_spec(module)]
+    require_known(only, here, "bench deploy")
+    chosen = [name for name in here if name in (only or here)]
     measured: list[BenchRow] = []
-    for size, hidden in SIZES.items():
-        if only and size not in only:
-            continue
-        chosen, case = experiment(hidden, clients, rounds + 1), f"{size}/{clients}"
-        with tempfile.TemporaryDirectory(prefix="unskew-bench-") as place:
-            deployed = trial.trial(chosen, clients, Path(place) / "deployed", say)
-            simulated = parity.simulate(chosen, Path(place) / "simulated")
-            (same,) = parity.compare(deployed, simulated)
-            if not same.equal:
-                raise AssertionError(f"{case}: deployed and simulated differ by {same.max_abs_diff:g}")
-            ours, theirs = _seconds(deployed), _seconds(simulated)
-            ratio = min(ours) / min(theirs)
-            measured += [
-                seconds_row(case, "exchange", ours, contender="unskew", ratio=ratio, against="simulator"),
-                seconds_row(case, "exchange", theirs, contender="simulator"),
-                {"case": case, "what": "framing", "value": _framing(deployed), "unit": "of payload"},
-            ]
-        say(f"{case}: {min(ours):.2f} s a round over the network, {min(theirs):.4f} s simulated")
+    for sites in SITES if clients is None else (clients,):
+        fastest: dict[str, float] = {}
+        for name in chosen:
+            for (size, _), result in zip(SIZES.items(), _results(CONTENDERS[name][1], sites, repeats), strict=True):
+                of, seconds = {"case": f"{size}/{sites}", "contender": name}, result["seconds"]
+                ratio = min(seconds) / fastest.setdefault(size, min(seconds))
+                measured += [
+                    seconds_row(what="exchange", seconds=seconds, **of, ratio=ratio, against=chosen[0]),
+                    {**of, "what": "cpu", "value": result["cpu"], "unit": "s"},
+                    {**of, "what": "memory", "value": result["memory"] / 1e6, "unit": "MB"},
+                ]
+                say(f"{size}/{sites}, {name}: {min(seconds):.4f} s, {result['cpu']:.2f} s of CPU")
     return measured
 
 
-def _seconds(run: Path) -> list[float]:
-    """Seconds of each round after the first."""
-    return [r["value"] for r in rows(run, "metrics") if r["name"] == "seconds" and r["round"] > 1]
+def _results(run: Callable[[Path, int], None], sites: int, turns: int) -> list[dict[str, Any]]:
+    """What a contender's server writes of each size."""
+    with tempfile.TemporaryDirectory(prefix="unskew-bench-") as folder:
+        place = Path(folder)
+        plan = {"sites": sites, "bytes": [*SIZES.values()], "turns": turns, "port": systems.free_port()}
+        (place / PLAN).write_text(json.dumps(plan))
+        run(place, sites)
+        results: list[dict[str, Any]] = json.loads((place / TIMED).read_text())
+        return results
 
 
-def _framing(run: Path) -> float:
-    """Bytes around the payloads, relative to the payloads."""
-    sent = list(rows(run, "network"))
-    return float(sum(r["framing"] for r in sent) / sum(r["payload"] for r in sent))
+# ---------------------------------------------------------------- contenders
+def _unskew(place: Path, sites: int) -> None:
+    from unskew.deploy import certificates
+
+    signer = certificates.authority("bench")
+    certificates.save_authority(signer, place)
+    certificates.issue_server(signer, [], place)
+    with systems.Programs(place) as programs:
+        for site in range(sites):
+            key = certificates.new_key()
+            (place / f"{site}.key").write_bytes(certificates.private_pem(key))
+            (place / f"{site}.crt").write_bytes(certificates.issue_site(signer, f"{site}", key.public_key()))
+            programs.start(f"{site}", sys.executable, "-c", f"from unskew.bench.echo import site; site({site})")
+        programs.call(sys.executable, "-c", "from unskew.bench.echo import serve; serve()")
+
+
+def _flower(place: Path, sites: int) -> None:
+    from unskew.deploy.in_flower import write_app
+
+    app = write_app(_experiment(), place / "app", sites)
+    _replace(app, "unskew.deploy.in_flower", "unskew.bench.echo_flower")
+    with systems.flower(place, sites) as run:
+        run(app, LIMIT_S)
+
+
+def _nvflare(place: Path, sites: int) -> None:
+    from unskew.deploy.in_nvflare import write_job
+
+    job = write_job(_experiment(), place / "job", [f"site-{k + 1}" for k in range(sites)])
+    for ours, plain in (("PlanController", "EchoController"), ("ClientExecutor", "EchoExecutor")):
+        _replace(job, f"unskew.deploy.in_nvflare.{ours}", f"unskew.bench.echo_nvflare.{plain}")
+    with systems.nvflare(place, sites) as run:
+        run(job, LIMIT_S)
+
+
+CONTENDERS = {"unskew": ("grpc", _unskew), "flower": ("flwr", _flower), "nvflare": ("nvflare", _nvflare)}
+"""Module that each needs, and what runs it."""
+
+
+def _experiment() -> Experiment:
+    """Only its place in an app or a job is needed; both name what answers, which is replaced."""
+    return config.parse(
+        {"name": "echo", "rounds": 1, "task": {"data": "digits", "model": "logistic"}, "methods": ["fedavg"]}
+    )
+
+
+def _replace(folder: Path, old: str, new: str) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")

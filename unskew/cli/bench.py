@@ -20,7 +20,7 @@ BENCHES = {
     "partition": ("partition:measure", "HCCT's partition beside Algorithm 2 as printed"),
     "feddw": ("feddw:measure", "CPU time of a local epoch with FedDW's term, beside FedAvg's"),
     "precision": ("precision:measure", "CPU time of a local epoch in bfloat16, beside float32"),
-    "deploy": ("deploy:measure", "Seconds of a round over gRPC on this machine, beside the simulator's"),
+    "deploy": ("deploy:measure", "Seconds of an exchange over a network on this machine, beside Flower and NVFlare"),
     "security": ("security:measure", "Balanced accuracy of the mean and of robust means by attack"),
 }
 """Each measurement's function in `unskew.bench`, and what it measures."""
