@@ -103,7 +103,8 @@ def main(demo: Path) -> None:
         uneven = {"split": us.Dirichlet(0.1, num_clients=10), "rounds": 8, "seeds": range(2)}
         hops = us.simulate({"FedAvg": us.FedAvg(), "FedDif": us.FedDif()}, **uneven, world=cell, out=f"{folder}/feddif")
         screenshot(page_of(hops), "feddif", section="diffusion", high=860)
-        kinds = {"data": kinds_of_sites(), "rounds": 6, "seeds": range(2), "local": us.SgdConfig(lr=0.1, local_epochs=3)}
+        local = us.SgdConfig(lr=0.1, local_epochs=3)
+        kinds = {"data": kinds_of_sites(), "rounds": 6, "seeds": range(2), "local": local}
         groups = us.simulate({"FedAvg": us.FedAvg(), "HCCT": us.HCCT()}, **kinds, out=f"{folder}/hcct")
         screenshot(page_of(groups), "hcct", section="groups", high=460)
     report = demo / "report.html"

@@ -24,7 +24,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unskew.algorithms.fedexp import squares
-from unskew.protocol import Batch, ClientId, Federation, Fitted, Me, Plan, Sgd, SgdConfig, Step, ask, fold, step
+from unskew.errors import WireError
+from unskew.protocol import Batch, ClientId, Federation, Fitted, Layout, Me, Plan, Sgd, SgdConfig, Step, ask, fold, step
 from unskew.reduction import weighted_mean
 from unskew.schema import Search
 from unskew.tree import Params
@@ -81,7 +82,7 @@ class FedFomo:
         affinity = dict(state.affinity)
         for c, reply in replies.items():
             before = affinity.get(c, {})
-            shares = zip(chosen[c], reply.shares.tolist(), strict=True)
+            shares = zip(chosen[c], reply.shares.tolist(), strict=False)  # a client may have sent any number
             affinity[c] = {**before, **{j: before.get(j, 0.0) + x for j, x in shares}}
         return FedFomoState({**state.models, **{c: r.params for c, r in replies.items()}}, affinity)
 
@@ -115,6 +116,11 @@ class FedFomo:
             w = weighted_mean([w, *msg.models], [max(kept, 0.0), *shares.tolist()])
         fitted: Fitted = yield Sgd(w, self.local, rows=(~held).nonzero()[:, 0] if every > 1 else None)
         return FomoReply(fitted.params, shares), fitted.params
+
+    def validate_reply(self, step: str, reply: FomoReply, model: Params, layout: Layout) -> None:
+        """Refuse shares that are none."""
+        if not bool(((reply.shares >= 0.0) & (reply.shares <= 1.0)).all()):
+            raise WireError("shares must be from 0 to 1")
 
     def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own model, or what it is served as long as it has none."""

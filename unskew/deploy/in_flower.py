@@ -29,7 +29,7 @@ from unskew.deploy.settings import Site
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.log import log, to_stderr
+from unskew.runtime.log import log, show
 from unskew.runtime.membership import printable
 from unskew.runtime.message import Delivery, Envelope, Node
 
@@ -149,7 +149,7 @@ server_app = ServerApp()
 
 def serve(grid: Grid, context: Context) -> None:
     """Run the app's experiment on the sites that Flower connects.  Any app may run code here, so its own may, too."""
-    to_stderr()
+    show()
     guest.run(GridTransport(grid), context.run_config, allow_code=True)
 
 
@@ -162,7 +162,7 @@ client_app = ClientApp()
 
 def answer(message: Message, context: Context) -> Message:
     """Answer one request as this site's client."""
-    to_stderr()
+    show()
 
     def opened() -> ClientRuntime:
         settings = dict(context.node_config)
