@@ -244,7 +244,7 @@ SENT = {
     "ccvr": [43 + 43 + 43 + 3 + 15 + 75] * 2,  # the model down twice; up model, counts, means and products by class
     "fedgen": [43 + 43 + 18 + 3, 64 * 5 + 64 + 43 + 43 + 18 + 3],  # nothing is made before round 1
     "fedpac": [43 + 3 + 43 + 18 + 15 + 3, 43 + 3 + 15 + 43 + 18 + 15 + 3],
-    "fedfomo": [43, 3 * 43 + 43 + 3],
+    "fedfomo": [43, 3 * 43 + 43],
 }
 
 

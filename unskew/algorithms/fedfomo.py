@@ -20,12 +20,9 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Interval
-from jaxtyping import Float
-from torch import Tensor
 
 from unskew.algorithms.fedexp import squares
-from unskew.errors import WireError
-from unskew.protocol import Batch, ClientId, Federation, Fitted, Layout, Me, Plan, Sgd, SgdConfig, Step, ask, fold, step
+from unskew.protocol import Batch, ClientId, Federation, Fitted, Me, Plan, Sgd, SgdConfig, Step, ask, fold, step
 from unskew.reduction import weighted_mean
 from unskew.schema import Search
 from unskew.tree import Params
@@ -41,17 +38,18 @@ class FedFomoState:
 
 @dataclass(frozen=True)
 class OthersMessage:
-    """Models of other clients."""
+    """Models of other clients, and whose they are."""
 
     models: tuple[Params, ...]
+    clients: tuple[ClientId, ...]
 
 
 @dataclass(frozen=True)
 class FomoReply:
-    """A client's own model after local training, and the shares it gave to the models it was sent."""
+    """A client's own model after local training, and the shares it gave to others' models, by client."""
 
     params: Params
-    shares: Float[Tensor, "models"]
+    shares: dict[ClientId, Annotated[float, Interval(ge=0.0, le=1.0)]]
 
 
 @dataclass(frozen=True)
@@ -77,13 +75,12 @@ class FedFomo:
     def round(self, state: FedFomoState, fed: Federation) -> Plan[FedFomoState]:
         """Send each client of a cohort models of others; keep what comes back."""
         chosen = {c: self.chosen(c, state, fed) for c in fed.sample()}
-        to = {c: OthersMessage(tuple(state.models[j] for j in of)) for c, of in chosen.items()}
+        to = {c: OthersMessage(tuple(state.models[j] for j in of), of) for c, of in chosen.items()}
         replies = yield from ask(self.train, to)
         affinity = dict(state.affinity)
         for c, reply in replies.items():
             before = affinity.get(c, {})
-            shares = zip(chosen[c], reply.shares.tolist(), strict=False)  # a client may have sent any number
-            affinity[c] = {**before, **{j: before.get(j, 0.0) + x for j, x in shares}}
+            affinity[c] = {**before, **{j: before.get(j, 0.0) + reply.shares.get(j, 0.0) for j in chosen[c]}}
         return FedFomoState({**state.models, **{c: r.params for c, r in replies.items()}}, affinity)
 
     def chosen(self, client: ClientId, state: FedFomoState, fed: Federation) -> tuple[ClientId, ...]:
@@ -115,12 +112,7 @@ class FedFomo:
             kept = 1.0 - float(shares.sum())
             w = weighted_mean([w, *msg.models], [max(kept, 0.0), *shares.tolist()])
         fitted: Fitted = yield Sgd(w, self.local, rows=(~held).nonzero()[:, 0] if every > 1 else None)
-        return FomoReply(fitted.params, shares), fitted.params
-
-    def validate_reply(self, step: str, reply: FomoReply, model: Params, layout: Layout) -> None:
-        """Refuse shares that are none."""
-        if not bool(((reply.shares >= 0.0) & (reply.shares <= 1.0)).all()):
-            raise WireError("shares must be from 0 to 1")
+        return FomoReply(fitted.params, dict(zip(msg.clients, shares.tolist(), strict=True))), fitted.params
 
     def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
         """Return this client's own model, or what it is served as long as it has none."""

@@ -137,8 +137,11 @@ class FedGen:
         )
         replies = list(answer.replies.values())
         shares = torch.stack([r.counts for r in replies]).sum(0).double().cpu()
-        generator = self.taught(state.generator, replies, name, shares, fed.key / "taught") if self.beta else {}
-        return FedGenState(answer.value, generator or state.generator, shares)
+        generator = state.generator
+        if self.beta and shares.sum() > 0:
+            taught = self.taught(generator, replies, name, shares, fed.key / "taught")
+            generator = taught if all(bool(t.isfinite().all()) for t in taught.values()) else generator
+        return FedGenState(answer.value, generator, shares)
 
     def taught(self, generator: Params, replies: Sequence[FedGenReply], name: str, shares: Tensor, key: Key) -> Params:
         """Train the generator on what the clients' heads say (eq. 1)."""

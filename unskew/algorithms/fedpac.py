@@ -165,10 +165,14 @@ def h_of(reply: FedPACReply) -> Tensor:
 
 
 def mixes(h: list[Tensor], v: list[float]) -> list[np.ndarray]:
-    """Compute each client's shares of all heads (eq. 2)."""
+    """Compute each client's shares of all heads (eq. 2); equal ones where what clients say has no least squares."""
     columns = torch.stack([t.flatten() for t in h], 1).numpy()
     spread = np.diag(np.sqrt(np.array(v)))
     heavy = HEAVY * max(np.abs(columns).max(), spread.max(), 1e-6)
     a = np.concatenate([columns, spread, np.full((1, len(h)), heavy)])
-    found = (nnls(a, np.concatenate([columns[:, i], np.zeros(len(h)), [heavy]]))[0] for i in range(len(h)))
+    if not np.isfinite(a).all():
+        return [np.full(len(h), 1.0 / len(h))] * len(h)
+    found = (
+        nnls(a, np.concatenate([columns[:, i], np.zeros(len(h)), [heavy]]), 100 * len(h))[0] for i in range(len(h))
+    )
     return [x / x.sum() for x in found]
