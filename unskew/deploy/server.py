@@ -36,6 +36,7 @@ from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log
 from unskew.runtime.membership import (
+    AGAIN_S,
     HELLO_BYTES,
     HELLO_S,
     DataIdentity,
@@ -107,7 +108,8 @@ def serve(
     inputs = run_setup.InMemoryInputs()
     if config.own_data and not is_here(experiment.task.data):
         callback.note(f"{experiment.task.data} is not on this machine: results are those of the sites")
-        inputs = replace(inputs, dataset=described(transport, deployment, config, experiment.task))
+        whose = callback.note, nodes or {}
+        inputs = replace(inputs, dataset=described(transport, deployment, config, experiment.task, *whose))
         metrics = dict.fromkeys((*experiment.evaluate, "personal"))
         experiment = replace(experiment, evaluate=tuple(name for name in metrics if name != "global"))
     setup = run_setup.prepare(at_server(experiment, config), inputs, one_client=inputs.dataset is not None)
@@ -163,19 +165,37 @@ def is_here(source: str) -> bool:
     return kind not in FILES or Path(path).expanduser().exists()
 
 
-def described(transport: Transport, state: "DeploymentState", config: ServerConfig, task: TaskConfig) -> Dataset:
+def described(
+    transport: Transport,
+    state: "DeploymentState",
+    config: ServerConfig,
+    task: TaskConfig,
+    note: Callable[[str], None],
+    clients: Mapping[Node, ClientId],
+) -> Dataset:
     """A data set without examples, of the classes and shapes that most clients say theirs have.
+
+    A client that refuses is noted, and asked again after a while: it may have been mended.
 
     Raises:
         QuorumError: If too few clients are there in time.
     """
     told: dict[Node, ClientInfo] = {}
+    again: dict[Node, float] = {}
     end = time.monotonic() + config.wait_s
     while len(told) < config.min_clients:
-        asked = {n: write("hello", Hello(state.run, state.config, "")) for n in transport.nodes() - told.keys()}
+        waiting = {n for n, at in again.items() if at > time.monotonic()}
+        nodes = transport.nodes() - told.keys() - waiting
+        asked = {n: write("hello", Hello(state.run, state.config, "")) for n in nodes}
         for node, delivery in transport.exchange(asked, HELLO_S, HELLO_BYTES):
+            if delivery.reply is None:
+                continue
             with suppress(WireError):
-                told |= {node: read(delivery.reply, {"hello": ClientInfo})} if delivery.reply is not None else {}
+                told[node] = read(delivery.reply, {"hello": ClientInfo})
+            if delivery.reply.action == "refused":
+                if node not in again:
+                    note(f"client {clients.get(node, node)} refuses: {reason_of(delivery.reply)}")
+                again[node] = time.monotonic() + AGAIN_S
         if time.monotonic() > end:
             raise QuorumError(f"{len(told)} sites have accepted after {config.wait_s:g} s, {config.min_clients} needed")
         time.sleep(0.0 if len(told) >= config.min_clients else LOOK_S)
