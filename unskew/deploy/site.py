@@ -193,12 +193,11 @@ class Resident:
         return reply
 
     def failed(self, error: UnskewError) -> str:
-        """Say an error in the site's log; what the server is told of it."""
-        self.error = printable(str(error))
-        self.say(self.error)
-        if isinstance(error, DataError):  # it may quote the data
-            return "its data do not go with the experiment; its own log says why"
-        return str(error)
+        """Say an error in the site's log; what the server is told of it, in its answer and in the site's status."""
+        self.say(printable(str(error)))
+        quotes = isinstance(error, DataError)  # the data, perhaps
+        self.error = "its data do not go with the experiment; its own log says why" if quotes else printable(str(error))
+        return self.error
 
     def consider(self, parts: tuple[bytes, ...]) -> tuple[Offer, str]:
         """Check an experiment as it is offered, and keep it; it, and why it waits, empty if it does not.
