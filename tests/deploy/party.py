@@ -9,7 +9,7 @@ from loopback import Loopback
 
 from unskew.deploy import certificates, resident, site
 from unskew.deploy.certificates import pem
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.deploy.settings import Address, Site
 from unskew.experiment.config import Experiment
@@ -58,7 +58,7 @@ class Party:
 
     def __post_init__(self) -> None:
         reached = Address("127.0.0.1", 8443)
-        self.federation = Federation.create(self.folder / "federation", "test", reached, "127.0.0.1")
+        self.federation = FederationFolder.create(self.folder / "federation", "test", reached, "127.0.0.1")
 
     def join(self, *names: str, **settings: Any) -> list[Path]:
         """Let sites join, and be there."""

@@ -12,7 +12,7 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
 from unskew.deploy import parity, resident, site, trial
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.deploy.settings import Site
 from unskew.record.logs import rows
@@ -55,7 +55,7 @@ def test_a_federation_is_made_and_sites_are_invited(call: Callable[..., Called],
     assert "note: the server will listen on this machine only; --listen 0.0.0.0 lets others in" in err
     assert "next: unskew fed invite SITE...\n" in err
     fingerprint = out.rpartition("by telephone: ")[2].strip()
-    assert fingerprint == Federation(tmp_path / "federation").fingerprint()
+    assert fingerprint == FederationFolder(tmp_path / "federation").fingerprint()
     code, out, err = call("fed", "invite", "basel", "bern")
     assert code == 0
     tokens = [Token.read(line.partition("site join ")[2]) for line in out.splitlines()]
@@ -81,7 +81,7 @@ def test_units_are_written_for_the_server_and_for_a_site(call: Callable[..., Cal
     unit = (tmp_path / "unskew-fed-federation.service").read_text()
     assert f'fed" "serve" "--folder" "{tmp_path}/federation"' in unit
     assert '"8443:8443"' in (tmp_path / "compose.json").read_text()
-    (token,) = Federation(tmp_path / "federation").invite(["basel"])
+    (token,) = FederationFolder(tmp_path / "federation").invite(["basel"])
     (tmp_path / "own.npz").touch()
     site.join(token, tmp_path / "basel", Site(f"npz:{tmp_path}/own.npz"))
     assert call("site", "units", "--folder", "basel")[0] == 0

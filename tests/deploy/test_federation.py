@@ -10,7 +10,7 @@ import pytest
 
 from unskew.deploy import backup, certificates, site
 from unskew.deploy.certificates import pem
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Offer, Token
 from unskew.deploy.settings import Address, Site
 from unskew.errors import ConfigError, DeployError, WireError
@@ -40,9 +40,9 @@ def test_a_folder_is_its_owners_and_is_not_made_twice(party: Party, tmp_path: Pa
     assert stat.S_IMODE((folder / "authority" / "ca.key").stat().st_mode) == 0o600
     for taken in (folder, tmp_path):
         with pytest.raises(DeployError, match="exists already"):
-            Federation.create(taken, "x", Address("127.0.0.1", 1), "127.0.0.1")
+            FederationFolder.create(taken, "x", Address("127.0.0.1", 1), "127.0.0.1")
     with pytest.raises(DeployError, match="is no federation"):
-        Federation(tmp_path)
+        FederationFolder(tmp_path)
 
 
 # ---------------------------------------------------------------- joining
@@ -198,7 +198,7 @@ def test_a_backup_has_all_and_makes_the_federation_anew(party: Party, small: Sma
     with pytest.raises(DeployError, match="cannot write"):
         backup.backup(party.federation, tmp_path / "b.tgz")
     backup.restore(tmp_path / "b.tgz", tmp_path / "again")
-    again = Federation(tmp_path / "again")
+    again = FederationFolder(tmp_path / "again")
     assert stat.S_IMODE(again.folder.stat().st_mode) == 0o700
     assert again.fingerprint() == party.federation.fingerprint()
     assert again.status()["sites"] == party.federation.status()["sites"]

@@ -18,7 +18,7 @@ pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
 import unskew
 from unskew.deploy import resident, site
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.deploy.settings import Address, Site
 from unskew.deploy.trial import free_port
 from unskew.errors import DeployError
@@ -36,7 +36,7 @@ class Live:
     def __init__(self, folder: Path, **options: Any) -> None:
         at = Address("127.0.0.1", free_port())
         self.folder, self.said = folder, list[str]()
-        self.federation = Federation.create(folder / "federation", "test", at, at.host, **options)
+        self.federation = FederationFolder.create(folder / "federation", "test", at, at.host, **options)
 
     def join(self, *names: str) -> None:
         for token in self.federation.invite(names):

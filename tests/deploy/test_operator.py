@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.deploy.trial import free_port
 from unskew.record.logs import rows
 from unskew.run.models import load_model
@@ -78,7 +78,7 @@ class Operator:
         return self.start("site", "join", self.tokens[site], "--data", f"npz:{self.place / site}.npz", who=site)
 
     def status(self) -> dict[str, Any]:
-        return Federation(self.place / "federation").status()
+        return FederationFolder(self.place / "federation").status()
 
     def log(self, who: str) -> str:
         return (self.place / f"{who}.log").read_text()

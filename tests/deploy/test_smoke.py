@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.deploy import parity, trial
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.run.models import load_model
@@ -28,7 +28,7 @@ def test_a_federation_of_processes_comes_to_what_the_simulator_comes_to_and_leav
     run = trial.trial(experiment, 2, out, said)
 
     assert processes_of(tmp_path) == []
-    assert not Federation(out / "deploy").is_served()
+    assert not FederationFolder(out / "deploy").is_served()
     (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
     assert found.equal, found
     assert list(rows(run, "failures")) == []

@@ -15,6 +15,7 @@ from unskew.data import checked
 from unskew.data.federated import FederatedData, federate, from_manifest, to_manifest
 from unskew.data.split import Natural
 from unskew.deploy import server
+from unskew.deploy.settings import ServerConfig
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -262,6 +263,5 @@ def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Call
 
 def test_a_deployment_refuses_unseen_clients(tmp_path: Path, tiny: Callable[..., Experiment]) -> None:
     (tmp_path / "experiment.toml").write_text(config.to_toml(tiny("unseen=0.5")))
-    (tmp_path / "server.toml").write_text("min_clients = 1\n")
-    with pytest.raises(ConfigError, match="do not register it"):
-        server.serve(None, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="to hold a site out, leave it out of --sites"):
+        server.serve(None, tmp_path, ServerConfig(num_clients=2, min_clients=1))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from recipe import CASES, PROTECTED, make
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import QuorumError, WireError
+from unskew.errors import DivergedError, QuorumError, WireError
 from unskew.info import ignored_of, parts, row
 from unskew.protocol import Held
 from unskew.tree import is_record
@@ -211,7 +211,7 @@ def lived(
         t, liar.now = t + 1, None
         try:
             state, trace = there.runtime.attempt(state, t) if "secure_sum" in case else there.runtime.round(state, t)
-        except QuorumError as error:
+        except (QuorumError, DivergedError) as error:
             if not alone or liar.now is None:
                 raise
             yield *liar.now, {LIAR: str(error)}, set()

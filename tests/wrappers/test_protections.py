@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protections.md"
 REASONS = {
     "marks none": "no: the server does not simply average uploads",
     "by itself": "no: single replies are compared",
-    "collects": "no: single models are collected",
+    "marked Each": "no: single models are collected",
     "for each group": "no: a mean for each group",
     "by a function of each reply": "no: more than sums weighted by whole numbers",
     "in no sum": "no: replies hold more than sums",

@@ -27,6 +27,7 @@ from unskew.algorithms.fedavg import Averaging, FedAvgState, ModelMessage, Model
 from unskew.algorithms.parts import by_class, check_counts, classifier
 from unskew.keys import Key
 from unskew.protocol import Batch, ClientId, Federation, Layout, Me, Plan, Step, ask, fold, sgd, step
+from unskew.reduction import Each
 from unskew.schema import Search
 from unskew.tree import Params
 
@@ -46,9 +47,9 @@ class CCVRState:
 class FeatureMoments:
     """Counts, means and mean products of the features of a client's training examples, by class."""
 
-    counts: Int64[Tensor, "classes"]
-    means: Float[Tensor, "classes features"]
-    products: Float[Tensor, "classes features features"]
+    counts: Each[Int64[Tensor, "classes"]]
+    means: Each[Float[Tensor, "classes features"]]
+    products: Each[Float[Tensor, "classes features features"]]
 
 
 @dataclass(frozen=True)

@@ -10,30 +10,21 @@ Server     m <- lam m + mean_k (y_k - v),  w <- w + m, which is w <- mean_k y_k 
 Departures The mean may be by examples; the paper's is uniform.  Buffers have no momentum: they are sent as they are.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import (
-    Averaging,
-    ClientRule,
-    FedAvgState,
-    ModelMessage,
-    ModelReply,
-    Weighting,
-    mean_of,
-)
+from unskew.algorithms.fedavg import FedAvgState, ModelMessage, ModelReply, Weighting, mean_of
 from unskew.algorithms.fedprox import Proximal
-from unskew.protocol import ClientId, Federation, Me, Plan, Step, ask, sgd, step
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.schema import Search
 from unskew.server.optimise import Decay, Moments
 from unskew.tree import Params, zeros_like
 
 
 @dataclass(frozen=True)
-class FedACG(Averaging):
+class FedACG:
     """Federated averaging with accelerated client gradients.
 
     Attributes:
@@ -45,20 +36,19 @@ class FedACG(Averaging):
 
     lam: Annotated[Decay, Search(0.5, 0.95)] = 0.85
     beta: Annotated[float, Ge(0.0), Search(0.001, 1)] = 0.01
-    weighting: Weighting = field(default="uniform", kw_only=True)
+    local: SgdConfig = SgdConfig()
+    weighting: Weighting = "uniform"
 
     def init(self, params: Params, fed: Federation) -> FedAvgState:
         """Return the initial model, without momentum."""
         return FedAvgState(params, Moments(zeros_like({n: params[n] for n in fed.layout.trainable})))
 
-    def meet(
-        self, cohort: Sequence[ClientId], state: FedAvgState, fed: Federation, train: ClientRule | None = None
-    ) -> Plan[FedAvgState]:
+    def round(self, state: FedAvgState, fed: Federation) -> Plan[FedAvgState]:
         """Send the model ahead of its momentum (eq. 1), and take the mean (eq. 3)."""
         w, m = state.params, state.moments.m
         ahead = {n: t + self.lam * m[n] if n in m else t for n, t in w.items()}
-        to = dict.fromkeys(cohort, ModelMessage(ahead))
-        mean = (yield from ask(train or self.train, to, reduce=mean_of("params", self.weighting))).value
+        to = dict.fromkeys(fed.sample(), ModelMessage(ahead))
+        mean = (yield from ask(self.train, to, reduce=mean_of("params", self.weighting))).value
         return FedAvgState(mean, Moments({n: mean[n] - w[n] for n in m}))
 
     @step
@@ -66,3 +56,7 @@ class FedACG(Averaging):
         """Train from the received model, pulled to it (eq. 2)."""
         terms = (Proximal(self.beta),) if self.beta else ()
         return ModelReply((yield from sgd(msg.params, self.local, *terms, anchor=msg.params)), me.n), None
+
+    def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
+        """Return the global model."""
+        return state.params

@@ -173,6 +173,7 @@ def mixes(h: list[Tensor], v: list[float]) -> list[np.ndarray]:
     if not np.isfinite(a).all():
         return [np.full(len(h), 1.0 / len(h))] * len(h)
     found = (
-        nnls(a, np.concatenate([columns[:, i], np.zeros(len(h)), [heavy]]), 100 * len(h))[0] for i in range(len(h))
+        nnls(a, np.concatenate([columns[:, i], np.zeros(len(h)), [heavy]]), maxiter=100 * len(h))[0]
+        for i in range(len(h))
     )
     return [x / x.sum() for x in found]

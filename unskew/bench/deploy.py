@@ -58,7 +58,7 @@ def measure(
 
 
 def _results(run: Callable[[Path, int], None], sites: int, turns: int) -> list[dict[str, Any]]:
-    """What a contender's server writes of each size."""
+    """Read what a contender's server writes of each size."""
     with tempfile.TemporaryDirectory(prefix="unskew-bench-") as folder:
         place = Path(folder)
         plan = {"sites": sites, "bytes": [*SIZES.values()], "turns": turns, "port": systems.free_port()}

@@ -1,4 +1,4 @@
-"""What the contenders of `bench deploy` run: a server that times exchanges with sites, which send back what they get.
+"""The contenders of `bench deploy`: a server that times exchanges with sites, which send back what they get.
 
 Plan and results lie in the contender's folder.  Those of others are in `echo_flower` and `echo_nvflare`, where sites
 load neither PyTorch nor modules of unskew.

@@ -82,7 +82,7 @@ class Programs:
             self._started.append(subprocess.Popen(command, stdout=out, stderr=out, **self._options))
 
     def call(self, *command: str) -> str:
-        """What a program prints.
+        """Return what a program prints.
 
         Raises:
             RunError: If it fails.

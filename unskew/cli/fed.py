@@ -30,7 +30,7 @@ from unskew.cli.tables import print_results, print_table, results_json
 from unskew.errors import DeployError, RunError
 
 if TYPE_CHECKING:
-    from unskew.deploy.federation import Federation
+    from unskew.deploy.federation import FederationFolder
     from unskew.deploy.parity import Parity
     from unskew.experiment.config import Experiment
 
@@ -95,11 +95,11 @@ def write_units(what: str, words: list[str], folder: Path, out: Path, **of_compo
     print(f"or: docker compose --file {compose} up --detach")
 
 
-def _federation(folder: Path) -> "Federation":
+def _federation(folder: Path) -> "FederationFolder":
     require()
-    from unskew.deploy.federation import Federation
+    from unskew.deploy.federation import FederationFolder
 
-    return Federation(folder)
+    return FederationFolder(folder)
 
 
 # ---------------------------------------------------------------- sites
@@ -122,10 +122,10 @@ def init(
     [dim]unskew fed init --host fed.example.org --listen 0.0.0.0[/]
     """
     require()
-    from unskew.deploy.federation import Federation
+    from unskew.deploy.federation import FederationFolder
     from unskew.deploy.settings import Address
 
-    federation = Federation.create(folder, name, Address(host, port), listen, names or [], days)
+    federation = FederationFolder.create(folder, name, Address(host, port), listen, names or [], days)
     print(f"made: {folder}; keep it to yourself, and a backup of it")
     print(f"fingerprint of the authority, to read to each site by telephone: {federation.fingerprint()}")
     if host not in ("127.0.0.1", "localhost", "::1") and listen == "127.0.0.1":
@@ -236,7 +236,7 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     return replace(chosen, task=replace(task, data=absolute(task.data) if here else task.data))
 
 
-def _follow(federation: "Federation", name: str, after: int, quiet: bool) -> None:
+def _follow(federation: "FederationFolder", name: str, after: int, quiet: bool) -> None:
     """Print what the server says until an experiment has ended."""
     try:
         while True:

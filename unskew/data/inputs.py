@@ -182,7 +182,7 @@ class Inputs:
 
     @property
     def levels(self) -> tuple[tuple[float, float], ...] | None:
-        """What black, and the brightest value of training images, have become in each channel; None if not known."""
+        """Return what black and the brightest value of training images became in each channel; None if not known."""
         if self.kind != "images" or self.largest is None or not all(self.std):  # a constant channel has lost its level
             return None
         tables = [standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)]

@@ -226,7 +226,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
 def for_model(
     path: Path, options: TableOptions, columns: Sequence[Column]
 ) -> tuple[list[dict[str, str | None]], dict[str, Any], Place]:
-    """What `predict` takes of a table: each row as it is written, the columns that were trained on, a row's place.
+    """Return what `predict` takes of a table: rows as written, the columns that were trained on, each row's place.
 
     Raises:
         DataError: If Polars is not installed, the file is missing, no table or cannot be read, or lacks a column.

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from unskew.deploy.certificates import make_private
-from unskew.deploy.federation import DATABASE, Federation
+from unskew.deploy.federation import DATABASE, FederationFolder
 from unskew.errors import DeployError
 from unskew.files import PRIVATE, rename_folder, temporary_folder
 
@@ -17,7 +17,7 @@ TRIES = 20
 """Times that a copy is begun anew because an experiment went on meanwhile."""
 
 
-def backup(federation: Federation, target: Path) -> None:
+def backup(federation: FederationFolder, target: Path) -> None:
     """Write all of a federation into a new file that only its owner can read, also while it is served.
 
     Raises:
@@ -50,7 +50,7 @@ def backup(federation: Federation, target: Path) -> None:
 
 
 def _stamps(folder: Path) -> dict[Path, int]:
-    """When the files were last written that go with a record's last transaction."""
+    """Times at which the files were last written that go with a record's last transaction."""
     files = [*folder.glob("experiments/*/run/checkpoint/*"), *folder.glob("experiments/*/deployment.json")]
     return {path: path.stat().st_mtime_ns for path in files if path.exists()}
 

@@ -272,7 +272,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 
 def ends(path: Path) -> datetime:
-    """When a certificate expires.
+    """Return the end of a certificate.
 
     Raises:
         DeployError: If it cannot be read.

@@ -56,7 +56,7 @@ CREATE TABLE events (id INTEGER PRIMARY KEY, at REAL, level TEXT, site TEXT, tex
 Row = dict[str, Any]
 
 
-class Federation:
+class FederationFolder:
     """A federation's folder.  The database is opened for each call, so any thread and any process may make one.
 
     Raises:
@@ -77,7 +77,7 @@ class Federation:
         listen: str,
         names: Sequence[str] = (),
         days: float = certificates.LEAF.days,
-    ) -> "Federation":
+    ) -> "FederationFolder":
         """Make a federation with an authority, a server's certificate and an empty database.
 
         Args:
@@ -407,13 +407,13 @@ class Federation:
         )
 
     def config(self, row: Row) -> ServerConfig:
-        """How an experiment is run."""
+        """Return how an experiment is run."""
         config: ServerConfig = schema.build(ServerConfig, json.loads(row["config"]), "")
         here = {offer["site"] for offer in self.offers(row)} & {site["id"] for site in self.present()}
         return replace(config, min_clients=max(min(config.min_clients, len(here)), 1))
 
     def offers(self, row: Row) -> list[Row]:
-        """What sites were offered of an experiment, and answered."""
+        """Return what sites were offered of an experiment, and answered."""
         query = "SELECT offers.*, name FROM offers JOIN sites ON sites.id = site WHERE experiment = ? ORDER BY client"
         return self.rows(query, row["id"])
 
@@ -540,7 +540,7 @@ def _note(db: sqlite3.Connection, text: str, level: str = "info", site: str | No
 
 
 def _plain(how: Row) -> Row:
-    """What a site says of itself, as far as it can be kept: numbers and short texts."""
+    """Return what a site says of itself, as far as it can be kept: numbers and short texts."""
     numbers = {name: how[name] for name in ("disk", "protocol") if type(how.get(name)) is int}
     texts = {name: printable(how[name], 200) for name in ("library", "doing", "error") if type(how.get(name)) is str}
     return numbers | texts

@@ -1,4 +1,4 @@
-"""What a coordinator hands to sites: a token that lets one join, and an experiment with the authority's signature."""
+"""A coordinator's word to sites: a token that lets one join, and an experiment with the authority's signature."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Whether this federation's server answers at an address, and if not, why."""
+"""Find out whether this federation's server answers at an address, and if not, why."""
 
 import socket
 import ssl

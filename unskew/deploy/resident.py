@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unskew.deploy import certificates, server
 from unskew.deploy.channel import GrpcServer, credentials
-from unskew.deploy.federation import Federation, Row
+from unskew.deploy.federation import FederationFolder, Row
 from unskew.deploy.settings import Address
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import RunError, UnskewError
@@ -45,13 +45,13 @@ class Watch:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationFolder,
         hub: GrpcServer,
         look: Callable[[], None] = lambda: None,
         vitals: Vitals | None = None,
     ) -> None:
         self.federation, self.hub, self.look, self.vitals = federation, hub, look, vitals
-        self.job: Network | None = None
+        self.job: Connections | None = None
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
         self._here: set[Node] = set()
@@ -95,7 +95,7 @@ class Watch:
                 self.vitals.contact.labels(name).set(self.hub.told[row["id"]][0])
 
 
-class Network:
+class Connections:
     """A federation's connections as the network of one experiment: a greeting carries the site's signed offer.
 
     Attributes:
@@ -167,7 +167,7 @@ class Progress(server.LogCallback):
 
 
 def serve(
-    federation: Federation,
+    federation: FederationFolder,
     say: Say,
     only: str | None = None,
     force: bool = False,
@@ -225,7 +225,7 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     folder = federation.experiment_folder(row["name"])
     federation.begin(row)
     try:
-        network = watch.job = Network(watch, row)
+        network = watch.job = Connections(watch, row)
         config, callback = federation.config(row), Progress(say, watch, row)
         done = server.serve(network, folder, config, callback, force, nodes=network.clients, run=row["run"])
         write_report(done.folder)
@@ -249,7 +249,7 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
         say(f"{row['name']} is {state}: {reason}")
 
 
-def wrong(federation: Federation) -> str:
+def wrong(federation: FederationFolder) -> str:
     """Say what is wrong with a server that runs; empty if nothing is."""
     if shutil.disk_usage(federation.folder).free < LEAST_BYTES:
         return "the disk is nearly full"
@@ -257,7 +257,7 @@ def wrong(federation: Federation) -> str:
     return "the authority's certificate has expired" if ends < datetime.now(UTC) else ""
 
 
-def renew(federation: Federation) -> bool:
+def renew(federation: FederationFolder) -> bool:
     """Sign a new certificate for the server when the one it has ends soon; True if so.
 
     Raises:
@@ -275,7 +275,7 @@ def renew(federation: Federation) -> bool:
 
 
 @contextmanager
-def _resumable(federation: Federation) -> Iterator[None]:
+def _resumable(federation: FederationFolder) -> Iterator[None]:
     """Say how a server that was stopped goes on."""
     try:
         with stoppable():
@@ -286,7 +286,7 @@ def _resumable(federation: Federation) -> Iterator[None]:
         raise Interrupted(f"the server was stopped{then}") from None
 
 
-def record_of(federation: Federation, name: str) -> Path:
+def record_of(federation: FederationFolder, name: str) -> Path:
     """Folder of an experiment's run.
 
     Raises:

@@ -38,7 +38,7 @@ class Address:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How an experiment is run over a network.
+    """Settings of a run over a network.
 
     Attributes:
         num_clients: Number of clients of the experiment.

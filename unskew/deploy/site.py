@@ -156,7 +156,7 @@ class Resident:
         self._told: dict[str, str] = {}
 
     def told(self) -> dict[str, Any]:
-        """How the site is, for the server's status; asked for when it is connected, and now and then."""
+        """Tell how the site is, for the server's status; asked for when it is connected, and now and then."""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
         left = certificates.ends(self.folder / "site.crt") - datetime.now(UTC)

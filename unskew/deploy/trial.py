@@ -22,7 +22,7 @@ import tomli_w
 
 from unskew.deploy import certificates, resident, site
 from unskew.deploy.certificates import make_private, pem
-from unskew.deploy.federation import Federation
+from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
 from unskew.deploy.settings import CODE_PATH, Address, Site, code_path
 from unskew.errors import DeployError, RunError, UnskewError
@@ -95,7 +95,7 @@ def trial(
 
 def prepare(
     experiment: Experiment, number: int, out: Path, options: Mapping[str, Any] | None = None
-) -> tuple[Federation, list[Path]]:
+) -> tuple[FederationFolder, list[Path]]:
     """Make the federation and its sites, or take those of a run that was stopped, with a port that is free now.
 
     Raises:
@@ -111,7 +111,7 @@ def prepare(
         try:
             make_private(out)  # a run's folder: clients' models end up in it
             shutil.rmtree(place, ignore_errors=True)
-            federation = Federation.create(place, experiment.name, address, address.host)
+            federation = FederationFolder.create(place, experiment.name, address, address.host)
             # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
             policy = {"privacy": str((place / "privacy.jsonl").absolute()), "paths": ["/", "hub:"]}
             write_atomically(place / "policy.toml", tomli_w.dumps(policy))
@@ -122,7 +122,7 @@ def prepare(
             federation.queue(experiment, {"own_data": False, **(options or {})})
         except OSError as error:
             raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
-    federation = Federation(place)
+    federation = FederationFolder(place)
     if not is_written_in(federation.experiment_folder(federation.experiment()["name"]) / "experiment.toml", experiment):
         raise RunError(f"{out} holds a run of another experiment; choose another --out")
     if not federation.next():
