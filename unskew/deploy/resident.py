@@ -48,9 +48,8 @@ class Watch:
         federation: FederationFolder,
         hub: GrpcServer,
         look: Callable[[], None] = lambda: None,
-        vitals: Vitals | None = None,
     ) -> None:
-        self.federation, self.hub, self.look, self.vitals = federation, hub, look, vitals
+        self.federation, self.hub, self.look, self.vitals = federation, hub, look, Vitals()
         self.job: Connections | None = None
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
@@ -84,8 +83,6 @@ class Watch:
 
     def measure(self, here: Mapping[Node, float]) -> None:
         """Set the numbers that a monitor reads of sites and certificates."""
-        if self.vitals is None:
-            return
         self.vitals.connected.set(len(here))
         ends = certificates.ends(self.federation.folder / "authority" / "server.crt").timestamp()
         for name, row in (("server", {"ends": ends}), *((row["name"], row) for row in self.federation.present())):
@@ -132,10 +129,9 @@ class Connections:
         }
         vitals = self.watch.vitals
         for node, delivery in self.watch.hub.exchange(asked, deadline_s, most):
-            if vitals is not None:
-                vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
-                vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
-                vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
+            vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
+            vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
+            vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
             if delivery.reply is None:
                 self.watch.errors[node] = time.time(), delivery.lost
             elif envelopes[node].action == "hello":
@@ -156,9 +152,8 @@ class Progress(server.LogCallback):
     def ended_round(self, cell: Cell) -> None:
         """Say how far the experiment is, now and then."""
         now = time.monotonic()
-        if self.vitals is not None:
-            self.vitals.rounds.labels(self.row["name"]).inc()
-            self.vitals.seconds.labels(self.row["name"]).inc(now - self._ended)
+        self.vitals.rounds.labels(self.row["name"]).inc()
+        self.vitals.seconds.labels(self.row["name"]).inc(now - self._ended)
         self._ended = now
         if now - self._told > TOLD_S or cell.round in (1, cell.experiment.rounds):
             self._told = now
@@ -202,10 +197,9 @@ def serve(
         place = federation.folder / "authority"
         network = GrpcServer(str(at), lambda: credentials(place, "server"), federation.node, federation.certify, said)
         with ExitStack() as open, network:
-            vitals = None if status_port is None else Vitals()
-            if vitals is not None and status_port is not None:
-                open.enter_context(serving(vitals, lambda: wrong(federation), status_port))
-            watch = Watch(federation, network, look, vitals)
+            watch = Watch(federation, network, look)
+            if status_port is not None:
+                open.enter_context(serving(watch.vitals, lambda: wrong(federation), status_port))
             said(f"listening at {at}; sites reach it at {federation.reached}")
             while True:
                 watch()

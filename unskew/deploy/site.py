@@ -145,18 +145,19 @@ class Resident:
         folder: The site's folder.
         site: Its settings.
         say: Called with a line for the site's log.
-        vitals: Numbers for a monitor.
     """
 
-    def __init__(self, folder: Path, site: Site, say: Say, vitals: Vitals | None = None) -> None:
-        self.folder, self.site, self.say, self.vitals = folder, site, say, vitals or Vitals()
+    def __init__(self, folder: Path, site: Site, say: Say) -> None:
+        self.folder, self.site, self.say, self.vitals = folder, site, say, Vitals()
         self.authority = certificates.load(folder / "ca.crt")
         self.doing = self.error = ""
+        self.away = "not connected yet"
         self._open: tuple[str, ClientRuntime] | None = None
         self._told: dict[str, str] = {}
 
     def told(self) -> dict[str, Any]:
         """Tell how the site is, for the server's status; asked for when it is connected, and now and then."""
+        self.away = ""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
         left = certificates.ends(self.folder / "site.crt") - datetime.now(UTC)
@@ -186,10 +187,9 @@ class Resident:
         reply = runtime.answer(envelope)
         self.vitals.bytes.labels("down").inc(len(envelope.head) + envelope.payload)
         self.vitals.bytes.labels("up").inc(len(reply.head) + reply.payload)
-        self.vitals.failures.labels(self.site.name).inc(reply.action == "refused")
-        self.error = (
-            printable(str(read(reply, {"refused": Refusal}).reason)) if reply.action == "refused" else self.error
-        )
+        if reply.action == "refused":
+            self.vitals.failures.labels(self.site.name).inc()
+            self.error = printable(str(read(reply, {"refused": Refusal}).reason))
         return reply
 
     def failed(self, error: UnskewError) -> str:
@@ -333,29 +333,23 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         raise DeployError(f"the federation's authority is {authority}, and the policy trusts {expected} only")
     if site.allow_code:
         find_own_code()
-    vitals, away = Vitals(), ["not connected yet"]
+    resident = Resident(folder, site, say)
     with ExitStack() as open, locked(folder), stoppable():
         if status_port is not None:
-            open.enter_context(serving(vitals, lambda: away[0], status_port))
+            open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
         say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
         if not (folder / "site.crt").exists():
             _certified(folder, at, say)
         certificates.check(folder, "site")
-        resident = Resident(folder, site, say, vitals)
-
-        def told() -> dict[str, Any]:
-            away[0] = ""
-            return resident.told()
-
-        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, told)
+        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.told)
         threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
         say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
         last = ""
 
         def lost(error: DeployError, held_s: float) -> None:
             nonlocal last
-            text = away[0] = str(error)
-            vitals.connected.set(0)
+            text = resident.away = str(error)
+            resident.vitals.connected.set(0)
             try:
                 certificates.check(folder, "site")
                 if not isinstance(error, TurnedAway):
