@@ -241,5 +241,5 @@ def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:
     rows = [line.split() for line in lines if line.startswith((" s", " 25 smaller"))]
     assert [row[:2] for row in rows[1:6]] == [[f"s{i}", str(i)] for i in (30, 29, 28, 27, 26)]
     assert rows[6][:3] == ["25", "smaller", "325"]
-    assert "remedy 4" in "\n".join(lines)
-    assert lines[-1].startswith("4 more notes")
+    assert "remedy 2" in "\n".join(lines)
+    assert lines[-1].startswith("6 more notes")

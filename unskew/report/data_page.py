@@ -26,7 +26,7 @@ MOST_COLUMNS = 15
 MOST_DRAWN = 100
 """Sites in a figure by site."""
 
-MOST_PRINTED, MOST_NOTES = 5, 5
+MOST_PRINTED, MOST_NOTES = 5, 3
 """Sites that a terminal shows beside one row of all smaller ones, and notes."""
 
 
@@ -177,7 +177,7 @@ def _gaps_chart(look: Look) -> tuple[Chart, ...]:
 
 # ---------------------------------------------------------------- a terminal
 def screen(look: Look, notes: Sequence[str], width: int, page: bool) -> str:
-    """The data in at most 25 lines: their size, the largest sites, how these differ, and at most five notes.
+    """The data in at most 25 lines: their size, the largest sites, how these differ, and at most three notes.
 
     Args:
         look: The look at the data.
@@ -187,7 +187,7 @@ def screen(look: Look, notes: Sequence[str], width: int, page: bool) -> str:
     """
     lines = cut(f"{look.name}: {look.size}.", width, 2)
     lines += render.text(replace(sites_table(look, MOST_PRINTED), caption=""), width).splitlines() if look.sites else []
-    lines += [line for number in look.disagreement[:3] for line in cut(f"{number.name}: {number.meaning}", width, 1)]
+    lines += [line for number in look.disagreement[:3] for line in cut(f"{number.name}: {number.meaning}", width, 2)]
     for note in notes[:MOST_NOTES]:
         lines += cut(f"- {note}", width, 2)
     more = len(notes) - MOST_NOTES
