@@ -15,7 +15,7 @@ Departures The paper calibrates once, after training.  A plan does not know whic
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
@@ -36,11 +36,10 @@ STEPS = 100
 
 
 @dataclass(frozen=True)
-class CCVRState:
-    """The server's state: FedAvg's, and the calibrated model."""
+class CCVRState(FedAvgState):
+    """The server's state: FedAvg's, and the tensors of the calibrated head."""
 
-    of: FedAvgState
-    params: Params
+    head: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,24 +64,25 @@ class CCVR(Averaging):
 
     draws: Annotated[int, Ge(1), Search(10, 1000, whole=True)] = 100
 
-    def init(self, params: Params, fed: Federation) -> CCVRState:  # type: ignore[override]
+    def init(self, params: Params, fed: Federation) -> CCVRState:
         """Return the initial model.
 
         Raises:
             ConfigError: If the model's last layer is not linear.
         """
         classifier(fed.layout, params, fed.num_classes, "CCVR")
-        return CCVRState(super().init(params, fed), params)
+        start = super().init(params, fed)
+        return CCVRState(start.params, start.moments)
 
-    def round(self, state: CCVRState, fed: Federation) -> Plan[CCVRState]:  # type: ignore[override]
+    def round(self, state: FedAvgState, fed: Federation) -> Plan[CCVRState]:
         """Run FedAvg's round, then calibrate the head (eq. 1 to 3)."""
-        after = yield from super().round(state.of, fed)
+        after = yield from super().round(state, fed)
         replies = yield from ask(self.measure, dict.fromkeys(fed.sample(), ModelMessage(after.params)), at_least=0)
         if not replies:
-            return CCVRState(after, after.params)
+            return CCVRState(after.params, after.moments)
         name = classifier(fed.layout, after.params, fed.num_classes, "CCVR")
         x, y = virtual([*replies.values()], self.draws, fed.key / "features")
-        return CCVRState(after, {**after.params, **calibrated(after.params, name, x, y)})
+        return CCVRState(after.params, after.moments, calibrated(after.params, name, x, y))
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
@@ -105,7 +105,7 @@ class CCVR(Averaging):
 
     def serve(self, state: CCVRState, client: ClientId | None) -> Params | None:  # type: ignore[override]
         """Return the calibrated model."""
-        return state.params
+        return {**state.params, **state.head}
 
 
 def add_products(sums: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
