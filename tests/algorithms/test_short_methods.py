@@ -212,13 +212,13 @@ def test_a_head_is_calibrated_on_virtual_features(classes: Any, equal: Any) -> N
     assert (new["head.weight"][2].item(), new["head.bias"][2].item()) == (0.0, -9.0)
     local = SgdConfig(lr=0.1, local_epochs=1, batch_size=4)
     calibrated, plain = (classes().play(kind(local=local), 2) for kind in (us.CCVR, us.FedAvg))
-    equal([s.of.params for s in calibrated.states], plain.params)
+    equal([s.params for s in calibrated.states], plain.params)
 
 
-def test_heads_learn_from_made_features() -> None:
+def test_heads_learn_from_generated_features() -> None:
     """FedGen, eq. 2: one feature 2 of class 1, weights 0 and 1, no bias: -log(e^2 / (1 + e^2)) = .12693."""
-    aux = {"made": torch.tensor([[2.0]]), "labels": torch.tensor([1])}
-    value = fedgen.OnMade(3.0, "head.weight")({"head.weight": torch.tensor([[0.0], [1.0]])}, aux)
+    aux = {"generated": torch.tensor([[2.0]]), "labels": torch.tensor([1])}
+    value = fedgen.OnGenerated(3.0, "head.weight")({"head.weight": torch.tensor([[0.0], [1.0]])}, aux)
     assert value.item() == pytest.approx(3 * 0.12693, abs=1e-4)
 
 
@@ -233,7 +233,7 @@ def test_a_generator_makes_what_the_heads_agree_on() -> None:
     shares = torch.tensor([2.0, 4.0, 6.0], dtype=torch.float64)
     right = []
     for g in (start, method.taught(start, replies, "head.weight", shares, Key(2))):
-        x, y = fedgen.made(g, shares, 500, Key(3))
+        x, y = fedgen.generated(g, shares, 500, Key(3))
         right.append(float((x.argmax(1) == y).double().mean()))
     assert right[0] < 0.6
     assert right[1] > 0.9

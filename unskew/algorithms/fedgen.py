@@ -7,11 +7,11 @@ Notation   G      generator: (class, noise) to features, one hidden layer
            n_kc   training examples of class c at client k;  p_c  their share of the cohort's
            h_k    client k's head as it came back
 Server     G <- least over y ~ p, z ~ N(0, 1) of  sum_k n_ky / sum_k n_ky  CE(h_k(G(y, z)), y)           (1)
-Client     F_k + beta mean over `draws` made features of CE(h(G(y, z)), y), y ~ p                        (2)
+Client     F_k + beta mean over `draws` generated features of CE(h(G(y, z)), y), y ~ p                        (2)
 Server     FedAvg of the models
 Precision  G is trained in float64: Adam makes large steps of small differences.
 Departures The paper's G also maximises the distance between what it makes of different noise, to keep it from
-           collapsing; `spread` is the strength of that.  Its code adds a pull between outputs on real and on made
+           collapsing; `spread` is the strength of that.  Its code adds a pull between outputs on real and on generated
            features, which is left out.  The features of (2) are drawn once a round, the same on all clients.
 """
 
@@ -66,7 +66,7 @@ class FedGenMessage:
 
     params: Model
     features: Tensor
-    labels: Int64[Tensor, "made"]
+    labels: Int64[Tensor, "generated"]
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ class FedGenReply:
 
 
 @dataclass(frozen=True)
-class OnMade:
-    """beta times the cross-entropy of the head on made features (eq. 2); `aux` has these and their labels."""
+class OnGenerated:
+    """beta times the cross-entropy of the head on generated features (eq. 2); `aux` has these and their labels."""
 
     beta: float
     weight: str
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
         """A scalar."""
-        return self.beta * cross_entropy(head(params, self.weight, aux["made"]), aux["labels"])
+        return self.beta * cross_entropy(head(params, self.weight, aux["generated"]), aux["labels"])
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,11 @@ class FedGen:
         return FedGenState(params, layers, torch.zeros(fed.num_classes, dtype=torch.float64))
 
     def round(self, state: FedGenState, fed: Federation) -> Plan[FedGenState]:
-        """Send the model with made features to a cohort; average the models, train the generator (eq. 1)."""
+        """Send the model with generated features to a cohort; average the models, train the generator (eq. 1)."""
         name = classifier(fed.layout, state.params, fed.num_classes, "FedGen")
         features, labels = torch.zeros(0, state.params[name].shape[1]), torch.zeros(0, dtype=torch.int64)
         if self.beta and state.shares.sum() > 0:
-            features, labels = made(state.generator, state.shares, self.draws, fed.key / "sent")
+            features, labels = generated(state.generator, state.shares, self.draws, fed.key / "sent")
         message = FedGenMessage(state.params, features.to(state.params[name]), labels.to(state.params[name].device))
         answer = yield from ask(
             self.train, dict.fromkeys(fed.sample(), message), reduce=mean_of("params", self.weighting)
@@ -150,7 +150,7 @@ class FedGen:
         counts = torch.stack([r.counts for r in replies]).double().cpu()
         heads = [{n: t.double().cpu() for n, t in r.head.items()} for r in replies]
         for s in range(self.steps):
-            x, y = made(layers, shares, BATCH, key / s)
+            x, y = generated(layers, shares, BATCH, key / s)
             weight = counts[:, y] / counts[:, y].sum(0)
             each = torch.stack([cross_entropy(head(h, name, x), y, reduction="none") for h in heads])
             apart = torch.exp(-(x - x.roll(1, 0)).abs().mean(1)).mean()
@@ -161,10 +161,10 @@ class FedGen:
 
     @step
     def train(self, me: Me, msg: FedGenMessage, memory: None) -> Step[tuple[FedGenReply, None]]:
-        """Train from the received model, the head on made features too (eq. 2)."""
+        """Train from the received model, the head on generated features too (eq. 2)."""
         name = classifier(me.layout, msg.params, len(me.histogram), "FedGen")
-        terms = (OnMade(self.beta, name),) if len(msg.labels) else ()
-        w = yield from sgd(msg.params, self.local, *terms, made=msg.features, labels=msg.labels)
+        terms = (OnGenerated(self.beta, name),) if len(msg.labels) else ()
+        w = yield from sgd(msg.params, self.local, *terms, generated=msg.features, labels=msg.labels)
         own = {n: t for n, t in w.items() if n in (name, bias_of(name))}
         return FedGenReply(w, me.n, own, me.histogram), None
 
@@ -187,7 +187,7 @@ def head(params: Params, weight: str, x: Tensor) -> Tensor:
     return linear(x, params[weight], params.get(bias_of(weight)))
 
 
-def made(generator: Params, shares: Tensor, n: int, key: Key) -> tuple[Tensor, Tensor]:
+def generated(generator: Params, shares: Tensor, n: int, key: Key) -> tuple[Tensor, Tensor]:
     """Make features, (n, features), and their labels, drawn by the classes' shares."""
     draw = key.generator()
     y = torch.multinomial(shares, n, replacement=True, generator=draw)

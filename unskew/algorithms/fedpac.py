@@ -172,8 +172,8 @@ def mixes(h: list[Tensor], v: list[float]) -> list[np.ndarray]:
     a = np.concatenate([columns, spread, np.full((1, len(h)), heavy)])
     if not np.isfinite(a).all():
         return [np.full(len(h), 1.0 / len(h))] * len(h)
-    found = (
+    shares = (
         nnls(a, np.concatenate([columns[:, i], np.zeros(len(h)), [heavy]]), maxiter=100 * len(h))[0]
         for i in range(len(h))
     )
-    return [x / x.sum() for x in found]
+    return [x / x.sum() for x in shares]
