@@ -21,7 +21,7 @@ class Memory(Loopback):
 
     def __init__(self) -> None:
         super().__init__({})
-        self.told: dict[Node, tuple[float, dict[str, Any]]] = {}
+        self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
         self.watch: Callable[[], None] = lambda: None
         self.dropped: list[Node] = []
 

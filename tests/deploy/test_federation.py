@@ -178,8 +178,8 @@ def test_an_experiment_goes_on_unless_it_is_done_or_another(party: Party, small:
 def test_status_is_json_and_keeps_of_what_sites_say_numbers_and_short_texts(party: Party, small: Small) -> None:
     party.join("basel")
     node, now = party.node("basel"), time.time()
-    told = {"library": "9", "disk": 10**9, "doing": "x\x1b[31m" * 99, "error": ["no"], "protocol": "1", "else": 1}
-    party.federation.saw({node: now}, {node: (now, told)}, {node: (now, "late")})
+    own = {"library": "9", "disk": 10**9, "doing": "x\x1b[31m" * 99, "error": ["no"], "protocol": "1", "else": 1}
+    party.federation.saw({node: now}, {node: (now, own)}, {node: (now, "late")})
     status = json.loads(json.dumps(party.federation.status()))
     (basel,) = status["sites"]
     assert (basel["version"], basel["free_bytes"], basel["error"]) == ("9", 10**9, "late")

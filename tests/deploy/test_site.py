@@ -155,7 +155,7 @@ def test_own_data_that_do_not_go_with_an_experiment_are_not_quoted_to_the_server
     offer, parts = offered(party, name, "chur")
     site = party.opened("chur")
     reason = greet(site, offer, parts).reason
-    assert reason == site.told()["error"] == "its data do not go with the experiment; its own log says why"
+    assert reason == site.status()["error"] == "its data do not go with the experiment; its own log says why"
     assert "ill" in party.said[-1]
 
 

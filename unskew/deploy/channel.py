@@ -2,7 +2,7 @@
 
 The server sends requests on it, each with a number, and gets one reply to each.  Messages go in chunks of 1 MB:
 
-    client -> server   h {"process", "server", "number", "have", "protocol", "library", "told"}
+    client -> server   h {"process", "server", "number", "have", "protocol", "library", "status"}
                                                                             who is here, what it has of which request
     server -> client   h {"server", "number", "size", "start", "have"}, then c CHUNK ...    a request, from byte `start`
     client -> server   h {"number", "size", "start"}, then c CHUNK ...                      its reply, from byte `start`
@@ -166,7 +166,7 @@ class Hub:
         watch: Called now and then by the plan's thread while it waits; what it raises ends the exchange.
 
     Attributes:
-        told: By node, when it last said how it is, and what it said; it may have said anything.
+        status: By node, when it last said how it is, and what it said; it may have said anything.
     """
 
     def __init__(self, watch: Callable[[], None] = lambda: None) -> None:
@@ -176,7 +176,7 @@ class Hub:
         self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
         self._pending: dict[Node, _Pending] = {}
         self._numbers = 0
-        self.told: dict[Node, tuple[float, dict[str, Any]]] = {}
+        self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
 
     def wake(self, session: _Session) -> None:
         """Let the network's thread look for a request."""
@@ -262,7 +262,7 @@ class Hub:
 
     def tell(self, node: Node, how: dict[str, Any]) -> None:
         """Keep what a node says of itself."""
-        self.told[node] = time.time(), how
+        self.status[node] = time.time(), how
 
     def leave(self, node: Node, session: _Session, goodbye: bool) -> None:
         """Forget a connection; without a goodbye its node may come back."""
@@ -419,7 +419,7 @@ class GrpcServer(Hub):
         messages = aiter(incoming)
         try:
             place = {"process": str, "server": str, "number": int, "have": int}
-            first = _read(await anext(messages), **place, protocol=int, library=str, told=dict)
+            first = _read(await anext(messages), **place, protocol=int, library=str, status=dict)
         except (StopAsyncIteration, WireError):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a connection must begin with an introduction")
             return
@@ -436,7 +436,7 @@ class GrpcServer(Hub):
             )
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
             return
-        self.tell(node, first["told"])
+        self.tell(node, first["status"])
         parts = (self._send(node, session, context), self._receive(node, messages), _either(self._over, self._again))
         tasks = {asyncio.create_task(part) for part in parts}
         try:
@@ -517,7 +517,7 @@ class Connection:
         credentials: The client's own; asked at each connection, since certificates are renewed.
         answer: Answers a request; it is called in a thread of its own, so that a line that breaks while it trains is
             made anew meanwhile.
-        told: Says how the client is, for the server's status.
+        status: Says how the client is, for the server's status.
     """
 
     def __init__(
@@ -525,9 +525,9 @@ class Connection:
         address: str,
         credentials: Callable[[], Credentials],
         answer: Callable[[Envelope], Envelope],
-        told: Callable[[], dict[str, Any]] = dict,
+        status: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        self._credentials, self._told = credentials, told
+        self._credentials, self._status = credentials, status
         self._address, self._answer, self._process = address, answer, secrets.token_hex(8)
         self._lock = threading.Lock()
         self._server, self._number, self._size = "", 0, 0  # of the last request
@@ -547,7 +547,7 @@ class Connection:
         out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         with self._lock:
             have, number, server = len(self._request), self._number, self._server
-        own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "told": self._told()}
+        own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "status": self._status()}
         out.put(iter([_control(b"h", server=server, number=number, have=have, **own)]))
 
         def outgoing() -> Iterator[bytes]:
@@ -557,7 +557,7 @@ class Connection:
                     messages = out.get(timeout=max(due - time.monotonic(), 0.0))
                 except queue.Empty:
                     due = time.monotonic() + TELL_S
-                    messages = iter([_control(b"s", **self._told())])
+                    messages = iter([_control(b"s", **self._status())])
                 if messages is None:
                     return
                 yield from messages

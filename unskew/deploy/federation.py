@@ -5,7 +5,7 @@
         federation.sqlite      sites, invitations, experiments, offers, events
         experiments/NAME/      experiment.toml  deployment.json  run/
 
-A command writes into the database and is done; the server looks at it once a second.  A site's number in the table is
+A command writes into the database and is done; the server looks at it twice a second.  A site's number in the table is
 its node on the network.
 """
 
@@ -43,7 +43,7 @@ _TABLES = """
 CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT, days REAL);
 CREATE TABLE sites (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL,
-    since REAL, seen REAL, told TEXT, error TEXT, error_at REAL);
+    since REAL, seen REAL, status TEXT, error TEXT, error_at REAL);
 CREATE TABLE invitations (key TEXT PRIMARY KEY, site INTEGER, until REAL, ask INTEGER, used BLOB);
 CREATE TABLE experiments (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, run TEXT, config TEXT, toml TEXT, stop INTEGER DEFAULT 0,
@@ -238,20 +238,20 @@ class FederationFolder:
     def _invited(self, db: sqlite3.Connection, owner: bytes, wanted: bytes) -> Row:
         """Take an invitation for a site's key; the site as it is then."""
         query = "SELECT * FROM invitations JOIN sites ON sites.id = site WHERE invitations.key = ?"
-        found = db.execute(query, (_sha256(owner),)).fetchone()
-        if found is None:
+        invitation = db.execute(query, (_sha256(owner),)).fetchone()
+        if invitation is None:
             raise DeployError("the token is not known, or a newer one has taken its place; ask for a new one")
-        if found["used"] not in (None, wanted):
+        if invitation["used"] not in (None, wanted):
             raise DeployError("the token was used already; ask for a new one, and find out who used it")
-        if found["used"] is None and time.time() > found["until"]:
+        if invitation["used"] is None and time.time() > invitation["until"]:
             raise DeployError("the token has expired; ask for a new one")
-        site = dict(found)
-        if found["used"] is None:
-            site["state"] = "waiting" if found["ask"] else "member"
+        site = dict(invitation)
+        if invitation["used"] is None:
+            site["state"] = "waiting" if invitation["ask"] else "member"
             db.execute("UPDATE invitations SET used = ? WHERE site = ?", (wanted, site["id"]))
             db.execute("UPDATE sites SET state = ?, key = ? WHERE id = ?", (site["state"], wanted, site["id"]))
-            said = f"waits: unskew fed approve {site['name']}" if found["ask"] else "has joined"
-            _note(db, f"{site['name']} {said}", site=site["name"])
+            text = f"waits: unskew fed approve {site['name']}" if invitation["ask"] else "has joined"
+            _note(db, f"{site['name']} {text}", site=site["name"])
         return site
 
     def approve(self, names: Iterable[str]) -> None:
@@ -305,7 +305,7 @@ class FederationFolder:
     def saw(
         self,
         since: Mapping[Node, float],
-        told: Mapping[Node, tuple[float, Row]],
+        statuses: Mapping[Node, tuple[float, Row]],
         errors: Mapping[Node, tuple[float, str]],
     ) -> None:
         """Keep who is connected since when, what sites say of themselves, and their last errors."""
@@ -316,8 +316,8 @@ class FederationFolder:
                 "UPDATE sites SET since = ?, seen = ? WHERE id = ?", [(at, now, node) for node, at in since.items()]
             )
             db.executemany(
-                "UPDATE sites SET told = ? WHERE id = ?",
-                [(json.dumps(_plain(how)), node) for node, (_, how) in told.items()],
+                "UPDATE sites SET status = ? WHERE id = ?",
+                [(json.dumps(_plain(how)), node) for node, (_, how) in statuses.items()],
             )
             db.executemany(
                 "UPDATE sites SET error = ?, error_at = ? WHERE id = ?",
@@ -429,8 +429,8 @@ class FederationFolder:
                 (state, reason, time.time(), *place),
             )
             name = db.execute("SELECT name FROM sites WHERE id = ?", (node,)).fetchone()["name"]
-            said = f"{name}: {row['name']} {state}{f': {reason}' if reason else ''}"
-            _note(db, said, "warning" if state == "refused" else "info", name)
+            text = f"{name}: {row['name']} {state}{f': {reason}' if reason else ''}"
+            _note(db, text, "warning" if state == "refused" else "info", name)
 
     def begin(self, row: Row) -> None:
         """Record that an experiment runs."""
@@ -477,18 +477,18 @@ class FederationFolder:
         served, now = self.is_served(), time.time()
         sites = []
         for row in self.rows("SELECT * FROM sites ORDER BY id"):
-            told = json.loads(row["told"] or "{}")
+            own = json.loads(row["status"] or "{}")
             sites.append(
                 {
                     "site": row["name"],
                     "state": row["state"],
                     "since": row["since"] if served else None,
                     "seen": row["seen"],
-                    "version": told.get("library"),
-                    "doing": told.get("doing"),
-                    "free_bytes": told.get("disk"),
+                    "version": own.get("library"),
+                    "doing": own.get("doing"),
+                    "free_bytes": own.get("disk"),
                     "certificate_days": None if row["ends"] is None else int((row["ends"] - now) // 86_400),
-                    "error": row["error"] or told.get("error") or None,
+                    "error": row["error"] or own.get("error") or None,
                     "error_at": row["error_at"],
                 }
             )

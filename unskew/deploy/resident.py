@@ -75,7 +75,7 @@ class Watch:
             if renew(self.federation):
                 self.hub.renew()
             self.measure(here)
-            self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.told), self.errors)
+            self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status), self.errors)
         if self.job is not None:
             self.job.refresh(members)
             if self.federation.wants_stop(self.job.row):
@@ -88,8 +88,8 @@ class Watch:
         for name, row in (("server", {"ends": ends}), *((row["name"], row) for row in self.federation.present())):
             if row["ends"] is not None:
                 self.vitals.certificate.labels(name).set((row["ends"] - time.time()) / 86_400)
-            if row.get("id") in self.hub.told:
-                self.vitals.contact.labels(name).set(self.hub.told[row["id"]][0])
+            if row.get("id") in self.hub.status:
+                self.vitals.contact.labels(name).set(self.hub.status[row["id"]][0])
 
 
 class Connections:

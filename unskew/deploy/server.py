@@ -180,26 +180,26 @@ def described(
     Raises:
         QuorumError: If too few clients are there in time.
     """
-    told: dict[Node, ClientInfo] = {}
+    came: dict[Node, ClientInfo] = {}
     again: dict[Node, float] = {}
     end = time.monotonic() + config.wait_s
-    while len(told) < config.min_clients:
+    while len(came) < config.min_clients:
         waiting = {n for n, at in again.items() if at > time.monotonic()}
-        nodes = transport.nodes() - told.keys() - waiting
+        nodes = transport.nodes() - came.keys() - waiting
         asked = {n: write("hello", Hello(state.run, state.config, "")) for n in nodes}
         for node, delivery in transport.exchange(asked, HELLO_S, HELLO_BYTES):
             if delivery.reply is None:
                 continue
             with suppress(WireError):
-                told[node] = read(delivery.reply, {"hello": ClientInfo})
+                came[node] = read(delivery.reply, {"hello": ClientInfo})
             if delivery.reply.action == "refused":
                 if node not in again:
                     note(f"client {clients.get(node, node)} refuses: {reason_of(delivery.reply)}")
                 again[node] = time.monotonic() + AGAIN_S
         if time.monotonic() > end:
-            raise QuorumError(f"{len(told)} sites have accepted after {config.wait_s:g} s, {config.min_clients} needed")
-        time.sleep(0.0 if len(told) >= config.min_clients else LOOK_S)
-    most, _ = Counter((info.classes, info.input, info.target) for info in told.values()).most_common(1)[0]
+            raise QuorumError(f"{len(came)} sites have accepted after {config.wait_s:g} s, {config.min_clients} needed")
+        time.sleep(0.0 if len(came) >= config.min_clients else LOOK_S)
+    most, _ = Counter((info.classes, info.input, info.target) for info in came.values()).most_common(1)[0]
     outputs, (x, y) = most[0], map(_zeros, most[1:])
     form = tasks.kind_of(task.kind).targets
     counted = None if form.classes or form.tokens else torch.zeros(2, dtype=torch.int64)

@@ -155,7 +155,7 @@ class Resident:
         self._open: tuple[str, ClientRuntime] | None = None
         self._told: dict[str, str] = {}
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Tell how the site is, for the server's status; asked for when it is connected, and now and then."""
         self.away = ""
         self.vitals.connected.set(1)
@@ -341,7 +341,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         if not (folder / "site.crt").exists():
             _certified(folder, at, say)
         certificates.check(folder, "site")
-        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.told)
+        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
         threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
         say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
         last = ""
