@@ -186,8 +186,8 @@ def simulate(
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
         by: Columns of a table by whose values the clients' own models are evaluated after the last round, as "sex".
-        unseen: Clients that come after training, by which methods are judged for newcomers: a share of the clients, or
-            their names; `Unseen` also says how they adapt.
+        unseen: Clients that take no part and are served the trained models: a share of the clients, or their names;
+            `Unseen` also says how they adapt.
         stop, keep_models, world, runtime: The same as in a configuration file.
 
     Raises:

@@ -287,7 +287,7 @@ class TriedAlpha:
 
 @dataclass(frozen=True)
 class Placement:
-    """A newcomer, a member of the group it joined (None if it stays alone), and the benefit of joining."""
+    """An arrival, a member of the group it joined (None if it stays alone), and the benefit of joining."""
 
     client: Client
     group: Client | None
@@ -309,7 +309,7 @@ class JudgedGroups(ClientGroups):
     Attributes:
         history: Merges that were made, in order.
         beyond: Merges that would have come next.
-        placed: Newcomers.
+        placed: Arrivals.
         alone: Clients that could not be compared.
         layer: Name of the layer whose updates are compared; None for all.
         compared: Clients in the rows and columns of `similarity`.

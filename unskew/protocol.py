@@ -22,8 +22,8 @@ model a client uses after training; it is not a step, because a personal model m
 If clients may have nothing to change in the model they are served, it also has an attribute `personalises` that is
 False then, so that one model is evaluated for all of them rather than a model for each.
 
-A method with several models adds `def newcomer_models(self, state: S) -> Sequence[Params]`, those among which a client
-that comes after training chooses by its training loss, and `newcomer_memberships` if it takes the mean of so many of
+A method with several models adds `def unseen_models(self, state: S) -> Sequence[Params]`, those among which a client
+that comes after training chooses by its training loss, and `unseen_memberships` if it takes the mean of so many of
 them; others are asked to `serve` a client they have never met.
 `def adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]` is how such a client adapts its model, by default
 local training as in the method's `local`.
@@ -852,7 +852,7 @@ class Hooks:
         local: The clients' optimisation, by which clients adapt a model that come after training.
         pooled: True for a bound that trains on the data of all clients in one place.
         personalise, personalises: The model a client uses, and False if that is the served one; see `personalise_of`.
-        newcomer_models, newcomer_memberships, adapt: What clients that come after training choose from, how many of
+        unseen_models, unseen_memberships, adapt: What clients that come after training choose from, how many of
             them they average, and how they adapt it.
         info: Report on a round; see `report_of`.
         validate_reply: Check of a reply that came over a network.
@@ -880,8 +880,8 @@ class Hooks:
     pooled: bool = False
     personalise: Any = None
     personalises: bool = True
-    newcomer_models: Any = None
-    newcomer_memberships: int = 1
+    unseen_models: Any = None
+    unseen_memberships: int = 1
     adapt: Any = None
     info: Any = None
     validate_reply: Any = None

@@ -215,8 +215,8 @@ def test_a_client_whose_training_diverges_says_so_and_stays_alone(springs: Any) 
     assert not any(t.failures for t in play.traces)
 
 
-# ---------------------------------------------------------------- newcomers
-def test_newcomers_come_and_others_go_in_their_rounds() -> None:
+# ---------------------------------------------------------------- arrivals
+def test_arrivals_come_and_others_go_in_their_rounds() -> None:
     """Three at the start, two more and one fewer after every second round, of eight."""
     who = Arrivals(start=3, every=2, number=2, leaving=1)
     there = [who.present(t, range(8)) for t in range(1, 9)]
@@ -225,7 +225,7 @@ def test_newcomers_come_and_others_go_in_their_rounds() -> None:
     assert Arrivals(2, 1, 0, 1).present(99, range(8)) == (1,)
 
 
-def test_a_newcomer_trains_from_the_mean_and_is_placed_in_the_next_round() -> None:
+def test_an_arrival_trains_from_the_mean_and_is_placed_in_the_next_round() -> None:
     """Groups {0, 1} and {2}; 3 comes in round 3 and resembles 2 more than anybody."""
     server = Server(HCCT(alpha=1.0, arrivals=Arrivals(3, 2)), 4)
     old = {0: RIGHT, 1: RIGHT, 2: UP}
@@ -243,7 +243,7 @@ def test_a_newcomer_trains_from_the_mean_and_is_placed_in_the_next_round() -> No
     assert placed.benefit == pytest.approx(0.1, abs=1e-4)
 
 
-def test_groups_that_are_not_made_anew_take_newcomers_in() -> None:
+def test_groups_that_are_not_made_anew_take_arrivals_in() -> None:
     server = Server(HCCT(alpha=1.0, one_shot=True, arrivals=Arrivals(3, 2)), 4)
     old = {0: RIGHT, 1: RIGHT, 2: UP}
     for gradients in (old, old, {**old, 3: UP}):
@@ -251,8 +251,8 @@ def test_groups_that_are_not_made_anew_take_newcomers_in() -> None:
     assert server.round({0: UP, 1: LEFT, 2: UP, 3: UP}).groups == ((0, 1), (2, 3))
 
 
-def test_placing_leaves_the_others_where_they_would_be_without_the_newcomer() -> None:
-    """A newcomer between two groups draws them into one partition by Algorithm 2, but only joins one of them."""
+def test_placing_leaves_the_others_where_they_would_be_without_the_arrival() -> None:
+    """An arrival between two groups draws them into one partition by Algorithm 2, but only joins one of them."""
     gradients = {0: RIGHT, 1: UP, 2: [1.0, 1.0]}
     ends = {}
     for placement in ("greedy", "recluster"):

@@ -60,8 +60,8 @@ def test_a_vocabulary_is_of_training_texts_alone() -> None:
     assert "onlyhere" not in history.model("FedAvg").unskew.inputs.vocabulary
 
 
-def test_words_of_newcomers_and_of_test_rows_alone_are_unknown() -> None:
-    """A newcomer is tested as it will be served: by the model, from its texts; every row has a word of its own."""
+def test_words_of_unseen_clients_and_of_test_rows_alone_are_unknown() -> None:
+    """Unseen clients are tested as they will be served, by the model, from texts; every row has a word of its own."""
     own = {
         site: ([f"{text} {site}{i} {site}" for i, text in enumerate(texts)], labels)
         for site, (texts, labels) in SITES.items()

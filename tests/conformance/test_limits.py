@@ -13,13 +13,13 @@ from unskew.tree import Params
 LIMITS = {name: dict(entry.limit) for name, entry in TABLE.items() if entry.limit is not None}
 # Where models travel from client to client, it matters who stands next to whom.
 NEIGHBOURS = {"relay", "fedswap", "fedswap, d2d", "cyclic", "cyclic, server", "tthf", "tthf, adaptive", "cfa", "gossip"}
-# What these draw for a client, they draw by its number; newcomers come by theirs, and given groups name it.
+# What these draw for a client, they draw by its number; arrivals come by theirs, and given groups name it.
 DRAWN = {
     "scaffold+quantise",
     "fednova+top_k+quantise",
     "flsc, previous",
     "flsc, own norms",
-    "hcct, newcomers",
+    "hcct, arrivals",
     "grouped",
     "grouped, own heads",
 }

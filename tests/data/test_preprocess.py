@@ -251,15 +251,15 @@ def test_no_number_of_those_who_train_depends_on_clients_that_come_later(scale: 
     }
     assert again.unseen is not None
     assert again.unseen.dataset is again.dataset
-    newcomer = by_feature(again, again.unseen)
-    assert not newcomer["smokes=pipe"].any()  # nothing was learnt for it
+    unseen = by_feature(again, again.unseen)
+    assert not unseen["smokes=pipe"].any()  # nothing was learnt for it
     age = again.dataset.inputs.columns[0]
     if scale == "agreed":
-        assert newcomer["age"].max() > 1e4
+        assert unseen["age"].max() > 1e4
         rows = [row for i, row in enumerate(table.iter_rows(named=True)) if row["site"] != later]
         assert age.fill[0] < max(row["age"] for row in rows if row["age"] is not None)
     else:
-        assert abs(float(newcomer["age"].mean())) < 1e-5  # by its own mean, as every site by its own
+        assert abs(float(unseen["age"].mean())) < 1e-5  # by its own mean, as every site by its own
 
 
 @silent_sites
@@ -272,8 +272,8 @@ def test_gaps_that_only_a_later_client_has_are_filled_and_have_no_input_of_their
     age = fed.dataset.inputs.columns[0]
     assert (age.features, age.gaps_unlearnt) == (("age", "age missing"), True)
     assert fed.unseen is not None
-    newcomer = fed.dataset.x_train[fed.unseen.clients.train.values]
-    assert not newcomer[:, :2].any()  # the agreed mean, which became 0, and no mark
+    unseen = fed.dataset.x_train[fed.unseen.clients.train.values]
+    assert not unseen[:, :2].any()  # the agreed mean, which became 0, and no mark
     whole = federate(data, Natural(), Key(0))
     assert whole.dataset is data
 

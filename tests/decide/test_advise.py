@@ -864,16 +864,16 @@ def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) ->
         "Is it worth it?", "Which sites benefit?", "Who should train with whom?", "Which method and settings?",
         "What does it cost?", "What about a new site?", "How certain is this?", "What would make it more certain?",
     ]  # fmt: skip
-    assert [n.name for n in simple.newcomers] == ["site A", "site B", "site C", "site D"]
+    assert [n.name for n in simple.unseen] == ["site A", "site B", "site C", "site D"]
     assert simple.by_site.keys() == {0, 1, 2, 3}
     assert set(simple.to_json()["sites"]) == {"site A", "site B", "site C", "site D"}
 
 
 @pytest.mark.usefixtures("one_rate")
-def test_sites_that_come_later_are_the_newcomers_and_take_no_part() -> None:
+def test_sites_that_come_later_are_the_unseen_ones_and_take_no_part() -> None:
     experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
-    assert [(n.name, n.alone, n.joined) for n in of.newcomers] == [("site B", None, None)]
+    assert [(n.name, n.alone, n.joined) for n in of.unseen] == [("site B", None, None)]
     assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
 
 

@@ -287,7 +287,7 @@ def test_unknown_names_and_bad_options_are_refused(name: str, options: dict[str,
 
 
 class Fixed(nn.Module):
-    """A network as a newcomer writes it: sizes of its own, an option without a type."""
+    """A network as a beginner writes it: sizes of its own, an option without a type."""
 
     def __init__(self, hidden=32):  # type: ignore[no-untyped-def]
         super().__init__()

@@ -252,21 +252,21 @@ def test_known_groups_are_compared_with_those_that_are_found(toy: Path, tmp_path
     assert len(texts) == 2 * (4 * 2 + 3)
 
 
-def test_newcomers_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
+def test_arrivals_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
     """Two at first, one or two more after each of two rounds: after three there are two and two, or two and four."""
     tasks = {"CIFAR-10": shrunk(toy, {"by": "shards", "clients": 6, "train": 0.2, "test": 0.2, "count": 20}, rounds=3)}
-    result = reproduce("newcomers", tmp_path, tasks, new=[1, 2], start=2, every=1)
+    result = reproduce("arrivals", tmp_path, tasks, new=[1, 2], start=2, every=1)
     settings = {(r.setting, r.metric) for r in result.rows}
-    assert ("0 new every 1 rounds", "error.newcomers") not in settings
-    assert ("2 new every 1 rounds", "error.newcomers") in settings
+    assert ("0 new every 1 rounds", "error.arrivals") not in settings
+    assert ("2 new every 1 rounds", "error.arrivals") in settings
     assert len(result.claims) == 2 + 2 * 2 + 2
     # All who are there: the mean over two founders, and over as many as have come.
     errors = {(r.method, r.setting, r.metric): r.ours for r in result.rows}
     one = "1 new every 1 rounds"
     assert errors["hcct", one, "error"] == pytest.approx(
-        (errors["hcct", one, "error.founders"] + errors["hcct", one, "error.newcomers"]) / 2
+        (errors["hcct", one, "error.founders"] + errors["hcct", one, "error.arrivals"]) / 2
     )
-    # Nobody joined by alpha 0: with more newcomers the founders are what they were.
+    # Nobody joined by alpha 0: with more arrivals the founders are what they were.
     alone = [r.seeds for r in result.rows if (r.method, r.metric) == ("alone", "error.founders")]
     assert alone[0] == alone[1]
 

@@ -265,7 +265,7 @@ def test_stopping_by_megabytes_and_by_seconds(tiny: Callable[..., Experiment], t
 def test_a_run_that_ends_early_has_all_that_its_last_round_would_have(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    """Ended in round 2 by its traffic, it has the numbers and reports of a run of two rounds, newcomers' included."""
+    """Ended in round 2 by its traffic, it has the numbers and reports of two rounds, also of unseen clients."""
     of = ("unseen.clients=0.25", "unseen.every=4", "split.num_clients=5")
     short = loop.start(tiny("rounds=2", *of), tmp_path / "short").folder
     ended = loop.start(tiny("rounds=9", "stop.megabytes=0.03", *of), tmp_path / "ended")

@@ -25,7 +25,7 @@ from unskew.record.logs import rows
 from unskew.report import stats
 from unskew.run import loop
 from unskew.run import setup as run_setup
-from unskew.run.unseen import Newcomers, adaptation, served_to
+from unskew.run.unseen import UnseenClients, adaptation, served_to
 from unskew.tree import Params
 
 METHODS = """
@@ -124,7 +124,7 @@ def ran(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def test_training_is_the_same_whatever_becomes_of_the_newcomers(
+def test_training_is_the_same_whatever_becomes_of_the_unseen(
     tiny: Callable[..., Experiment], ran: Path, tmp_path: Path
 ) -> None:
     """Other epochs and other rounds of evaluation change no number of the clients that train."""
@@ -138,7 +138,7 @@ def test_training_is_the_same_whatever_becomes_of_the_newcomers(
     assert trained(tmp_path / "run") == trained(ran)
 
 
-def test_every_method_reports_newcomers_after_the_last_round_and_the_gap(ran: Path) -> None:
+def test_every_method_reports_unseen_clients_after_the_last_round_and_the_gap(ran: Path) -> None:
     got = load_run(ran)
     for method in ("fedavg", "ifca", "fedper"):
         seen, served = got.value(method, "personal.accuracy.mean"), got.value(method, "unseen.accuracy.mean")
@@ -176,7 +176,7 @@ def test_more_seeds_of_the_same_clients_are_not_more_clients() -> None:
     assert stats.welch([pair, ((0.8, 0.9), (0.5,))], drawn_anew=False) is None
 
 
-# ---------------------------------------------------------------- what a newcomer is served
+# ---------------------------------------------------------------- what an unseen client is served
 @dataclass(frozen=True)
 class OnlyOldFriends(FedAvg):
     """A method that has a model for the clients it knows."""
@@ -185,8 +185,8 @@ class OnlyOldFriends(FedAvg):
         return {0: state.params, 1: state.params}[client or 0]
 
 
-def test_a_method_that_knows_no_newcomers_is_refused_before_any_work() -> None:
-    with pytest.raises(ProtocolError, match="newcomer_models"):
+def test_a_method_that_knows_no_unseen_clients_is_refused_before_any_work() -> None:
+    with pytest.raises(ProtocolError, match="unseen_models"):
         served_to(OnlyOldFriends(), FedAvg().init({}, _federation()), 2)
 
 
@@ -208,12 +208,12 @@ def two_that_came(tiny: Callable[..., Experiment], method: str, *settings: str) 
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
     sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
-    came = Newcomers(sim, setup.task, fed, 0, 1)
+    came = UnseenClients(sim, setup.task, fed, 0, 1)
     for i in range(2):
         yield sim.start(), came, came.me(came.first + i, 1)
 
 
-def test_of_several_models_a_newcomer_takes_the_one_with_the_lowest_loss_on_its_training_data(
+def test_of_several_models_an_unseen_client_takes_the_one_with_the_lowest_loss_on_its_training_data(
     tiny: Callable[..., Experiment],
 ) -> None:
     for state, came, me in two_that_came(tiny, 'name = "ifca"\nclusters = 2'):
@@ -230,7 +230,7 @@ def test_a_model_that_became_nan_is_nobody_s_choice(tiny: Callable[..., Experime
         assert came.training_loss(model, me) == min(came.training_loss(of, me) for of in state.models[1:])
 
 
-def test_in_several_clusters_a_newcomer_takes_the_mean_of_those_with_the_lowest_losses(
+def test_in_several_clusters_an_unseen_client_takes_the_mean_of_those_with_the_lowest_losses(
     tiny: Callable[..., Experiment],
 ) -> None:
     """FLSC's own rule, `a_k` of eq. 1; with one membership it is IFCA's (I-28)."""
@@ -241,7 +241,7 @@ def test_in_several_clusters_a_newcomer_takes_the_mean_of_those_with_the_lowest_
         torch.testing.assert_close(model, {name: (a[name] + b[name]) / 2 for name in a})
 
 
-def test_newcomers_adapt_with_balanced_weights_of_their_own(tiny: Callable[..., Experiment]) -> None:
+def test_unseen_clients_adapt_with_balanced_weights_of_their_own(tiny: Callable[..., Experiment]) -> None:
     """n / (k n_c) of an example of class c, so that each class of a client has n / k in all, as where others train."""
     balanced = "task.class_weights='balanced'"
     for _, came, me in two_that_came(tiny, 'name = "fedavg"', balanced):

@@ -248,9 +248,9 @@ def test_a_client_that_cannot_be_compared_is_not_the_first_whose_part_is_copied(
     assert partition(products, [1, 1, 1], 1.0).groups == ((0,), (1, 2))
 
 
-# ---------------------------------------------------------------- newcomers
-def test_a_newcomer_joins_where_it_gains_most() -> None:
-    """Groups around (1, 0) and (0, 1); a newcomer at 30 degrees joins the first, one opposite to both stays alone."""
+# ---------------------------------------------------------------- arrivals
+def test_an_arrival_joins_where_it_gains_most() -> None:
+    """Groups around (1, 0) and (0, 1); an arrival at 30 degrees joins the first, one opposite to both stays alone."""
     rows = torch.tensor(
         [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [math.cos(0.52), math.sin(0.52)], [-1.0, -1.0]]
     )
@@ -275,14 +275,14 @@ def test_its_place_is_the_best_of_all_by_definition(seed: int) -> None:
         assert placed.benefit == pytest.approx(benefit[best], abs=1e-9)
 
 
-def test_newcomers_may_join_each_other_and_bad_ones_nobody() -> None:
+def test_arrivals_may_join_each_other_and_bad_ones_nobody() -> None:
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [math.nan, 0.0], [0.0, 0.0]])
     groups, placed = insert(of(rows), [10] * 5, 1.0, [[0]], [1, 2, 3, 4])
     assert groups == ((0,), (1, 2), (3,), (4,))
     assert [p.group for p in placed] == [None, 1, None, None]
 
 
-def test_of_equal_groups_a_newcomer_takes_the_one_with_the_smallest_member() -> None:
+def test_of_equal_groups_an_arrival_takes_the_one_with_the_smallest_member() -> None:
     groups, _ = insert(of(torch.ones(3, 2)), [10] * 3, 1.0, [[1], [0]], [2])
     assert groups == ((0, 2), (1,))
 

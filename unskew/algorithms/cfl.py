@@ -192,7 +192,7 @@ class CFL(OwnParts):
             return state.clusters[0].params if self.eps1 == 0.0 and not self.personal else None
         return next(cluster.params for cluster in state.clusters if client in cluster.members)
 
-    def newcomer_models(self, state: CFLState) -> tuple[Params, ...]:
+    def unseen_models(self, state: CFLState) -> tuple[Params, ...]:
         """Return the models among which a client that comes after training chooses, one for each cluster."""
         return tuple(cluster.params for cluster in state.clusters)
 

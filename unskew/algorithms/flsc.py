@@ -171,12 +171,12 @@ class FLSC:
         everybodys = most_common((j for ids in state.ids.values() for j in ids), self.memberships)
         return fused(state.models, state.ids.get(client, everybodys))
 
-    def newcomer_models(self, state: FLSCState) -> tuple[Params, ...]:
+    def unseen_models(self, state: FLSCState) -> tuple[Params, ...]:
         """Return the models among which a client that comes after training chooses (eq. 1)."""
         return state.models
 
     @property
-    def newcomer_memberships(self) -> int:
+    def unseen_memberships(self) -> int:
         """The number of them that it fuses."""
         return self.memberships
 

@@ -85,7 +85,7 @@ class Grouped(OwnParts):
             return state.models[0] if len(state.groups) == 1 and not self.personal else None
         return next(w for members, w in zip(state.groups, state.models, strict=True) if client in members)
 
-    def newcomer_models(self, state: GroupedState) -> tuple[Params, ...]:
+    def unseen_models(self, state: GroupedState) -> tuple[Params, ...]:
         """Return the models among which a client that comes after training chooses, one for each group."""
         return state.models
 

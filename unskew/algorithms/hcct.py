@@ -20,7 +20,7 @@ Alpha      "auto" is chosen in a pilot within round 1, and anew when other clien
            on four fifths of every client's training examples; the one whose models then do best on the fifth that was
            held out is taken, or the first, share 0, which is local training, if it gains no standard error on that.
            Shares with the same groups so far have the same models, trained once.  What it sends is in the ledger.
-Newcomers  A client that is in no group trains, in the round it comes, from the mean of all present models, alone; its
+Arrivals  A client that is in no group trains, in the round it comes, from the mean of all present models, alone; its
            gradient places it in the next round in the group with the largest benefit, if that is positive (15), (16).
 State      One model per group, and between rounds the Gram matrix: gradients are discarded when a round is over.
 Absent     A client that was not asked, or was lost, goes where the larger part of its group (by examples) goes; its
@@ -202,7 +202,7 @@ class HCCTInfo:
         basis: Evidence they are based on; None in the first round.
         history: Merges of Algorithm 2, if it ran, by client number.
         beyond: Merges it stopped before.
-        placed: Newcomers.
+        placed: Arrivals.
         alone: Clients that could not be compared, and why.
         warnings: Messages to the user.
     """
@@ -223,8 +223,8 @@ class HCCTState:
         groups: Members ascending, groups in the order of their smallest members; clients that never replied are in
             none.
         models: One model for each group.
-        mean: Weighted mean of all clients' models: a newcomer's initial model.
-        initial: w^0, if newcomers start from it.
+        mean: Weighted mean of all clients' models: an arrival's initial model.
+        initial: w^0, if arrivals start from it.
         n: Training examples of each client that has replied.
         evidence: Evidence from the last round; it decides the next groups.
         layer: Layer that HCCT-E chose.
@@ -262,8 +262,8 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "group_buffers": "first",  # every average copies BatchNorm's statistics from the first client of all
         "averaged_heads": True,  # HCCT-P's heads are averaged at the start of the next round
         "score": "published",  # HCCT-E: variance over signed mean of all entries
-        "placement": "recluster",  # a newcomer's gradient joins the list, and all clients are partitioned anew
-        "newcomer_start": "initial",  # a newcomer's gradient is taken at w^0, other clients' are not
+        "placement": "recluster",  # an arrival's gradient joins the list, and all clients are partitioned anew
+        "arrival_start": "initial",  # an arrival's gradient is taken at w^0, other clients' are not
     },
 }
 
@@ -298,8 +298,8 @@ class HCCT:
         averaged_heads: True to average and compare `personal` tensors like all others; a client's own are then only
             for its use of the model.
         arrivals: Schedule of the clients' presence; None keeps all clients present.
-        placement: Newcomers join a group by (15), (16), "greedy", or wait for the next partition, "recluster".
-        newcomer_start: Model that a newcomer first trains: the present "average" model, or the "initial" one.
+        placement: Arrivals join a group by (15), (16), "greedy", or wait for the next partition, "recluster".
+        arrival_start: Model that an arrival first trains: the present "average" model, or the "initial" one.
         preset: Base settings: "paper" is Algorithm 1 with the paper's optimiser, "code" the released code; None is
             Algorithm 1 with the experiment's optimiser.
 
@@ -326,7 +326,7 @@ class HCCT:
     averaged_heads: bool = False
     arrivals: Arrivals | None = None
     placement: Literal["greedy", "recluster"] = "greedy"
-    newcomer_start: Literal["average", "initial"] = "average"
+    arrival_start: Literal["average", "initial"] = "average"
     preset: Preset | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -362,7 +362,7 @@ class HCCT:
             )
         first: Groups = (self.present(fed),) if self.warmup == "global" else ()
         models = (shared,) * len(first)
-        initial = shared if self.newcomer_start == "initial" else None
+        initial = shared if self.arrival_start == "initial" else None
         return HCCTState(first, models, shared, initial, {}, None, None, n, HCCTInfo())
 
     def round(self, state: HCCTState, fed: Federation) -> Plan[HCCTState]:
@@ -387,8 +387,8 @@ class HCCT:
         group_of = {c: k for k, members in enumerate(groups) for c in members}
         pack = ModelMessage if trial is None else partial(TrialMessage, source=trial[0], trial=trial[1])
         to_group = [pack(model) for model in models]
-        to_newcomer = pack(state.initial or state.mean)
-        to = {c: to_group[group_of[c]] if c in group_of else to_newcomer for c in self.cohort(fed, present)}
+        to_arrival = pack(state.initial or state.mean)
+        to = {c: to_group[group_of[c]] if c in group_of else to_arrival for c in self.cohort(fed, present)}
         work: Any = self.train if trial is None else self.try_out
         replies = yield from ask(work, to)
         unusable = {c: why for c, r in replies.items() if (why := _unusable(r, to[c].params))}
@@ -750,7 +750,7 @@ class HCCT:
             return state.mean if one and (self.averaged_heads or not self.personal) else None
         return self.model_of(state, client)
 
-    def newcomer_models(self, state: HCCTState) -> tuple[Params, ...]:
+    def unseen_models(self, state: HCCTState) -> tuple[Params, ...]:
         """Return the models among which a client that comes after training chooses, the groups' and their mean."""
         return (state.mean, *state.models)
 

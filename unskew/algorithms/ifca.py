@@ -195,7 +195,7 @@ class IFCA(OwnParts):
         (popular,) = most_common(state.chosen.values(), 1)
         return state.models[state.chosen.get(client, popular)]
 
-    def newcomer_models(self, state: IFCAState) -> tuple[Params, ...]:
+    def unseen_models(self, state: IFCAState) -> tuple[Params, ...]:
         """Return the models among which a client that comes after training chooses, as clients do in a round."""
         return state.models
 

@@ -76,7 +76,7 @@ def leave_one_out(
         ["site", "method", "to the others", "to itself", "to itself, as served"],
         rows,
         f"Means over seeds with 95 % intervals{m.turned}.  To the others: their results with it minus without it.  To "
-        f"itself: its result minus what it gets as a newcomer, adapted on its own data, or as served.  {note}",
+        f"itself: its result minus what it gets as an unseen client, adapted on its own data, or as served.  {note}",
         words=[1],
     )
     then("show", results[0].folder)

@@ -59,7 +59,7 @@ def reproduce(
     and killed anywhere; the same command goes on.
 
     [dim]unskew reproduce noniid/digits[/]
-    [dim]unskew reproduce hcct/newcomers --set runtime.executor=ray[/]
+    [dim]unskew reproduce hcct/arrivals --set runtime.executor=ray[/]
     [dim]unskew reproduce --campaign strength --data-dir DIR --keep[/]
     """
     if (name is None) == (campaign is None):

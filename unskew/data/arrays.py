@@ -103,7 +103,7 @@ def table(
     *,
     rules: Preprocess | None = None,
     targets: Targets = CLASS,
-    newcomers: bool = False,
+    unseen: bool = False,
     alone: bool = False,
     patient_ids: PatientIds | None = "network",
     own: bool = True,
@@ -118,7 +118,7 @@ def table(
         classes: Names, where the arrays have none.
         rules: Preprocessing of the columns of a table.
         targets: The form of y_train and y_test.
-        newcomers: Clients of test rows are others than those of training rows, and come after training: all their rows
+        unseen: Clients of test rows are others than those of training rows, and come after training: all their rows
             are theirs to divide.
         alone: The data are those of one client of several, which may lack a class.
         patient_ids: Whose the patients' numbers are; None to ask.
@@ -170,7 +170,7 @@ def table(
         rules=rules,
         kind=targets,
         alone=alone,
-        newcomers=newcomers,
+        unseen=unseen,
         own=own,
     )
     return columns_of_arrays(rows, names_of(name, "features", arrays))

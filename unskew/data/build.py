@@ -47,14 +47,14 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
     train, test = table.train, table.test
     if not len(train) or not len(test):
         raise DataError(f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed")
-    theirs = table.own_test or table.newcomers
+    theirs = table.own_test or table.unseen
     rows = np.concatenate([train, test]) if theirs else train
     x, x_test, inputs, raw = _inputs(table, theirs)
     doubts = checks.warned(table) if table.own and not table.testing else ()
     owners, patients, when, kind = table.owners, table.people, None, table.kind
     if table.when is not None:
         when = np.unique(table.when, return_inverse=True)[1]
-    later = table.clients if table.newcomers else ()
+    later = table.clients if table.unseen else ()
     outputs = outputs_of(table, y, names)
     by_number = (kind.classes or kind.tokens) and all(name == str(i) for i, name in enumerate(outputs))
     data = Dataset(
@@ -71,7 +71,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         client_names=table.clients if owners is not None else (),
         inputs=_described(inputs, x).read_as(table.way),
         never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
-        own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.newcomers else None,
+        own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.unseen else None,
         targets=kind,
         outputs=outputs,
         groups=None if kind.classes else torch.from_numpy(kind.counted(y[rows])),

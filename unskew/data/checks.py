@@ -143,7 +143,7 @@ def no_federation(table: DataTable) -> Iterable[str]:
 
 def strangers(table: DataTable) -> Iterable[str]:
     """Clients who have rows for testing and none to train on."""
-    if table.own_test and table.part is not None and not table.newcomers and not table.refusals:
+    if table.own_test and table.part is not None and not table.unseen and not table.refusals:
         trained, tested = table.count(table.part == TRAIN), table.count(table.part == TEST)
         if odd := table.names((tested > 0) & (trained == 0)):
             known = table.names(trained > 0)

@@ -63,7 +63,7 @@ class Named:
         parts: Sets that it is joined of.
         clients: It comes with its clients.
         preprocess: Done to its columns unless something else is asked for; None if the inputs are no columns.
-        newcomers: Clients that have test rows only come after training, instead of being refused.
+        unseen: Clients that have test rows only come after training, instead of being refused.
         targets: The form of its targets; classes may be numbers 0 and 1 to a task that learns those.
     """
 
@@ -76,7 +76,7 @@ class Named:
     parts: tuple[str, ...] = ()
     clients: bool = False
     preprocess: Preprocess | None = None
-    newcomers: bool = False
+    unseen: bool = False
     targets: Targets = CLASS
 
 
@@ -391,7 +391,7 @@ NAMED: dict[str, Named] = {
         "1x28x28, 10 classes, 836 clients, 2 domains",
         "mnist_writers.npz (QMNIST) beside mnist.npz",
         _mnist_writers,
-        newcomers=True,
+        unseen=True,
     ),
 }
 """Data sets by name, the offline default first."""

@@ -230,7 +230,7 @@ def _named(name: str, content: arrays.Arrays, rules: Preprocess | None, targets:
         classes,
         rules=rules or (None if targets is UNKNOWN else of.preprocess),
         targets=targets,
-        newcomers=of.newcomers,
+        unseen=of.unseen,
     )
     share = getattr(options, "test", None)
     if share is not None and rows.part is not None:

@@ -82,7 +82,7 @@ class DataTable:
         kind: What is learned.
         declared: Names of all classes as a setting lists them; None without.
         alone: The rows are those of one client of several.
-        newcomers: Clients of rows for testing are others, who come after training.
+        unseen: Clients of rows for testing are others, who come after training.
         apart: Rows that are set aside are their clients' own.  So they are where columns are preprocessed, before any
             number is taken from them, and where `share` asks for them.
         key: Draws the rows that are set aside, where none are for testing: the same in every call.
@@ -123,7 +123,7 @@ class DataTable:
     kind: Targets = CLASS
     declared: tuple[str, ...] | None = None
     alone: bool = False
-    newcomers: bool = False
+    unseen: bool = False
     apart: bool = False
     key: Key = OWN_KEY
     constants: tuple[tuple[float, float], ...] | None = None

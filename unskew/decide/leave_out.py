@@ -1,7 +1,7 @@
 """Leave one site out: the same experiment once with all clients and once without each of them.
 
-The client that is left out takes no part in a run (`unseen`), so the run also says what the method would give it as a
-newcomer.  Other clients keep their examples: the division does not depend on who takes part.
+The client that is left out of a run is `unseen` in it, so the run also says what the method would give it.  Other
+clients keep their examples: the division does not depend on who takes part.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ from unskew.protocol import ClientId, report_of
 from unskew.record.logs import ADAPTED, SERVED
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
-from unskew.run.unseen import Newcomers
+from unskew.run.unseen import UnseenClients
 from unskew.runtime.in_process import Simulator
 from unskew.tasks.measure import FEWEST
 
@@ -158,12 +158,12 @@ class Training:
                 return tuple(tuple(g) for g in part.groups if g)
         return ()
 
-    def newcomers(self) -> dict[int, tuple[float, float]]:
+    def unseen(self) -> dict[int, tuple[float, float]]:
         """The headline of unseen clients as they are served and after adapting, by their place among those."""
         fed, epochs = self.fed, self.sites.experiment.unseen.adapt_epochs
         if fed.unseen is None:
             return {}
-        came = Newcomers(self.sim, self.sites.setup.task, fed, self.seed, epochs)
+        came = UnseenClients(self.sim, self.sites.setup.task, fed, self.seed, epochs)
         by_part = came.scores(self.state, self.at)
         served, adapted = (
             dict(zip(scores.clients.tolist(), scores.values[:, 0].tolist(), strict=True))
@@ -182,7 +182,7 @@ class TrainingJob:
         method, seed, rounds, megabytes, enough: As of `Training`.
         until: Round up to which it is trained now.
         fold: The fold it trains on, judged by the rows that are left out; None trains on all, judged by test rows.
-        without: Sites that take no part, and whose results as newcomers are asked for.
+        without: Sites that take no part, and whose results as unseen ones are asked for.
     """
 
     method: NamedMethod
@@ -214,7 +214,7 @@ class Trained:
         why: Why it could not be trained; empty if it could.
         scores: Its scores; None if it could not be trained.
         groups: Groups of the last round, as the method reports them.
-        newcomers: How unseen clients do, (as served, after adapting), once it is at its end.
+        unseen: How unseen clients do, (as served, after adapting), once it is at its end.
     """
 
     at: int
@@ -226,7 +226,7 @@ class Trained:
     why: str = ""
     scores: Scores | None = None
     groups: Groups = ()
-    newcomers: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    unseen: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -302,14 +302,14 @@ class TrainingWork(CellWork):
             rows = parts.test if job.fold is None else parts.val
             scores = None if job.without else training.scores(rows)
             last = training.fed.unseen is not None and job.fold is None and job.until == job.rounds
-            newcomers = training.newcomers() if last else {}
+            unseen = training.unseen() if last else {}
         except Impossible as error:
             at, begun = (0, 0) if began is None else (began.at, began.begun)
             return Trained(at, begun, why=str(error))
         if job.until < job.rounds:  # else nothing goes on from it
             self.trainings[home] = training
         done = (training.at, training.begun, training.sent, training.up, training.within, training.ended)
-        return Trained(*done, "", scores, groups, newcomers)
+        return Trained(*done, "", scores, groups, unseen)
 
     def begin(self, job: TrainingJob) -> Training:
         """A training at its beginning."""

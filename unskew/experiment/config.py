@@ -230,7 +230,7 @@ class Unseen:
     Attributes:
         clients: A share of the clients, drawn under the seed, or a list of their names; in a file `unseen = 0.2` is
             short for it.  Clients that the data mark so are set aside in any case.
-        adapt_epochs: Passes over a newcomer's own training data with which it adapts what it is served.
+        adapt_epochs: Passes over an unseen client's training data with which it adapts its model.
         every: Rounds between evaluations of these clients; 0 evaluates them after the last round only.
     """
 
@@ -338,8 +338,8 @@ class Experiment:
         client_rows: The most clients that have a list each in partition.json; of more, or of more than 20 million
             examples of all seeds, there are columns in files beside it.
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
-        unseen: Clients that come after training, by which a method is judged for newcomers: a share of the clients, a
-            list of names, or a table.
+        unseen: Clients that take no part and are served the trained models: a share of the clients, a list of names,
+            or a table.
         stop: Early stopping.
         keep_models: Global models that are kept beside the last round's.
         world: Losses, channel, and malicious clients.

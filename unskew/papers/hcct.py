@@ -587,7 +587,7 @@ def known_groups_claims(
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
-def newcomers(request: ReproductionRequest) -> Result:
+def arrivals(request: ReproductionRequest) -> Result:
     """Some clients, and N_new more every so many rounds, placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
@@ -609,16 +609,16 @@ def newcomers(request: ReproductionRequest) -> Result:
             draft.rows.append(over_clients(way, setting, "error", there[int(n)]))
         draft.rows.append(over_clients(way, setting, "error.founders", founders[method]))
         if method in came:
-            draft.rows.append(over_clients(way, setting, "error.newcomers", came[method]))
+            draft.rows.append(over_clients(way, setting, "error.arrivals", came[method]))
     draft.claims += [
         decide(
-            f"{n} every {every} rounds: the final error is smaller than without newcomers", _apart(there[0], there[n])
+            f"{n} every {every} rounds: the final error is smaller than without arrivals", _apart(there[0], there[n])
         )
         for n in new
     ]
     draft.claims += [
         decide(
-            f"{n} every {every} rounds: newcomers placed by benefit err less than {other}",
+            f"{n} every {every} rounds: arrivals placed by benefit err less than {other}",
             _apart(came[f"{other}, {n} new"], came[f"hcct, {n} new"]),
         )
         for n in new

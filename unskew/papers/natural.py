@@ -257,9 +257,9 @@ def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequen
     return write_npz(request.folder / "data" / f"{name}.npz", arrays)
 
 
-# ---------------------------------------------------------------- newcomers and known groups
+# ---------------------------------------------------------------- unseen clients and known groups
 def _suite(request: ReproductionRequest) -> Result:
-    """Every method for clients that trained and for newcomers, and its groups beside the known ones."""
+    """Every method for clients that trained and for unseen ones, and its groups beside the known ones."""
     draft = Draft.of(request)
     base = draft["experiment"]
     task = {"task": drawn(request, base["task"]["data"], None)}
@@ -292,10 +292,10 @@ def _suite(request: ReproductionRequest) -> Result:
             draft.claims.append(decide(text, gain, unit, factor, form))
         if m.name != "independent":
             gap = paired(values[m.label, own], values[m.label, served])
-            text = f"{m.label} serves newcomers worse than clients that trained"
+            text = f"{m.label} serves unseen clients worse than clients that trained"
             draft.claims.append(decide(text, gap, unit, factor, form))
             gain = paired(values[m.label, adapted], values[m.label, served])
-            text = f"adapting helps newcomers of {m.label}"
+            text = f"adapting helps unseen clients of {m.label}"
             draft.claims.append(decide(text, gain, unit, factor, form))
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"

@@ -18,8 +18,8 @@ def contributions(whole: Record, without: Mapping[str, Record]) -> list[dict[str
 
     Returns:
         Rows of client, method, and as `over_seeds` has them: to_others, the mean over the other clients of their result
-        with it minus that without it; to_itself, its own result taking part minus that as a newcomer who adapts; and
-        unadapted, the same minus its result as a newcomer who uses what it is served.
+        with it minus that without it; to_itself, its own result taking part minus that when unseen, after adapting; and
+        unadapted, the same before adapting.
     """
     rows = []
     sign = 1.0 if whole.headline.higher else -1.0

@@ -211,7 +211,7 @@ def _sections(record: Record) -> list[Section]:
                [pictures.clients(w, m) for w in named[:6]], *results.gains(record)),
         folded("Clients", "each client’s own result", [clients], results.by_client(record) if clients else None),
         folded("Curves", "by traffic and time; losses", curves),
-        folded("Unseen clients", "who came after training", (), results.newcomers(record)),
+        folded("Unseen clients", "who came after training", (), results.unseen(record)),
         *([] if record.parts else [*_own_sections(record), data_of(record)]),
         folded("Traffic and losses", "messages, lost replies, forecast", (), results.traffic(record),
                results.lost(record), results.forecast(record)),

@@ -363,7 +363,7 @@ def by_client(record: Record) -> Table:
 
 
 # ---------------------------------------------------------------- clients that came after training
-def newcomers(record: Record) -> Table | None:
+def unseen(record: Record) -> Table | None:
     """Clients that trained beside unseen ones, as served and adapted; None for a run without these.
 
     The gap, of clients that trained minus unseen ones, has an interval over seeds and one over clients, Welch's, of

@@ -94,13 +94,13 @@ class ModelClients:
     Attributes:
         number: Clients of the run, those without a model included.
         names: A name for each; None where they are numbers.
-        newcomers: Names, or numbers, of the clients that came after training, which have no model here.
+        unseen: Names, or numbers, of the clients that came after training, which have no model here.
         models: What is known of their models: all use the global one, some have tensors of their own, or none.
     """
 
     number: int
     names: tuple[str, ...] | None = None
-    newcomers: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     models: Known = "none"
 
     def __post_init__(self) -> None:
@@ -619,7 +619,7 @@ def number_of(clients: ModelClients, client: ClientId | str, where: str = "") ->
     if not called and written.isdecimal() and int(written) < clients.number:
         return int(written)
     known = f"clients: {some(names)}" if names else f"clients are 0 to {clients.number - 1}"
-    late = "; it came when training had ended, and took no part" * (written in map(composed, clients.newcomers))
+    late = "; it came when training had ended, and took no part" * (written in map(composed, clients.unseen))
     raise RunError(f"there is no client {client!r} {where}{did_you_mean(written, names)}{late}; {known}")
 
 

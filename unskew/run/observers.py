@@ -61,9 +61,9 @@ class _Unseen(Observer):
 
     def start(self, cell: Cell) -> None:
         sim, task, epochs = cell.sim, cell.setup.task, cell.experiment.unseen.adapt_epochs
-        self.came: unseen.Newcomers | None = None
+        self.came: unseen.UnseenClients | None = None
         if isinstance(sim, Simulator) and cell.fed.unseen is not None:
-            self.came = unseen.Newcomers(sim, task, cell.fed, cell.seed, epochs)
+            self.came = unseen.UnseenClients(sim, task, cell.fed, cell.seed, epochs)
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Metric]:
         every = cell.experiment.unseen.every

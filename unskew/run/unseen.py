@@ -1,14 +1,14 @@
-"""Evaluation of clients that come after training: what a newcomer is served, and what it makes of that by itself.
+"""Evaluation of unseen clients, which come after training: by the model they are served, and after adapting it.
 
-    unseen.*           a newcomer's model as it is served, before any training of its own
+    unseen.*           the model as an unseen client is served it, before any training of its own
     unseen_adapted.*   the same after adapting on the client's own training data
-    gap.*              the clients that trained minus the newcomers, of the headline; gap_adapted.* after adapting
+    gap.*              the clients that trained minus the unseen ones, of the headline; gap_adapted.* after adapting
 
 What is served is the method's own rule: `serve` for a client it has never met, put together by `personalise` with no
-memory.  Of several models (`newcomer_models`) a newcomer takes the one with the lowest loss on its training data, as
-IFCA's clients do, or the mean of so many of the best (`newcomer_memberships`), as FLSC's.  Adapting is `personalise`
-where that trains, or the method's `adapt`, or else local training as in the method's `local`.  Nothing is charged,
-nothing remembered, and training never depends on it.
+memory.  Of several models (`unseen_models`) a client takes the one with the lowest loss on its training data, as IFCA's
+clients do, or the mean of so many of the best (`unseen_memberships`), as FLSC's.  Adapting is `personalise` where that
+trains, or the method's `adapt`, or else local training as in the method's `local`.  Nothing is charged, nothing
+remembered, and training never depends on it.
 """
 
 import math
@@ -38,7 +38,7 @@ from unskew.tree import Params
 from unskew.wrappers.base import name_of
 
 
-class Newcomers:
+class UnseenClients:
     """The clients of one seed that come after training, numbered after those that trained.
 
     Args:
@@ -63,9 +63,9 @@ class Newcomers:
         self.first, self.initial = fed.num_clients, sim.population.initial
 
     def scores(self, state: Any, t: int) -> dict[str, ClientScores]:
-        """The scores of newcomers that come after round `t`, as served and adapted; those without test rows left out.
+        """The clients' scores after round `t`, as served and adapted.
 
-        A newcomer that the method has no model for is left out, too.
+        Left out are clients without test rows, and those that the method has no model for.
         """
         by_part: dict[str, dict[ClientId, Score]] = {SERVED: {}, ADAPTED: {}}
         for i in np.flatnonzero(self.test.sizes).tolist():
@@ -78,20 +78,20 @@ class Newcomers:
         return {part: table(self.task, scores) for part, scores in by_part.items()}
 
     def me(self, client: ClientId, t: int) -> Me:
-        """A newcomer's view of itself."""
+        """A client's view of itself in round `t`."""
         key = Key(self.seed) / "unseen" / t / "client" / client
         histogram = self.histograms[client - self.first]
         lasting = Key(self.seed) / "client" / client / "lasting"
         return Me(client, int(histogram.sum()), histogram, t, key, self.task.layout, self.initial, key, lasting)
 
     def models(self, state: Any, me: Me) -> tuple[Params | None, Params | None]:
-        """A newcomer's model as served, and adapted."""
+        """The client's model as served, and adapted; None where the method has none for it."""
         served = served_to(self.method, state, me.id)
         whole = [self.put_together(me, model) for model in served]
         if len(whole) > 1:
             losses = [self.training_loss(of[0], me) for of in whole]
             best = [whole[j] for j in sorted(range(len(whole)), key=lambda j: (math.isnan(losses[j]), losses[j]))]
-            whole = best[: hook(self.method, "newcomer_memberships")]
+            whole = best[: hook(self.method, "unseen_memberships")]
         model, ready = whole[0]
         if model is None:
             return None, None
@@ -103,7 +103,7 @@ class Newcomers:
         return model, self.run("adapt", adaptation(self.method, self.epochs), me, model)
 
     def put_together(self, me: Me, served: Params | None) -> tuple[Params | None, bool]:
-        """The model that a newcomer has before it trains, and whether the method's `personalise` has made it.
+        """The model that a client has before it trains, and whether the method's `personalise` has made it.
 
         Tensors that the method keeps on clients are the initial ones.
         """
@@ -116,36 +116,36 @@ class Newcomers:
         return {name: (served or {}).get(name, start) for name, start in me.initial.items()}, False
 
     def training_loss(self, model: Params | None, me: Me) -> float:
-        """The mean loss of a model on a newcomer's training data."""
+        """The mean loss of a model on a client's training data."""
         if model is None:
             return float("inf")
         values = self.task.values(self.trainer.evaluate(model, "train", self.trainer.device_data.train[me.id]))
         return values[[m.name for m in self.task.measures].index("loss")]
 
     def run(self, name: str, begin: Callable[..., Any], me: Me, message: Any) -> Params:
-        """Run a newcomer's local work to its end."""
+        """A client's local work, to its end."""
         params: Params = run_step(self.trainer, StepJob(name, begin, me, message, None)).value
         return params
 
 
-def served_to(method: Any, state: Any, newcomer: ClientId) -> tuple[Params | None, ...]:
+def served_to(method: Any, state: Any, client: ClientId) -> tuple[Params | None, ...]:
     """The models that a method has for a client it has never met, at least one; None is that it has none.
 
     Raises:
         ProtocolError: If the method only knows clients that trained.
     """
-    candidates = hook(method, "newcomer_models")
+    candidates = hook(method, "unseen_models")
     try:
-        return (method.serve(state, newcomer),) if candidates is None else tuple(candidates(state))
+        return (method.serve(state, client),) if candidates is None else tuple(candidates(state))
     except (LookupError, StopIteration):
         raise ProtocolError(
-            f"{name_of(method)} serves no model to a client it has never met; give it newcomer_models(state), the "
+            f"{name_of(method)} serves no model to a client it has never met; give it unseen_models(state), the "
             "models among which an unseen client chooses, or leave unseen out"
         ) from None
 
 
 def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
-    """The step by which a newcomer adapts: the method's `adapt`, or training as in its `local` for so many epochs."""
+    """The step by which a client adapts: the method's `adapt`, or training as in its `local` for so many epochs."""
     own = hook(method, "adapt")
     config = hook(method, "local")
     config = config if isinstance(config, SgdConfig) else SgdConfig()
@@ -160,7 +160,7 @@ def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Par
 
 
 def metrics_of(scores: dict[str, ClientScores], task: Task, trained: list[Metric], last: bool) -> list[Metric]:
-    """The newcomers' metrics; `trained` has those of the clients that trained, to which the gap is taken."""
+    """The unseen clients' metrics; `trained` has those of the clients that trained, to which the gap is taken."""
     seen = next((m.value for m in trained if m.name == task.headline.own and m.client is None), None)
     metrics: list[Metric] = []
     for part, of in scores.items():

@@ -306,7 +306,7 @@ class Membership:
         """Describe how a client's data differ from those of others that it cannot outvote; None if they do not.
 
         The first to come must not keep out all others: one that goes with fewer than half of those met, refused ones
-        too, and with fewer than a newcomer does, is refused in its place.  Else the one met first stays.
+        too, and with fewer than a new client does, is refused in its place.  Else the one met first stays.
         """
         self._told[client] = now
         mine = self._against(client)

@@ -194,7 +194,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Placed:
-    """A newcomer and the smallest member of the group it joined, None if it stays alone, with the benefit (15)."""
+    """An arrival and the smallest member of the group it joined, None if it stays alone, with the benefit (15)."""
 
     client: int
     group: int | None
@@ -264,11 +264,11 @@ def insert(
     n: Sequence[int],
     alpha: Alpha,
     groups: Sequence[Sequence[int]],
-    newcomers: Sequence[int],
+    arrivals: Sequence[int],
     *,
     leave_one_out: bool = False,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Placed, ...]]:
-    """Place newcomers one after the other into groups that otherwise stay unchanged (15), (16).
+    """Place arrivals one after the other into groups that otherwise stay unchanged (15), (16).
 
     Each joins the group with the largest benefit if that is positive, else it starts a group of its own, which the next
     may join.  Among benefits within 1e-12 of each other the group with the smallest member wins.  Groups with a member
@@ -277,10 +277,10 @@ def insert(
     Args:
         products, n, alpha, leave_one_out: Arguments as in `partition`, for all clients.
         groups: Groups of row numbers.
-        newcomers: Row numbers that are in no group.
+        arrivals: Row numbers that are in no group.
 
     Returns:
-        The groups with the newcomers in them, each in order, and the placement of each newcomer.
+        The groups with the arrivals in them, each in order, and the placement of each arrival.
     """
     products, weight = _products(products), alphas(alpha, n)
     own = products.own
@@ -290,7 +290,7 @@ def insert(
         return sum(utilities(products, n, weight, [members], leave_one_out=leave_one_out).values())
 
     placed = []
-    for c in newcomers:
+    for c in arrivals:
         best, gain = None, TIE
         if not _no_direction(float(own[c, c]), n[c]):
             single = total([c])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, Newcomer
+from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, UnseenSite
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.decide.follow_up import under_fresh_seeds
 from unskew.decide.pages import gains, table
@@ -50,7 +50,7 @@ class Advice:
         limits: What a federation must keep to.
         race: How the method was chosen, on validation rows.
         check: The numbers, on test rows under fresh seeds.
-        newcomers: Sites that came after training.
+        unseen: Sites that came after training.
         seconds: Time it took.
     """
 
@@ -58,7 +58,7 @@ class Advice:
     limits: Constraints
     race: Race
     check: Check
-    newcomers: tuple[Newcomer, ...]
+    unseen: tuple[UnseenSite, ...]
     seconds: float
 
     # ------------------------------------------------------------------ decisions
@@ -227,8 +227,7 @@ class Advice:
         settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
         known = race.chosen is not None or self.verdict != "undecided"
         came = [
-            m.with_unit(statistics.fmean(of))
-            for of in zip(*((n.served, n.adapted) for n in self.newcomers), strict=True)
+            m.with_unit(statistics.fmean(of)) for of in zip(*((n.served, n.adapted) for n in self.unseen), strict=True)
         ]
         tested, seeds = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site), len(check.seeds)
         asked: tuple[tuple[str, Sequence[object]], ...] = (
@@ -244,7 +243,7 @@ class Advice:
             ("What does it cost?", (
                 cost and f"{check.chosen} sends {cost['megabytes']:,.3g} MB, a site {cost['per_site']:,.3g}/round.",)),
             ("What about a new site?", (
-                came and f"{counted(len(self.newcomers), 'site')} left out, one seed: as served {came[0]}, once "
+                came and f"{counted(len(self.unseen), 'site')} left out, one seed: as served {came[0]}, once "
                 f"adapted {came[1]}.",)),
             ("How certain is this?", (
                 gain and f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {drawn}; no "
@@ -304,7 +303,7 @@ class Advice:
             "no_better_than_constant": [names[c] for c in sorted(self.useless)],
             "groups": [[names[c] for c in g] for g in self.groups],
             "cost": self.cost,
-            "newcomers": [dataclasses.asdict(n) for n in self.newcomers],
+            "unseen": [dataclasses.asdict(n) for n in self.unseen],
             "seeds": list(self.check.seeds),
             "rounds": self.race.rounds,
             "rounds_trained": self.sites.clock.rounds,

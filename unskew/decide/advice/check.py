@@ -25,7 +25,7 @@ MOST_LEFT_OUT = 8
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class UnseenSite:
     """A site that came after training.
 
     Attributes:
@@ -161,17 +161,17 @@ def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure
     return None if holds else SetAside(raced, chosen, over_fedavg)
 
 
-# ---------------------------------------------------------------- newcomers
-def newcomers(
+# ---------------------------------------------------------------- unseen sites
+def unseen(
     sites: Sites, race: Race, checked: Check, limits: Constraints, say: Callable[[str], None]
-) -> Asking[tuple[Newcomer, ...]]:
+) -> Asking[tuple[UnseenSite, ...]]:
     """The plan of sites set aside to come later; or else of sites left out, one by one or a quarter at a time."""
     chosen, n = checked.answering(race), sites.fed.num_clients
     if chosen is None or checked.chosen is None or checked.training is None:
         return ()
     if (later := sites.fed.unseen) is not None:
-        names = later.client_names or tuple(f"newcomer {k}" for k in range(later.num_clients))
-        return tuple(Newcomer(names[k], *of, None, None) for k, of in checked.training.newcomers.items())
+        names = later.client_names or tuple(f"unseen {k}" for k in range(later.num_clients))
+        return tuple(UnseenSite(names[k], *of, None, None) for k, of in checked.training.unseen.items())
     if n < 3:
         return ()
     folds = [(c,) for c in range(n)] if n <= MOST_LEFT_OUT else [tuple(range(k, n, 4)) for k in range(4)]
@@ -184,12 +184,12 @@ def newcomers(
             sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=most, without=fold) for fold in folds]
         )
     except OutOfTime:
-        say("newcomers: there was no time for them")
+        say("unseen sites: there was no time for them")
         return ()
     for why in dict.fromkeys(of.why for of in left_out if of.why):
-        say(f"newcomers: {why}")
+        say(f"unseen sites: {why}")
     return tuple(
-        Newcomer(sites.names[fold[k]], *both, alone.get(fold[k]), joined.get(fold[k]))
+        UnseenSite(sites.names[fold[k]], *both, alone.get(fold[k]), joined.get(fold[k]))
         for fold, of in zip(folds, left_out, strict=True)
-        for k, both in of.newcomers.items()
+        for k, both in of.unseen.items()
     )

@@ -111,7 +111,7 @@ def sections(advice: Advice) -> Sequence[Section]:
     ]  # fmt: skip
     came = [
         (n.name, *("–" if v is None else m.show(v) for v in (n.alone, n.served, n.adapted, n.joined)))
-        for n in advice.newcomers
+        for n in advice.unseen
     ]
     return (
         Section("Is it worth it?", "", (), table(
