@@ -218,7 +218,7 @@ def simulate(
         with noted() as notes:
             experiment, inputs = described(methods, settings, **{name: given[name] for name in GIVEN})
         assert inputs.dataset is not None
-        dataset = dataclasses.replace(inputs.dataset, doubts=tuple(dict.fromkeys((*inputs.dataset.doubts, *notes))))
+        dataset = dataclasses.replace(inputs.dataset, notes=tuple(dict.fromkeys((*inputs.dataset.notes, *notes))))
         inputs = dataclasses.replace(inputs, dataset=dataset)
         for note in notes:
             watcher.note(note) if progress else warn(note, 1)

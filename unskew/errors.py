@@ -43,22 +43,22 @@ def noted() -> Iterator[list[str]]:
         _noted.reset(before)
 
 
-def warn(doubt: str, stacklevel: int = 2) -> None:
+def warn(note: str, stacklevel: int = 2) -> None:
     """Warn of data or a run at the line outside this package that has led here: the user's.
 
     Args:
-        doubt: One sentence.
+        note: One sentence.
         stacklevel: As for `warnings.warn`, of the module that filters know the warning by.
     """
     if (notes := _noted.get()) is not None:
-        notes.append(doubt)
+        notes.append(note)
         return
     module = sys._getframe(stacklevel).f_globals["__name__"]
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "unskew":
         frame = frame.f_back
     registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(doubt, DataWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
+    warnings.warn_explicit(note, DataWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 class ProtocolError(UnskewError):

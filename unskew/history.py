@@ -26,7 +26,6 @@ from unskew.data.manifest import PARTS
 from unskew.errors import ConfigError, RunError, shown
 from unskew.files import user_path
 from unskew.record import reader
-from unskew.record.doubts import doubts_of
 from unskew.record.frame import COLUMNS, Numbers
 from unskew.record.logs import CLOCK, DivergedRow, why_diverged
 from unskew.record.reader import Part, read, rows_of
@@ -67,15 +66,12 @@ class History:
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
         client_names: Names of clients 0, 1, ..., where the data name them.
-        doubts: Sentences on what makes the numbers doubtful: data and settings that are hardly what was meant, and
-            what the methods warned of.
     """
 
     frame: Numbers
     summary: dict[str, Any]
     path: Path | None
     client_names: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
     _names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _scratch: Scratch | None = None
     _network: nn.Module | Callable[..., nn.Module] | None = None
@@ -291,6 +287,17 @@ class History:
         """
         return read(self.folder)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what makes the numbers worth less: how the run ended, its data, settings and methods.
+
+        Raises:
+            RunError: If the run's files are gone or corrupt.
+        """
+        from unskew.report import verdict
+
+        return (*verdict.serious(self.record), *verdict.notes(self.record))
+
     def table(self) -> Any:
         """The table of results as a DataFrame, unrounded: a row for each method.
 
@@ -366,7 +373,7 @@ class History:
         if not self.frame.numbers:
             return "<History of no round: nothing was evaluated yet>"
         try:
-            return screen(self.record, WIDE, more=self.doubts, most=8, whole=True)
+            return screen(self.record, WIDE, most=8, whole=True)
         except RunError as error:
             return f"<History of {shown(listed(self.methods))}: {error}>"
 
@@ -512,23 +519,16 @@ def load_run(
         require_done(folder)
     record = read(folder)
     summary = dict(record.summary) if record.summary is not None else _summary_so_far(record)
-    without = len(record.diverged) == len(record.card["cells"])
-    state = () if ended else (NO_RESULTS if without else UNFINISHED,)
     trained = {split.client_names for split in record.partitions.values()}
     return History(
         record.frame,
         summary,
         folder,
         trained.pop() if len(trained) == 1 else (),
-        (*state, *doubts_of(record), *_undefined(record.frame, summary)),
         {seed: (*split.client_names, *split.unseen_names) for seed, split in record.partitions.items()},
         _network=network,
         _allow_code=allow_code,
     )
-
-
-UNFINISHED = "This run has not finished: its numbers are those of the rounds that it has come to."
-NO_RESULTS = "This run has no results: every method diverged under every seed."
 
 
 def _summary_so_far(record: "Record") -> dict[str, Any]:
@@ -545,10 +545,3 @@ def _summary_so_far(record: "Record") -> dict[str, Any]:
         "rows": summarise(last, methods, seeds, record.cells[0].setting, *args),
         "diverged": list(record.diverged),
     }
-
-
-def _undefined(frame: Numbers, summary: Mapping[str, Any]) -> list[str]:
-    """A sentence on metrics that were asked for and have no number, so that no table has them."""
-    asked = [card["name"] for card in summary.get("asked") or ()]
-    missing = [name for name in asked if not {f"global.{name}", f"personal.{name}.mean"} & {*frame.names()}]
-    return [f"{listed(missing)} was not a number (NaN) in any round, so no table has it."] if missing else []

@@ -123,13 +123,13 @@ def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     method = wrap(us.SCAFFOLD(local=FAST), NormBound())
     us.simulate(method, data=(X[:200], Y[:200]), test=(X[180:], Y[180:]), model=Net(), out=folder, **FEW)
-    remarks = read(folder).remarks
+    notes = read(folder).notes
     page = write_report(folder).read_text()
-    assert len(remarks) == 2
-    assert "20 of 60 test rows stand in training, too" in remarks[0]
-    assert "NormBound changes that on the server" in remarks[1]
-    for remark in remarks:
-        assert remark[1:80] in page
+    assert len(notes) == 2, notes
+    assert "20 of 60 test rows stand in training, too" in notes[0]
+    assert "NormBound changes that on the server" in notes[1]
+    for note in notes:
+        assert note[1:80] in page
 
 
 class Flat(nn.Module):
@@ -156,8 +156,8 @@ def test_a_network_whose_outputs_are_squashed_twice_is_said(
     us.simulate(
         us.FedAvg(FAST), data=(X, y), model=nn.Sequential(*layers), split=split, out=tmp_path / "r", **settings, **FEW
     )
-    said = [remark for remark in read(tmp_path / "r").remarks if "the network ends in" in remark]
-    assert [remark.split("ends in ")[1].partition(",")[0] for remark in said] == ([told] if told else [])
+    said = [note for note in read(tmp_path / "r").notes if "he network ends in" in note]
+    assert [note.split("ends in ")[1].partition(",")[0] for note in said] == ([told] if told else [])
 
 
 @pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True)])
@@ -168,7 +168,7 @@ def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
     y = np.where(np.arange(200) % 5 == 0, first, second)
     folder = tmp_path / "run"
     us.simulate(us.FedAvg(FAST), data=(X[:200], y), task="binary", split=us.IID(num_clients=2), out=folder, **FEW)
-    said = [r for r in read(folder).remarks if "looks for the second class" in r]
+    said = [r for r in read(folder).notes if "looks for the second class" in r]
     assert len(said) == told
     if told:
         assert f"{second!r}, and 80 % of the training examples" in said[0]
@@ -178,7 +178,7 @@ def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
 
 
 def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_path: Path) -> None:
-    """`ja`, of which most are, is the second because it was named so, which needs no remark."""
+    """`ja`, of which most are, is the second because it was named so, which needs no note."""
     y, classes = np.where(np.arange(200) % 5 == 0, "nein", "ja"), {"classes": ["nein", "ja"]}
     task = us.TaskConfig("digits", kind="binary", data_options=classes)
     settings: dict[str, Any] = {"task": task, "split": us.IID(num_clients=2), **FEW}
@@ -188,7 +188,7 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         us.simulate(us.FedAvg(FAST), data=frame, target="y", **settings),
     ):
         assert history.model("fedavg").unskew.classes == ("nein", "ja")
-    assert not [r for r in read(folder).remarks if "looks for the second class" in r]
+    assert not [r for r in read(folder).notes if "looks for the second class" in r]
     assert "against the share of ja," in (folder / "report.html").read_text()
     with pytest.raises(DataError, match="which is no class; did you mean ja"):
         us.simulate(us.FedAvg(FAST), data=(X[:200], np.where(y == "ja", "Ja", y)), task=task, **FEW)
@@ -276,7 +276,7 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "resnet18"
 
 
-def test_a_doubt_is_warned_of_at_the_line_of_the_call() -> None:
+def test_a_note_is_warned_of_at_the_line_of_the_call() -> None:
     table = pandas.DataFrame({"age": np.arange(90.0) ** 2, "ill": np.arange(90) % 2, "site": ["a ", "A", "b"] * 30})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -316,7 +316,7 @@ def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentenc
         )
 
 
-def test_codes_at_one_client_and_words_at_another_are_doubted() -> None:
+def test_codes_at_one_client_and_words_at_another_are_noted() -> None:
     _, parts = tables(polars)
     parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict({"f": 1, "m": 2}))
     sentence = "column 'sex' holds numbers at Bern and words at Basel, Chur, which count as different"

@@ -271,12 +271,12 @@ def one_class_found(**settings: Any) -> us.History:
     )
 
 
-def test_what_makes_a_number_doubtful_stands_below_the_table(tmp_path: Path) -> None:
-    doubt = "fedavg: the global model is right on test examples of class healthy only"
+def test_a_note_on_a_number_stands_below_the_table(tmp_path: Path) -> None:
+    note = "fedavg: the global model is right on test examples of class healthy only"
     history = one_class_found(out=tmp_path / "r", progress=True)
     for of in (history, us.load_run(tmp_path / "r")):
-        (said,) = of.doubts
-        assert said.startswith(doubt)
+        (said,) = of.notes
+        assert said.startswith(note)
         assert f"- {said}" in " ".join(str(of).split())
 
 
@@ -289,8 +289,8 @@ def test_a_note_is_said_once_without_progress(capsys: pytest.CaptureFixture[str]
     )
     print(history)
     said = " ".join("".join(capsys.readouterr()).split())
-    assert len(history.doubts) >= 2
-    assert all(said.count(note) == 1 for note in history.doubts)
+    assert len(history.notes) >= 2
+    assert all(said.count(note) == 1 for note in history.notes)
 
 
 def test_notes_are_shown_before_the_first_round(capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,7 +167,7 @@ def test_runs_in_several_threads_are_the_runs_that_they_are_alone() -> None:
         runs = [threads.submit(us.simulate, "fedavg", **settings) for _ in range(3)]
     found = [run.result() for run in runs]
     assert [run.summary["fingerprint"] for run in found] == 3 * [alone.summary["fingerprint"]]
-    assert not any(run.doubts for run in found)
+    assert not any(run.notes for run in found)
 
 
 def test_a_run_does_not_depend_on_the_settings_that_its_caller_has_made() -> None:

@@ -89,9 +89,9 @@ def test_texts_that_are_cut_are_said() -> None:
         METHOD, data=(long, LABELS[:10]), test=(TEXTS, LABELS), split=us.IID(num_clients=2), rounds=1, progress=False
     )
     said = "10% of the training texts have 200 words or more, and only the first 200"
-    assert any(said in note for note in cut.doubts)
+    assert any(said in note for note in cut.notes)
     assert not any(
-        "words or more, and only" in note for note in us.simulate(METHOD, data=SITES, rounds=1, progress=False).doubts
+        "words or more, and only" in note for note in us.simulate(METHOD, data=SITES, rounds=1, progress=False).notes
     )
 
 

@@ -16,7 +16,7 @@ def run(here: Path, unskew: Unskew) -> Path:
     return here / "a"
 
 
-def test_the_tables_are_on_stdout_and_remarks_on_stderr(run: Path, unskew: Unskew) -> None:
+def test_the_tables_are_on_stdout_and_notes_on_stderr(run: Path, unskew: Unskew) -> None:
     said = unskew("show", "--cost", run, "--target", "0.999")
     assert said.code == 0
     assert "ledger measured: mean ± standard deviation over seeds" in said.out
@@ -93,7 +93,7 @@ def test_a_run_under_a_channel_of_ones_own_says_that_it_is_priced_under_another(
     said = unskew("show", "--cost", run)
     assert "the run's own channel 'mine:Away' tells no powers and no bandwidth" in said.err
     assert "on the air are those of 'paper' instead; name a cell with --channel" in said.err
-    assert any("mine:Away" in remark for remark in json.loads(unskew("show", "--cost", run, "--json").out)["remarks"])
+    assert any("mine:Away" in note for note in json.loads(unskew("show", "--cost", run, "--json").out)["notes"])
     assert "mine:Away" not in unskew("show", "--cost", run, "--channel", "p001").err  # one has chosen
 
 

@@ -1,4 +1,4 @@
-"""A look at a table raises the doubts that a run of it raises."""
+"""A look at a table makes the notes that a run of it raises."""
 
 import warnings
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_look_says_what_a_run_warns_of_and_in_the_same_words(name: str) -> Non
         assert run <= look, run - look
 
 
-def test_what_chance_explains_is_doubted_by_neither() -> None:
+def test_what_chance_explains_is_noted_by_neither() -> None:
     """Numbers all different of 240 by chance, a column of few values, rows alike in two coarse columns."""
     spread = np.random.default_rng(1).permutation(100_000)[:N] + 0.0
     run, look = said({"age": ROWS % 2, "dose": ROWS // 2 % 2, "spread": spread}, Preprocess())
@@ -109,29 +109,29 @@ def lives(seed: int, between: float = 0.4, within: float = 0.8) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["regression", "survival"])
-def test_a_site_whose_target_is_far_from_the_others_is_doubted(kind: str) -> None:
+def test_a_site_whose_target_is_far_from_the_others_is_noted(kind: str) -> None:
     """The others' numbers have a deviation of about their mean: 1000 times as much lies far beyond 20."""
-    for times, doubted in ((1000, True), (1, False)):
+    for times, noted in ((1000, True), (1, False)):
         for one in of_numbers(np.where(SITES == "s3", times, 1) * lives(0, 0.2), SITES, kind):
-            assert any(" has the mean " in said and " at s3, and " in said for said in one) == doubted
+            assert any(" has the mean " in said and " at s3, and " in said for said in one) == noted
 
 
 @pytest.mark.parametrize(
-    ("stands", "rows", "of", "doubted"),
+    ("stands", "rows", "of", "noted"),
     [
         (-999, 3, np.round(lives(0) / 100), True),
         (999, 3, np.minimum(lives(0) / 100, 90), True),
         (-2, 1, lives(0), False),
     ],
 )
-def test_a_number_that_stands_for_no_value_in_a_positive_target_is_doubted(
-    stands: float, rows: int, of: Any, doubted: bool
+def test_a_number_that_stands_for_no_value_in_a_positive_target_is_noted(
+    stands: float, rows: int, of: Any, noted: bool
 ) -> None:
     y = np.where(np.arange(320) % 320 < rows, stands, of)
     run, look = of_numbers(np.random.default_rng(4).permutation(y), SITES)
     sentence = f"the target is {stands} in "
-    assert any(sentence in one and one.endswith("leave such rows out") for one in run) == doubted, run
-    assert any(sentence in one for one in look) == doubted, look
+    assert any(sentence in one and one.endswith("leave such rows out") for one in run) == noted, run
+    assert any(sentence in one for one in look) == noted, look
 
 
 def test_a_site_without_an_event_is_named_and_one_without_censoring_is_not() -> None:

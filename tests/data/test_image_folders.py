@@ -54,7 +54,7 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     with pytest.warns(DataWarning) as warned:
         data = load(f"images:{tmp_path}")
     said = [str(one.message) for one in warned]
-    assert said == list(data.doubts)
+    assert said == list(data.notes)
     assert len(said) == 1
     assert all(name in said[0] for name in ("5 files in", "a.dcm", "b.DCM", "8-bit PNG"))
     assert len(data.y_train) == 20
@@ -72,7 +72,7 @@ def test_what_systems_write_is_passed_over(tmp_path: Path) -> None:
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    assert not load(f"images:{tmp_path}").doubts
+    assert not load(f"images:{tmp_path}").notes
 
 
 def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
         deeper.mkdir(parents=True)
         file.rename(deeper / file.name)
     deep = load(f"images:{tmp_path}")
-    assert (deep.sha256, deep.classes, deep.doubts) == (flat.sha256, ("benign", "malignant"), ())
+    assert (deep.sha256, deep.classes, deep.notes) == (flat.sha256, ("benign", "malignant"), ())
 
 
 def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> None:
@@ -110,12 +110,12 @@ def test_links_in_the_folder_are_refused(link: str, tmp_path: Path) -> None:
 def test_channels_say_what_becomes_of_grey_and_coloured_images(
     channels: int, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Nothing is doubted then; a colour's grey is Pillow's, 0.299 R + 0.587 G + 0.114 B."""
+    """Nothing is noted then; a colour's grey is Pillow's, 0.299 R + 0.587 G + 0.114 B."""
     pictures(tmp_path)
     file = tmp_path / "Bern" / "benign" / "3.png"
     Image.new("RGB", (4, 6), (200, 100, 50)).save(file)
     data = load(f"images:{tmp_path}", None, {"channels": channels})
-    assert (data.input_shape, data.doubts) == (shape, ())
+    assert (data.input_shape, data.notes) == (shape, ())
     level = image_folders.pixels([file], None, channels == 1)
     assert level[0, 0, 0].tolist() == (124 if channels == 1 else [200, 100, 50])
     with pytest.raises(ConfigError, match=r"task\.data_options\.channels must be one of 1 or 3, got 2"):
@@ -182,7 +182,7 @@ def test_copies_in_training_and_test_are_counted(tmp_path: Path) -> None:
         shutil.copy(tmp_path / f"Bern/train/benign/{i}.png", tmp_path / f"Basel/test/benign/copy{i}.png")
     with pytest.warns(DataWarning, match="4 of 24 test images stand in training, too"):
         data = load(f"images:{tmp_path}")
-    assert len(data.doubts) == 1
+    assert len(data.notes) == 1
 
 
 def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:

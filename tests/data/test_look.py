@@ -106,9 +106,9 @@ def test_what_a_preprocessing_does_to_columns_is_not_advised() -> None:
 def test_rows_that_stand_in_both_parts_are_named() -> None:
     frame = table(part=["train"] * 100 + ["test"] * 100)
     again = polars.concat([frame, frame[:3].with_columns(part=polars.lit("test"))])
-    for one, doubted in ((frame, False), (again, True)):
+    for one, noted in ((frame, False), (again, True)):
         notes = seen(one, test="part").notes
-        assert any(note.startswith("3 of 103 test rows stand in training, too") for note in notes) == doubted
+        assert any(note.startswith("3 of 103 test rows stand in training, too") for note in notes) == noted
 
 
 def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:

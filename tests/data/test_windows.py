@@ -44,7 +44,7 @@ def test_a_channel_that_a_site_does_not_measure_is_named() -> None:
         assert "the channel 4 mean has one value only at Coast (0): not measured there?" in sentences
 
 
-def test_windows_as_they_should_be_are_not_doubted_and_each_channel_is_described() -> None:
+def test_windows_as_they_should_be_make_no_note_and_each_channel_is_described() -> None:
     data = windows((6, 16), "Eagle", 1, 1)
     assert said(data) == ([], [])
     names = [column.name for column in us.describe(data).columns]

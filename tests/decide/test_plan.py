@@ -147,7 +147,7 @@ def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
 
 
 @dataclass(frozen=True)
-class Doubting(Choosy):
+class Noting(Choosy):
     """Refuses every result that is not its start."""
 
     def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
@@ -159,7 +159,7 @@ class Doubting(Choosy):
 
 def test_a_plan_that_refuses_made_up_results_is_unknown_and_the_others_are_not(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny()
-    both = replace(experiment, methods=(*experiment.methods, NamedMethod("mine", "fedavg", {}, Doubting())))
+    both = replace(experiment, methods=(*experiment.methods, NamedMethod("mine", "fedavg", {}, Noting())))
     found = plan.plan(both)
     assert [c.traffic for c in found.costs] == ["exact", "unknown"]
     assert found.costs[1].bytes is None

@@ -109,11 +109,11 @@ def test_the_papers_size_needs_the_papers_data(tmp_path: Path) -> None:
     asked = request("x/y", "paper", tmp_path, most)
     drawn(asked, "usps", None)
     drawn(asked, "usps", {"train": 10})
-    remark = "usps has 7,219 training and 2,007 test examples here, of 7,291 training and 2,007 test examples."
-    assert asked.remarks == [remark]
+    note = "usps has 7,219 training and 2,007 test examples here, of 7,291 training and 2,007 test examples."
+    assert asked.notes == [note]
     exact = request("x/y", "paper", tmp_path, whole)
     load(exact, "usps")
-    assert not exact.remarks
+    assert not exact.notes
 
 
 def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp_path: Path) -> None:

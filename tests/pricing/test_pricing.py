@@ -271,8 +271,8 @@ def test_the_cost_to_a_target_ends_with_the_round_that_reached_it(folder: Path) 
     assert rows["a", "to_target.megabytes"]["std"] == pytest.approx(math.sqrt(200.0))
     assert (rows["b", "to_target.megabytes"]["seeds"], rows["b", "to_target.megabytes"]["std"]) == ([80.0], None)
     assert ("c", "to_target.rounds") not in rows
-    assert "b: the target was reached under 1 of 2 seeds, which alone count" in found.remarks
-    assert "c: the target was not reached under any seed" in found.remarks
+    assert "b: the target was reached under 1 of 2 seeds, which alone count" in found.notes
+    assert "c: the target was not reached under any seed" in found.notes
 
 
 def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
         unskew.load_run(tmp_path / "run")
     so_far = unskew.load_run(tmp_path / "run", unfinished=True)
     assert so_far.summary["rows"] == []
-    assert so_far.doubts[0] == "This run has no results: every method diverged under every seed."
+    assert so_far.notes[0] == "This run has no results: every method diverged under every seed."
     assert "fedavg diverged under 2 of 2 seeds" in " ".join(str(so_far).split())
 
 

@@ -33,7 +33,7 @@ from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted, RunResult
-from unskew.run.remarks import remarks
+from unskew.run.notes import notes
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
 SEVERAL = """
@@ -387,13 +387,13 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_othe
     assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
 
 
-def test_a_personal_part_that_the_network_does_not_have_is_remarked_on(tiny: Callable[..., Experiment]) -> None:
+def test_a_personal_part_that_the_network_does_not_have_is_noted(tiny: Callable[..., Experiment]) -> None:
     """FedBN on a network without normalisation is FedAvg under another name, and so is what has statistics alone."""
 
     def said(method: str, **task: Any) -> list[str]:
         experiment = tiny(methods=f"[[methods]]\n{method}\n")
         experiment = replace(experiment, task=replace(experiment.task, **task))
-        return list(remarks(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
+        return list(notes(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
 
     for wrapper in ("", '\nwith = ["clip_norm"]'):
         (fedbn,) = said(f'name = "fedbn"{wrapper}')
@@ -431,7 +431,7 @@ def test_the_rest_of_a_run_can_have_other_workers_and_says_so(
     assert (row["method"], row["seed"], row["round"]) == ("scaffold", 0, 4)
     assert row["changed"][1:] == ["executor sequential -> workers", "runtime.workers=1"]
     assert 'executor = "sequential"' in (stopped / "config.toml").read_text()
-    assert any(remark.startswith("resumed at round 4 of scaffold, seed 0") for remark in read(stopped).remarks)
+    assert any(note.startswith("Resumed at round 4 of scaffold, seed 0") for note in read(stopped).notes)
 
 
 def test_a_run_on_several_threads_goes_on_in_workers_of_one_thread_by_force_alone(

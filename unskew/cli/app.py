@@ -1,7 +1,7 @@
 """The top-level command.  Each of its commands is a thin layer in a file of its own: read options, call the
 library, print.
 
-Only JSON goes to stdout under `--json`; progress and remarks go to stderr.  Heavy imports wait until a command needs
+Only JSON goes to stdout under `--json`; progress and notes go to stderr.  Heavy imports wait until a command needs
 them, so that `--help` is quick.
 """
 

@@ -181,7 +181,7 @@ def _show_costs(runs: list[Path], channel: str | None, ledger: str, target: str 
     if ledger not in LEDGERS:
         raise ConfigError(f"--ledger must be one of {', '.join(LEDGERS)}, got {ledger!r}")
     rows: list[dict[str, Any]] = []
-    remarks: list[str] = []
+    notes: list[str] = []
     presets: dict[str, dict[str, Any]] = {}
     measures = {}
     for name, folder in zip(run_names(runs), runs, strict=True):
@@ -192,17 +192,17 @@ def _show_costs(runs: list[Path], channel: str | None, ledger: str, target: str 
         summary = cost_summary(run, priced, target)
         prefix, colon = (f"{name}/", f"{name}: ") if len(runs) > 1 else ("", "")
         rows += [{**row, "method": f"{prefix}{row['method']}"} for row in summary.rows]
-        remarks += [f"{colon}{remark}" for remark in (*_channel_remark(run, channel, ledger, at), *summary.remarks)]
+        notes += [f"{colon}{note}" for note in (*_channel_note(run, channel, ledger, at), *summary.notes)]
         presets[name] = {"channel": at, "settings": plain(preset)}
     if form == "json":
         document = {"run": " ".join(presets), "ledger": LEDGERS[ledger], "target": target, "presets": presets}
-        print(json.dumps({**document, "rows": rows, "remarks": remarks}))
+        print(json.dumps({**document, "rows": rows, "notes": notes}))
         return
     where = ", ".join(dict.fromkeys(t["channel"] for t in presets.values()))
     tables = costs(rows, list(measures.values()), f"ledger {LEDGERS[ledger]}", f"channel {where}", target)
     print(shown("\n".join(render(table, form) for table in tables)), end="")
-    for remark in remarks:
-        print(shown(remark), file=sys.stderr)
+    for note in notes:
+        print(shown(note), file=sys.stderr)
 
 
 def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str, PricingPreset]":
@@ -215,7 +215,7 @@ def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str,
     return ("the run's own", PricingPreset(run.channel)) if run.channel is not None else ("paper", preset("paper"))
 
 
-def _channel_remark(run: "RecordedRun", channel: str | None, ledger: str, at: str) -> list[str]:
+def _channel_note(run: "RecordedRun", channel: str | None, ledger: str, at: str) -> list[str]:
     if channel is not None or run.other_channel is None or ledger == "table3":  # which is of bytes alone
         return []
     return [

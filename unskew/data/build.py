@@ -50,7 +50,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
     theirs = table.own_test or table.unseen
     rows = np.concatenate([train, test]) if theirs else train
     x, x_test, inputs, raw = _inputs(table, theirs)
-    doubts = checks.warned(table) if table.own and not table.testing else ()
+    notes = checks.warned(table) if table.own and not table.testing else ()
     owners, patients, when, kind = table.owners, table.people, None, table.kind
     if table.when is not None:
         when = np.unique(table.when, return_inverse=True)[1]
@@ -76,7 +76,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         outputs=outputs,
         groups=None if kind.classes else torch.from_numpy(kind.counted(y[rows])),
         raw=raw,
-        doubts=doubts,
+        notes=notes,
         ordered=kind.classes and bool(table.declared or table.order),
         patients=_tensor(patients, rows),
         test_patients=_tensor(patients, test),

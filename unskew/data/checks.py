@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value, value_of
-from unskew.data.inputs import Column, doubts, refused_row
+from unskew.data.inputs import Column, column_notes, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
 from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, codes_of, names_of_numbers
@@ -362,7 +362,7 @@ def not_as_agreed(table: DataTable) -> Iterable[str]:
         given = column(values, category=True) if rule.words is not None else values
         kind, (mean, sd) = "number", [() if of is None else (of,) for of in (rule.mean, rule.sd)]
         agreed_on = Column(name, "category" if rule.words else kind, mean=mean, sd=sd, values=rule.words or ())  # type: ignore[arg-type]
-        yield from doubts(agreed_on, given[~gaps_in(given)], "agreed on")
+        yield from column_notes(agreed_on, given[~gaps_in(given)], "agreed on")
 
 
 def stands_for_none(table: DataTable) -> Iterable[str]:

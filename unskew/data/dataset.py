@@ -53,7 +53,7 @@ class Dataset:
         groups: Group of each *training* example (N,), int64, where targets are no classes; None where they are.
         raw: The columns before their preprocessing; None where there was none.
         ordered: The classes stand in an order that somebody has declared, and not in that of the alphabet.
-        doubts: Sentences on what is hardly meant in data of one's own; each was a warning when they were read.
+        notes: Sentences on what is hardly meant in data of one's own; each was a warning when they were read.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Dataset:
     outputs: tuple[str, ...] = ()
     groups: Tensor | None = None
     raw: RawRows | None = None
-    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     ordered: bool = False
     patients: Tensor | None = None
     test_patients: Tensor | None = None

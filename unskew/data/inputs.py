@@ -117,7 +117,7 @@ class Column:
         return np.concatenate([values[:, None], *gaps], 1, dtype=np.float64)
 
 
-def doubts(column: Column, values: Array, known: str = "in training") -> list[str]:
+def column_notes(column: Column, values: Array, known: str = "in training") -> list[str]:
     """Sentences on new values that were otherwise where they are `known`: another unit, strange words, or gaps."""
     rows, missing, sentences = len(values), int(gaps_in(values).sum()), []
     if values.dtype.kind == "f" and len(column.sd) == 1 and column.sd[0] and missing < rows:
@@ -288,7 +288,7 @@ class Inputs:
         table = raw_table(x, list(gaps), gaps)
         ready = torch.from_numpy(prepared(self.columns, table, 0))
         for one in self.columns:
-            for sentence in doubts(one, table[one.name]):
+            for sentence in column_notes(one, table[one.name]):
                 warn(sentence, stacklevel=3)
         return ready
 

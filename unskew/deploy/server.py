@@ -149,8 +149,8 @@ def serve(
     )
     if own and setup.dataset.inputs.kind == "images" and "mean" not in experiment.task.data_options:
         callback.note(OWN_CONSTANTS)
-        doubts = (*setup.dataset.doubts, OWN_CONSTANTS)
-        setup = replace(setup, dataset=replace(setup.dataset, doubts=doubts))  # which the run's card and report have
+        notes = (*setup.dataset.notes, OWN_CONSTANTS)
+        setup = replace(setup, dataset=replace(setup.dataset, notes=notes))  # which the run's card and report have
     backend = OverNetwork(
         setup, membership, deployment, limits, own, lambda: membership.wait(config.min_clients, config.wait_s)
     )

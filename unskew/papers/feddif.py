@@ -267,7 +267,7 @@ def accuracy(request: ReproductionRequest) -> Result:
     chosen = {name: settings for name, settings in draft["settings"].items() if settings}
     left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compared"]]
     if left_out:
-        request.remarks.append(f"Not run: {', '.join(left_out)}.")
+        request.notes.append(f"Not run: {', '.join(left_out)}.")
     for name, settings in chosen.items():
         ground = draft.ground(name)
         drift = {"drift": {"a": ground.pop("drift")}}

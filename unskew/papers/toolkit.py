@@ -53,7 +53,7 @@ class ReproductionRequest:
         data_dir: Folder of named data sets.
         callback: Observer of every run.
         changes: Settings laid over all others.
-        remarks: Sentences for the result's page, on data that are not the paper's; `load` adds to them.
+        notes: Sentences for the result's page, on data that are not the paper's; `load` adds to them.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ReproductionRequest:
     data_dir: Path | None
     callback: Observer
     changes: Mapping[str, Any] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- published numbers and settings
@@ -149,9 +149,9 @@ def load(request: ReproductionRequest, source: str) -> Dataset:
             f"--scale paper needs all of {source}, {all_}, got {have}; give --data-dir a folder with the whole set, or "
             "use --scale small"
         )
-    remark = f"{source} has {have} here, of {all_}."
-    if remark not in request.remarks:
-        request.remarks.append(remark)
+    note = f"{source} has {have} here, of {all_}."
+    if note not in request.notes:
+        request.notes.append(note)
     return data
 
 
@@ -288,7 +288,7 @@ class Draft:
         """The final result; `words` fill the placeholders of its `about` and `axes`."""
         x, y = self["axes"]
         about = " ".join(self["about"].split()).format(scale=self.request.scale, **self.settings, **words)
-        about = " ".join((about, *self.request.remarks))
+        about = " ".join((about, *self.request.notes))
         return Result(
             name=self.request.name,
             scale=self.request.scale,

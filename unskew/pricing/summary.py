@@ -57,11 +57,11 @@ class CostSummary:
         rows: Rows as in `unskew run --json`: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
             The headline metric, as `accuracy`, is the last round's; `to_target.X` is X until the target was reached,
             over seeds that reached it.
-        remarks: Anything the rows leave out, in sentences.
+        notes: Anything the rows leave out, in sentences.
     """
 
     rows: tuple[Mapping[str, Any], ...]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
@@ -73,7 +73,7 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
         ConfigError: If the target is not valid (`targets`).
     """
     rows: list[Mapping[str, Any]] = []
-    remarks = _remarks(run, costs)
+    notes = _notes(run, costs)
 
     def add(method: str, by_seed: Sequence[Mapping[str, float]], prefix: str = "") -> None:
         for metric in dict.fromkeys(name for one in by_seed for name in one):
@@ -92,17 +92,17 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
         if target is None:
             continue
         if seeds and not series:
-            remarks.append(f"{method}: it has no global model, so it reaches no {run.headline.label} on the test set")
+            notes.append(f"{method}: it has no global model, so it reaches no {run.headline.label} on the test set")
         when = {s: t for s in series if (t := first[method, s]) is not None}
         if len(when) < len(series):
             under = f"under {len(when)} of {len(series)} seeds, which alone count" if when else "under any seed"
-            remarks.append(f"{method}: the target was {'' if when else 'not '}reached {under}")
+            notes.append(f"{method}: the target was {'' if when else 'not '}reached {under}")
         add(method, [{"rounds": float(t)} for t in when.values()], "to_target.")
         # A seed that reaches the target at round 0 has cost nothing, and counts.
         cost = {s: measures(totals[method, s]) for s in when if (method, s) in totals}
         nothing = {s: dict.fromkeys(measured, 0.0) for s, measured in cost.items()}
         add(method, [measures(until[method, s]) if (method, s) in until else nothing[s] for s in cost], "to_target.")
-    return CostSummary(tuple(rows), tuple(remarks))
+    return CostSummary(tuple(rows), tuple(notes))
 
 
 def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
@@ -117,23 +117,23 @@ def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
     return {cell for cell in cells if rounds[cell] == last[cell[0]] > 0}
 
 
-def _remarks(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
-    remarks = []
+def _notes(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
+    notes = []
     if not run.finished:
-        remarks.append(
+        notes.append(
             f"{run.folder} is not finished: these are its costs so far, over the seeds that came as far as the "
             "furthest of their method"
         )
     pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
     if pooled:
-        remarks.append(
+        notes.append(
             f"{', '.join(pooled)}: a bound that pools the data; what pooling sends is not part of a method's cost"
         )
     if any(t.work is None for t in run.trainings):
-        remarks.append(f"{run.folder} recorded no local work: no joules of computing")
+        notes.append(f"{run.folder} recorded no local work: no joules of computing")
     below = round(sum(c.numbers.get("below_qos", 0.0) for c in costs))
     if below:
-        remarks.append(
+        notes.append(
             f"{below} transfers were on links below the minimum quality of service; they are priced all the same"
         )
-    return remarks
+    return notes

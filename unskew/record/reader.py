@@ -22,7 +22,7 @@ from unskew import schema
 from unskew.errors import RunError
 from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
-from unskew.record import columns, database, logs
+from unskew.record import columns, database, logs, notes
 from unskew.record.database import FILE, metrics, opened, rows
 from unskew.record.frame import Numbers
 from unskew.record.logs import Bound, document, plain, read_text, refusal
@@ -94,17 +94,6 @@ class DataSplit:
 
 
 @dataclass(frozen=True)
-class Warned:
-    """A method's warning: its text, the cell and round where it first occurred, and in how many rounds it occurred."""
-
-    method: str
-    text: str
-    seed: int
-    round: int
-    times: int
-
-
-@dataclass(frozen=True)
 class Record:
     """A run's content, as reports need it, or that of several runs (`unskew.report.together`).
 
@@ -120,7 +109,7 @@ class Record:
         baseline: Label of the method that others are compared with; None if the run has none.
         tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
         until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
-        remarks: Sentences on data and settings that are hardly what was meant, said before the run.
+        notes: Sentences on data and settings that may not be what was meant, and on what methods warned of.
         left_out: Sentences on files that are damaged and that the results do without.
         diverged: Methods that diverged, each under its seed; `numbers` has none of that training.
         parts: Of several runs as one: each by its name, which its methods' labels begin with.
@@ -139,14 +128,13 @@ class Record:
     summary: Mapping[str, Any] | None
     predicted: Mapping[str, Any] | None = None
     info: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    warned: tuple[Warned, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     baseline: str | None = None
     headline: Measure = ACCURACY
     asked: tuple[Measure, ...] = ()
     tested_rows: Mapping[tuple[str, int], columns.RowResults] = field(default_factory=dict)
     until: Mapping[str, Any] | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     diverged: tuple[logs.DivergedRow, ...] = ()
     parts: "Mapping[str, Record]" = field(default_factory=dict)
@@ -264,7 +252,7 @@ def _read(folder: Path) -> Record:
         failures = tuple(
             row for row in database.select(connection, "failures") if (row["method"], row["seed"]) not in without
         )
-        remarks = (*map(plain, card.get("remarks", ())), *_resumed(connection))
+        before = (*map(plain, card.get("notes", ())), *_resumed(connection))
         tested_rows = _tested_rows(connection)
         _require_documents(connection, folder)
     predicted, left_out = _predicted(folder / "plan.json")
@@ -286,14 +274,13 @@ def _read(folder: Path) -> Record:
         summary=summary,
         predicted=predicted,
         info=info,
-        warned=warned,
         ignored=ignored,
         baseline=base if (base := card.get("baseline")) in {c.method for c in cells} else None,
         headline=measures[0],
         asked=tuple(measures[2:]),
         tested_rows=tested_rows,
         until=until,
-        remarks=remarks,
+        notes=(*notes.sentences(before, [c.method for c in cells]), *notes.of_warnings(warned)),
         left_out=left_out,
         diverged=diverged,
     )
@@ -438,20 +425,18 @@ def _tested_rows(connection: sqlite3.Connection) -> dict[_Cell, columns.RowResul
 
 def _info(
     connection: sqlite3.Connection,
-) -> tuple[dict[str, frozenset[str]], tuple[Warned, ...], dict[str, int]]:
-    """Types of info by method, what methods warned of, and how many replies they refused."""
+) -> tuple[dict[str, frozenset[str]], list[tuple[str, str, int, int]], dict[str, int]]:
+    """Types of info by method, warnings as (method, text, seed, round), and how many replies methods refused."""
     types: dict[str, frozenset[str]] = {}
-    warned: dict[tuple[str, str], Warned] = {}
+    warned: list[tuple[str, str, int, int]] = []
     ignored: dict[str, int] = {}
     for row in database.select(connection, "info"):
         method, info = row["method"], row["info"]
         types[method] = types.get(method, frozenset()) | {row["type"]}
-        for text in warnings_of(info):
-            before = warned.get((method, text)) or Warned(method, text, row["seed"], row["round"], 0)
-            warned[method, text] = replace(before, times=before.times + 1)
+        warned += [(method, text, row["seed"], row["round"]) for text in warnings_of(info)]
         if refused := sum(1 for _ in ignored_of(info)):
             ignored[method] = ignored.get(method, 0) + refused
-    return types, tuple(warned.values()), ignored
+    return types, warned, ignored
 
 
 def _partitions(folder: Path) -> dict[int, DataSplit]:

@@ -149,14 +149,14 @@ def write_report(run: Path | Record, out: Path | None = None) -> Path:
     return write_page(of_run(record), record.folder / "report.html" if out is None else Path(out))
 
 
-def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], remark: str = "") -> Path:
+def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], note: str = "") -> Path:
     """Write one page that sets several runs side by side, and return `out`.
 
     Args:
         folders: Folders of the runs.
         out: The page.
         names: Distinct names of the runs.
-        remark: A sentence on these runs, for the head of the page.
+        note: A sentence on these runs, for the head of the page.
 
     Raises:
         RunError: With fewer than two folders, or as in `write_report`.
@@ -164,7 +164,7 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], r
     if len(folders) < 2:
         raise RunError(f"a comparison needs at least two run folders, got {len(folders)}; for one run use its report")
     page = of_run(merge([read(f) for f in folders], names))
-    return write_page(replace(page, warnings=[*([remark] if remark else []), *page.warnings]), Path(out))
+    return write_page(replace(page, warnings=[*([note] if note else []), *page.warnings]), Path(out))
 
 
 @unchecked

@@ -252,17 +252,17 @@ def gains(record: Record) -> list[Table]:
         return []
     by_row = {w.method: w.whole for w in worth.per_row(worths)}
     reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}
-    rows, doubted = [], any(w.why for w in worths)
+    rows, unsure = [], any(w.why for w in worths)
     for w in worths:
         cells = (
             worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(by_row.get(w.method), m),
             reading[w.verdict], w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
-            *([w.why or "–"] * doubted),
+            *([w.why or "–"] * unsure),
         )  # fmt: skip
         rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
             f"reading | Holm, {len(worth.competing(worths))} methods", "interval over", "better off | clients",
-            "worse off | clients", *["why not"] * doubted]  # fmt: skip
+            "worse off | clients", *["why not"] * unsure]  # fmt: skip
     known = sum(c.gain.low is not None for c in max(worths, key=lambda w: w.seeds).clients)
     by_chance = f"Of {known} clients about {0.05 * known:.2g} would gain or lose by chance alone. " * (known > 1)
     note = (
@@ -270,7 +270,7 @@ def gains(record: Record) -> list[Table]:
         "A client is better or worse off if its 95 % interval excludes zero. "
         f"{by_chance}The best of many methods looks better than it is."
     )
-    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, *[7] * doubted])
+    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, *[7] * unsure])
     if not worth.named(worths[0].clients):
         return [whole]
     by_client: dict[Any, tuple[Client, dict[str, str]]] = {}

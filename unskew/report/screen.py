@@ -1,7 +1,6 @@
 """A run as a terminal and Python show it: its table, the verdict in a sentence, and notes of a line each."""
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 
 from unskew.errors import shown
@@ -12,7 +11,6 @@ from unskew.report import render, results, verdict
 def screen(
     record: Record,
     width: int,
-    more: Sequence[str] = (),
     most: int = 1,
     whole: bool = False,
 ) -> str:
@@ -21,7 +19,6 @@ def screen(
     Args:
         record: The run, or several as one.
         width: Characters in a line.
-        more: Notes that come before those of the record.
         most: Notes that are shown beside the serious ones; the page has the others.
         whole: True for notes of several lines; by default each is cut to one.
     """
@@ -30,7 +27,7 @@ def screen(
     lines = [render.text(replace(table, entries=tuple(means)), width, note=False)]
     lines += textwrap.wrap(verdict.verdict(record), width)
     serious = verdict.serious(record)
-    notes = [note for note in dict.fromkeys((*more, *verdict.notes(record))) if note not in serious]
+    notes = verdict.notes(record)
     for i, note in enumerate((*serious, *notes[:most])):
         cut = note if whole or i < len(serious) else textwrap.shorten(note, min(width, 80) - 2, placeholder=" …")
         lines += textwrap.wrap(cut, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)

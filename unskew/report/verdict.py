@@ -7,7 +7,6 @@ from typing import Any
 
 from unskew.info import OneClassModels
 from unskew.protocol import SgdConfig
-from unskew.record import doubts
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record
 from unskew.report import tables, together, worth
@@ -152,7 +151,9 @@ def undecided(record: Record) -> bool:
 def serious(record: Record) -> tuple[str, ...]:
     """Notes that a reader must not miss: runs that are not finished, stopped or diverged, and damaged files."""
     notes = []
-    if record.summary is None:
+    if len(record.diverged) == len(record.cells):
+        notes.append("This run has no results: every method diverged under every seed.")
+    elif record.summary is None:
         behind = [
             f"{c.method} seed {c.seed} at round {record.numbers.reached(c.method, c.seed)}"
             for c in record.cells
@@ -167,11 +168,18 @@ def serious(record: Record) -> tuple[str, ...]:
 
 
 def notes(record: Record) -> tuple[str, ...]:
-    """Every other note: why several runs cannot be compared, remarks, warnings, and what numbers leave out."""
+    """Every other note: why several runs cannot be compared, the record's, and what numbers leave out."""
     apart = (*together.incomparable(record.parts), together.evaluated_otherwise(record.parts))
-    several = (*apart, *doubts.doubts_of(record), *_of_gains(record))
-    several += (_by_tails(record), _evaluated(record), set_apart(record))
+    several = (*apart, *record.notes, *_of_gains(record))
+    several += (_undefined(record), _by_tails(record), _evaluated(record), set_apart(record))
     return tuple(note for note in several if note)
+
+
+def _undefined(record: Record) -> str:
+    """A sentence on metrics that were asked for and have no number, so that no table has them."""
+    known = {*record.frame.names()}
+    missing = [m.name for m in record.asked if not {m.shared, m.own} & known]
+    return f"{listed(missing)} was not a number (NaN) in any round, so no table has it." if missing else ""
 
 
 def _of_gains(record: Record) -> list[str]:

@@ -18,7 +18,7 @@ from unskew.record import columns, database
 from unskew.record.logs import SCHEMA
 from unskew.references import IN_PYTHON
 from unskew.run import setup as run_setup
-from unskew.run.remarks import remarks
+from unskew.run.notes import notes
 from unskew.run.setup import Setup
 from unskew.version import __version__
 
@@ -84,7 +84,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
-        "remarks": [*setup.dataset.doubts, *remarks(experiment, setup, num_clients)],
+        "notes": [*setup.dataset.notes, *notes(experiment, setup, num_clients)],
     }
     if experiment.until is not None:
         card["until"] = asdict(experiment.until)

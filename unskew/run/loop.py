@@ -28,8 +28,8 @@ from unskew.run.cell import Cell, Evaluation, LiveRun, Observer
 from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models, own_models
 from unskew.run.folder import create, locked, read_json
 from unskew.run.metrics import Metric
+from unskew.run.notes import UNKEYED_METRICS, notes
 from unskew.run.observers import UNKEYED, Observers, unkeyed
-from unskew.run.remarks import UNKEYED_METRICS, remarks
 from unskew.run.setup import IN_PROCESS, Backend
 from unskew.signals import stop_requests
 from unskew.tree import check_unchanged, marks
@@ -139,8 +139,8 @@ class _Loop:
                 # Before anything runs in parallel here: a display has a thread of its own.
                 run.pool = self.workers()
                 number = next(iter(run.feds.values())).num_clients
-                for remark in remarks(run.experiment, run.setup, number):
-                    run.callback.note(remark)
+                for note in notes(run.experiment, run.setup, number):
+                    run.callback.note(note)
                 tracked = [trackers.Tracked(run)] if run.experiment.track else []
                 self.observers = Observers(run, *tracked)
                 for index in range(run.position.cell, len(run.cells)):

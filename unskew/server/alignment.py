@@ -17,7 +17,7 @@ Departures (13) has no threshold, and a matching pairs as many as it can: of two
            distance is a yardstick; where no client has two of one label, two of any labels of one client are taken, and
            where no client has two, nothing is parallel.  The paper matches client 1 with every other; here all pairs
            are matched, and sets are closed so that no client is in one twice.  A missed parallel pair costs generation
-           time, a wrong one loses a distribution: in doubt nothing is merged.
+           time, a wrong one loses a distribution, so none is made that is unsure.
 Votes      In medians over clients each has one vote, whatever it sends.  A client that alone has two of a label can
            lower tau, even to 0, where nothing is parallel; what all clients say of any labels bounds it from above.  It
            sets tau by itself only if no other client has two at all.

@@ -84,7 +84,7 @@ class Forecast:
         limit: Bytes of memory that the run can have, those this process holds included; None if not known.
         device_limit: The same for the CUDA device.
         seconds: Time for the whole run, seconds; None if something was not timed.
-        notes: Remarks on these numbers.
+        notes: What these numbers leave out.
         least: The fewest seeds after which the run may be decided; None where all are run.
         nodes: Machines that the processes are spread over evenly; the main process is on one of them.
     """

@@ -17,7 +17,7 @@ from unskew.tasks.task import ends_in, takes_logits
 from unskew.wrappers.base import Wrapped
 
 IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
-"""Names of two classes of which nobody doubts that the second is looked for."""
+"""Names of two classes whose order shows that the second is looked for."""
 UNKEYED_METRICS = (
     "numbers were drawn from {} global generator while models were evaluated, so the same run again has other "
     "metrics; a network should draw only while it is trained: if self.training"
@@ -33,7 +33,7 @@ class NewRun:
     num_clients: int
 
 
-def remarks(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
+def notes(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
     """Sentences on settings that are possible and hardly what was meant."""
     run = NewRun(experiment, setup, num_clients)
     yield from filter(None, (look(run) for look in OF_RUNS))

@@ -1,0 +1,35 @@
+"""Notes on a run, in sentences: settings and data that may not be what was meant, and what methods warned of."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from unskew.words import beginning
+
+_NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
+"""A measurement: whole numbers may name clients."""
+
+
+def sentences(texts: Iterable[str], methods: Sequence[str]) -> Iterator[str]:
+    """Notes from before a run as sentences; the label of a method stays as it is."""
+    labels = tuple(f"{method}: " for method in methods)
+    for text in texts:
+        sentence = text if text.startswith(labels) else beginning(text)
+        yield sentence if text.endswith("?") else f"{sentence}."
+
+
+def of_warnings(warned: Iterable[tuple[str, str, int, int]]) -> Iterator[str]:
+    """Warnings, each (method, text, seed, round), once for methods that have the same.
+
+    Of those that differ in numbers alone, as seeds make them, there is the first.
+    """
+    alike: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
+    for method, text, seed, at in warned:
+        alike.setdefault((method, _NUMBER.sub("", text)), []).append((text, seed, at))
+    methods: dict[str, list[str]] = {}
+    for (method, _), rounds in alike.items():
+        text, seed, at = rounds[0]
+        when = f"seed {seed}, round {at}"
+        when = when if len(rounds) == 1 else f"first at {when}, in {len(rounds):,} rounds of all seeds together"
+        when += ", with other numbers elsewhere" * (len({text for text, *_ in rounds}) > 1)
+        methods.setdefault(f"{text} ({when})", []).append(method)
+    yield from (f"{', '.join(labels)}: {text}" for text, labels in methods.items())
