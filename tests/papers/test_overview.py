@@ -22,13 +22,11 @@ def test_keeping_a_result_writes_the_page(tmp_path: Path) -> None:
     keep(result("feddw/mu", Claim("c", False, "-1.00 points"), Claim("d", None, "no interval")), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
     assert text.startswith("# Mine")
-    assert "Of 3 claims **1 hold, 1 do not, 1 are undecided**" in text
-    assert text.index("| [feddw](feddw/README.md) | 2 | 0 | 1 | 1 | 1 min 0 s |") < text.index(
+    assert text.index("| [feddw](feddw/README.md) | reduced | 2 | 0 | 1 | 0 | 1 | 1 min 0 s |") < text.index(
         "| [mine](mine/README.md) |"
     )
     own = (tmp_path / "feddw" / "README.md").read_text("utf-8")
-    assert "| [feddw/mu](mu/small/README.md) | small | 2 | 0 | 1 | 1 | 1 min 0 s |" in own
-    assert "All of it took 2 min 0 s." in text
+    assert "| [feddw/mu](mu/small/README.md) | reduced | 2 | 0 | 1 | 0 | 1 | 1 min 0 s |" in own
 
 
 def test_reasons_are_counted_and_one_that_fits_nothing_is_refused(tmp_path: Path) -> None:
@@ -38,8 +36,8 @@ def test_reasons_are_counted_and_one_that_fits_nothing_is_refused(tmp_path: Path
     own = Claim("as published: x", False, "1 beside 2 %: the data; the size")
     keep(result("mine/one", *claims, level, own), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
-    assert "1 are level within 0.5 points, a reason is named for 2, and proven for 1.  Of 1 published diff" in text
-    assert "our intervals exclude 1." in text
+    assert "Of 4 claims that do not hold or are not as published, a reason is named for 2 and proven for 1." in text
+    assert "| reduced | 6 | 1 | 3 | 1 | 1 |" in text
     with pytest.raises(RunError, match="mine/one has no claim that does not hold and fits 'c \\*'; remove it"):
         keep(result("mine/one", Claim("c (1)", True, "+1")), tmp_path)
 
@@ -60,31 +58,46 @@ ours = true
 """
 
 
-def test_headlines_come_first_with_the_claim_that_stands_for_each(tmp_path: Path) -> None:
-    """The first claim that fits, at the paper's size unless the headline names another."""
-    small = HEADLINES.replace("(Table I)", "at small").replace("[[headlines]]", '[[headlines]]\nscale = "small"', 1)
-    (tmp_path / "headlines.toml").write_text(HEADLINES + small, "utf-8")
-    keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1"), Claim("c (2)", None, "?")), tmp_path)
-    keep(result("mine/one", Claim("c (1)", False, "-2"), scale="paper"), tmp_path)
+def test_a_headline_stands_on_the_largest_size_and_of_these_on_the_most_seeds(tmp_path: Path) -> None:
+    """Small says it holds with 9 seeds; the paper's size decides, though of one seed, then of the result with three."""
+    sizes = "".join(
+        f'\n[[sizes]]\nresult = "mine/{r}/paper"\ndata = "all of it"\nfull = true\n' for r in ("one", "more")
+    )
+    verdicts = '[verdicts]\nMine = "In short."\n'
+    (tmp_path / "headlines.toml").write_text(verdicts + HEADLINES.replace("mine/one", "mine/*") + sizes, "utf-8")
+    keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1 over 9 seeds")), tmp_path)
+    keep(result("mine/one", Claim("c (1)", None, "-2 in 1 seed"), scale="paper"), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
-    assert "Of 4 headline claims 1 hold, 1 do not, 2 are undecided.\n\n" in text
-    assert "| Mine | one is above (Table I) | does not hold | [paper](mine/one/paper/README.md) |" in text
-    assert "| Mine | one is above at small | holds | [small](mine/one/small/README.md) |" in text
-    assert "| Mine | two is above (not the paper's) | undecided | not kept yet |" in text
+    stands = "[all of it](mine/one/paper/README.md); the paper's size |"
+    assert f"| Mine | one is above (Table I) | undecided | {stands}" in text
+    assert "| Mine | two is above | undecided | mine/two, not kept yet |" in text
+    keep(result("mine/more", Claim("c (1)", False, "-2 over 3 seeds"), scale="paper"), tmp_path)
     own = (tmp_path / "mine" / "README.md").read_text("utf-8")
-    assert "| one is above (Table I) | does not hold | -2 | [paper](one/paper/README.md) |" in own
-    assert "| two is above (not the paper's) | undecided | not kept yet | mine/two |" in own
+    assert "In short." in own
+    stands = "[all of it](more/paper/README.md); the paper's size |"
+    assert f"| one is above (Table I) | -2 over 3 seeds | does not hold | {stands}" in own
+    assert "| headlines | does not hold | undecided |\n|---|---:|---:|\n| the paper's size | 1 | 0 |" in own
+
+
+def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "headlines.toml").write_text(HEADLINES, "utf-8")
     with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
         keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
-    (tmp_path / "headlines.toml").write_text(small.replace('"small"', '"papr"'), "utf-8")
-    with pytest.raises(RunError, match=r"headlines\.0\.scale must be"):
+    (tmp_path / "headlines.toml").write_text(HEADLINES.replace("ours = true", 'ours = "papr"'), "utf-8")
+    with pytest.raises(RunError, match=r"headlines\.1\.ours must be"):
         overview.pages(tmp_path)
+
+
+def test_claims_that_could_not_be_false_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "headlines.toml").write_text('[[certain]]\nreproduction = "mine/*"\nclaim = "c *"\n', "utf-8")
+    keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1")), tmp_path)
+    assert "| reduced | 1 | 0 | 1 | 0 | 0 |" in (tmp_path / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [
-        ([0.01, 0.02, 0.03], "does not hold: excluded"),  # 2 ± 2.48 points, 9.37 published
+        ([0.01, 0.02, 0.03], "less than published"),  # 2 ± 2.48 points, 9.37 published
         ([0.08, 0.09, 0.10], "holds"),
         ([0.05, 0.10, -0.02], "undecided"),
     ],

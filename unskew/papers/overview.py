@@ -1,9 +1,12 @@
 """The pages over kept results, one over all and one a paper: what it is known for, and which claims hold.
 
 They are made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and two files
-beside them.  `headlines.toml` has what each paper is known for, in its order, and the claims that stand for it.
-`reasons.toml` has reasons for claims that do not hold, by reproduction and by the claim's text, in which `*` stands for
-anything; the first pattern that fits counts.  A reason that begins with "Proven" names the run that shows it.
+beside them, in which `*` stands for anything.  `headlines.toml` has what each paper is known for, in its order, what
+each result was run on, and the claims that could not be false.  `reasons.toml` has reasons for claims that do not hold,
+by reproduction and by the claim's text; the first pattern that fits counts.  A reason that begins with "Proven" names
+the run that shows it.
+
+A headline stands on the result of the largest size, and of these on the one of most seeds, whatever that says.
 
     python -m unskew.papers.overview [FOLDER]
 """
@@ -17,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from unskew import schema
 from unskew.errors import ConfigError, RunError
@@ -27,7 +30,10 @@ from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
 REASONS, HEADLINES = "reasons.toml", "headlines.toml"
-HOLDS, FAILS, OPEN = VERDICTS = ("holds", "does not hold", "undecided")
+HOLDS, FAILS, OTHER, OPEN = VERDICTS = ("holds", "does not hold", "not as published", "undecided")
+LESS = "less than published"
+WORDS = (HOLDS, LESS, FAILS, OPEN)
+FULL, REDUCED, OURS = "the paper's size", "reduced", "our own question"
 
 
 class KeptClaim(NamedTuple):
@@ -56,10 +62,9 @@ class PaperHeadline:
     Attributes:
         paper: Its method.
         says: What it says, and where.
-        reproduction: The reproduction that has the claim.
-        claim: The claim's text, `*` standing for anything; the first that fits.
-        scale: The result's; by default the paper's if that is kept.
-        amount: What it says is the published difference and not only its sign: it does not hold if that is excluded.
+        reproduction: The reproductions that have the claim.
+        claim: The claim's text; in each result the first that fits.
+        amount: What it says is the published difference and not only its sign: if that is excluded, ours is less.
         reason: Why not, where that is about the amount.
         ours: The paper does not claim it; we asked.
     """
@@ -68,7 +73,6 @@ class PaperHeadline:
     says: str
     reproduction: str
     claim: str
-    scale: Literal["", "small", "paper"] = ""
     amount: bool = False
     reason: str = ""
     ours: bool = False
@@ -80,19 +84,26 @@ class PaperHeadline:
         if not self.amount:
             return f"{claim.verdict}: {LEVEL_WORDS}" if claim.level else claim.verdict
         if claim.published.endswith("excluded"):
-            return f"{FAILS}: excluded"
+            return LESS
         return OPEN if claim.verdict == FAILS else claim.verdict
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept result: its reproduction and scale, its folder, its claims, seconds."""
+    """A kept result: its reproduction and scale, its folder, its claims, seconds, and what it was run on."""
 
     name: str
     scale: str
     folder: Path
     claims: tuple[KeptClaim, ...]
     seconds: float
+    data: str = ""
+    full: bool = False
+
+    @property
+    def size(self) -> str:
+        """Whether it has the paper's size."""
+        return FULL if self.full else REDUCED
 
     def link(self, root: Path, title: str) -> str:
         """A link to its page."""
@@ -103,10 +114,30 @@ Answer = tuple[PaperHeadline, Kept | None, KeptClaim | None]
 
 
 @dataclass(frozen=True)
-class _Headlines:
-    """The file of headlines."""
+class ResultSize:
+    """What a result, NAME/SCALE, was run on; `full` says that it is the paper's data set and size."""
 
+    result: str
+    data: str
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class CertainClaim:
+    """Claims that are true by construction, whatever a run says: they are not counted."""
+
+    reproduction: str
+    claim: str
+
+
+@dataclass(frozen=True)
+class _Headlines:
+    """The file of headlines; `verdicts` has a sentence for each paper."""
+
+    verdicts: dict[str, str] = field(default_factory=dict)
     headlines: list[PaperHeadline] = field(default_factory=list)
+    sizes: list[ResultSize] = field(default_factory=list)
+    certain: list[CertainClaim] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- what is kept
@@ -118,6 +149,8 @@ def kept(root: Path) -> tuple[Kept, ...]:
     """
     from unskew.papers import TABLE
 
+    listed = _listed(root)
+    sizes = {size.result: size for size in listed.sizes}
     reasons = {(name, pattern): why for name, of in _toml(root / REASONS).items() for pattern, why in of.items()}
     used: set[tuple[str, str]] = set()
     results = []
@@ -126,11 +159,15 @@ def kept(root: Path) -> tuple[Kept, ...]:
             result = json.loads(path.read_text("utf-8"))
             name, claims = result["name"], []
             for row in result["claims"]:
+                if any(fnmatchcase(name, c.reproduction) and fnmatchcase(row["text"], c.claim) for c in listed.certain):
+                    continue
                 fits = (at for at in reasons if at[0] == name and fnmatchcase(row["text"], at[1]))
                 reason = next(fits, None) if row["holds"] is False else None
                 used |= {reason} if reason else set()
                 claims.append(_claim(row, reasons[reason] if reason else ""))
-            results.append(Kept(name, result["scale"], path.parent, tuple(claims), float(result["seconds"])))
+            size = sizes.get(f"{name}/{result['scale']}", ResultSize(name, ""))
+            seconds = float(result["seconds"])
+            results.append(Kept(name, result["scale"], path.parent, tuple(claims), seconds, size.data, size.full))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is not a kept result: {type(error).__name__}: {error}; keep it again") from None
     for name, pattern in reasons.keys() - used:
@@ -154,9 +191,23 @@ def _claim(row: Mapping[str, Any], reason: str) -> KeptClaim:
     """A kept claim, with the reason that the file of reasons gives, if any."""
     ours, _, published = str(row["evidence"]).partition(PUBLISHED)
     verdict = {True: HOLDS, False: FAILS, "undecided": OPEN}[row["holds"]]
-    if not reason and verdict == FAILS and row["text"].startswith("as published"):
-        _, _, reason = ours.partition(": ")  # the evidence of these says why
+    if verdict == FAILS and row["text"].startswith("as published"):
+        verdict, reason = OTHER, reason or ours.partition(": ")[2]  # the evidence of these says why
     return KeptClaim(row["text"], verdict, bool(row.get("level")), ours, published, reason)
+
+
+def _listed(root: Path) -> _Headlines:
+    """The file of headlines."""
+    path = root / HEADLINES
+    try:
+        listed: _Headlines = schema.build(_Headlines, _toml(path), "", str(path), owner="a list of headlines")
+    except ConfigError as error:
+        raise RunError(str(error)) from None
+    return listed
+
+
+def _seeds(claim: KeptClaim) -> int:
+    return max((int(n) for n in re.findall(r"(\d+) seeds?\b", claim.ours)), default=0)
 
 
 def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
@@ -165,19 +216,17 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
     Raises:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
     """
-    path = root / HEADLINES
-    try:
-        listed = schema.build(_Headlines, _toml(path), "", str(path), owner="a list of headlines").headlines
-    except ConfigError as error:
-        raise RunError(str(error)) from None
     answers: list[Answer] = []
-    for h in listed:
-        there = [r for r in results if r.name == h.reproduction and h.scale in ("", r.scale)]
-        best = min(there, key=lambda r: r.scale != "paper", default=None)
-        fit = next((c for c in best.claims if fnmatchcase(c.text, h.claim)), None) if best else None
-        if best and fit is None:
-            raise RunError(f"{path}: {h.reproduction} has no claim that fits {h.claim!r}; correct or remove it")
-        answers.append((h, best, fit))
+    for h in _listed(root).headlines:
+        there = [r for r in results if fnmatchcase(r.name, h.reproduction)]
+        fits = [(r, c) for r in there if (c := next((c for c in r.claims if fnmatchcase(c.text, h.claim)), None))]
+        if there and not fits:
+            text = f"{h.reproduction} has no claim that fits {h.claim!r}; correct or remove it"
+            raise RunError(f"{root / HEADLINES}: {text}")
+        r, claim = max(
+            fits, key=lambda fit: (fit[0].full, fit[0].scale != "small", _seeds(fit[1])), default=(None, None)
+        )
+        answers.append((h, r, claim))
     return answers
 
 
@@ -189,71 +238,79 @@ def pages(root: Path) -> dict[str, str]:
         RunError: As `kept` and `headlines` do.
     """
     results = kept(root)
-    answers = headlines(root, results)
+    answers, verdicts = headlines(root, results), _listed(root).verdicts
     folders = list(dict.fromkeys(r.name.partition("/")[0] for r in results))
     texts = {"": "\n".join(_overview(root, results, answers))}
     for folder in folders:
         own = [r for r in results if r.name.startswith(f"{folder}/")]
         claimed = [answer for answer in answers if answer[0].reproduction.startswith(f"{folder}/")]
-        texts[folder] = "\n".join(_of_paper(folder, root / folder, own, claimed))
+        verdict = verdicts.get(claimed[0][0].paper, "") if claimed else ""
+        texts[folder] = "\n".join(_of_paper(folder, root / folder, own, claimed, verdict))
     return texts
 
 
 def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:
     """Write what the papers are known for, a line each, and how the claims of each stand."""
     if answers:
-        yield f"## What the papers are known for\n\n{_counted(answers)}\n"
-        yield "| paper | it says | verdict | size |"
+        yield "## What the papers are known for\n"
+        yield from _counted(answers)
+        yield "| paper | it says | verdict | run on |"
         yield "|---|---|---|---|"
         for headline, r, claim in answers:
-            size = r.link(root, r.scale) if r else "not kept yet"
-            yield f"| {headline.paper} | {_says(headline)} | {headline.verdict(claim)} | {size} |"
+            yield f"| {headline.paper} | {_says(headline)} | {headline.verdict(claim)} | {_run_on(headline, r, root)} |"
         yield ""
-    claims = [claim for result in results for claim in result.claims]
-    total, failed = Counter(claim.verdict for claim in claims), [claim for claim in claims if claim.verdict == FAILS]
+    about = {answer[0].reproduction.partition("/")[0] for answer in answers}
+    folders = dict.fromkeys(r.name.partition("/")[0] for r in results)
+    for title, names in (
+        ("The four papers", [name for name in folders if name in about]),
+        ("Other questions", [name for name in folders if name not in about]),
+    ):
+        if names:
+            yield f"## {title}\n"
+            yield from _verdict_counts(root, [r for r in results if r.name.partition("/")[0] in names])
+            yield ""
+
+
+def _verdict_counts(root: Path, results: Sequence[Kept]) -> Iterator[str]:
+    """A sentence on all claims that do not hold, and a line for each page and size."""
+    failed = [claim for r in results for claim in r.claims if claim.verdict in (FAILS, OTHER)]
     proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
-    printed = [c.published for c in claims if "," in c.published]
-    out = sum(words.endswith("excluded") for words in printed)
-    yield "## All reproductions\n"
     yield (
-        f"Of {len(claims)} claims **{total[HOLDS]} hold, {total[FAILS]} do not, {total[OPEN]} are undecided**.  Of "
-        f"those that do not hold, {sum(claim.level for claim in failed)} are {LEVEL_WORDS}, a reason is named for "
-        f"{sum(bool(claim.reason) for claim in failed)}, and proven for {proven}.  Of {len(printed)} published "
-        f"differences our intervals exclude {out}.  All of it took {duration(sum(r.seconds for r in results))}.\n"
+        f"Of {len(failed)} claims that do not hold or are not as published, a reason is named for "
+        f"{sum(bool(claim.reason) for claim in failed)} and proven for {proven}.\n"
     )
-    yield "| page | claims | hold | do not | undecided | cost |"
-    yield "|---|---:|---:|---:|---:|---:|"
-    by_paper: dict[str, list[Kept]] = {}
+    yield f"| page | size | claims | {' | '.join(VERDICTS)} | cost |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|"
+    by: dict[tuple[str, str], list[Kept]] = {}
     for r in results:
-        by_paper.setdefault(r.name.partition("/")[0], []).append(r)
-    for folder, own in by_paper.items():
-        yield f"| [{folder}]({folder}/README.md) | {_counts(own)} |"
-    yield ""
+        by.setdefault((r.name.partition("/")[0], r.size), []).append(r)
+    for (folder, size), own in by.items():
+        yield f"| [{folder}]({folder}/README.md) | {size} | {_counts(own)} |"
 
 
-def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:
+def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[Answer], verdict: str) -> Iterator[str]:
     """A paper's page: what it is known for and what was found; folded, why not, and all reproductions."""
     yield f"# {answers[0][0].paper if answers else name}: what holds\n"
     if answers:
-        yield f"{_counted(answers)}  How they are decided: [claims](../claims.md).\n"
-        yield "| it says | verdict | ours | size |"
+        yield f"{verdict}  How claims are decided: [claims](../claims.md).\n"
+        yield from _counted(answers)
+        yield "| the paper says | we found | verdict | run on |"
         yield "|---|---|---|---|"
     reasons = []
     for headline, r, claim in answers:
         ours = "not kept yet"
         if claim is not None:
             ours = claim.ours + f"; published {claim.published}" * bool(claim.published)
-        size = r.link(root, r.scale) if r else headline.reproduction
-        yield f"| {_says(headline)} | {headline.verdict(claim)} | {_cell(ours)} | {size} |"
+        yield f"| {_says(headline)} | {_cell(ours)} | {headline.verdict(claim)} | {_run_on(headline, r, root)} |"
         if reason := headline.reason or (claim.reason if claim else ""):
             reasons.append(f"* **{_says(headline)}** {_cell(reason)}")
     if reasons:
         yield from ("", *_folded("Why claims do not hold", reasons))
     table = [
-        "| reproduction | scale | claims | hold | do not | undecided | cost |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        f"| reproduction | size | claims | {' | '.join(VERDICTS)} | cost |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    table += [f"| {r.link(root, r.name)} | {r.scale} | {_counts([r])} |" for r in results]
+    table += [f"| {r.link(root, r.name)} | {r.size} | {_counts([r])} |" for r in results]
     yield from ("", *(_folded("All reproductions", table) if answers else table))
     yield ""
 
@@ -262,9 +319,27 @@ def _folded(title: str, lines: Sequence[str]) -> tuple[str, ...]:
     return (f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>")
 
 
-def _counted(answers: Sequence[Answer]) -> str:
-    n = Counter(headline.verdict(claim).partition(":")[0] for headline, _, claim in answers)
-    return f"Of {len(answers)} headline claims {n[HOLDS]} hold, {n[FAILS]} do not, {n[OPEN]} are undecided."
+def _run_on(headline: PaperHeadline, r: Kept | None, root: Path) -> str:
+    """The data set and size of a headline's result, and a link to its page."""
+    if r is None:
+        return f"{headline.reproduction}, not kept yet"
+    return f"{r.link(root, r.data or r.name)}; {_size(headline, r)}"
+
+
+def _size(headline: PaperHeadline, r: Kept | None) -> str:
+    return OURS if headline.ours else FULL if r and r.full else REDUCED
+
+
+def _counted(answers: Sequence[Answer]) -> Iterator[str]:
+    """A table of how many claims have each verdict, by size."""
+    by: dict[str, Counter[str]] = {FULL: Counter(), REDUCED: Counter(), OURS: Counter()}
+    for headline, r, claim in answers:
+        by[_size(headline, r)][headline.verdict(claim).partition(":")[0]] += 1
+    verdicts = sorted({verdict for counts in by.values() for verdict in counts}, key=WORDS.index)
+    yield f"| headlines | {' | '.join(verdicts)} |"
+    yield f"|---|{'---:|' * len(verdicts)}"
+    yield from (f"| {size} | {' | '.join(str(n[v]) for v in verdicts)} |" for size, n in by.items() if n)
+    yield ""
 
 
 def _counts(results: Sequence[Kept]) -> str:
@@ -276,7 +351,7 @@ def _counts(results: Sequence[Kept]) -> str:
 
 
 def _says(headline: PaperHeadline) -> str:
-    return _cell(headline.says) + " (not the paper's)" * headline.ours
+    return _cell(headline.says)
 
 
 def _cell(text: str) -> str:
