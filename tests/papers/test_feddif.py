@@ -32,6 +32,17 @@ def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
     assert printed["FedDif, stop = decrement", "diffusion_rounds_per_round"] is None
 
 
+def test_diffusion_rounds_are_counted_for_each_value_and_even_labels_need_fewest(tmp_path: Path) -> None:
+    """Ten clients with even labels train each model once and then gain nothing: no more than one diffusion round."""
+    changes = {"rounds": 3, "seeds": [0, 1], "sweeps": {"alpha": [0.1, 1.0, 100.0], "epsilon": [0.04]}}
+    found = feddif.diffusion_rounds(request("diffusion-rounds", tmp_path, **changes))
+    rounds = {r.setting: r for r in found.rows}
+    assert rounds["alpha 1"].paper == rounds["epsilon 0.04"].paper == 10.24
+    assert rounds["alpha 1"].seeds == rounds["epsilon 0.04"].seeds
+    assert 0.0 <= rounds["alpha 100"].ours <= 1.0 < rounds["alpha 0.1"].ours
+    assert found.claims[0].text == "the larger alpha, the fewer diffusion rounds"
+
+
 def test_the_carried_distance_is_worked_out_along_the_chain() -> None:
     """Two classes.  Client 0 has (4, 0), client 1 (1, 3): psi goes from (1, 0) to (5/8, 3/8).
 

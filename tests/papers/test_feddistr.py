@@ -151,18 +151,6 @@ def test_the_papers_claims_hold_where_its_figures_are_so_and_fail_where_they_are
     assert [c.holds for c in unclear] == [None] * 8
 
 
-def test_noise_is_claimed_to_cost_and_images_not_to_be_copies() -> None:
-    rising = {feddistr.PLAIN: [0.1, 0.12, 0.11], "sigma 0.1": [0.2, 0.23, 0.21], "sigma 0.2": [0.3, 0.34, 0.31]}
-    falling = dict(zip(rising, reversed(list(rising.values())), strict=True))
-    far, near = [0.8, 0.82, 0.81], [0.4, 0.41, 0.4]
-    good = feddistr.privacy_claims(rising, rising, {feddistr.PLAIN: far}, near)
-    assert [c.holds for c in good] == [True] * 7
-    bad = feddistr.privacy_claims(falling, falling, {feddistr.PLAIN: near}, far)
-    assert [c.holds for c in bad] == [False] * 7
-    # Without embeddings to make images of nothing is said of copies.
-    assert len(feddistr.privacy_claims(rising, rising, {}, [])) == 6
-
-
 def test_the_nearest_image_is_measured_in_distances_of_private_ones() -> None:
     """Private ones at 0, 2, 4, 8 are 2, 2, 2, 4 from the next; an image at 3.5 is .5 from one: .25 medians."""
     private = torch.tensor([0.0, 2.0, 4.0, 8.0])[:, None, None, None]
@@ -253,9 +241,7 @@ def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path) ->
             assert spent == pytest.approx(t * each)
     assert [c.text.partition(": ")[2] for c in result.claims if "xi 0:" in c.text] == [
         "FedAvg transmits more until it is as good as FedDistr's clients",
-        "FedAvg needs more than one round to be as good as FedDistr's clients",
         "FedAvg transmits more until it is as good as FedDistr's server",
-        "FedAvg needs more than one round to be as good as FedDistr's server",
     ]
     assert result.claims[-1].text == "usps: FedAvg needs more rounds at xi = 0 than at 0.057"
 
@@ -288,4 +274,4 @@ def test_noise_needs_no_accountant_and_is_accounted_for_by_one(
         assert found["sigma 0.5", at, "epsilon"].ours == 4.0
     assert ("needs the extra [dp]" in result.about) is not accountant
     assert list(result.curves) == ["clients", "server"]
-    assert len(result.claims) == 7
+    assert [c.text.partition(" ")[0] for c in result.claims] == ["without"]

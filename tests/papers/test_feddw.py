@@ -114,9 +114,9 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
     assert {m for m, _, metric in rows if metric == p} == set(feddw.TABLE1)
     assert {m for m, _, metric in rows if metric == g} == set(feddw.TABLE1) - {"fedrep", "fedproto", "fedper", "local"}
     assert rows["feddw", "cifar10, practical", g].seeds == rows["feddw", "cifar10, practical", pg].seeds
-    # FedDW is published above all eleven on CIFAR-10, but one of them crashed on pathological data.
-    assert len(result.claims) == 11 + 10
-    assert "feddw (G) ends above fedper (PG) on cifar10, practical" in {c.text for c in result.claims}
+    # FedDW is published above all six with one model on CIFAR-10, but one of them crashed on pathological data.
+    assert len(result.claims) == 6 + 5
+    assert "feddw (G) ends above moon (G) on cifar10, practical" in {c.text for c in result.claims}
 
 
 def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
         for m in ("fedavg", "fedper", "feddw")
         for column in columns
     }
-    assert len(result.claims) == 5 * 2 + 2
+    assert len(result.claims) == 5  # FedPer has models of its own, which is no claim
     assert any("15 clients, 1 rounds of 1" in r.setting for r in result.rows)
 
 
@@ -254,7 +254,6 @@ def test_the_terms_gradient_is_in_the_classifier_alone_and_grows_with_mu(tmp_pat
     for kind in ("step", "sum"):
         assert 0.0 < ratios["feddw mu=0.1", f"classifier.{kind}"] < ratios["feddw mu=10", f"classifier.{kind}"]
     assert {ratios[m, "other_layers.largest"] for m in ("feddw mu=0.1", "feddw mu=10")} == {0.0}
-    assert [c.holds for c in result.claims if c.text.endswith("outside the classifier")] == [True, True]
     assert len(result.curves) == 4
 
 

@@ -1,7 +1,6 @@
 """`unskew reproduce`: runs a published experiment and sets its numbers beside ours, or decides a campaign of claims."""
 
 import json
-import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -37,9 +36,13 @@ def reproduce(
             "--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, strength."
         ),
     ] = None,
-    cores: Annotated[int, typer.Option(min=1, help="With --campaign: processes that train.")] = 1,
     jobs: Annotated[int | None, typer.Option(min=1, help="With --campaign: arms at a time, a process each.")] = None,
-    nice: Annotated[int, typer.Option(min=0, max=19, help="With --campaign: its priority; 19 is the lowest.")] = 10,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Time there is: the arms of most value that end in it. Alone: of the papers' claims."
+        ),
+    ] = None,
     status: Annotated[
         bool, typer.Option("--status", help="With --campaign: say where it stands, run nothing.")
     ] = False,
@@ -61,13 +64,16 @@ def reproduce(
     [dim]unskew reproduce noniid/digits[/]
     [dim]unskew reproduce hcct/arrivals --set runtime.executor=ray[/]
     [dim]unskew reproduce --campaign strength --data-dir DIR --keep[/]
+    [dim]unskew reproduce --minutes 25 --data-dir DIR[/]
     """
+    if name is None and minutes is not None:
+        campaign = campaign or "papers"
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
     if campaign is not None:
-        only(context, ("out", "data_dir", "campaign", "cores", "jobs", "nice", "status", "keep", "quiet", "as_json"),
+        only(context, ("out", "data_dir", "campaign", "jobs", "minutes", "status", "keep", "quiet", "as_json"),
              "a campaign says what is run")  # fmt: skip
-        _campaign(campaign, out, data_dir, cores, jobs, nice, status, keep, quiet, as_json)
+        _campaign(campaign, out, data_dir, jobs, minutes, status, keep, quiet, as_json)
         return
     only(context, ("scale", "data_dir", "out", "settings", "keep", "quiet", "as_json"), "it goes with --campaign")
     changes = _runtime(settings or [])
@@ -110,9 +116,8 @@ def _campaign(
     file: str,
     out: Path | None,
     data_dir: Path | None,
-    cores: int,
     jobs: int | None,
-    nice: int,
+    minutes: float | None,
     status: bool,
     keep: bool,
     quiet: bool,
@@ -131,12 +136,12 @@ def _campaign(
             f"{', '.join(campaign.SHIPPED)})"
         )
     folder = out or Path("runs") / f"campaign-{file if file in campaign.SHIPPED else path.stem}"
-    claims = campaign.load(path, data_dir, cores)
+    claims = campaign.load(path, data_dir)
     if not status:
-        if hasattr(os, "nice"):
-            os.nice(max(0, nice - os.nice(0)))
         with watching(quiet) as callback:
-            written = campaign.run(claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs)
+            written = campaign.run(
+                claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs, minutes
+            )
         print(f"status: {written}", file=sys.stderr)
     kept = campaign.known(folder)
     if as_json:

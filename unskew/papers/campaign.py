@@ -8,7 +8,7 @@
     task = { data = "cifar10", model = "cnn_cifar10" }
     methods = { fedavg = {}, feddw = { mu = 0.1 } }
 
-    [experiments.practical]                    # or one of a paper's file, with changes
+    [experiments.practical]                    # or one of a paper's file or reproduction, with changes
     paper = "feddw"
     ground = "cifar10"
     setting = "practical"
@@ -18,6 +18,8 @@
     experiment = "practical"
     above = "feddw"
     below = "fedavg"
+    minutes = 2                                # of an arm, until one has run
+    value = 3                                  # against other claims', where minutes are short
 
 An *arm* is one method of one experiment under one seed, addressed by a hash of what it runs: whatever claims ask for
 it, it runs once.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed, and looks at the
@@ -30,6 +32,8 @@ differences so far by the confidence sequence of `unskew.run.decide`.
 
 import dataclasses
 import json
+import math
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +69,7 @@ SHIPPED = {"papers": toolkit.FOLDER / "campaign.toml", "strength": toolkit.FOLDE
 LABEL = "arm"
 """Name of every arm's method in its own run, whatever claims call it."""
 
+KEYS = {f.name for f in dataclasses.fields(Experiment)}
 QUEUE, STATUS = "campaign.sqlite", "status.json"
 
 
@@ -82,6 +87,8 @@ class Comparison:
         by: What the difference has to exceed, in points of a metric shown in percent, else in its own unit.
         within: In place of above: the difference has to lie within so much of zero.
         page: The result's page that the claim is kept on, as PAPER/NAME.
+        minutes: What an arm takes, where none has run yet.
+        value: What the claim is worth beside others; with little time those of most value a minute go first.
     """
 
     text: str
@@ -93,6 +100,8 @@ class Comparison:
     by: float = 0.0
     within: Annotated[float, Gt(0.0)] | None = None
     page: str | None = None
+    minutes: Annotated[float, Gt(0.0)] = 30.0
+    value: Annotated[float, Gt(0.0)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -151,29 +160,30 @@ class _File:
     rule: dict[str, Any] = field(default_factory=lambda: {"until": 0.5, "most": 30})
 
 
-def load(path: Path, data_dir: Path | None = None, cores: int = 1) -> Campaign:
+def load(path: Path, data_dir: Path | None = None) -> Campaign:
     """The campaign that a file describes, checked before anything runs.
 
     Args:
         path: The file.
         data_dir: Folder of named data sets.
-        cores: Processes that train, on a machine without a GPU; arms have the same numbers with any.
 
     Raises:
         ConfigError: If the file is no campaign; names claim and setting.
     """
     with schema.in_file(str(path)):
-        return _planned(path, schema.build(_File, config.read_toml(path), "", owner="a campaign"), data_dir, cores)
+        return _planned(path, schema.build(_File, config.read_toml(path), "", owner="a campaign"), data_dir)
 
 
-def _planned(path: Path, file: _File, data_dir: Path | None, cores: int) -> Campaign:
+def _planned(path: Path, file: _File, data_dir: Path | None) -> Campaign:
     """The campaign that a file describes."""
+    # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
+    runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
     tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
 
     def arm(claim: Comparison, label: str, place: str) -> Arm:
         own = _named(tables[claim.experiment]["methods"], label, place)
         method = {"name": label, **own, "label": LABEL}
-        fixed = {"methods": [method], "name": LABEL, "seeds": [0], "runtime": _runtime(cores)}
+        fixed = {"methods": [method], "name": LABEL, "seeds": [0], "runtime": runtime}
         with schema.errors_at(f"experiments.{claim.experiment}"):
             # The user's own file may name code, as `unskew run` has it.
             experiment = config.parse({**tables[claim.experiment], **fixed}, allow_code=True)
@@ -209,25 +219,22 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str
     own = {key: value for key, value in raw.items() if key not in ("paper", "scale", "ground", "setting")}
     layers: list[Mapping[str, Any]] = []
     if "paper" in raw:
-        file = config.read_toml(toolkit.FOLDER / f"{raw['paper']}.toml")
-        settings = toolkit.merged(file, file.get(raw.get("scale", "paper"), {}))
-        layers.append(settings.get("experiment", {}))  # FedDif's have one each
+        settings = toolkit.settings_of(raw["paper"], raw.get("scale", "paper"))
+        if "experiment" not in settings:
+            raise ConfigError(
+                f"{place}.paper: {raw['paper']} has an experiment in each reproduction; name one, as in NAME/accuracy"
+            )
+        layers.append(settings["experiment"])
         for key in ("ground", "setting"):
             if key in raw:
-                layers.append(_named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}"))
+                chosen = _named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}")
+                layers.append({k: v for k, v in chosen.items() if k in KEYS})
     table = toolkit.merged(*layers, own)
     if said := [key for key in ("seeds", "seed", "name", "runtime") if key in table]:
         raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out")
     if data_dir is not None:
         table = toolkit.merged(table, {"task": {"data_dir": str(data_dir.resolve())}})
     return {"methods": {}, **table}
-
-
-def _runtime(cores: int) -> dict[str, Any]:
-    """Settings of an arm's run: so many cores, or the rule on a machine with a GPU."""
-    if torch.cuda.is_available():
-        return {}
-    return {"executor": "sequential", "threads": 1} if cores == 1 else {"executor": "workers", "workers": cores}
 
 
 # ---------------------------------------------------------------- arms
@@ -392,6 +399,7 @@ def run(
     data_dir: Path | None = None,
     say: Callable[[str], None] = print,
     jobs: int | None = None,
+    minutes: float | None = None,
 ) -> Path:
     """Decide the claims, those before others first; return the file of their status.
 
@@ -402,6 +410,7 @@ def run(
         data_dir: Folder of named data sets.
         say: Called with a line for every claim.
         jobs: Arms at a time, each in a process; by default one, in this.
+        minutes: Time there is: claims of most value a minute first, and no arm that would not end in time.
 
     Raises:
         ConfigError, DataError: If an arm is impossible, or data at a paper's size are not whole.
@@ -410,19 +419,39 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     work = CampaignWork(folder, callback if jobs is None else Observer(), data_dir=data_dir)
 
+    ends = math.inf if minutes is None else time.monotonic() + 60.0 * minutes
+
     def decided(claim: Planned) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
         for seed in claim.rule.seeds:
-            if not standing(claim, kept).verdict:
-                yield [arm.cell(seed) for arm in claim.arms]
+            if standing(claim, kept).verdict:
+                break
+            asked = [arm.cell(seed) for arm in claim.arms]
+            if time.monotonic() + seconds(claim, [c for c in asked if c.key not in kept.known], kept) > ends:
+                break
+            yield asked
         say(line(row(claim, kept)))
+
+    def in_turn(claims: Sequence[Planned]) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
+        for claim in claims:
+            yield from decided(claim)
 
     def write(*_: Any) -> None:
         write_atomically(folder / STATUS, json.dumps(to_json(campaign, kept), indent=1) + "\n")
 
     with queue(folder / QUEUE) as kept, crew(work, jobs) as at_work:
         write()
-        cells.run([decided(claim) for claim in campaign.claims], kept, at_work, ended=write)
+        by_value = sorted(campaign.claims, key=lambda c: -c.claim.value / c.claim.minutes)
+        plans = [decided(claim) for claim in campaign.claims] if minutes is None else [in_turn(by_value)]
+        cells.run(plans, kept, at_work, ended=write)
     return folder / STATUS
+
+
+def seconds(claim: Planned, asked: Sequence[QueuedCell], kept: Queue) -> float:
+    """What cells of a claim will take: each as long as its arm's longest, or as the file says where none has run."""
+    ran_before: dict[str, float] = {}
+    for (address, _), outcome in ran(claim, kept).items():
+        ran_before[address] = max(outcome.seconds, ran_before.get(address, 0.0))
+    return sum(ran_before.get(cell.key.partition("/")[0], 60.0 * claim.claim.minutes) for cell in asked)
 
 
 def row(claim: Planned, kept: Queue) -> dict[str, Any]:

@@ -22,13 +22,14 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.claims import Claim, decide, ordered, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, published, rows_of
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.presets import PRESETS
 from unskew.report.stats import curve
 from unskew.server import distance
+from unskew.world.channel import Channel
 
 EPSILON = published("feddif-table1")
 TABLE2, TABLE3 = published("feddif-table2"), published("feddif-table3")
@@ -70,6 +71,18 @@ def _ended(draft: Draft, **words: Any) -> Result:
     return draft.result(**words)
 
 
+def iterations_of(
+    draft: Draft, method: FedDif, labels: tuple[float, int, int], rounds: int, channel: Channel
+) -> list[float]:
+    """Mean iterations of local training a round, by seed, of auctions without training; labels as for `histograms`."""
+    values = []
+    for seed in draft["seeds"]:
+        counts = histograms(*labels, draft["clients"], seed)
+        info = [f for f, _ in untrained_rounds(method, counts, rounds, seed=seed, channel=channel)]
+        values.append(float(np.mean([f.iterations or 0 for f in info])))
+    return values
+
+
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
 def iterations(request: ReproductionRequest) -> Result:
     """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text."""
@@ -86,12 +99,8 @@ def iterations(request: ReproductionRequest) -> Result:
             f"{name}, paper": (FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6), None),
         }
         for label, (method, printed) in readings.items():
-            values = []
-            for seed in draft["seeds"]:
-                counts = histograms(alpha, 100, 500, clients, seed)
-                count = rounds if printed is not None else rounds // 5
-                info = [f for f, _ in untrained_rounds(method, counts, count, seed=seed, channel=channel)]
-                values.append(float(np.mean([f.iterations or 0 for f in info])))
+            count = rounds if printed is not None else rounds // 5
+            values = iterations_of(draft, method, (alpha, 100, 500), count, channel)
             draft.add(label, setting, "iterations_per_round", values, printed)
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     draft.claims += iteration_claims(draft.rows)
@@ -194,6 +203,28 @@ def subframes(request: ReproductionRequest) -> Result:
             f"{100 * min(off):+.1f} to {100 * max(off):+.1f} % over {len(off)} seeds of {rounds} rounds",
         )
     )
+    return _ended(draft)
+
+
+# ---------------------------------------------------------------- diffusion rounds (P001, Figs. 3 to 5)
+def diffusion_rounds(request: ReproductionRequest) -> Result:
+    """Diffusion rounds of P001's auction, without training, by alpha, by epsilon and by gamma_min."""
+    draft = _untrained(request)
+    base, printed = draft["base"], published("feddif-p001")["FedDif"]["diffusion rounds"]
+    for option, values in draft["sweeps"].items():
+        hops: dict[float, list[float]] = {}
+        for value in values:
+            own = {**base, option: value}
+            method = FedDif(preset="p001", epsilon=own["epsilon"], gamma_min=own["gamma_min"])
+            labels = own["alpha"], 10, 5000
+            means = iterations_of(draft, method, labels, draft["rounds"], PRESETS["p001"].channel)
+            hops[value] = [n - 1.0 for n in means]
+            draft.add(
+                "FedDif", f"{option} {value:g}", "diffusion_rounds", hops[value], printed if own == base else None
+            )
+        steps = {f"from {a:g} to {b:g}": paired(hops[a], hops[b]) for a, b in itertools.pairwise(values)}
+        draft.claims.append(ordered(f"the larger {option}, the fewer diffusion rounds", steps))
+        draft.curves = {**draft.curves, option: curve(range(len(values)), list(hops.values()), len(draft["seeds"]))}
     return _ended(draft)
 
 

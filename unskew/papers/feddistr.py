@@ -490,12 +490,9 @@ def _reached(
         draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
     # Where it was not reached the bytes of all rounds are less than it takes.
     spent = [by[-1] if t is None else by[t - 1] for t, by in zip(first, cost, strict=True)]
-    beyond = [float(rounds if t is None else t - 1) for t in first]
     short, sent = _short(first, rounds), ends(once, "feddistr", "bytes.total")
     more = f"{where}: FedAvg transmits more until it is as good as FedDistr's {whose}"
-    longer = f"{where}: FedAvg needs more than one round to be as good as FedDistr's {whose}"
     draft.claims.append(counted(more, paired(spent, sent), f"MB{short}", 1e-6, "+.3f"))
-    draft.claims.append(counted(longer, beyond, f"rounds{short}"))
 
 
 def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> list[int | None]:
@@ -574,7 +571,9 @@ def privacy(request: ReproductionRequest) -> Result:
     if real:
         draft.add("real images", where, "closest", real)
     add_realised(draft, history, where)
-    draft.claims += privacy_claims(both["clients"], both["server"], copies, real)
+    if PLAIN in copies:
+        text = "without noise no image that is made is nearer to a private one than unseen real images are"
+        draft.claims.append(decide(text, paired(copies[PLAIN], real), "medians", 1.0))
     draft.curves = {who: percent(range(len(values)), list(values.values())) for who, values in both.items()}
     if spent:
         draft.figures.append(("epsilon.svg", _against_epsilon(draft, spent, both)))
@@ -601,34 +600,6 @@ def _against_epsilon(
         lines[f"{who}, {PLAIN}"] = percent((at[0], at[-1]), [values[PLAIN]] * 2)
     axes = ("epsilon of one image of one client, at delta 1e-5", draft["axes"][1])
     return plot(draft.request.name, draft.request.scale, lines, axes, log=True)
-
-
-def privacy_claims(
-    errors: Mapping[str, Sequence[float]],
-    servers: Mapping[str, Sequence[float]],
-    copies: Mapping[str, Sequence[float]],
-    real: Sequence[float],
-) -> list[Claim]:
-    """The claims that noise costs accuracy, more noise more, and that images made without noise are not copies.
-
-    Args:
-        errors, servers: Errors of the clients' models and of the server's, by label, ordered by noise, none first.
-        copies: Distances of generated images to private ones, by label; empty if none could be generated.
-        real: Distances of unseen real images to private ones.
-    """
-    claims = []
-    for whose, values in (("clients", errors), ("server", servers)):
-        steps = {f"from {a} to {b}": paired(values[b], values[a]) for a, b in itertools.pairwise(values)}
-        claims.append(ordered(f"{whose}: the more noise, the larger the error", steps))
-        claims += [
-            decide(f"{whose}: noise of {label} costs accuracy", paired(values[label], values[PLAIN]))
-            for label in values
-            if label != PLAIN
-        ]
-    if PLAIN in copies:
-        text = "without noise no image that is made is nearer to a private one than unseen real images are"
-        claims.append(decide(text, paired(copies[PLAIN], real), "medians", 1.0))
-    return claims
 
 
 def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[dict[str, list[float]], list[float]]:

@@ -1,8 +1,8 @@
 """The pages over kept results, one over all and one a paper: what it is known for, and which claims hold.
 
 They are made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and two files
-beside them, in which `*` stands for anything.  `headlines.toml` has what each paper is known for, in its order, what
-each result was run on, and the claims that could not be false.  `reasons.toml` has reasons for claims that do not hold,
+beside them, in which `*` stands for anything.  `headlines.toml` has what each paper is known for, in its order, and
+what each result was run on.  `reasons.toml` has reasons for claims that do not hold,
 by reproduction and by the claim's text; the first pattern that fits counts.  A reason that begins with "Proven" names
 the run that shows it.
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from unskew import schema
 from unskew.errors import ConfigError, RunError
@@ -29,7 +29,7 @@ from unskew.papers.claims import LEVEL_WORDS, PUBLISHED
 from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
-REASONS, HEADLINES = "reasons.toml", "headlines.toml"
+REASONS, HEADLINES, ELEMENTS = "reasons.toml", "headlines.toml", "elements.toml"
 HOLDS, FAILS, OTHER, OPEN = VERDICTS = ("holds", "does not hold", "not as published", "undecided")
 LESS = "less than published"
 WORDS = (HOLDS, LESS, FAILS, OPEN)
@@ -110,6 +110,25 @@ class Kept:
         return f"[{title}]({(self.folder / 'README.md').relative_to(root).as_posix()})"
 
 
+@dataclass(frozen=True)
+class PaperElement:
+    """A table, figure or result of a paper: its code below unskew/, the kept results that have it, or why none has."""
+
+    paper: str
+    element: str
+    code: str = ""
+    result: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """The file of elements."""
+
+    elements: list[PaperElement] = field(default_factory=list)
+
+
+T = TypeVar("T")
 Answer = tuple[PaperHeadline, Kept | None, KeptClaim | None]
 
 
@@ -123,21 +142,12 @@ class ResultSize:
 
 
 @dataclass(frozen=True)
-class CertainClaim:
-    """Claims that are true by construction, whatever a run says: they are not counted."""
-
-    reproduction: str
-    claim: str
-
-
-@dataclass(frozen=True)
 class _Headlines:
     """The file of headlines; `verdicts` has a sentence for each paper."""
 
     verdicts: dict[str, str] = field(default_factory=dict)
     headlines: list[PaperHeadline] = field(default_factory=list)
     sizes: list[ResultSize] = field(default_factory=list)
-    certain: list[CertainClaim] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- what is kept
@@ -149,7 +159,7 @@ def kept(root: Path) -> tuple[Kept, ...]:
     """
     from unskew.papers import TABLE
 
-    listed = _listed(root)
+    listed = _read(root, HEADLINES, _Headlines)
     sizes = {size.result: size for size in listed.sizes}
     reasons = {(name, pattern): why for name, of in _toml(root / REASONS).items() for pattern, why in of.items()}
     used: set[tuple[str, str]] = set()
@@ -159,8 +169,6 @@ def kept(root: Path) -> tuple[Kept, ...]:
             result = json.loads(path.read_text("utf-8"))
             name, claims = result["name"], []
             for row in result["claims"]:
-                if any(fnmatchcase(name, c.reproduction) and fnmatchcase(row["text"], c.claim) for c in listed.certain):
-                    continue
                 fits = (at for at in reasons if at[0] == name and fnmatchcase(row["text"], at[1]))
                 reason = next(fits, None) if row["holds"] is False else None
                 used |= {reason} if reason else set()
@@ -196,14 +204,13 @@ def _claim(row: Mapping[str, Any], reason: str) -> KeptClaim:
     return KeptClaim(row["text"], verdict, bool(row.get("level")), ours, published, reason)
 
 
-def _listed(root: Path) -> _Headlines:
-    """The file of headlines."""
-    path = root / HEADLINES
+def _read(root: Path, name: str, kind: type[T]) -> T:
+    """One of the files beside the results."""
     try:
-        listed: _Headlines = schema.build(_Headlines, _toml(path), "", str(path), owner="a list of headlines")
+        read: T = schema.build(kind, _toml(root / name), "", str(root / name), owner="a list")
     except ConfigError as error:
         raise RunError(str(error)) from None
-    return listed
+    return read
 
 
 def _seeds(claim: KeptClaim) -> int:
@@ -217,7 +224,7 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
     """
     answers: list[Answer] = []
-    for h in _listed(root).headlines:
+    for h in _read(root, HEADLINES, _Headlines).headlines:
         there = [r for r in results if fnmatchcase(r.name, h.reproduction)]
         fits = [(r, c) for r in there if (c := next((c for c in r.claims if fnmatchcase(c.text, h.claim)), None))]
         if there and not fits:
@@ -238,7 +245,7 @@ def pages(root: Path) -> dict[str, str]:
         RunError: As `kept` and `headlines` do.
     """
     results = kept(root)
-    answers, verdicts = headlines(root, results), _listed(root).verdicts
+    answers, verdicts = headlines(root, results), _read(root, HEADLINES, _Headlines).verdicts
     folders = list(dict.fromkeys(r.name.partition("/")[0] for r in results))
     texts = {"": "\n".join(_overview(root, results, answers))}
     for folder in folders:
@@ -315,6 +322,25 @@ def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[
     yield ""
 
 
+def elements(root: Path) -> Iterator[str]:
+    """Write the page of every element of the papers, a line each.
+
+    Raises:
+        RunError: If one has neither a kept result nor a reason.
+    """
+    rows, n, results = [], Counter[str](), kept(root)
+    for e in _read(root, ELEMENTS, _Elements).elements:
+        there = [r for r in results if e.result and fnmatchcase(r.name, e.result)]
+        if not there and not e.why:
+            raise RunError(f"{root / ELEMENTS}: {e.element} has neither a kept result nor a reason; name one")
+        n["kept results" if there else "code and tests" if e.code else "nothing yet"] += 1
+        links = ", ".join(f"{r.link(root, r.name)} ({r.size})" for r in there)
+        rows.append(f"| {e.paper} | {_cell(e.element)} | {e.code} | {links or e.why} |")
+    yield "# Elements of the papers\n"
+    yield f"{', '.join(f'{count} have {what}' for what, count in n.items())}, of {len(rows)}.\n"
+    yield from ("| paper | element | code, in unskew/ | result |", "|---|---|---|---|", *rows, "")
+
+
 def _folded(title: str, lines: Sequence[str]) -> tuple[str, ...]:
     return (f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>")
 
@@ -367,6 +393,8 @@ def written(text: str, made: str) -> str:
 def write(root: Path) -> Path:
     """Write each paper's page, and the made part of the folder's README.md; return the latter's path."""
     made, path = pages(root), root / "README.md"
+    if (root / ELEMENTS).exists():
+        write_atomically(root / "elements.md", "\n".join(elements(root)))
     for folder, text in made.items():
         if folder:
             write_atomically(root / folder / "README.md", text)

@@ -93,15 +93,20 @@ def merged(*layers: Mapping[str, Any]) -> Settings:
     return out
 
 
-def settings(request: ReproductionRequest) -> Settings:
-    """All settings of a reproduction at its size."""
-    paper, _, name = request.name.partition("/")
+def settings_of(name: str, scale: str) -> Settings:
+    """All settings of a paper, or of one of its reproductions (PAPER/NAME), at a size."""
+    paper, _, reproduction = name.partition("/")
     file = config.read_toml(FOLDER / f"{paper}.toml")
     reproductions = file.pop("reproductions")
-    own = reproductions[name]
-    layers = [file, *([reproductions[own["like"]]] if "like" in own else []), own]
-    out = merged(*(part for layer in layers for part in (layer, layer.get(request.scale, {}))), request.changes)
+    own = reproductions.get(reproduction, {})
+    layers = [file, reproductions.get(own.get("like"), {}), own]
+    out = merged(*(part for layer in layers for part in (layer, layer.get(scale, {}))))
     return {key: value for key, value in out.items() if key not in SCALES}
+
+
+def settings(request: ReproductionRequest) -> Settings:
+    """All settings of a reproduction at its size, with the changes asked for."""
+    return merged(settings_of(request.name, request.scale), request.changes)
 
 
 def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> config.Experiment:
@@ -270,12 +275,12 @@ class Draft:
         try:
             history = load_run(complete(compared, folder, self.request.callback).folder)
         except DivergedError:
-            lost_all = [*recorded(folder, "diverged")]
-            history = History(Numbers(), {"rows": [], "seconds": 0.0, "diverged": lost_all}, folder)
+            history = History(
+                Numbers(), {"rows": [], "seconds": 0.0, "diverged": [*recorded(folder, "diverged")]}, folder
+            )
         lost = {row["method"] for row in history.diverged}
-        frame = history.frame.where(lambda n: n.method not in lost)
         table = [row for row in history.summary["rows"] if row["method"] not in lost]
-        summary = {**history.summary, "rows": table}
+        frame, summary = history.frame.where(lambda n: n.method not in lost), {**history.summary, "rows": table}
         return self.count(compared, dataclasses.replace(history, frame=frame, summary=summary))
 
     def count(self, experiment: config.Experiment, history: History) -> History:
