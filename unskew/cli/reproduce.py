@@ -68,18 +68,43 @@ def reproduce(
     """
     if name is None and minutes is not None:
         campaign = campaign or "papers"
+    from unskew import papers
+    from unskew.run.progress import watching
+
     if (name is None) == (campaign is None):
         raise ConfigError("give the name of a reproduction, or a file of claims with --campaign")
     if campaign is not None:
         only(context, ("out", "data_dir", "campaign", "jobs", "minutes", "status", "keep", "quiet", "as_json"),
              "a campaign says what is run")  # fmt: skip
-        _campaign(campaign, out, data_dir, jobs, minutes, status, keep, quiet, as_json)
+        from unskew.cli.options import find_own_code
+        from unskew.papers import campaign as campaigns
+
+        find_own_code()
+        path = campaigns.SHIPPED.get(campaign) or Path(campaign)
+        if not path.is_file():
+            raise ConfigError(
+                f"--campaign: there is no file {campaign}{did_you_mean(campaign, campaigns.SHIPPED)} (ours: "
+                f"{', '.join(campaigns.SHIPPED)})"
+            )
+        folder = out or Path("runs") / f"campaign-{campaign if campaign in campaigns.SHIPPED else path.stem}"
+        claims = campaigns.load(path, data_dir)
+        if not status:
+            with watching(quiet) as callback:
+                written = campaigns.run(
+                    claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs, minutes
+                )
+            print(f"status: {written}", file=sys.stderr)
+        kept = campaigns.known(folder)
+        if as_json:
+            print(json.dumps(campaigns.to_json(claims, kept)))
+        for claim in claims.claims if status and not as_json else ():
+            print(campaigns.line(campaigns.row(claim, kept)))
+        for result in campaigns.results(claims, kept) if keep else ():
+            print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
         return
     only(context, ("scale", "data_dir", "out", "settings", "keep", "quiet", "as_json"), "it goes with --campaign")
     changes = _runtime(settings or [])
-    from unskew import papers
     from unskew.report.page import write_page
-    from unskew.run.progress import watching
 
     folder = out or Path("runs") / f"{str(name).replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:
@@ -110,43 +135,3 @@ def _runtime(settings: list[str]) -> dict[str, Any]:
         if not text.startswith("runtime."):
             raise ConfigError(f"--set changes how a reproduction is run, as in runtime.executor=ray, got {text!r}")
     return config.override({}, [f"experiment.{text}" for text in settings])
-
-
-def _campaign(
-    file: str,
-    out: Path | None,
-    data_dir: Path | None,
-    jobs: int | None,
-    minutes: float | None,
-    status: bool,
-    keep: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    from unskew import papers
-    from unskew.cli.options import find_own_code
-    from unskew.papers import campaign
-    from unskew.run.progress import watching
-
-    find_own_code()
-    path = campaign.SHIPPED.get(file) or Path(file)
-    if not path.is_file():
-        raise ConfigError(
-            f"--campaign: there is no file {file}{did_you_mean(file, campaign.SHIPPED)} (ours: "
-            f"{', '.join(campaign.SHIPPED)})"
-        )
-    folder = out or Path("runs") / f"campaign-{file if file in campaign.SHIPPED else path.stem}"
-    claims = campaign.load(path, data_dir)
-    if not status:
-        with watching(quiet) as callback:
-            written = campaign.run(
-                claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs, minutes
-            )
-        print(f"status: {written}", file=sys.stderr)
-    kept = campaign.known(folder)
-    if as_json:
-        print(json.dumps(campaign.to_json(claims, kept)))
-    for claim in claims.claims if status and not as_json else ():
-        print(campaign.line(campaign.row(claim, kept)))
-    for result in campaign.results(claims, kept) if keep else ():
-        print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)

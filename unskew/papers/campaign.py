@@ -230,7 +230,7 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str
                 chosen = _named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}")
                 layers.append({k: v for k, v in chosen.items() if k in KEYS})
     table = toolkit.merged(*layers, own)
-    if said := [key for key in ("seeds", "seed", "name", "runtime") if key in table]:
+    if said := [key for key in ("seeds", "seed", "name", "runtime") if key in own]:
         raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out")
     if data_dir is not None:
         table = toolkit.merged(table, {"task": {"data_dir": str(data_dir.resolve())}})
