@@ -150,3 +150,14 @@ def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> 
 
 
 # ---------------------------------------------------------------- the table of reproductions
+
+
+def test_columns_whose_data_are_missing_are_left_out_and_named(tmp_path: Path) -> None:
+    draft = Draft.of(request("feddw/table1", "small", tmp_path, tmp_path))
+    digits = {"task": {"data": "digits"}, "draw": {"train": 20, "test": 10}}
+    draft.settings["grounds"] = {"here": digits, "gone": {"task": {"data": "mnist"}}}
+    draft.settings["grounds"]["gone"]["draw"] = {"train": 20}
+    assert list(draft.grounds(["gone", "here"])) == ["here"]
+    assert draft.request.notes[0].startswith("Not run on gone: mnist was not found")
+    with pytest.raises(DataError, match="mnist was not found"):
+        draft.grounds(["gone"])

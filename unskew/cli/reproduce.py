@@ -99,8 +99,8 @@ def reproduce(
             print(json.dumps(campaigns.to_json(claims, kept)))
         for claim in claims.claims if status and not as_json else ():
             print(campaigns.line(campaigns.row(claim, kept)))
-        for result in campaigns.results(claims, kept) if keep else ():
-            print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
+        for page in campaigns.results(claims, kept) if keep else ():
+            print(f"kept: {papers.keep(page, Path('docs') / 'results')}", file=sys.stderr)
         return
     only(context, ("scale", "data_dir", "out", "settings", "keep", "quiet", "as_json"), "it goes with --campaign")
     changes = _runtime(settings or [])
@@ -113,8 +113,8 @@ def reproduce(
         print(json.dumps(result.to_json()))
     else:
         print_page(result.page())
-        for claim in result.claims:
-            print(shown(f"[{claim.verdict}] {claim.text}: {claim.evidence}"))
+        for c in result.claims:
+            print(shown(f"[{c.verdict}] {c.text}: {c.evidence}"))
     folder.mkdir(parents=True, exist_ok=True)  # of a result that trains nothing
     print(f"page: {write_page(result.page(), folder / 'result.html')}", file=sys.stderr)
     if not as_json and not keep:

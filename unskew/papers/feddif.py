@@ -22,7 +22,7 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, ordered, paired
+from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, published, rows_of
 from unskew.pricing import radio, summary, traffic
@@ -222,8 +222,10 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
             draft.add(
                 "FedDif", f"{option} {value:g}", "diffusion_rounds", hops[value], printed if own == base else None
             )
-        steps = {f"from {a:g} to {b:g}": paired(hops[a], hops[b]) for a, b in itertools.pairwise(values)}
-        draft.claims.append(ordered(f"the larger {option}, the fewer diffusion rounds", steps))
+        if option in draft["fewer"]:
+            first, last = values[0], values[-1]
+            text = f"{option} {first:g} takes more diffusion rounds than {option} {last:g}"
+            draft.claims.append(decide(text, paired(hops[first], hops[last]), "rounds", 1.0))
         draft.curves = {**draft.curves, option: curve(range(len(values)), list(hops.values()), len(draft["seeds"]))}
     return _ended(draft)
 
@@ -299,12 +301,11 @@ def accuracy(request: ReproductionRequest) -> Result:
     left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compared"]]
     if left_out:
         request.notes.append(f"Not run: {', '.join(left_out)}.")
-    for name, settings in chosen.items():
-        ground = draft.ground(name)
+    for name, ground in draft.grounds(chosen).items():
         drift = {"drift": {"a": ground.pop("drift")}}
         thresholds = {f"feddif {level}": {"epsilon": e, **drift} for level, e in EPSILON["CIFAR-10"].items()}
         sizes.append(f"{name} ({draft.size(name)} images, {ground['rounds']} rounds)")
-        for setting in settings:
+        for setting in chosen[name]:
             split = {"split": {"alpha": draft["alphas"][setting]}}
             layers = (ground, split, {"methods": thresholds})
             folder, where = f"{name}-{setting}", f"{name}, {setting}"
@@ -397,8 +398,7 @@ def p001_table1(request: ReproductionRequest) -> Result:
     """The highest accuracy of FedDif and four rivals among ten devices."""
     draft, peak = Draft.of(request), "global.accuracy.best"
     sizes = []
-    for name in draft["compare_on"]:
-        ground = draft.ground(name)
+    for name, ground in draft.grounds(draft["compare_on"]).items():
         where = f"{ground['task']['model']} @ {name}"
         sizes.append(f"{where} ({draft.size(name)} images, {ground['rounds']} rounds)")
         history = draft.run(name, ground)

@@ -13,6 +13,7 @@ xi         average entanglement of five clients; the value reached with whole im
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -273,10 +274,9 @@ class Level:
 def tradeoff(request: ReproductionRequest) -> Result:
     """One round of FedDistr, many of its rivals and one of cheaper ones, at four levels of xi."""
     draft = Draft.of(request)
-    names, rounds, (x, y) = draft["compare_on"], draft["parts"]["many"]["rounds"], draft["axes"]
-    grounds = {}
-    for name in names:
-        grounds[name] = table = ground(draft, name)
+    rounds, (x, y) = draft["parts"]["many"]["rounds"], draft["axes"]
+    grounds = draft.grounds(draft["compare_on"], partial(ground, draft))
+    for name, table in grounds.items():
         levels = [_level(draft, table, name, xi) for xi in draft["xi"]]
         draft.claims += tradeoff_claims(name, levels)
         for level in levels:
@@ -297,7 +297,7 @@ def tradeoff(request: ReproductionRequest) -> Result:
     words = _words(draft, grounds)
     words["local"] += "".join(
         f" ({method} on {name}: {_local(options['local'])})"
-        for name in names
+        for name in grounds
         for method, options in draft["grounds"][name].get("methods", {}).items()
         if "local" in options
     )
@@ -381,10 +381,8 @@ DRAWN = (*ONCE[:2], *BASELINES, *ONCE[2:])
 def flat(request: ReproductionRequest) -> Result:
     """FedDistr's error at several levels of xi, without the methods it is compared with."""
     draft = Draft.of(request)
-    names, levels = draft["compare_on"], draft["xi"]
-    grounds: dict[str, Settings] = {}
-    for name in names:
-        grounds[name] = table = ground(draft, name)
+    levels, grounds = draft["xi"], draft.grounds(draft["compare_on"], partial(ground, draft))
+    for name, table in grounds.items():
         errors: dict[str, dict[float, Sequence[float]]] = {}
         for xi in levels:
             (once,) = run_parts(draft, table, name, xi)
@@ -419,11 +417,9 @@ def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]], m
 def communication(request: ReproductionRequest) -> Result:
     """Rounds and bytes until FedAvg is as good as FedDistr."""
     draft = Draft.of(request)
-    names, rounds = draft["compare_on"], draft["parts"]["fedavg"]["rounds"]
-    grounds: dict[str, Settings] = {}
+    rounds, grounds = draft["parts"]["fedavg"]["rounds"], draft.grounds(draft["compare_on"], partial(ground, draft))
     curves: dict[str, Curve] = {}
-    for name in names:
-        grounds[name] = table = ground(draft, name)
+    for name, table in grounds.items():
         needed: dict[float, list[int | None]] = {}
         for xi in draft["xi"]:
             once, many = run_parts(draft, table, name, xi)

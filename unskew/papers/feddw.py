@@ -169,7 +169,7 @@ def compared(
 def table1(request: ReproductionRequest) -> Result:
     """All twelve methods on each data set, practical and pathological."""
     draft = Draft.of(request)
-    methods, grounds = draft["compare"], {name: draft.ground(name) for name in draft["compare_on"]}
+    methods, grounds = draft["compare"], draft.grounds(draft["compare_on"])
     curves: Mapping[str, Curve] = {}
     for name, setting in itertools.product(grounds, ("practical", "pathological")):
         where = f"{name}, {setting}"
@@ -193,8 +193,8 @@ def table1(request: ReproductionRequest) -> Result:
 def compatibility(request: ReproductionRequest) -> Result:
     """Methods with and without the class-relation term, pathological."""
     draft, sizes = Draft.of(request), []
-    for name in draft["compare_on"]:
-        ground, where = draft.ground(name), f"{name}, pathological"
+    for name, ground in draft.grounds(draft["compare_on"]).items():
+        where = f"{name}, pathological"
         terms = {f"{label}+dw": with_term(ground, label) for label in TABLE4}
         labels = [label for base in TABLE4 for label in (base, f"{base}+dw")]
         layers = (ground, draft["settings"]["pathological"], {"methods": terms})
@@ -257,8 +257,8 @@ def mu(request: ReproductionRequest) -> Result:
     labels = {m: f"feddw mu={m:g}" for m in strengths}
     term = {"methods": {label: {"name": "feddw", "mu": m} for m, label in labels.items()}}
     lines: dict[str, Curve] = {}
-    for name, setting in itertools.product(draft["compare_on"], draft["compare_in"]):
-        ground, where = draft.ground(name), f"{name}, {setting}"
+    for (name, ground), setting in itertools.product(draft.grounds(draft["compare_on"]).items(), draft["compare_in"]):
+        where = f"{name}, {setting}"
         sizes.append(f"{name}: {draft.size(name)} images, {ground['rounds']} rounds")
         published_for = labels.get(ground["methods"]["feddw"]["mu"])
         chosen = published_for or labels[max(strengths)]
@@ -584,8 +584,8 @@ def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
 def scale(request: ReproductionRequest) -> Result:
     """More clients, and the same work in fewer or more rounds; at `paper` scale also other networks."""
     draft = Draft.of(request)
-    methods, columns = draft["compare"], draft["columns"]
-    grounds = {name: draft.ground(name) for name in dict.fromkeys(c["ground"] for c in columns.values())}
+    methods, grounds = draft["compare"], draft.grounds(column["ground"] for column in draft["columns"].values())
+    columns = {name: column for name, column in draft["columns"].items() if column["ground"] in grounds}
     for column, layer in columns.items():
         own = {key: value for key, value in layer.items() if key != "ground"}
         settings = merged(grounds[layer["ground"]], draft["settings"]["practical"], own)

@@ -13,7 +13,7 @@ Each is laid over those before it, table by table.
 
 import csv
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -232,6 +232,24 @@ class Draft:
         table = merged(self["experiment"], self["grounds"][name])
         table["task"] |= drawn(self.request, table["task"]["data"], table.pop("draw", None))
         return table
+
+    def grounds(self, names: Iterable[str], read: Callable[[str], Settings] | None = None) -> dict[str, Settings]:
+        """The settings of each ground whose data are here; a note on the page says which are not.
+
+        Raises:
+            DataError: If there are none.
+        """
+        tables: dict[str, Settings] = {}
+        missing: DataError | None = None
+        for name in dict.fromkeys(names):
+            try:
+                tables[name] = (read or self.ground)(name)
+            except DataError as error:
+                missing = error
+                self.request.notes.append(f"Not run on {name}: {error}.")
+        if missing is not None and not tables:
+            raise missing
+        return tables
 
     def size(self, ground: str) -> int | str:
         """The number of training examples drawn on a ground, or "all"."""
