@@ -315,6 +315,7 @@ class JudgedGroups(ClientGroups):
         compared: Clients in the rows and columns of `similarity`.
         similarity: Cosine of every two updates, None where one has no direction; empty with many clients.
         utility: Utility of each client, (9) of the paper.
+        restless: Clients that would have a larger utility in another group, or alone.
         alpha: Alpha that a pilot chose; None where it is a setting.
         tried: Results of that pilot.
     """
@@ -327,6 +328,7 @@ class JudgedGroups(ClientGroups):
     compared: tuple[Client, ...] = ()
     similarity: tuple[tuple[float | None, ...], ...] = ()
     utility: OfEachClient = ()
+    restless: tuple[Client, ...] = ()
     alpha: float | None = None
     tried: tuple[TriedAlpha, ...] = ()
 

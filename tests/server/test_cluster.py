@@ -21,7 +21,9 @@ from unskew.server.cluster import (
     displacements,
     gram,
     insert,
+    leave,
     partition,
+    restless,
     utilities,
 )
 
@@ -304,3 +306,36 @@ def test_the_gram_matrix_does_not_depend_on_chunks_or_bands(clients: int, chunk:
     assert k.dtype == torch.float64
     torch.testing.assert_close(k, rows.double() @ rows.double().T, rtol=1e-6, atol=1e-5)
     assert torch.equal(k, k.T)
+
+
+# ---------------------------------------------------------------- who would rather be elsewhere
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 2**32),
+    clients=st.integers(1, 6),
+    alpha=st.sampled_from([0.0, 1.0, 20.0, 100.0, "size"]),
+    cut=st.integers(0, 719),
+)
+def test_who_would_rather_be_elsewhere_is_found_by_asking_each(seed: int, clients: int, alpha: Any, cut: int) -> None:
+    """Against the definition: the client's utility alone, and in every other group with it in it."""
+    rows, n = random_case(seed, clients, 3)
+    k, names = of(rows), [(cut // 6**i) % 3 for i in range(clients)]
+    groups = [g for g in ([i for i in range(clients) if names[i] == name] for name in range(3)) if g]
+    now = utilities(k, n, alpha, groups)
+
+    def elsewhere(i: int) -> float:
+        joined = (utilities(k, n, alpha, [[*g, i]])[i] for g in groups if i not in g)
+        return max((utilities(k, n, alpha, [[i]])[i], *joined))
+
+    assert restless(k, n, alpha, groups) == tuple(i for i in range(clients) if elsewhere(i) > now[i] + TIE)
+
+
+def test_who_is_worse_off_than_alone_leaves() -> None:
+    """Two equal gradients, (1, 0) and (1, 0), and (-1, 1) in one group, ten examples each, alpha 1.
+
+    S = 10 (1, 1): cosines 1 / sqrt 2 = .707, .707 and 0, less 1 / 30; alone 1 - 1 / 10 = .9.  The third loses most and
+    leaves; the first two then have cosine 1 and utility 1 - 1 / 20 > .9, and stay.
+    """
+    k = of([[1.0, 0.0], [1.0, 0.0], [-1.0, 1.0]])
+    assert leave(k, [10, 10, 10], 1.0, [[0, 1, 2]]) == ([[0, 1], [2]], (2,))
+    assert leave(k, [10, 10, 10], 1.0, [[0, 1], [2]]) == ([[0, 1], [2]], ())

@@ -294,6 +294,7 @@ class HCCT:
             members' "mean", or those of the "first" client of all, whatever group that is in.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
         leave_one_out: Compare a client with the rest of its group only; an ablation.
+        rational: A client that would be worse off in its group than alone leaves it, after a partition.
         personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         averaged_heads: True to average and compare `personal` tensors like all others; a client's own are then only
             for its use of the model.
@@ -322,6 +323,7 @@ class HCCT:
     group_buffers: Literal["mean", "first"] = "mean"
     normalize: Literal["sum", "mean"] = "sum"
     leave_one_out: bool = False
+    rational: bool = False
     personal: tuple[str, ...] = ()
     averaged_heads: bool = False
     arrivals: Arrivals | None = None
@@ -527,6 +529,9 @@ class HCCT:
             name = [clients[i] for i in chosen]
             history, beyond = _named(partition.history, name), _named(partition.beyond, name)
             alone = {**{name[i]: why for i, why in partition.alone.items()}, **alone}
+            if self.rational:
+                by_row, left = cluster.leave(products, n, alpha, by_row, leave_one_out=self.leave_one_out)
+                alone |= {clients[i]: "it would be worse off in its group" for i in left}
         else:
             row_of = {c: i for i, c in enumerate(clients)}
             # A client that cannot be compared stays where it is: see `_with_absent`.
@@ -763,6 +768,7 @@ class HCCT:
         last, basis = state.info, state.info.basis
         utility: list[float | None] = [None] * state.clients
         similarity: tuple[tuple[float | None, ...], ...] = ()
+        restless: tuple[ClientId, ...] = ()
         if basis is not None:
             row = {c: i for i, c in enumerate(basis.clients)}
             alpha = self.cost(state, basis.clients)
@@ -774,6 +780,9 @@ class HCCT:
             )
             for i, value in by_row.items():
                 utility[basis.clients[i]] = _finite(value)
+            if not self.leave_one_out:
+                rows = cluster.restless(basis.products(), basis.n, alpha, [g for g in groups if g])
+                restless = tuple(basis.clients[i] for i in rows)
             if state.clients <= SHOWN:
                 cosines = cluster.cosines(basis.gram).tolist()
                 similarity = tuple(tuple(_finite(v, 4) for v in values) for values in cosines)
@@ -788,6 +797,7 @@ class HCCT:
             compared=() if basis is None else tuple(basis.clients),
             similarity=similarity,
             utility=tuple(utility),
+            restless=restless,
             warnings=tuple(last.warnings),
             alpha=None if self.alpha != "auto" or basis is None else self.by_share(state),
             tried=state.tried,

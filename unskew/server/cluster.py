@@ -334,6 +334,59 @@ def utilities(
     return out
 
 
+def restless(
+    products: Tensor | Products, n: Sequence[int], alpha: "Alpha | Floats", groups: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """The clients that would have a larger utility in another of the groups, or alone: the partition is not stable.
+
+    Each is asked by itself, with all others where they are, by (9); a group that it left does not matter to it.
+
+    >>> k = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> restless(k, [10, 10, 10], 1.0, [[0, 2], [1]])
+    (0, 2)
+    """
+    products, weight = _products(products), alpha if isinstance(alpha, np.ndarray) else alphas(alpha, n)
+    own, toward, among = products.own.diagonal().numpy(), products.toward.numpy(), products.among.numpy()
+    d = np.array([float(k) for k in n])
+    best = np.array([_alone(a, k) for a, k in zip(weight, n, strict=True)])
+    for rows in (np.array(g, dtype=np.int64) for g in groups):
+        inner = toward[:, rows] @ d[rows] + d * toward.diagonal()
+        square = d[rows] @ among[np.ix_(rows, rows)] @ d[rows] + 2.0 * d * (among[:, rows] @ d[rows])
+        square = square + d * d * among.diagonal()
+        scale = (d[rows] @ np.sqrt(among.diagonal()[rows]) + d * np.sqrt(among.diagonal())) ** 2
+        joined = _similar(inner, square, d, own, scale, False) - weight / (d[rows].sum() + d)
+        joined[[*rows, *np.flatnonzero(~(own > 0.0))]] = -np.inf
+        best = np.maximum(best, joined)
+    now = utilities(products, n, weight, groups)
+    return tuple(sorted(i for i, u in now.items() if best[i] > u + TIE))
+
+
+def leave(
+    products: Tensor | Products,
+    n: Sequence[int],
+    alpha: Alpha,
+    groups: Sequence[Sequence[int]],
+    *,
+    leave_one_out: bool = False,
+) -> tuple[list[list[int]], tuple[int, ...]]:
+    """Take clients that are worse off than alone out of their groups, who loses most first, until nobody is.
+
+    Returns:
+        The groups, of which each is rational for all its members, and who left, now alone.
+    """
+    kept, left, weight = [list(g) for g in groups], list[int](), alphas(alpha, n)
+    for g in [g for g in kept if len(g) > 1]:
+        while len(g) > 1:
+            by = utilities(products, n, weight, [g], leave_one_out=leave_one_out)
+            loss = {i: _alone(weight[i], n[i]) - u for i, u in by.items()}
+            worst = max(loss, key=lambda i: loss[i])
+            if loss[worst] <= TIE:
+                break
+            g.remove(worst)
+            left.append(worst)
+    return [*kept, *([i] for i in left)], tuple(left)
+
+
 def _products(products: Tensor | Products) -> Products:
     """Return a Gram matrix as products, on the CPU."""
     return products if isinstance(products, Products) else Products.of(products.cpu())

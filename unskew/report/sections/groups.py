@@ -187,6 +187,7 @@ def formed(g: GroupHistory) -> str:
     parts = [f"{counted(several, 'group') if several else 'no group'} of two or more"]
     parts += [f"{counted(single, 'client')} alone"] if single else []
     parts += [f"{counted(out, 'client')} in none"] if out else []
+    parts += [f"{counted(len(g.judged.restless), 'client')} better off elsewhere"] if g.judged.restless else []
     return f"{g.method}: in round {max(g.places)} of seed {g.seed}, {', '.join(parts)}."
 
 
