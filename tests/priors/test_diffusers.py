@@ -117,6 +117,22 @@ def test_sampling_is_the_librarys_ddim_without_clipping(tmp_path: Path, predicti
 # ---------------------------------------------------------------- what is refused
 
 
+@needs_diffusers
+def test_size_and_tokens_follow_a_pipelines_name_and_half_precision_alone_is_read(tmp_path: Path) -> None:
+    folder = save(tmp_path / "tiny")
+    whole = priors.load(f"{folder}?tokens=3&size=64")
+    assert (whole.width, whole.image_shape) == (3 * 32, (3, 64, 64))
+    for file in folder.rglob("*.safetensors"):
+        file.rename(file.with_name(file.name.replace(".safetensors", ".fp16.safetensors")))
+    assert priors.load(str(folder)).image_shape == (3, 32, 32)
+    with pytest.raises(
+        ConfigError, match=r"options are tokens and size, as in .*tiny\?tokens=4&size=64, got \?side=64"
+    ):
+        priors.check(f"{folder}?side=64")
+    with pytest.raises(ConfigError, match="only a Stable Diffusion pipeline has options, and built-in is none"):
+        priors.load("built-in?size=64")
+
+
 def test_pickles_are_refused_without_being_opened(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     for part in ("unet", "vae", "text_encoder"):

@@ -401,7 +401,8 @@ class FedDistr:
 
     Attributes:
         prior: built-in, a folder that `unskew prior train` wrote, a folder of a Stable Diffusion pipeline,
-            hub:OWNER/NAME, a name that an installed package registers, or module:attribute.
+            hub:OWNER/NAME, a name that an installed package registers, or module:attribute.  After a pipeline
+            ?tokens=4&size=64 are the tokens of an embedding and the height and width of images.
         m: Clusters of a label: auto is 3 with at least 12 images each, silhouette chooses 1 to 5, oracle counts the
             domains that the label has at the client, a number is that number.
         steps, batch_size, lr: Settings of the inversion on each cluster; lr None is the prior's own learning rate.

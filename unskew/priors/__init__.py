@@ -5,6 +5,7 @@ import os
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import torch
 
@@ -61,35 +62,47 @@ def check(source: str) -> None:
     """Refuse code that is no prior; it is imported and not called.  Other names are left to `load`.
 
     Raises:
-        ConfigError: If `source` is module:attribute, and there is none or it is no prior.
+        ConfigError: If `source` is module:attribute, and there is none or it is no prior; if an option is none.
     """
-    if _entry(source) == source and ":" in source:
-        PRIORS.resolve(source)
+    place, _ = _options(source)
+    if _entry(place) == place and ":" in place:
+        PRIORS.resolve(place)
 
 
-def load(source: str = BUILT_IN, device: torch.device | str = "cpu", tokens: int = 1, size: int | None = None) -> Prior:
+def load(source: str = BUILT_IN, device: torch.device | str = "cpu") -> Prior:
     """The prior called `source`.
 
     Args:
         source: "built-in"; a folder that `unskew prior train` wrote; a folder of a Stable Diffusion pipeline;
-            hub:OWNER/NAME, which downloads one; one that an installed package registers; or module:attribute.
+            hub:OWNER/NAME, which downloads one; one that an installed package registers; or module:attribute.  After a
+            pipeline ?tokens=4&size=64 are the tokens of an embedding and the height and width of images.
         device: Device that it computes on.
-        tokens: Tokens of an embedding; more than 1 with Stable Diffusion only.
-        size: Height and width of images; None is the prior's own, others go with Stable Diffusion only.
 
     Raises:
         ConfigError: If the extra [diffusion] is needed and missing, an option or the pipeline does not fit, there is no
             prior of that name, or one of a user's own is none.
         DataError: If there is no prior at that place, or its files are damaged.
     """
-    entry = _entry(source)
+    place, options = _options(source)
+    entry = _entry(place)
     make = PRIORS.resolve(entry)
     if entry in (FOLDER, HUB):
-        require_allowed(source)
-        prior: Prior = make(source, device, tokens, size)
+        require_allowed(place)
+    elif options:
+        raise ConfigError(f"only a Stable Diffusion pipeline has options, and {place} is none; leave ?... out")
+    if entry in PRIORS.ours:
+        prior: Prior = make(place, device, **options) if entry in (FOLDER, HUB) else make(device=device)
         return prior
-    ours = entry in PRIORS.ours
-    return _of_one_size(make(device=device) if ours else _made(make, entry, torch.device(device)), source, tokens, size)
+    return _made(make, entry, torch.device(device))
+
+
+def _options(source: str) -> tuple[str, dict[str, int]]:
+    """A source without its options, and these."""
+    place, _, query = source.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if not options.keys() <= {"tokens", "size"} or not all(value.isdecimal() for value in options.values()):
+        raise ConfigError(f"a prior's options are tokens and size, as in {place}?tokens=4&size=64, got ?{query}")
+    return place, {name: int(value) for name, value in options.items()}
 
 
 def _entry(source: str) -> str:
@@ -104,22 +117,12 @@ def _entry(source: str) -> str:
     return FOLDER if os.sep in source or place.suffix in PICKLES or place.exists() else source
 
 
-def _in_folder(source: str, device: torch.device | str, tokens: int, size: int | None) -> Prior:
+def _in_folder(source: str, device: torch.device | str, **options: int) -> Prior:
     from unskew.priors import builtin, diffusers
 
-    folder = Path(source)
-    if not (folder / builtin.CARD).is_file():
-        return diffusers.load(source, device, tokens, size)
-    return _of_one_size(builtin.load(folder, device), source, tokens, size)
-
-
-def _of_one_size(prior: Prior, source: str, tokens: int, size: int | None) -> Prior:
-    if tokens != 1 or size not in (None, prior.image_shape[1]):
-        raise ConfigError(
-            f"the prior {source} has embeddings of one token and images of {prior.image_shape[1]} pixels, got tokens = "
-            f"{tokens}, size = {size}; leave both out, or name a Stable Diffusion pipeline"
-        )
-    return prior
+    if options or not (Path(source) / builtin.CARD).is_file():
+        return diffusers.load(source, device, **options)
+    return builtin.load(Path(source), device)
 
 
 def _made(make: Any, name: str, device: torch.device) -> Prior:

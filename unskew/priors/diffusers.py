@@ -77,6 +77,7 @@ def load(
                 place,
                 dtype=dtype,
                 use_safetensors=True,
+                variant=_variant(Path(place)),
                 safety_checker=None,
                 feature_extractor=None,
                 image_encoder=None,
@@ -84,8 +85,9 @@ def load(
                 **options,
             )
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+            why = " ".join(str(error).split())[:300]
             raise DataError(
-                f"{name} cannot be loaded as a Stable Diffusion pipeline: {_one_line(error)}; give a folder that "
+                f"{name} cannot be loaded as a Stable Diffusion pipeline: {why}; give a folder that "
                 "diffusers saved with safetensors, or hub:OWNER/NAME"
             ) from None
     return _prior(pipeline, name, device, tokens, size, at_once)
@@ -280,6 +282,12 @@ def _look(folder: Path) -> None:
             raise DataError(f"{folder / part} holds no weights (*.safetensors)")
 
 
+def _variant(folder: Path) -> str | None:
+    """The variant of the weights in a folder where it has no other, as in model.fp16.safetensors."""
+    names = [p.name.split(".") for p in (folder / "unet").glob("*.safetensors")]
+    return names[0][-2] if names and all(len(parts) > 2 for parts in names) else None
+
+
 def _check_index(name: str, index: Mapping[str, Any]) -> None:
     """Refuse another kind of pipeline, and parts that would bring code of their own."""
     kind = index.get("_class_name")
@@ -320,7 +328,3 @@ def _quiet() -> Iterator[None]:
         for log, level in zip(logs, levels, strict=True):
             log.set_verbosity(level)
             log.enable_progress_bar()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
