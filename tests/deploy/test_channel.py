@@ -1,6 +1,7 @@
 """The connection between clients and their server: real gRPC over loopback, cut, refused, resumed."""
 
 import functools
+import json
 import queue
 import socket
 import ssl
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,23 @@ def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
         channel.decode(data)
 
 
+@given(st.binary(max_size=40), st.lists(st.integers(-5, 50), max_size=6))
+def test_payloads_are_split_into_exactly_themselves(payload: bytes, sizes: list[int]) -> None:
+    head = json.dumps(["ask", "{}", sizes]).encode()
+    try:
+        parts = channel.decode(channel._LENGTH.pack(len(head)) + head + payload).parts
+    except WireError:
+        assert min(sizes, default=0) < 0 or sum(sizes) != len(payload)
+        return
+    assert b"".join(parts) == payload
+    assert [len(p) for p in parts] == sizes
+
+
 @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=5), st.data())
 def test_what_is_left_of_a_message_begins_where_it_stopped(pieces: list[bytes], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, channel.size_of(pieces)))
-    left = b"".join(chunk[1:] for chunk in channel._chunks(pieces, start))
+    _, *chunks = channel._frames(pieces, start)
+    left = b"".join(chunk[1:] for chunk in chunks)
     assert left == b"".join(pieces)[start:]
 
 
@@ -122,7 +137,7 @@ class Network:
 
         def forever() -> None:
             with suppress(Exception):  # the server ends with the test
-                channel.stay_connected(connection, lambda error, held: None)
+                channel.stay_connected(connection.serve, lambda error, held: None)
 
         threading.Thread(target=forever, daemon=True).start()
         return connection
@@ -313,8 +328,7 @@ def test_a_server_takes_a_new_certificate_without_being_started_again(network: N
     network.client(0, server.port, turned)
     here(server, 1)
     certificates.issue_server(certificates.load_authority(tmp_path), [], tmp_path)
-    server.renew()
-    assert ask(server, b"ab")[0].reply is not None, "it was connected to the server that was"
+    assert ask(server, b"ab")[0].reply is not None, "its connection goes on"
     until = time.monotonic() + 10.0
     while (now := seen_now(seen)) in (before, ""):
         assert time.monotonic() < until
@@ -337,13 +351,45 @@ def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 40), st.integers(0, 40)), max_size=8))
 def test_whatever_a_client_sends_no_more_is_kept_than_was_allowed(messages: list[tuple[bool, int, int, int]]) -> None:
-    hub, done = channel.Hub(), queue.SimpleQueue[tuple[int, Delivery]]()
-    pending = hub._pending[0] = channel._Pending(7, (b"x",), 0, 30, done)
+    server = GrpcServer("", lambda: (b"", b"", b""), {}.get, signed)
+    done = queue.SimpleQueue[tuple[int, Delivery]]()
+    session = server.join(0, "p", "s", 0, 0)
+    assert session is not None
+    pending = server._pending[0] = channel._Pending(7, (b"x",), 0, 30, done)
     for control, number, size, start in messages:
+        head = channel._control(b"h", number=number, size=size, start=start)
         with suppress(WireError):
-            if control:
-                hub.announce(0, number, size, start)
-            else:
-                hub.take(0, memoryview(bytes(size)))
-    assert len(pending.reply) <= 30 + 40
+            server.take(0, session, head if control else b"c" + bytes(size))
+    assert len(pending.reply.data) <= 30
     assert done.qsize() <= 1
+
+
+def test_a_server_that_a_site_does_not_trust_is_named_with_the_reason(network: Network, tmp_path: Path) -> None:
+    def said(folder: Path, host: str, own: Path = tmp_path) -> str:
+        server = network.stack.enter_context(
+            GrpcServer("0.0.0.0:0", functools.partial(credentials, folder, "server"), {}.get, signed)
+        )
+        with pytest.raises((Away, TurnedAway)) as error:
+            channel.certify(f"{host}:{server.port}", credentials(own, "site"), b"x", deadline_s=5.0)
+        return str(error.value)
+
+    who = certificates.authority("test")
+    issued(who, tmp_path)
+    for name, authority, valid in (("other", certificates.authority("other"), 9), ("old", who, 0), ("right", who, 9)):
+        certificates.save_authority(authority, certificates.make_private(tmp_path / name))
+        certificates.issue_server(authority, [], tmp_path / name, timedelta(days=valid))
+    assert "it is not of this federation" in said(tmp_path / "other", "127.0.0.1")
+    assert "has expired; the coordinator has to start unskew fed serve" in said(tmp_path / "old", "127.0.0.1")
+    assert "its certificate is for other names" in said(tmp_path / "right", "127.0.0.2")
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def answer() -> None:
+            with plain.accept()[0] as line:
+                line.sendall(b"HTTP/1.1 400 no\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(Away, match="does not speak TLS"):
+            channel.certify(f"127.0.0.1:{plain.getsockname()[1]}", credentials(tmp_path, "site"), b"x")
+        port = plain.getsockname()[1]
+    with pytest.raises(Away, match="nobody answers at"):
+        channel.certify(f"127.0.0.1:{port}", credentials(tmp_path, "site"), b"x")

@@ -13,7 +13,7 @@ from recipe import CASES, rounds, simulator
 
 from unskew import wire
 from unskew.errors import WireError
-from unskew.runtime.message import REPLIES, REQUESTS, Envelope, read, split, write
+from unskew.runtime.message import REPLIES, REQUESTS, Envelope, read, write
 from unskew.runtime.validation import Validator
 
 # Of Python objects for each byte of JSON: a list of empty lists is the worst, three bytes for 64 and a pointer.
@@ -166,14 +166,3 @@ def test_half_a_surrogate_pair_is_no_text_wherever_a_head_holds_it() -> None:
             body = dict.fromkeys(fields, 0) | {name: "\ud800"}
             with pytest.raises(WireError, match=r"the head of a message is not JSON: .*surrogates not allowed"):
                 read(Envelope(action, json.dumps(body)), {**REQUESTS, **REPLIES})
-
-
-@given(st.binary(max_size=40), st.lists(st.integers(-5, 50), max_size=6))
-def test_a_payload_is_split_into_exactly_itself(payload: bytes, sizes: list[int]) -> None:
-    try:
-        parts = split(payload, sizes)
-    except WireError:
-        assert min(sizes, default=0) < 0 or sum(sizes) != len(payload)
-        return
-    assert b"".join(parts) == payload
-    assert [len(p) for p in parts] == sizes

@@ -111,4 +111,5 @@ def site(number: int) -> None:
     place = Path(os.environ[PLACE])
     plan = json.loads((place / PLAN).read_text())
     own = credentials(place, f"{number}")
-    stay_connected(Connection(f"127.0.0.1:{plan['port']}", lambda: own, lambda request: request), lambda *_: None)
+    connection = Connection(f"127.0.0.1:{plan['port']}", lambda: own, lambda request: request)
+    stay_connected(connection.serve, lambda *_: None)

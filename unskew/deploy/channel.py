@@ -15,25 +15,26 @@ A client is known by the key of its certificate.  Another call, with an invitati
 hands in a request for a certificate.  gRPC goes through the proxy that `https_proxy` names.
 """
 
-import asyncio
+import itertools
 import json
 import queue
 import secrets
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
 from unskew.deploy.certificates import public_key
 from unskew.errors import DeployError, WireError
 from unskew.runtime.membership import printable
-from unskew.runtime.message import PROTOCOL, Delivery, Envelope, Node, other_protocol, split
+from unskew.runtime.message import PROTOCOL, Delivery, Envelope, Node, other_protocol
 from unskew.version import __version__
 
 CHUNK = 1 << 20
@@ -42,6 +43,8 @@ HEAD_BYTES = 1 << 23
 AWAY_S = 30.0
 """Time for which a client whose connection broke may come back before it counts as gone, seconds."""
 LOOK_S = 0.25
+MOST_SITES = 10_000
+"""Connections at a time."""
 MOST = 1 << 36
 """Largest request, bytes."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
@@ -79,16 +82,20 @@ def decode(data: bytes | bytearray) -> Envelope:
     Raises:
         WireError: If they are none.
     """
+    view = memoryview(data)
     try:
-        (length,) = _LENGTH.unpack_from(data)
-        action, head, sizes = json.loads(bytes(data[_LENGTH.size : _LENGTH.size + length]))
+        end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        action, head, sizes = json.loads(bytes(view[_LENGTH.size : end]))
     except (struct.error, ValueError, TypeError, RecursionError):
         raise WireError("a message must begin with an action, a head and lengths") from None
     if not isinstance(action, str) or not isinstance(head, str):
         raise WireError("action and head of a message must be text")
-    if not isinstance(sizes, list) or not all(type(n) is int for n in sizes):
+    if not isinstance(sizes, list) or not all(type(n) is int and n >= 0 for n in sizes):
         raise WireError("the lengths of a message's payloads must be a list of whole numbers")
-    return Envelope(action, head, split(bytes(data[_LENGTH.size + length :]), sizes))
+    if sum(sizes) != len(view) - end:
+        raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {max(len(view) - end, 0)} bytes arrived")
+    ends = itertools.accumulate(sizes, initial=end)
+    return Envelope(action, head, tuple(bytes(view[start : start + n]) for start, n in zip(ends, sizes, strict=False)))
 
 
 def size_of(pieces: Sequence[bytes]) -> int:
@@ -100,13 +107,14 @@ def _control(kind: bytes, **entries: Any) -> bytes:
     return kind + json.dumps(entries).encode()
 
 
-def _chunks(pieces: Sequence[bytes], start: int) -> Iterator[bytes]:
-    """Cut an encoded envelope into messages, from byte `start` on."""
+def _frames(pieces: Sequence[bytes], start: int, **head: Any) -> Iterator[bytes]:
+    """An encoded envelope as messages, from byte `start` on."""
+    yield _control(b"h", size=size_of(pieces), start=start, **head)
     for piece in pieces:
         view = memoryview(piece)[start:]
         start = max(start - len(piece), 0)
         for i in range(0, len(view), CHUNK):
-            yield b"c" + bytes(view[i : i + CHUNK])
+            yield b"".join((b"c", view[i : i + CHUNK]))
 
 
 def _read(message: bytes, **kinds: type) -> dict[str, Any]:
@@ -126,6 +134,35 @@ def _read(message: bytes, **kinds: type) -> dict[str, Any]:
     return entries
 
 
+@dataclass(eq=False)
+class Arriving:
+    """A request or a reply of which some has come; after a break it goes on where it stood."""
+
+    size: int = -1
+    data: bytearray = field(default_factory=bytearray)
+
+    def begin(self, size: int, start: int) -> None:
+        """Take its announcement.
+
+        Raises:
+            WireError: If it does not go on where it stood.
+        """
+        if start != len(self.data) or self.size not in (-1, size):
+            raise WireError("a message must go on where it stood")
+        self.size = size
+
+    def take(self, chunk: memoryview) -> bool:
+        """Add a chunk; True if the message is whole.
+
+        Raises:
+            WireError: If it is longer than was announced.
+        """
+        if len(self.data) + len(chunk) > self.size:
+            raise WireError("a message must not be longer than was announced")
+        self.data += chunk
+        return len(self.data) == self.size
+
+
 # ---------------------------------------------------------------- the server's side
 @dataclass(eq=False)
 class _Pending:
@@ -136,13 +173,16 @@ class _Pending:
     payload: int
     most: int
     done: "queue.SimpleQueue[tuple[Node, Delivery]]"
-    size: int = -1  # of the reply, once it is known
-    reply: bytearray = field(default_factory=bytearray)
+    reply: Arriving = field(default_factory=Arriving)
     sent: bool = False
 
     @property
     def framing(self) -> int:
         return size_of(self.pieces) - self.payload
+
+
+Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
+"""What a connection sends; None ends it."""
 
 
 @dataclass(eq=False)
@@ -153,33 +193,71 @@ class _Session:
     server: str
     number: int
     have: int
-    wake: asyncio.Event
+    goodbye: bool = False
+    out: Outgoing = field(default_factory=queue.SimpleQueue)
     since: float = field(default_factory=time.time)
 
 
-class Hub:
-    """Gives requests to nodes and takes one reply to each.
+class GrpcServer:
+    """Gives requests to nodes and takes one reply to each; it listens as long as the `with` block goes on.
 
-    The plan's thread calls `nodes` and `exchange`, the network's thread the others.
+    The plan's thread calls `nodes` and `exchange`; each connection has two threads of its own.
 
     Args:
+        listen: "host:port"; port 0 takes a free one, which `port` then says.
+        credentials: The server's own; asked again at each connection, so that they may be renewed.
+        registered: The node that a public key belongs to, if it may take part; asked at each connection.
+        certify: Answers (caller's certificate, its request) with a certificate, or nothing if that has to wait.
+        note: Called with a line when two processes use one key, or a site has to be upgraded.
         watch: Called now and then by the plan's thread while it waits; what it raises ends the exchange.
 
     Attributes:
         status: By node, when it last said how it is, and what it said; it may have said anything.
     """
 
-    def __init__(self, watch: Callable[[], None] = lambda: None) -> None:
-        self.server, self.watch = secrets.token_hex(8), watch
+    def __init__(
+        self,
+        listen: str,
+        credentials: Callable[[], Credentials],
+        registered: Callable[[bytes], Node | None],
+        certify: Callable[[bytes, bytes], bytes],
+        note: Callable[[str], None] = lambda text: None,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.listen, self.registered, self.certify, self.note, self.watch = listen, registered, certify, note, watch
+        self.server, self.port, self._own = secrets.token_hex(8), 0, credentials
         self._lock = threading.Lock()
         self._here: dict[Node, _Session] = {}
         self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
         self._pending: dict[Node, _Pending] = {}
         self._numbers = 0
+        self._noted: set[tuple[Node, str]] = set()
         self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
 
-    def wake(self, session: _Session) -> None:
-        """Let the network's thread look for a request."""
+    def __enter__(self) -> "GrpcServer":
+        self._grpc = grpc.server(ThreadPoolExecutor(MOST_SITES), options=OPTIONS)
+        handlers = {
+            "Connect": grpc.stream_stream_rpc_method_handler(self._connected),
+            "Certify": grpc.unary_unary_rpc_method_handler(self._certified),
+        }
+        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", handlers),))
+        own = grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration, True)
+        try:
+            self.port = self._grpc.add_secure_port(self.listen, own)
+        except RuntimeError:
+            raise DeployError(
+                f"cannot listen at {self.listen}: another program does, or it is not this machine's; stop that one, or "
+                "choose another --listen"
+            ) from None
+        self._grpc.start()
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        self._grpc.stop(0.5).wait()
+
+    def _configuration(self) -> Any:
+        key, certificate, root = self._own()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], root)
 
     # ------------------------------------------------------------ the plan's thread
     def nodes(self) -> set[Node]:
@@ -199,7 +277,7 @@ class Hub:
             session = self._here.pop(node, None)
             self._left.pop(node, None)
         if session is not None:
-            self.wake(session)
+            session.out.put(None)
 
     def exchange(
         self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
@@ -210,14 +288,13 @@ class Hub:
         waiting: dict[Node, _Pending] = {}
         for node, envelope in envelopes.items():
             with self._lock:
-                session = self._here.get(node)
-                if session is None and node not in self._back():
-                    done.put((node, Delivery(None, "client lost: it is not connected", sent=False)))
                 self._numbers += 1
                 pending = _Pending(self._numbers, encode(envelope), envelope.payload, most, done)
                 waiting[node] = self._pending[node] = pending
-            if session is not None:
-                self.wake(session)
+                if node in self._here:
+                    self._ask(self._here[node], pending)
+                elif node not in self._back():
+                    done.put((node, Delivery(None, "client lost: it is not connected", sent=False)))
         try:
             while waiting:
                 self.watch()
@@ -247,205 +324,110 @@ class Hub:
         self._left = {n: t for n, t in self._left.items() if t > since}
         return set(self._left)
 
-    # ------------------------------------------------------------ the network's thread
+    def _ask(self, session: _Session, pending: _Pending) -> None:
+        """Send what a node lacks of a request, and say what is here of its reply.  Called with the lock."""
+        same = (session.server, session.number) == (self.server, pending.number)
+        if not same:  # another process of the client, which knows nothing of an earlier reply
+            pending.reply = Arriving()
+        pending.sent = True
+        start = min(session.have, size_of(pending.pieces)) if same else 0
+        head = {"server": self.server, "number": pending.number, "have": len(pending.reply.data)}
+        session.out.put(_frames(pending.pieces, start, **head))
+
+    # ------------------------------------------------------------ a connection's threads
     def join(self, node: Node, process: str, server: str, number: int, have: int) -> _Session | None:
         """Take a connection in the place of the node's last one; None while another process has one."""
         with self._lock:
             other = self._here.get(node)
-            if other is not None and other.process != process:
-                return None
-            session = self._here[node] = _Session(process, server, number, have, asyncio.Event())
+            if other is not None:
+                if other.process != process:
+                    return None
+                other.out.put(None)
+            session = self._here[node] = _Session(process, server, number, have)
             self._left.pop(node, None)
-        if other is not None:
-            other.wake.set()  # so that it ends
+            if node in self._pending:
+                self._ask(session, self._pending[node])
         return session
 
-    def tell(self, node: Node, how: dict[str, Any]) -> None:
-        """Keep what a node says of itself."""
-        self.status[node] = time.time(), how
-
-    def leave(self, node: Node, session: _Session, goodbye: bool) -> None:
+    def leave(self, node: Node, session: _Session) -> None:
         """Forget a connection; without a goodbye its node may come back."""
         with self._lock:
             if self._here.get(node) is session:
                 del self._here[node]
-                if not goodbye:
+                if not session.goodbye:
                     self._left[node] = time.monotonic()
 
-    def current(self, node: Node, session: _Session) -> bool:
-        """True if this is the node's connection."""
-        with self._lock:
-            return self._here.get(node) is session
-
-    def request(self, node: Node, session: _Session, sent: int) -> tuple[_Pending, int] | None:
-        """The request that a node should have, unless it is the one just sent, and the byte from which it lacks it."""
-        with self._lock:
-            pending = self._pending.get(node)
-            if pending is None or pending.number == sent:
-                return None
-            same = session.server == self.server and session.number == pending.number
-            pending.sent = True
-            if not same:  # another process of the client, which knows nothing of an earlier reply
-                pending.size, pending.reply = -1, bytearray()
-            return pending, min(session.have, size_of(pending.pieces)) if same else 0
-
-    def announce(self, node: Node, number: int, size: int, start: int) -> None:
-        """Begin a reply, or go on with it.
+    def take(self, node: Node, session: _Session, message: bytes) -> None:
+        """Take a message of a reply, whose announcement comes first.
 
         Raises:
-            WireError: If it does not go on where it stood.
+            WireError: If it is none, does not go on where it stood, or is longer than was announced.
         """
+        head = None if message[:1] == b"c" else _read(message, number=int, size=int, start=int)
         with self._lock:
             pending = self._pending.get(node)
-            if pending is None or pending.number != number:
+            if pending is None or self._here.get(node) is not session:
                 return  # nobody waits for it any more
-            if size > pending.most:
-                self._finish(node, pending, Delivery(None, f"refused: {TOO_LARGE}", down=pending.framing))
-            elif start != len(pending.reply) or pending.size not in (-1, size):
-                raise WireError("a reply must go on where it stood")
-            else:
-                pending.size = size
-
-    def take(self, node: Node, chunk: memoryview) -> None:
-        """Take a chunk of the reply that was announced.
-
-        Raises:
-            WireError: If it is longer than was announced.
-        """
-        with self._lock:
-            pending = self._pending.get(node)
-            if pending is None or pending.size < 0:
-                return
-            pending.reply += chunk
-            if len(pending.reply) > pending.size:
-                raise WireError("a reply must not be longer than was announced")
-            if len(pending.reply) < pending.size:
-                return
-            self._pending.pop(node)
-        delivery = Delivery(None, f"refused: {UNREADABLE}", down=pending.framing)
-        with suppress(WireError):
-            reply = decode(pending.reply)
-            delivery = Delivery(reply, down=pending.framing, up=len(pending.reply) - reply.payload)
-        pending.done.put((node, delivery))
-
-    def _finish(self, node: Node, pending: _Pending, delivery: Delivery) -> None:
-        self._pending.pop(node, None)
-        pending.done.put((node, delivery))
-
-
-class GrpcServer(Hub):
-    """A hub whose nodes are connected by gRPC; it listens as long as the `with` block goes on.
-
-    Args:
-        listen: "host:port"; port 0 takes a free one, which `port` then says.
-        credentials: The server's own; asked again by `renew`.
-        registered: The node that a public key belongs to, if it may take part; asked at each connection.
-        certify: Answers (caller's certificate, its request) with a certificate, or nothing if that has to wait; what it
-            raises is told.  Called in the network's thread.
-        note: Called with a line, in the network's thread, when two processes use one key.
-    """
-
-    def __init__(
-        self,
-        listen: str,
-        credentials: Callable[[], Credentials],
-        registered: Callable[[bytes], Node | None],
-        certify: Callable[[bytes, bytes], bytes],
-        note: Callable[[str], None] = lambda text: None,
-        watch: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(watch)
-        self.listen, self.registered, self.certify, self.note, self.port = listen, registered, certify, note, 0
-        self._own = credentials
-        self._noted: set[tuple[Node, str]] = set()
-
-    def __enter__(self) -> "GrpcServer":
-        ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
-        self._thread.start()
-        if ready.get() is not None:
-            raise DeployError(
-                f"cannot listen at {self.listen}: another program does, or it is not this machine's; stop that one, or "
-                "choose another --listen"
-            )
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-
-    def wake(self, session: _Session) -> None:
-        """Let the network's thread look for a request."""
-        self._loop.call_soon_threadsafe(session.wake.set)
-
-    def renew(self) -> None:
-        """Listen with the credentials that there are now; connections are made anew, and nothing is lost."""
-        self._loop.call_soon_threadsafe(self._again.set)
-
-    async def _run(self, ready: "queue.SimpleQueue[Exception | None]") -> None:
-        self._loop, self._over, self._again = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        handlers = {
-            "Connect": grpc.stream_stream_rpc_method_handler(self._connected),
-            "Certify": grpc.unary_unary_rpc_method_handler(self._certified),
-        }
-        listened = False
-        while not self._over.is_set():
-            try:
-                server = grpc.aio.server(options=OPTIONS)
-                server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", handlers),))
-                key, certificate, root = self._own()
-                own = grpc.ssl_server_credentials([(key, certificate)], root, require_client_auth=True)
-                at = f"{self.listen.rpartition(':')[0]}:{self.port}" if self.port else self.listen
-                self.port = server.add_secure_port(at, own)
-                await server.start()
-            except Exception as error:  # gRPC has no common class for what a port may refuse
-                ready.put(error)
-                if not listened:
+            if head is not None:
+                if head["number"] != pending.number:
                     return
-                await asyncio.sleep(LOOK_S)  # whoever has the port may leave it
-                continue
-            ready.put(None)
-            listened = True
-            await _either(self._over, self._again)
-            self._again.clear()
-            await server.stop(0.5)
+                if head["size"] <= pending.most:
+                    pending.reply.begin(head["size"], head["start"])
+                    return
+            elif pending.reply.size < 0 or not pending.reply.take(memoryview(message)[1:]):
+                return
+            del self._pending[node]
+        lost = TOO_LARGE if head is not None else UNREADABLE
+        delivery = Delivery(None, f"refused: {lost}", down=pending.framing)
+        if head is None:
+            with suppress(WireError):
+                reply = decode(pending.reply.data)
+                delivery = Delivery(reply, down=pending.framing, up=len(pending.reply.data) - reply.payload)
+        pending.done.put((node, delivery))
 
-    async def _connected(self, incoming: AsyncIterator[bytes], context: Any) -> None:
+    def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One connection, from its introduction to its end."""
-        node, goodbye = self._known(context.auth_context()), False
+        abort: Callable[[grpc.StatusCode, str], NoReturn] = context.abort
+        node = self._known(context.auth_context())
         if node is None:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "its certificate is none of this federation's sites")
-            return
-        messages = aiter(incoming)
+            abort(grpc.StatusCode.PERMISSION_DENIED, "its certificate is none of this federation's sites")
         try:
             place = {"process": str, "server": str, "number": int, "have": int}
-            first = _read(await anext(messages), **place, protocol=int, library=str, status=dict)
-        except (StopAsyncIteration, WireError):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a connection must begin with an introduction")
-            return
+            first = _read(next(incoming), **place, protocol=int, library=str, status=dict)
+        except (StopIteration, WireError):
+            abort(grpc.StatusCode.INVALID_ARGUMENT, "a connection must begin with an introduction")
         if odd := other_protocol(first["protocol"], printable(first["library"], 40)):
             self._once(node, f"node {node} is refused: {odd}")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, odd)
-            return
-        session = self.join(node, first["process"], first["server"], first["number"], first["have"])
+            abort(grpc.StatusCode.PERMISSION_DENIED, odd)
+        session = self.join(node, **{name: first[name] for name in place})
         if session is None:
             self._once(
                 node,
                 f"node {node}'s key is tried by a second process, which is refused. Ask that site whether they started "
                 "two; if not, remove it and invite it anew",
             )
-            await context.abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
-            return
-        self.tell(node, first["status"])
-        parts = (self._send(node, session, context), self._receive(node, messages), _either(self._over, self._again))
-        tasks = {asyncio.create_task(part) for part in parts}
+            abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
+        self.status[node] = time.time(), first["status"]
+        context.add_callback(lambda: session.out.put(None))
+        threading.Thread(target=self._receive, args=(node, session, incoming), daemon=True).start()
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            goodbye = any(task.exception() is None and task.result() is GOODBYE for task in done)
+            while (frames := session.out.get()) is not None:
+                yield from frames
         finally:
-            for task in tasks:
-                task.cancel()
-            self.leave(node, session, goodbye)
+            self.leave(node, session)
+
+    def _receive(self, node: Node, session: _Session, incoming: Iterator[bytes]) -> None:
+        """Take a node's replies until it says goodbye, or its line breaks."""
+        with suppress(WireError, grpc.RpcError):
+            for message in incoming:
+                if message == GOODBYE:
+                    session.goodbye = True
+                    break
+                if message[:1] == b"s":
+                    self.status[node] = time.time(), _read(message)
+                else:
+                    self.take(node, session, message)
+        session.out.put(None)
 
     def _once(self, node: Node, text: str) -> None:
         """Note something once, however often a node tries."""
@@ -453,51 +435,17 @@ class GrpcServer(Hub):
             self._noted.add((node, text))
             self.note(text)
 
-    async def _receive(self, node: Node, messages: AsyncIterator[bytes]) -> bytes | None:
-        """Take a node's replies until it says goodbye, or its line breaks."""
-        async for message in messages:
-            if message == GOODBYE:
-                return GOODBYE
-            if message[:1] == b"c":
-                self.take(node, memoryview(message)[1:])
-            elif message[:1] == b"s":
-                self.tell(node, _read(message))
-            else:
-                head = _read(message, number=int, size=int, start=int)
-                self.announce(node, head["number"], head["size"], head["start"])
-        return None
-
-    async def _send(self, node: Node, session: _Session, context: Any) -> None:
-        """Send a node whatever is asked of it, until another connection takes the place of this one."""
-        sent = -1
-        while self.current(node, session):
-            if (request := self.request(node, session, sent)) is not None:
-                pending, start = request
-                sent, size, have = pending.number, size_of(pending.pieces), len(pending.reply)
-                await context.write(_control(b"h", server=self.server, number=sent, size=size, start=start, have=have))
-                for chunk in _chunks(pending.pieces, start):
-                    await context.write(chunk)
-            await session.wake.wait()
-            session.wake.clear()
-
-    async def _certified(self, request: bytes, context: Any) -> bytes:
+    def _certified(self, request: bytes, context: Any) -> bytes:
         try:
             return self.certify(context.auth_context().get("x509_pem_cert", [b""])[0], request)
         except DeployError as error:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))  # which raises
             raise
 
     def _known(self, auth: Mapping[str, Sequence[bytes]]) -> Node | None:
         with suppress(DeployError):
             return self.registered(public_key(auth.get("x509_pem_cert", [b""])[0]))
         return None
-
-
-async def _either(*events: asyncio.Event) -> None:
-    waiting = {asyncio.create_task(event.wait()) for event in events}
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
 
 
 # ---------------------------------------------------------------- the client's side
@@ -530,11 +478,10 @@ class Connection:
         self._credentials, self._status = credentials, status
         self._address, self._answer, self._process = address, answer, secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._server, self._number, self._size = "", 0, 0  # of the last request
-        self._request = bytearray()
+        self._server, self._number, self._request = "", 0, Arriving()  # the last request
         self._reply: tuple[bytes, ...] | None = None
-        self._out: tuple[queue.SimpleQueue[Iterator[bytes] | None], int] | None = None
-        self._work: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._out: tuple[Outgoing, int] | None = None  # who waits for the reply, and what it has of it
+        self._work: queue.SimpleQueue[Arriving] = queue.SimpleQueue()
         threading.Thread(target=self._worker, daemon=True).start()
 
     def serve(self) -> None:
@@ -544,9 +491,9 @@ class Connection:
             Away: If it could not be made, or broke.
             TurnedAway: If the server does not take this client.
         """
-        out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+        out: Outgoing = queue.SimpleQueue()
         with self._lock:
-            have, number, server = len(self._request), self._number, self._server
+            have, number, server = len(self._request.data), self._number, self._server
         own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "status": self._status()}
         out.put(iter([_control(b"h", server=server, number=number, have=have, **own)]))
 
@@ -581,32 +528,28 @@ class Connection:
             out.put(None)
         raise Away(f"the server at {self._address} has ended the connection")
 
-    def _take(self, message: bytes, out: "queue.SimpleQueue[Iterator[bytes] | None]") -> None:
+    def _take(self, message: bytes, out: Outgoing) -> None:
         with self._lock:
+            request = self._request
             if message[:1] == b"c":
-                self._request += memoryview(message)[1:]
-            else:
-                head = _read(message, server=str, number=int, size=int, start=int, have=int)
-                if (self._server, self._number) != (head["server"], head["number"]):
-                    self._server, self._number = head["server"], head["number"]
-                    self._request, self._reply = bytearray(), None
-                elif head["start"] == head["size"]:  # it has all of it, and works on it, or has done so
-                    self._out = out, head["have"]
-                    self._send()
-                    return
-                if head["start"] != len(self._request) or head["size"] > MOST:
-                    raise WireError(f"a request must go on where it stood and have at most {MOST} bytes")
-                self._size, self._out = head["size"], (out, head["have"])
-            if len(self._request) > self._size:
-                raise WireError("a request must not be longer than was announced")
-            if len(self._request) == self._size:
-                self._work.put(self._request)
+                if request.take(memoryview(message)[1:]):
+                    self._work.put(request)
+                return
+            head = _read(message, server=str, number=int, size=int, start=int, have=int)
+            if (self._server, self._number) != (head["server"], head["number"]):
+                self._server, self._number, self._reply = head["server"], head["number"], None
+                request = self._request = Arriving()
+            if head["size"] > MOST:
+                raise WireError(f"a request must have at most {MOST} bytes")
+            request.begin(head["size"], head["start"])
+            self._out = out, head["have"]
+            self._send()  # of a request that was here already, and is worked on or answered
 
     def _worker(self) -> None:
         while True:
             request = self._work.get()
             try:
-                envelope = decode(request)
+                envelope = decode(request.data)
             except WireError as error:
                 envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
             reply = encode(self._answer(envelope))
@@ -617,12 +560,9 @@ class Connection:
 
     def _send(self) -> None:
         """Send the reply, if there is one and a connection that waits for it.  Called with the lock."""
-        if self._reply is None or self._out is None:
-            return
-        (out, start), self._out = self._out, None
-        head = _control(b"h", number=self._number, size=size_of(self._reply), start=start)
-        out.put(iter([head]))
-        out.put(_chunks(self._reply, start))
+        if self._reply is not None and self._out is not None:
+            (out, start), self._out = self._out, None
+            out.put(_frames(self._reply, start, number=self._number))
 
 
 def _channel(address: str, credentials: Credentials) -> Any:
@@ -630,11 +570,27 @@ def _channel(address: str, credentials: Credentials) -> Any:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(root, key, certificate), options=OPTIONS)
 
 
+_OTHERS = (
+    ("certificate has expired", "its certificate has expired; the coordinator has to start unskew fed serve again"),
+    ("not yet valid", "its certificate is not valid yet, or the clock here is behind; compare both clocks"),
+    ("Hostname", "its certificate is for other names; name one of these as host in site.toml"),
+    ("VERIFY_FAILED", "it is not of this federation: another authority signed its certificate; check the address"),
+)
+"""What gRPC says of a server that this site does not trust, and what it means."""
+
+
 def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
     """Say in words why a connection failed."""
     code, details = error.code(), str(error.details())
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ALREADY_EXISTS):
         return TurnedAway(f"the server refuses this site: {details}")
+    for words, meaning in _OTHERS:
+        if words in details:
+            return TurnedAway(f"the server at {address} cannot be trusted: {meaning}")
+    if "WRONG_VERSION_NUMBER" in details:
+        return Away(f"{address} does not speak TLS; is it the right port?")
+    if "refused" in details:
+        return Away(f"nobody answers at {address}")
     why = "cannot be made, or broke" if code == grpc.StatusCode.UNAVAILABLE else f"ended: {details or code.name}"
     return Away(f"the connection to {address} {why}")
 
@@ -647,7 +603,7 @@ def certify(address: str, credentials: Credentials, request: bytes, deadline_s: 
 
     Raises:
         Away: If the server cannot be reached.
-        TurnedAway: If it refuses, with its reason.
+        TurnedAway: If it refuses, with its reason, or is none of this federation.
     """
     try:
         with _channel(address, credentials) as channel:
@@ -657,18 +613,18 @@ def certify(address: str, credentials: Credentials, request: bytes, deadline_s: 
         raise _failed(address, error) from None
 
 
-def stay_connected(connection: Connection, lost: Callable[[DeployError, float], None]) -> None:
+def stay_connected(serve: Callable[[], None], lost: Callable[[DeployError, float], None]) -> None:
     """Make a connection again and again, for ever; `lost` gets the reason for each end, and the seconds it had held."""
     pause = 0.0
     while True:
         began = time.monotonic()
         try:
-            connection.serve()
+            serve()
         except (Away, TurnedAway) as error:
             held = time.monotonic() - began
             pause = FIRST_PAUSE_S if held > LONGEST_PAUSE_S else min(2 * pause + FIRST_PAUSE_S, LONGEST_PAUSE_S)
-            time.sleep(pause)
             lost(error, held)
+            time.sleep(pause)
 
 
 def credentials(folder: Path, name: str) -> Credentials:

@@ -117,16 +117,21 @@ class FederationFolder:
         Raises:
             DeployError: If the database cannot be used.
         """
+        with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
         try:
             with _opened(self.folder / DATABASE) as db:
-                db.execute("BEGIN IMMEDIATE")
                 yield db
         except sqlite3.Error as error:
             raise DeployError(f"cannot use {self.folder / DATABASE}: {error}; mend that, or restore a backup") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        """Rows of a query."""
-        with self.change() as db:
+        """Rows of a query, which waits for nobody who writes meanwhile."""
+        with self._open() as db:
             return [dict(row) for row in db.execute(query, values)]
 
     def one(self, query: str, *values: object) -> Row | None:

@@ -72,8 +72,7 @@ class Watch:
             self.hub.drop(node)
         if now - self._saw > SEEN_S or here.keys() != self._here:
             self._saw, self._here = now, {*here}
-            if renew(self.federation):
-                self.hub.renew()
+            renew(self.federation)
             self.measure(here)
             self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status), self.errors)
         if self.job is not None:
@@ -251,21 +250,20 @@ def wrong(federation: FederationFolder) -> str:
     return "the authority's certificate has expired" if ends < datetime.now(UTC) else ""
 
 
-def renew(federation: FederationFolder) -> bool:
-    """Sign a new certificate for the server when the one it has ends soon; True if so.
+def renew(federation: FederationFolder) -> None:
+    """Sign a new certificate for the server when the one it has ends soon; connections made from then on have it.
 
     Raises:
         DeployError: If clients would refuse the certificate that it has then.
     """
     place = federation.folder / "authority"
     certificates.check_private(place / "ca.key")
-    if due := certificates.is_due(place / "server.crt"):
+    if certificates.is_due(place / "server.crt"):
         about = federation.about
         valid = timedelta(days=about["days"])
         certificates.issue_server(federation.authority, json.loads(about["names"]), place, valid)
         federation.note("the server has a new certificate")
     certificates.check(place, "server")
-    return due
 
 
 @contextmanager

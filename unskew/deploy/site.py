@@ -22,12 +22,11 @@ from typing import Any
 
 import tomli_w
 
-from unskew.deploy import certificates, reach
+from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
 from unskew.deploy.client import open_client
 from unskew.deploy.offers import MOST, Offer, Token
-from unskew.deploy.reach import Unreachable
 from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, own_state, read_rules, read_settings
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
@@ -42,8 +41,6 @@ from unskew.version import __version__
 Say = Callable[[str], None]
 RENEW_S = 10.0
 """Time after which the site looks again whether its certificate ends soon, seconds."""
-ASK_S = 2.0
-"""Time after which a site that is to be approved, or whose server is away, asks again, seconds."""
 TOLD_AGAIN_S = 60.0
 """Time for which a connection must have held for its loss to be told again, seconds."""
 
@@ -338,55 +335,51 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         if status_port is not None:
             open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
         say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
-        if not (folder / "site.crt").exists():
-            _certified(folder, at, say)
-        certificates.check(folder, "site")
         connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
-        threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
-        say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
+        if joined := (folder / "site.crt").exists():
+            certificates.check(folder, "site")
         last = ""
+
+        def take_part() -> None:
+            nonlocal joined
+            if not joined:
+                _admit(folder, at)
+                joined = True
+            connection.serve()
 
         def lost(error: DeployError, held_s: float) -> None:
             nonlocal last
-            text = resident.away = str(error)
-            resident.vitals.connected.set(0)
+            if isinstance(error, TurnedAway) and not joined:
+                raise error
+            text = str(error)
             try:
-                certificates.check(folder, "site")
-                if not isinstance(error, TurnedAway):
-                    reach.probe(at, folder, "site")
+                if joined:
+                    certificates.check(folder, "site")
             except DeployError as why:
                 text = str(why)
+            resident.away = text
+            resident.vitals.connected.set(0)
             if text != last or held_s > TOLD_AGAIN_S:
                 say(f"{text}; waiting for the server")
                 last = text
 
-        stay_connected(connection, lost)
+        threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
+        say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
+        stay_connected(take_part, lost)
 
 
-def _certified(folder: Path, at: Address, say: Say) -> None:
+def _admit(folder: Path, at: Address) -> None:
     """Get the site's first certificate by its invitation.
 
     Raises:
-        DeployError: If the server refuses, or is another's.
+        Away: If the server is, or somebody has yet to approve the site.
+        TurnedAway: If the server refuses, or is another's.
     """
-    request, said = certificates.request(certificates.load_key(folder / "site.key")), ""
-    while True:
-        try:
-            certificate = certify(str(at), credentials(folder, "invitation"), request)
-            text = "waiting for the coordinator's approval"
-        except Away as error:
-            certificate, text = b"", f"{error}; waiting for the server"
-            try:
-                reach.probe(at, folder, "invitation")
-            except Unreachable as why:
-                text = f"{why}; waiting for the server"
-        if certificate:
-            break
-        if text != said:
-            say(text)
-            said = text
-        time.sleep(ASK_S if "approval" in text else ASK_S / 4)
+    request = certificates.request(certificates.load_key(folder / "site.key"))
+    if not (certificate := certify(str(at), credentials(folder, "invitation"), request)):
+        raise Away("the coordinator has yet to approve this site")
     admitted(folder, certificate)
+    certificates.check(folder, "site")
 
 
 def _renewing(folder: Path, at: Address, say: Say) -> None:
@@ -395,7 +388,7 @@ def _renewing(folder: Path, at: Address, say: Say) -> None:
     while True:
         time.sleep(RENEW_S)
         try:
-            if certificates.is_due(folder / "site.crt"):
+            if (folder / "site.crt").exists() and certificates.is_due(folder / "site.crt"):
                 request = certificates.request(certificates.load_key(folder / "site.key"))
                 write_atomically(folder / "site.crt", certify(str(at), credentials(folder, "site"), request))
                 say("the site has a new certificate")

@@ -4,7 +4,6 @@ An envelope is an action, a head of plain JSON and the encoded payloads whose by
 record of one of the types below and is built like any message, so nothing else can be in it.
 """
 
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -300,18 +299,6 @@ def other_protocol(theirs: int, library: str) -> str:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
-
-
-def split(payload: bytes, sizes: list[int]) -> tuple[bytes, ...]:
-    """Split payloads that were joined into one array of bytes.
-
-    Raises:
-        WireError: If the sizes do not add up to its length.
-    """
-    if any(n < 0 for n in sizes) or sum(sizes) != len(payload):
-        raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {len(payload)} bytes arrived")
-    ends = itertools.accumulate(sizes)
-    return tuple(payload[end - n : end] for end, n in zip(ends, sizes, strict=True))
 
 
 # ---------------------------------------------------------------- delivery
