@@ -469,7 +469,7 @@ def test_a_client_that_is_taken_out_leaves_the_others_in(
 ) -> None:
     grid = pack(tmp_path, small("split.num_clients=3"))
     assert (start(tmp_path, grid, least=2, nodes={c: c for c in range(3) if c != out}) / "summary.json").exists()
-    assert f"a node is rejected: it says it is client {out}, its key is not" in caplog.text
+    assert f"a node is refused: it says it is client {out}, its key is not" in caplog.text
 
 
 def test_the_book_of_another_experiment_is_refused_and_a_broken_one_too(small: Small, tmp_path: Path) -> None:

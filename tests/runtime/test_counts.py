@@ -60,7 +60,9 @@ def lies(there: loopback.Deployed, client: int, n: Callable[[int], int], declare
 
 
 def greeted(there: loopback.Deployed, **options: Any) -> Membership:
-    there.membership = Membership(there.grid, "smallworld", there.membership.expected, **options)
+    expected, examples = there.membership.expected, options.pop("examples", {})
+    there.membership = Membership(there.grid, "smallworld", expected, **options)
+    there.membership.expect(expected, examples)
     there.membership.call()
     there.runtime = there.start_server()
     return there.membership

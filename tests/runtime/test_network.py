@@ -31,7 +31,7 @@ from unskew.local.executor import EvalJob
 from unskew.runtime import client as client_side
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
-from unskew.runtime.membership import DataIdentity, Expected, Membership, columns_hash
+from unskew.runtime.membership import Expected, Membership, columns_hash
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
@@ -436,8 +436,8 @@ def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> No
     membership = Membership(there.grid, "smallworld", there.membership.expected, registered, note=said.append)
     membership.call()
     assert membership.present == (0, 1, 2, 3)
-    assert "a node is rejected: it says it is client 4, its key is client 5's" in said
-    assert "a node is rejected: it says it is client 5, its key is not registered" in said
+    assert "a node is refused: it says it is client 4, its key is client 5's" in said
+    assert "a node is refused: it says it is client 5, its key is not registered" in said
 
 
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
@@ -458,7 +458,8 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     told = "client 5: the server refuses it: the classes of its data must be 0, 1, 2, got A, B; mend that"
     assert caplog.text.count(told) == 1, "it is told once, and then left alone for a while"
     monkeypatch.setattr("unskew.runtime.membership.AGAIN_S", 0.0)
-    membership._again.clear()
+    for standing in membership._nodes.values():
+        standing.again = 0.0
     there.grid.handlers[there.node(5)] = lambda message: client.answer(message)
     membership.wait(6, 0.2, 0.01)
     assert membership.present == (0, 1, 2, 3, 4, 5)
@@ -471,7 +472,7 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     [
         (("bp", "age"), ("age", "bp"), "the same as in the server's data, in another order; put them into one order"),
         (("height", "weight"), ("age", "bp"), "others than in the server's data, by name or kind"),
-        (("bp", "age"), (), "the same as in client 0's, in another order; put them into one order (it was met first"),
+        (("bp", "age"), (), "the same as in other clients' data, in another order; put them into one order"),
     ],
 )
 def test_a_client_with_other_input_columns_takes_no_part(
@@ -524,7 +525,7 @@ def test_images_that_are_not_described_as_agreed_are_not_kept(sent: tuple[str, .
 
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
-    known = {2: DataIdentity("other rows", False)}
+    known = {2: dataclasses.replace(there.client_runtime(2).info, data="other rows")}
     membership = Membership(there.grid, "smallworld", there.membership.expected, known=known)
     membership.call()
     assert membership.present == (0, 1, 3, 4, 5)
@@ -563,10 +564,10 @@ LIES = [{**HONEST, "columns": columns_hash([Column("x")])}, {**HONEST, "images":
 @pytest.mark.parametrize("lie", LIES, ids=["columns", "images"])
 def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str, Any]) -> None:
     """The attack that worked: made-up columns, and every honest client was refused, over restarts, too."""
-    expected = Expected(4, "0", "c", ("a", "b"), "l", (), ("floats", "1 x 8 x 8", "-1"))
+    expected = Expected(4, "0", "c", ("a", "b"), "l", (), ("floats", "1 x 8 x 8"))
     info = ClientInfo(0, 4, "0", "c", ("a", "b"), "l", "rows 0", True, "", (), **lie)
     honest = {c: dataclasses.replace(info, client=c, data=f"rows {c}", **HONEST) for c in (1, 2, 3)}
-    network, said, known = Introductions(), list[str](), dict[int, DataIdentity]()
+    network, said, known = Introductions(), list[str](), dict[int, ClientInfo]()
     network.infos = {0: info}
     Membership(network, "r", expected, {c: c for c in range(4)}, known).call()
     assert list(known) == [0]  # as deployment.json has it when the server is started again
@@ -574,13 +575,14 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     network.infos = {0: info, 1: honest[1]}
     membership.call()
     assert membership.present == (0,)
-    assert "(it was met first; if client 0 is the odd one, remove it from the federation and" in said[-1]
+    assert "client 1 is refused: the " in said[-1]
     network.infos |= honest
     for _ in range(2):
         membership.call()
     assert membership.present == (1, 2, 3)
     assert sorted(known) == [1, 2, 3]
-    membership._again.clear()
+    for standing in membership._nodes.values():
+        standing.again = 0.0
     membership.call()
     assert membership.present == (1, 2, 3)
     network.infos = {3: dataclasses.replace(honest[3], **lie), **{c: honest[c] for c in (1, 2)}}

@@ -4,9 +4,8 @@ import hashlib
 import json
 import re
 import secrets
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES
 from unskew.deploy.client import divided
 from unskew.deploy.settings import EXPERIMENT, ServerConfig, find_own_code
-from unskew.errors import ConfigError, QuorumError, RunError, WireError
+from unskew.errors import ConfigError, RunError, WireError
 from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, load, written_fingerprint
 from unskew.files import write_atomically
 from unskew.keys import Key
@@ -36,10 +35,6 @@ from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log
 from unskew.runtime.membership import (
-    AGAIN_S,
-    HELLO_BYTES,
-    HELLO_S,
-    DataIdentity,
     Expected,
     Membership,
     columns_hash,
@@ -47,15 +42,13 @@ from unskew.runtime.membership import (
     layout_hash,
     printable,
 )
-from unskew.runtime.message import REPLIES, ClientInfo, Envelope, Hello, Node, Transport, read, write
+from unskew.runtime.message import REPLIES, ClientInfo, Envelope, Node, Transport, read
 from unskew.runtime.network import Limits, RemoteClients
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
 from unskew.wire import tensors_hash
 
 EXECUTOR = "network"
-LOOK_S = 0.5
-"""Time after which it is looked again who is there, seconds."""
 COMMAND = "unskew fed"
 """What begins the command that a deployed run's record has."""
 
@@ -105,11 +98,13 @@ def serve(
     # As the file is written, which clients have, too: read, it would be another after an upgrade.
     settings = written_fingerprint(folder / EXPERIMENT, portable=True)
     deployment = DeploymentState.open(folder / "deployment.json", settings, run)
+    of_clients = nodes, deployment.clients, callback.note, config.max_examples, config.own_data
+    membership = Membership(transport, deployment.run, Expected(number, __version__, settings), *of_clients)
     inputs = run_setup.InMemoryInputs()
     if config.own_data and not is_here(experiment.task.data):
         callback.note(f"{experiment.task.data} is not on this machine: results are those of the sites")
-        whose = callback.note, nodes or {}
-        inputs = replace(inputs, dataset=described(transport, deployment, config, experiment.task, *whose))
+        membership.wait(config.min_clients, config.wait_s)
+        inputs = replace(inputs, dataset=described(membership.known.values(), experiment.task))
         metrics = dict.fromkeys((*experiment.evaluate, "personal"))
         experiment = replace(experiment, evaluate=tuple(name for name in metrics if name != "global"))
     setup = run_setup.prepare(at_server(experiment, config), inputs, one_client=inputs.dataset is not None)
@@ -136,8 +131,7 @@ def serve(
 
     own, feds = config.own_data, [] if config.own_data else divided(experiment, setup, number)
     sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number) if feds}
-    of_clients = nodes, deployment.clients, callback.note, config.max_examples, own, sizes
-    membership = Membership(transport, deployment.run, expected, *of_clients)
+    membership.expect(expected, sizes)
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
     limits = Limits(
@@ -165,41 +159,9 @@ def is_here(source: str) -> bool:
     return kind not in FILES or Path(path).expanduser().exists()
 
 
-def described(
-    transport: Transport,
-    state: "DeploymentState",
-    config: ServerConfig,
-    task: TaskConfig,
-    note: Callable[[str], None],
-    clients: Mapping[Node, ClientId],
-) -> Dataset:
-    """A data set without examples, of the classes and shapes that most clients say theirs have.
-
-    A client that refuses is noted, and asked again after a while: it may have been mended.
-
-    Raises:
-        QuorumError: If too few clients are there in time.
-    """
-    came: dict[Node, ClientInfo] = {}
-    again: dict[Node, float] = {}
-    end = time.monotonic() + config.wait_s
-    while len(came) < config.min_clients:
-        waiting = {n for n, at in again.items() if at > time.monotonic()}
-        nodes = transport.nodes() - came.keys() - waiting
-        asked = {n: write("hello", Hello(state.run, state.config, "")) for n in nodes}
-        for node, delivery in transport.exchange(asked, HELLO_S, HELLO_BYTES):
-            if delivery.reply is None:
-                continue
-            with suppress(WireError):
-                came[node] = read(delivery.reply, {"hello": ClientInfo})
-            if delivery.reply.action == "refused":
-                if node not in again:
-                    note(f"client {clients.get(node, node)} refuses: {reason_of(delivery.reply)}")
-                again[node] = time.monotonic() + AGAIN_S
-        if time.monotonic() > end:
-            raise QuorumError(f"{len(came)} sites have accepted after {config.wait_s:g} s, {config.min_clients} needed")
-        time.sleep(0.0 if len(came) >= config.min_clients else LOOK_S)
-    most, _ = Counter((info.classes, info.input, info.target) for info in came.values()).most_common(1)[0]
+def described(clients: Iterable[ClientInfo], task: TaskConfig) -> Dataset:
+    """A data set without examples, of the classes and shapes that most clients say theirs have."""
+    most, _ = Counter((info.classes, info.input, info.target) for info in clients).most_common(1)[0]
     outputs, (x, y) = most[0], map(_zeros, most[1:])
     form = tasks.kind_of(task.kind).targets
     counted = None if form.classes or form.tokens else torch.zeros(2, dtype=torch.int64)
@@ -291,7 +253,7 @@ class DeploymentState:
         run: Random name of the run, under which clients store their memory.
         attempt: Number of this server process, counted from 1.
         starts: By cell, (attempt, first round) of every server process that has worked on it.
-        clients: Data of each client, as it described them when it first connected.
+        clients: Each client's introduction when it first connected.
         begun: By cell, the number of rounds that were begun.
         data: SHA-256 of the data that servers before this one read; "" if there was none.
     """
@@ -300,7 +262,7 @@ class DeploymentState:
     run: str
     attempt: int = 1
     starts: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    clients: dict[ClientId, DataIdentity] = field(default_factory=dict)
+    clients: dict[ClientId, ClientInfo] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     data: str = ""
     path = Path()  # no field: where it is written

@@ -10,8 +10,9 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 from unskew.data.inputs import FAR_BEYOND, Column, Inputs
@@ -50,11 +51,11 @@ AGAIN_S = 60.0
 
 @dataclass(frozen=True)
 class Expected:
-    """Properties that every client must have in common with the server.
+    """Properties that every client must have in common with the server; None where it takes whatever they are.
 
     Attributes:
         num_clients: Number of clients in the run.
-        library: Version of unskew; another one is told of, since its numbers may differ.
+        library: Version of unskew; a client with another one is noted, since its numbers may differ.
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
         layout: `layout_hash` of the model.
@@ -66,52 +67,57 @@ class Expected:
     num_clients: int
     library: str
     config: str
-    classes: tuple[str, ...]
-    layout: str
+    classes: tuple[str, ...] | None = None
+    layout: str | None = None
     columns: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
-    frozen: str = ""
+    frozen: str | None = None
 
-    def differs(self, received: ClientInfo) -> str | None:
-        """Describe the first difference from what is expected; None if there is none."""
+    def differs(self, received: ClientInfo, others: Iterable[ClientInfo] = ()) -> str | None:
+        """Describe the first difference from what is expected; None if there is none.
+
+        What the server's own data do not say of columns and images, most of the `others` do: the client that came
+        first must not keep out all others.
+        """
         if not 0 <= received.client < self.num_clients:
             return f"it says it is client {received.client}, there are clients 0 to {self.num_clients - 1}"
-        # The model last: it follows from the data, of which the others say in words what differs.
-        for name in sorted((f.name for f in fields(self)), key=("layout", "frozen").__contains__):
+        for name, what in _WHAT.items():
             ours, theirs = getattr(self, name), getattr(received, name)
-            if name == "library":
-                continue
             if name == "columns":
-                if wrong := _other_columns(theirs, ours, "the server's data"):
-                    return wrong
+                wrong = _other_columns(theirs, ours, [other.columns for other in others])
             elif name == "images":
-                if wrong := _other_images(theirs, ours, "the server's", known=True):
-                    return wrong
-            elif name == "frozen" and ours != theirs:
-                return (
-                    f"{_WHAT[name]} must be {_short(ours) or 'none'}, got {_short(theirs) or 'none'}; make the network "
-                    "with the server's pretrained weights"
-                )
-            elif ours != theirs:
-                return f"{_WHAT[name]} must be {_short(ours)}, got {_short(theirs)}"
+                wrong = _other_images(theirs, ours, [other.images for other in others])
+            else:
+                remedy = "; make the network with the server's pretrained weights" if name == "frozen" else ""
+                told = f"must be {_short(ours) or 'none'}, got {_short(theirs) or 'none'}{remedy}"
+                wrong = None if ours in (None, theirs) else told
+            if wrong is not None:
+                return f"{what} {wrong}"
         return None
 
 
+COLUMNS = "the input columns of its data"
+"""Words with which a refusal over a client's columns begins, to which the client adds their names."""
+# The model last: it follows from the data, of which the others say in words what differs.
 _WHAT = {
     "num_clients": "the number of clients",
     "config": "the experiment (SHA-256 of its resolved form)",
     "classes": "the classes of its data",
+    "columns": COLUMNS,
+    "images": "the images of its data",
     "layout": "the model (SHA-256 of its tensors' names and shapes)",
     "frozen": "the model's frozen parameters, which never travel (SHA-256)",
-    "columns": "the input columns of its data",
-    "images": "the images of its data",
 }
-COLUMNS = _WHAT["columns"]
-"""Words with which a refusal over a client's columns begins, to which the client adds their names."""
 
 
 def _short(value: object) -> str:
     return printable(", ".join(value) if isinstance(value, tuple) else str(value), 60)
+
+
+def _most(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """What most say, of equally many the first; empty if nobody says anything."""
+    counts = Counter(value for value in values if value)
+    return counts.most_common(1)[0][0] if counts else ()
 
 
 def layout_hash(model: Params) -> str:
@@ -129,18 +135,16 @@ def columns_hash(columns: Sequence[Column]) -> tuple[str, ...]:
     return tuple(hashlib.sha256(json.dumps(r).encode()).hexdigest() for r in (sorted(rows), rows)) if rows else ()
 
 
-def _other_columns(theirs: tuple[str, ...], ours: tuple[str, ...], whose: str) -> str | None:
-    """Describe how a client's columns differ from others by their hashes; None if not, or if either has no names."""
+def _other_columns(theirs: tuple[str, ...], ours: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str | None:
+    """Describe how a client's columns differ by their hashes; None if not, or if there are no names to compare."""
     if theirs and not (len(theirs) == 2 and all(re.fullmatch("[0-9a-f]{64}", one) for one in theirs)):
-        return f"{COLUMNS} must be two SHA-256, got {_short(theirs)}"
-    if theirs == ours or not theirs or not ours:
+        return f"must be two SHA-256, got {_short(theirs)}"
+    usual, whose = (ours, "the server's") if ours else (_most(others), "other clients'")
+    if theirs == usual or not theirs or not usual:
         return None
-    how = (
-        f"the same as in {whose}, in another order; put them into one order"
-        if theirs[0] == ours[0]
-        else f"others than in {whose}, by name or kind; bring the same ones, in one order"
-    )
-    return f"{COLUMNS} are {how}"
+    if theirs[0] == usual[0]:
+        return f"are the same as in {whose} data, in another order; put them into one order"
+    return f"are others than in {whose} data, by name or kind; bring the same ones, in one order"
 
 
 def images_told(inputs: Inputs, scale: bool = True) -> tuple[str, ...]:
@@ -161,51 +165,44 @@ def images_told(inputs: Inputs, scale: bool = True) -> tuple[str, ...]:
     return kind, shape, str(round(math.log2(inputs.largest)))
 
 
-def _other_images(theirs: tuple[str, ...], ours: tuple[str, ...], whose: str, known: bool = False) -> str | None:
-    """Describe how a client's images differ from others; None if not.
-
-    Args:
-        theirs, ours: `images_told` of both.
-        whose: Whose the others are, as in "client 3's".
-        known: The client may read the others' scale.
-    """
+def _other_images(theirs: tuple[str, ...], ours: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str | None:
+    """Describe how a client's images differ; None if not.  Nobody learns the scale of another's."""
     patterns = ("bytes|floats", r"\d{1,9}( x \d{1,9}){2}", r"-?\d{1,3}")
-    fits = len(theirs) in (0, 2, 3) and all(re.fullmatch(*pair) for pair in zip(patterns, theirs, strict=False))
-    what = _WHAT["images"]
-    if not fits:
-        return f"{what} must be described by kind, shape and scale, got {_short(theirs)}"
-    if theirs[:2] != ours[:2]:
-        mine, others = (f"{told[0]} of {told[1]}" if told else "none" for told in (theirs, ours))
-        return f"{what} must be {others}, as {whose} are, got {mine}; bring images of that kind and shape"
-    if len(theirs) < 3 or len(ours) < 3 or abs(int(theirs[2]) - int(ours[2])) <= math.log2(FAR_BEYOND):
+    if len(theirs) not in (0, 2, 3) or not all(re.fullmatch(*pair) for pair in zip(patterns, theirs, strict=False)):
+        return f"must be described by kind, shape and scale, got {_short(theirs)}"
+    usual = ours[:2] or _most(told[:2] for told in others)
+    if theirs[:2] != usual and (ours or (theirs and usual)):
+        mine, wanted = (" of ".join(told[:2]) or "none" for told in (theirs, usual))
+        whose = "the server's" if ours else "other clients'"
+        return f"must be {wanted}, as {whose} are, got {mine}; bring images of that kind and shape"
+    scales = [int(told[2]) for told in ([ours] if len(ours) == 3 else others) if len(told) == 3]
+    if len(theirs) < 3 or not scales:
         return None
-    others = f", and {whose} about {2.0 ** int(ours[2]):g}" if known else f", far from {whose}"
-    return f"{what} reach about {2.0 ** int(theirs[2]):g}{others}; divide all by the same number"
+
+    def fits(one: int, other: int) -> bool:
+        return abs(one - other) <= math.log2(FAR_BEYOND)
+
+    if fits(int(theirs[2]), max(scales, key=lambda one: sum(fits(one, other) for other in scales))):
+        return None
+    return f"reach about {2.0 ** int(theirs[2]):g}, far from those of others; divide all by the same number"
 
 
-@dataclass(frozen=True)
-class DataIdentity:
-    """A client's data as it described them when it first connected.
+@dataclass
+class Standing:
+    """What a node is to the run: "new", "here", "refused" until it is mended, or "left out" for being late.
 
     Attributes:
-        data: What `ClientInfo.data` was, keyed with the client's own secret.
-        own: True if the client declared data of its own.
-        examples: Number of its training examples by seed; empty if it kept them to itself.
-        columns: `columns_hash` of its input columns.
-        images: `images_told` of its images.
+        client: Client that it says it is, or whose key it has; -1 if neither is known.
+        reason: Why it was refused.
+        again: Time from which it is greeted again.
+        noted: Reasons for which it takes no part that were noted.
     """
 
-    data: str
-    own: bool
-    examples: tuple[int, ...] = field(default=(), compare=False)
-    columns: tuple[str, ...] = field(default=(), compare=False)
-    images: tuple[str, ...] = field(default=(), compare=False)
-
-
-def _unlike(mine: DataIdentity, others: DataIdentity, whose: str) -> str | None:
-    """Describe how a client's columns or images differ from another's; None if not, or if either has told none."""
-    wrong = _other_columns(mine.columns, others.columns, whose)
-    return wrong or (_other_images(mine.images, others.images, whose) if mine.images and others.images else None)
+    client: ClientId = -1
+    state: str = "new"
+    reason: str = ""
+    again: float = 0.0
+    noted: set[str] = field(default_factory=set)
 
 
 class Membership:
@@ -216,12 +213,11 @@ class Membership:
         run: Random name of the run.
         expected: Properties that clients must have in common.
         registered: Client that each node's key belongs to, if keys were registered; other nodes are then rejected.
-        known: Data of the clients that connected before; those that connect now are added, and those that may not
-            connect any more are dropped.
+        known: Introductions of the clients that connected before; those that connect now are added, and those that may
+            not connect any more are dropped.
         note: Called once for every node that is accepted or rejected, with the reason.
         max_examples: Largest number of examples that a client may declare.
         own: True if clients have data of their own, False if they divide the experiment's; None takes both.
-        examples: By client, its numbers of examples in the experiment's split, by seed.
     """
 
     def __init__(
@@ -230,115 +226,77 @@ class Membership:
         run: str,
         expected: Expected,
         registered: Mapping[Node, ClientId] | None = None,
-        known: dict[ClientId, DataIdentity] | None = None,
+        known: dict[ClientId, ClientInfo] | None = None,
         note: Note = lambda text: None,
         max_examples: int = COUNT,
         own: bool | None = None,
-        examples: Mapping[ClientId, tuple[int, ...]] = {},
     ) -> None:
         self.transport, self.run, self.expected, self.registered, self.note = transport, run, expected, registered, note
-        self.known: dict[ClientId, DataIdentity] = {} if known is None else known
+        self.known: dict[ClientId, ClientInfo] = {} if known is None else known
         if registered is not None:  # the word of a client that was taken out must not decide about the others
             for client in self.known.keys() - {*registered.values()}:
                 del self.known[client]
-        self._told = dict(self.known)
+        self._met = dict(self.known)  # refused ones, too
         self.max_examples = max_examples
-        self.own, self._examples = own, examples
-        self._node: dict[ClientId, Node] = {}
-        self._refused: dict[Node, tuple[ClientId, str]] = {}
-        self._again: dict[Node, float] = {}
+        self.own: bool | None = own
+        self._examples: Mapping[ClientId, tuple[int, ...]] = {}
+        self._nodes: dict[Node, Standing] = {}
         self._late: dict[ClientId, int] = {}  # rounds in a row, abandoned ones not counted
-        self._left_out: dict[Node, ClientId] = {}
-        self._noted: set[tuple[Node, str]] = set()
         self._unreported: list[tuple[ClientId, str]] = []
 
     @property
     def present(self) -> tuple[ClientId, ...]:
         """Clients that are connected, ascending, as of the last `call`."""
-        return tuple(sorted(self._node))
+        return tuple(sorted(self._in("here")))
+
+    def _in(self, state: str) -> dict[ClientId, Node]:
+        return {standing.client: node for node, standing in self._nodes.items() if standing.state == state}
 
     def refused(self) -> list[tuple[ClientId, str]]:
         """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
         rejected, self._unreported = self._unreported, []
         return rejected
 
+    def expect(self, expected: Expected, examples: Mapping[ClientId, tuple[int, ...]] = {}) -> None:
+        """Ask more of clients from now on, also of those that are here.
+
+        Args:
+            expected: Properties that clients must have in common.
+            examples: By client, its numbers of examples in the experiment's split, by seed.
+        """
+        self.expected, self._examples = expected, examples
+        for client, node in self._in("here").items():
+            if wrong := expected.differs(self.known[client], self._met.values()):
+                del self.known[client]
+                self._reject(node, wrong)
+
     def call(self, deadline_s: float = HELLO_S) -> None:
         """Drop nodes that are gone, greet new ones, and tell those that were refused why.
 
         A client that was refused may have been mended, as the same node: it is greeted again now and then.
         """
-        here = self.transport.nodes()
-        for client, node in list(self._node.items()):
-            if node not in here:
-                del self._node[client]
-                self._late.pop(client, None)
-                self.note(f"client {client} is gone")
-        for node in [n for n in self._left_out if n not in here]:  # when it comes back, it is another process
-            client = self._left_out.pop(node)
-            self._late.pop(client, None)
-            self._again.pop(node, None)
-            self.note(f"client {client}, which was left out, is gone")
-        for node in [n for n in self._refused if n not in here]:
-            client, _ = self._refused.pop(node)
-            if self.registered is not None and self.registered.get(node) == client:
-                self.note(f"client {client}, which was refused, is gone")
-            self._again.pop(node, None)
-            self._noted = {(n, reason) for n, reason in self._noted if n != node}
-        now = time.monotonic()
-        new = [n for n in sorted(here - {*self._node.values()}) if self._again.get(n, 0.0) <= now]
-        hello = {
-            n: Hello(self.run, self.expected.config, secrets.token_hex(16), self._refused.get(n, (n, ""))[1])
-            for n in new
-        }
+        here, now = self.transport.nodes(), time.monotonic()
+        for node in self._nodes.keys() - here:
+            left = self._nodes[node]
+            if left.state != "new" and (who := self._name(node)) != "a node":
+                self._late.pop(left.client, None)  # when it comes back, it is another process
+                self.note(f"{who}{'' if left.state == 'here' else f', which was {left.state},'} is gone")
+            del self._nodes[node]
+        hello = {}
+        for node in sorted(here):
+            standing = self._nodes.setdefault(node, Standing(self._owner(node)))
+            if standing.state != "here" and standing.again <= now:
+                hello[node] = Hello(self.run, self.expected.config, secrets.token_hex(16), standing.reason)
         if not hello:
             return
         envelopes = {n: write("hello", head) for n, head in hello.items()}
         for node, delivery in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
             self._admit(node, delivery, hello[node].nonce, deadline_s)
 
-    def _against(self, client: ClientId) -> dict[ClientId, str]:
-        """Clients whose columns or images do not go with those of this one, and how its own differ from them."""
-        mine = self._told[client]
-        wrong = {c: _unlike(mine, told, f"client {c}'s") for c, told in self._told.items() if c != client}
-        return {c: reason for c, reason in wrong.items() if reason is not None}
-
-    def _odd(self, client: ClientId, now: DataIdentity) -> str | None:
-        """Describe how a client's data differ from those of others that it cannot outvote; None if they do not.
-
-        The first to come must not keep out all others: one that goes with fewer than half of those met, refused ones
-        too, and with fewer than a new client does, is refused in its place.  Else the one met first stays.
-        """
-        self._told[client] = now
-        mine = self._against(client)
-        theirs = {c: self._against(c) for c in mine if c in self.known}
-        for other, against in theirs.items():
-            if len(against) <= len(mine) or 2 * len(against) <= len(self._told) - 1:
-                return (
-                    f"{mine[other]} (it was met first; if client {other} is the odd one, remove it from the federation "
-                    "and run the experiment again)"
-                )
-        for other, against in theirs.items():
-            del self.known[other]
-            if other in self._node:
-                few = f"it does not go with {len(against)} of {len(self._told) - 1} others"
-                self._reject(self._node.pop(other), other, f"{against[client]}; {few}")
-        if theirs:  # those who were refused because of them need not wait
-            self._again |= dict.fromkeys(self._refused, 0.0)
-        return None
-
     def examples(self, client: ClientId, seed: int) -> int | None:
         """Return the number of examples that a client declared for the seed with this index; None if it did not."""
         declared = self.known[client].examples if client in self.known else ()
         return declared[seed] if seed < len(declared) else None
-
-    def _other_count(self, client: ClientId, declared: tuple[int, ...]) -> str | None:
-        """Describe what is wrong with the numbers of examples that a client declares; None if nothing is."""
-        if not declared:
-            return None
-        if not all(0 <= n <= self.max_examples for n in declared):
-            return f"it declares {max(declared)} examples, and max_examples = {self.max_examples} allows fewer"
-        ours = self._examples.get(client, declared)
-        return None if declared == ours else f"it declares {declared} examples, the experiment's split gives it {ours}"
 
     def wait(self, at_least: int, wait_s: float, pause_s: float = 0.5) -> None:
         """Greet nodes until `at_least` clients are connected.
@@ -350,42 +308,37 @@ class Membership:
         before: tuple[ClientId, ...] | None = None
         while True:
             self.call(min(HELLO_S, max(end - time.monotonic(), 1.0)))
-            if len(self._node) >= at_least:
+            present, refused = self.present, {n: s for n, s in self._nodes.items() if s.state == "refused"}
+            if len(present) >= at_least:
                 return
-            left = end - time.monotonic()
+            left, so_many = end - time.monotonic(), f"{len(present)} of {self.expected.num_clients} clients"
             if left <= 0.0:
-                why = "".join(f"; {self._refusal(node, c)}: {reason}" for node, (c, reason) in self._refused.items())
+                why = "".join(f"; {self._name(node)} is refused: {s.reason}" for node, s in refused.items())
                 raise QuorumError(
-                    f"{len(self._node)} of {self.expected.num_clients} clients are connected after {wait_s:g} s, "
-                    f"{at_least} needed; present: {', '.join(map(str, self.present)) or 'none'}{why}"
+                    f"{so_many} are connected after {wait_s:g} s, {at_least} needed; "
+                    f"present: {', '.join(map(str, present)) or 'none'}{why}"
                 )
-            now = tuple(sorted([*self.present, *(c for c, _ in self._refused.values())]))
+            now = tuple(sorted([*present, *(s.client for s in refused.values())]))
             if now != before:  # a client that was refused can still be mended, so its refusal does not end the run
                 before = now
-                self.note(
-                    f"{len(self._node)} of {self.expected.num_clients} clients take part, {at_least} needed; "
-                    f"waiting for {left:.0f} s more"
-                )
+                self.note(f"{so_many} take part, {at_least} needed; waiting for {left:.0f} s more")
             time.sleep(pause_s)
 
     def exchange(
         self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
     ) -> Iterator[tuple[ClientId, Delivery]]:
         """Send each client its envelope; yield each delivery as it comes, of at most `most` bytes."""
-        clients = {self._node[c]: c for c in envelopes if c in self._node}
+        here, left_out = self._in("here"), self._in("left out")
+        clients = {here[c]: c for c in envelopes if c in here}
         for c in envelopes:
-            if c not in self._node:
-                yield c, Delivery(None, f"client lost: {self._why_absent(c)}", sent=False)
+            if c not in here:
+                late = f"it was late in {self._late.get(c)} rounds in a row and is left out for a while"
+                yield c, Delivery(None, f"client lost: {late if c in left_out else 'it is not connected'}", sent=False)
         if clients:
             for node, delivery in self.transport.exchange(
                 {n: envelopes[c] for n, c in clients.items()}, deadline_s, most
             ):
                 yield clients[node], delivery
-
-    def _why_absent(self, client: ClientId) -> str:
-        if client not in self._left_out.values():
-            return "it is not connected"
-        return f"it was late in {self._late[client]} rounds in a row and is left out for a while"
 
     def count_round(self, late: Collection[ClientId], in_time: Collection[ClientId], deadline_s: float) -> None:
         """Count a round for the clients that were late in it, and leave out for a while those that are so always.
@@ -400,12 +353,14 @@ class Membership:
         """
         for client in in_time:
             self._late.pop(client, None)
+        here = self._in("here")
         for client in sorted(late):
             rounds = self._late[client] = self._late.get(client, 0) + 1
-            if rounds < LATE_ROUNDS or client not in self._node:
+            if rounds < LATE_ROUNDS or client not in here:
                 continue
-            node, pause_s = self._node.pop(client), deadline_s * min(2.0 ** (rounds - LATE_ROUNDS), PATIENCE)
-            self._left_out[node], self._again[node] = client, time.monotonic() + pause_s
+            pause_s = deadline_s * min(2.0 ** (rounds - LATE_ROUNDS), PATIENCE)
+            standing = self._nodes[here[client]]
+            standing.state, standing.again = "left out", time.monotonic() + pause_s
             text = f"client {client} was late in {rounds} rounds in a row and is left out for {pause_s:.0f} s or more"
             if rounds == LATE_ROUNDS:
                 text += (
@@ -415,84 +370,99 @@ class Membership:
             self.note(text)
 
     def _admit(self, node: Node, delivery: Delivery, nonce: str, waited_s: float) -> None:
-        owner = -1 if self.registered is None else self.registered.get(node, -1)
         if delivery.reply is None:
             # A late node is busy with an old message, or died and is still listed; one that fails may be mended soon.
-            wait_s = PATIENCE * waited_s if delivery.late else min(AGAIN_S, PATIENCE * waited_s)
-            self._again[node] = time.monotonic() + wait_s
-            self._reject(node, owner, f"it does not answer ({delivery.lost})", for_now=True)
+            again_s = PATIENCE * waited_s if delivery.late else min(AGAIN_S, PATIENCE * waited_s)
+            self._pause(node, f"it does not answer ({delivery.lost})", again_s)
             return
         try:
             head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused", "waiting")})
         except WireError as error:
-            self._reject(node, owner, f"its introduction cannot be read: {error}")
+            self._reject(node, f"its introduction cannot be read: {error}")
             return
         if isinstance(head, Waiting):
-            self._again[node] = time.monotonic() + WAITING_S
-            self._reject(node, owner, head.reason, for_now=True)
-            return
-        if isinstance(head, Refusal):
-            self._reject(node, owner, f"it refuses: {printable(head.reason)}")
-            return
-        wrong = self.expected.differs(head)
-        if head.nonce != nonce:
-            wrong = "its introduction answers another request"
-        elif self.registered is not None and self.registered.get(node) != head.client:
-            wrong = f"it says it is client {head.client}, its key is " + (
-                "not registered" if owner < 0 else f"client {owner}'s"
-            )
-        elif head.client in self._node:
-            # The earlier node may be dead and still listed, for up to a minute.
-            self._reject(node, head.client, f"client {head.client} is connected already, as another node", True)
-            self._again[node] = time.monotonic() + 1.0
-            return
-        now = DataIdentity(head.data, head.own, head.examples, head.columns, head.images)
-        if wrong is None and self.own is (not head.own):
-            mine, asked = (
-                ("no data of its own", "their own") if self.own else ("data of its own", "their part of its split")
-            )
-            wrong = f"it has {mine}, and clients of this experiment have {asked}"
-        wrong = wrong or self._other_count(head.client, head.examples)
-        before = self.known.get(head.client, now)
-        if wrong is None and before != now:
-            wrong = (
-                f"client {head.client} had other data, or another folder state/, when it was met first: put them back, "
+            self._pause(node, head.reason, WAITING_S)
+        elif isinstance(head, Refusal):
+            self._reject(node, f"it refuses: {printable(head.reason)}")
+        elif head.nonce == nonce and self._owner(node) in (-1, head.client) and head.client in self._in("here"):
+            self._nodes[node].client = head.client  # the earlier node may be dead and still listed, for up to a minute
+            self._pause(node, f"client {head.client} is connected already, as another node", 1.0)
+        elif wrong := self._wrong(node, head, nonce):
+            self._nodes[node].client = head.client
+            self._reject(node, wrong)
+        else:
+            for left_out in [n for n, s in self._nodes.items() if s.client == head.client and n != node]:
+                self._nodes[left_out].state = "new"
+            self._nodes[node] = Standing(head.client, "here", noted=self._nodes[node].noted)
+            self.known[head.client] = head
+            other = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
+            self.note(f"client {head.client} is here{other if head.library != self.expected.library else ''}")
+
+    def _wrong(self, node: Node, info: ClientInfo, nonce: str) -> str | None:
+        """Describe what keeps a client out; None if nothing does."""
+        client, before = info.client, self.known.get(info.client, info)
+        if info.nonce != nonce:
+            return "its introduction answers another request"
+        if self.registered is not None and (owner := self._owner(node)) != client:
+            key = "not registered" if owner < 0 else f"client {owner}'s"
+            return f"it says it is client {client}, its key is {key}"
+        if wrong := self.expected.differs(info):
+            return wrong
+        if self.own is (not info.own):
+            has, asked = ("no data", "their own") if self.own else ("data", "their part of its split")
+            return f"it has {has} of its own, and clients of this experiment have {asked}"
+        if not all(0 <= n <= self.max_examples for n in info.examples):
+            most = f"max_examples = {self.max_examples} allows fewer"
+            return f"it declares {max(info.examples)} examples, and {most}"
+        if info.examples and info.examples != (ours := self._examples.get(client, info.examples)):
+            return f"it declares {info.examples} examples, the experiment's split gives it {ours}"
+        if (before.data, before.own) != (info.data, info.own):
+            return (
+                f"client {client} had other data, or another folder state/, when it was met first: put them back, "
                 "or have the coordinator run the experiment under another name"
             )
-        if wrong is None and before.examples != now.examples:
-            wrong = f"client {head.client} declared other numbers of examples when it was met first: {before.examples}"
-        wrong = wrong or self._odd(head.client, now)
-        if wrong is not None:
-            self._reject(node, head.client, wrong)
-            return
-        self._refused.pop(node, None)
-        self._left_out = {n: c for n, c in self._left_out.items() if c != head.client}
-        self._node[head.client] = node
-        self.known[head.client] = now
-        other = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
-        self.note(f"client {head.client} is here{other if head.library != self.expected.library else ''}")
+        if before.examples != info.examples:
+            return f"client {client} declared other numbers of examples when it was met first: {before.examples}"
+        self._met[client] = info
+        wrong = self.expected.differs(info, self._met.values())
+        for other, theirs in list(self.known.items()):  # whom it outvotes, together with those before it
+            if odd := self.expected.differs(theirs, self._met.values()):
+                del self.known[other]
+                if (place := self._in("here").get(other)) is not None:
+                    self._reject(place, odd)
+                for standing in self._nodes.values():  # those who were refused because of them need not wait
+                    standing.again = 0.0 if standing.state == "refused" else standing.again
+        return wrong
 
-    def _reject(self, node: Node, client: ClientId, reason: str, for_now: bool = False) -> None:
-        reason = printable(reason)
-        if not for_now:
-            # The next greeting says why.  After it a node waits whatever it answers: one with a new reason each time
-            # must not fill the log.
-            told = node in self._refused
-            self._again[node] = time.monotonic() + AGAIN_S if told else 0.0
-            self._refused[node] = (client, reason)
-        if (node, reason) not in self._noted:
-            self._noted.add((node, reason))
-            if client in range(self.expected.num_clients):
-                self._unreported.append((client, reason))
-            self.note(f"{self._refusal(node, client, for_now)}: {reason}{'; it is asked again' if for_now else ''}")
+    def _pause(self, node: Node, reason: str, again_s: float) -> None:
+        """Leave a node alone for some seconds; it may take part then."""
+        self._nodes[node].again = time.monotonic() + again_s
+        self._note(node, "takes no part for now", reason, "; it is asked again")
 
-    def _refusal(self, node: Node, client: ClientId, for_now: bool = False) -> str:
-        """Name a refused node by its client's number, unless the number is what it is refused for."""
-        own = {node: client} if self.registered is None else self.registered
-        proven = client in range(self.expected.num_clients) and own.get(node) == client
-        if for_now:
-            return f"{f'client {client}' if proven else 'a node'} takes no part for now"
-        return f"client {client} is refused" if proven else "a node is rejected"
+    def _reject(self, node: Node, reason: str) -> None:
+        standing = self._nodes[node]
+        # The next greeting says why.  After it a node waits whatever it answers: one with a new reason each time must
+        # not fill the log.
+        standing.again = time.monotonic() + AGAIN_S if standing.state == "refused" else 0.0
+        standing.state, standing.reason = "refused", printable(reason)
+        self._note(node, "is refused", reason)
+
+    def _note(self, node: Node, what: str, reason: str, then: str = "") -> None:
+        standing, reason = self._nodes[node], printable(reason)
+        if reason not in standing.noted:
+            standing.noted.add(reason)
+            if standing.client in range(self.expected.num_clients):
+                self._unreported.append((standing.client, reason))
+            self.note(f"{self._name(node)} {what}: {reason}{then}")
+
+    def _owner(self, node: Node) -> ClientId:
+        return -1 if self.registered is None else self.registered.get(node, -1)
+
+    def _name(self, node: Node) -> str:
+        """A node's client, unless that is what it is refused for."""
+        client = self._nodes[node].client
+        proven = self.registered is None or self._owner(node) == client
+        return f"client {client}" if proven and client in range(self.expected.num_clients) else "a node"
 
 
 def printable(text: str, longest: int = 300) -> str:
