@@ -154,18 +154,18 @@ def test_an_experiment_goes_on_unless_it_is_done_or_another(party: Party, small:
     federation = party.federation
     assert party.queue(small()) == "small"
     assert party.queue(small()) == "small", "it is queued once"
-    federation.end(federation.experiment("small"), "failed", "x")
+    federation.put("experiments", federation.experiment("small")["id"], state="failed", reason="x")
     assert party.queue(small()) == "small"
     assert party.queue(small("rounds=3")) == "small-2"
     assert party.queue(small(), "bern") == "small-3"
     party.join("chur")
     federation.remove(["basel"])
     assert party.queue(small()) == "small", "without the site that was removed, and the one that came later"
-    federation.end(federation.experiment("small"), "done")
+    federation.put("experiments", federation.experiment("small")["id"], state="done")
     federation.invite(["basel"])
     assert party.queue(small()) == "small-4"
     assert [job["state"] for job in federation.jobs()] == ["done", "queued", "queued", "queued"]
-    federation.begin(federation.experiment("small-3"))
+    federation.put("experiments", federation.experiment("small-3")["id"], state="running")
     assert federation.next() == federation.experiment("small-3"), "what was interrupted comes first"
     assert federation.stop("small-2") == "small-2"
     assert federation.stop() == "small-3", "nothing serves: it is stopped at once"

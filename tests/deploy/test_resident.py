@@ -295,6 +295,6 @@ def test_a_coordinator_without_data_gets_the_sites_results(
     assert not any(name.startswith("global.") for name in names)
     assert "csv:nowhere.csv is not on this machine: results are those of the sites" in party.said
     (record / "summary.json").unlink()
-    party.federation.end(party.federation.experiment("small"), "failed")
+    party.federation.put("experiments", party.federation.experiment("small")["id"], state="failed")
     party.federation.queue(small(task, "local.lr=0.01", 'evaluate=["global"]'), {"wait_s": 5.0})
     assert party.run() == ["done"], party.said[-1]

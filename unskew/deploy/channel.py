@@ -65,6 +65,8 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2 * CHUNK),  # what is on its way when a line breaks is sent again
 )
 _LENGTH = struct.Struct("!I")
 

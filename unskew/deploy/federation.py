@@ -138,6 +138,11 @@ class FederationFolder:
         """The first row of a query; None if there is none."""
         return next(iter(self.rows(query, *values)), None)
 
+    def put(self, table: str, number: int, **values: object) -> None:
+        """Write these columns of the row of that id."""
+        with self.change() as db:
+            _put(db, table, number, **values)
+
     def note(self, text: str, level: str = "info", site: str | None = None) -> None:
         """Write an event."""
         with self.change() as db:
@@ -203,7 +208,7 @@ class FederationFolder:
                     site = db.execute("INSERT INTO sites (name, state) VALUES (?, 'invited')", (name,)).lastrowid
                 else:
                     site = row["id"]
-                    db.execute("UPDATE sites SET state = 'invited', key = NULL WHERE id = ?", (site,))
+                    _put(db, "sites", site, state="invited", key=None)
                     db.execute("DELETE FROM invitations WHERE site = ?", (site,))
                 mark = _sha256(public_bytes(key.public_key()))
                 db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", (mark, site, until, ask))
@@ -236,7 +241,7 @@ class FederationFolder:
                 raise DeployError("a certificate is renewed for the key that the site has")
             signed = certificates.issue_site(self.authority, site["name"], key, valid)
             ends = time.time() + valid.total_seconds()
-            db.execute("UPDATE sites SET ends = ? WHERE id = ?", (ends, site["id"]))
+            _put(db, "sites", site["id"], ends=ends)
             _note(db, f"{site['name']} has a new certificate", site=site["name"])
         return signed
 
@@ -254,7 +259,7 @@ class FederationFolder:
         if invitation["used"] is None:
             site["state"] = "waiting" if invitation["ask"] else "member"
             db.execute("UPDATE invitations SET used = ? WHERE site = ?", (wanted, site["id"]))
-            db.execute("UPDATE sites SET state = ?, key = ? WHERE id = ?", (site["state"], wanted, site["id"]))
+            _put(db, "sites", site["id"], state=site["state"], key=wanted)
             text = f"waits: unskew fed approve {site['name']}" if invitation["ask"] else "has joined"
             _note(db, f"{site['name']} {text}", site=site["name"])
         return site
@@ -283,7 +288,7 @@ class FederationFolder:
         for name in names:
             with self.change() as db:
                 site = self._named(db, name)
-                db.execute("UPDATE sites SET state = 'removed', key = NULL WHERE id = ?", (site["id"],))
+                _put(db, "sites", site["id"], state="removed", key=None)
                 db.execute("DELETE FROM invitations WHERE site = ?", (site["id"],))
                 _note(db, f"{name} is removed", "warning", site=name)
 
@@ -314,20 +319,14 @@ class FederationFolder:
         errors: Mapping[Node, tuple[float, str]],
     ) -> None:
         """Keep who is connected since when, what sites say of themselves, and their last errors."""
-        now = time.time()
         with self.change() as db:
             db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
-            db.executemany(
-                "UPDATE sites SET since = ?, seen = ? WHERE id = ?", [(at, now, node) for node, at in since.items()]
-            )
-            db.executemany(
-                "UPDATE sites SET status = ? WHERE id = ?",
-                [(json.dumps(_plain(how)), node) for node, (_, how) in statuses.items()],
-            )
-            db.executemany(
-                "UPDATE sites SET error = ?, error_at = ? WHERE id = ?",
-                [(printable(text), at, node) for node, (at, text) in errors.items()],
-            )
+            for node, at in since.items():
+                _put(db, "sites", node, since=at, seen=time.time())
+            for node, (_, how) in statuses.items():
+                _put(db, "sites", node, status=json.dumps(_plain(how)))
+            for node, (at, text) in errors.items():
+                _put(db, "sites", node, error=printable(text), error_at=at)
 
     # ------------------------------------------------------------ experiments
     def queue(self, experiment: Experiment, options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
@@ -362,9 +361,8 @@ class FederationFolder:
             tried = (f"{name}{f'-{n}' if n else ''}" for n in (0, *range(2, len(known) + 3)))
             free = next(one for one in tried if one not in known or self._same(db, known[one], toml, chosen))
             if free in known:
-                again = "UPDATE experiments SET state = 'queued', stop = 0, config = ? WHERE id = ?"
                 if known[free]["state"] != "running":
-                    db.execute(again, (config, known[free]["id"]))
+                    _put(db, "experiments", known[free]["id"], state="queued", stop=0, config=config)
                 _note(db, f"{free} goes on")
                 return free
             place = self.experiment_folder(free)
@@ -437,23 +435,6 @@ class FederationFolder:
             text = f"{name}: {row['name']} {state}{f': {reason}' if reason else ''}"
             _note(db, text, "warning" if state == "refused" else "info", name)
 
-    def begin(self, row: Row) -> None:
-        """Record that an experiment runs."""
-        with self.change() as db:
-            begin = "UPDATE experiments SET state = 'running', stop = 0, began = coalesce(began, ?) WHERE id = ?"
-            db.execute(begin, (time.time(), row["id"]))
-
-    def end(self, row: Row, state: str, reason: str = "") -> None:
-        """Record how an experiment has ended: done, failed or stopped."""
-        with self.change() as db:
-            end = "UPDATE experiments SET state = ?, reason = ?, ended = ? WHERE id = ?"
-            db.execute(end, (state, reason, time.time(), row["id"]))
-
-    def progress(self, row: Row, round: int) -> None:
-        """Record how far an experiment is."""
-        with self.change() as db:
-            db.execute("UPDATE experiments SET round = ? WHERE id = ?", (round, row["id"]))
-
     def stop(self, name: str | None = None) -> str:
         """Stop an experiment, by default the one that runs, or the first that waits; its name.
 
@@ -464,17 +445,11 @@ class FederationFolder:
         if row is None or row["state"] not in UNDONE:
             raise DeployError(f"{'no experiment' if row is None else row['name']} is running or waiting")
         if row["state"] == "running" and self.is_served():
-            with self.change() as db:
-                db.execute("UPDATE experiments SET stop = 1 WHERE id = ?", (row["id"],))
+            self.put("experiments", row["id"], stop=1)
         else:
-            self.end(row, "stopped", "stopped by request")
+            self.put("experiments", row["id"], state="stopped", reason="stopped by request", ended=time.time())
         self.note(f"{row['name']} is to stop")
         return str(row["name"])
-
-    def wants_stop(self, row: Row) -> bool:
-        """True if somebody has asked that an experiment stops."""
-        found = self.one("SELECT stop FROM experiments WHERE id = ?", row["id"])
-        return found is not None and bool(found["stop"])
 
     # ------------------------------------------------------------ what is shown
     def status(self) -> Row:
@@ -535,6 +510,11 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             db.execute("COMMIT")
     finally:
         db.close()
+
+
+def _put(db: sqlite3.Connection, table: str, number: int, **values: object) -> None:
+    columns = ", ".join(f"{name} = ?" for name in values)
+    db.execute(f"UPDATE {table} SET {columns} WHERE id = ?", (*values.values(), number))
 
 
 def _note(db: sqlite3.Connection, text: str, level: str = "info", site: str | None = None) -> None:

@@ -77,7 +77,7 @@ class Watch:
             self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status), self.errors)
         if self.job is not None:
             self.job.refresh(members)
-            if self.federation.wants_stop(self.job.row):
+            if self.federation.experiment(self.job.row["name"])["stop"]:
                 raise Stopped("stopped by request")
 
     def measure(self, here: Mapping[Node, float]) -> None:
@@ -157,7 +157,7 @@ class Progress(server.LogCallback):
         if now - self._told > TOLD_S or cell.round in (1, cell.experiment.rounds):
             self._told = now
             super().ended_round(cell)
-            self.federation.progress(self.row, cell.round)
+            self.federation.put("experiments", self.row["id"], round=cell.round)
 
 
 def serve(
@@ -216,7 +216,7 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     """Run an experiment to its end, which the database then has, whatever it is."""
     federation = watch.federation
     folder = federation.experiment_folder(row["name"])
-    federation.begin(row)
+    federation.put("experiments", row["id"], state="running", stop=0, began=row["began"] or time.time())
     try:
         network = watch.job = Connections(watch, row)
         config, callback = federation.config(row), Progress(say, watch, row)
@@ -234,7 +234,8 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
         state, reason = "failed", f"{type(error).__name__}: {error}"
     finally:
         watch.job = None
-    federation.end(row, state, "" if state == "done" else reason)
+    ended = {"state": state, "reason": "" if state == "done" else reason, "ended": time.time()}
+    federation.put("experiments", row["id"], **ended)
     if state == "failed":
         warn(f"{row['name']} failed: {reason}")
         federation.note(f"{row['name']} failed: {reason}", "error")

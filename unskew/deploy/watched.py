@@ -1,11 +1,13 @@
 """Health and metrics of a server or a site for a monitor: `/healthz`, and `/metrics` for Prometheus, on loopback."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from unskew.errors import DeployError
 
@@ -41,9 +43,12 @@ class Vitals:
     def _gauge(self, name: str, what: str, label: str) -> Gauge:
         return Gauge(f"unskew_{name}", what, [label], registry=self.registry)
 
-    def text(self) -> bytes:
-        """All of them as Prometheus reads them."""
-        return generate_latest(self.registry)
+
+class Silent(WSGIRequestHandler):
+    """Scrapes are not logged."""
+
+    def log_message(self, *of_request: object) -> None:
+        """Log nothing."""
 
 
 @contextmanager
@@ -54,28 +59,17 @@ def serving(vitals: Vitals, health: Health, port: int) -> Iterator[int]:
         DeployError: If the port is taken.
     """
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._send(200, vitals.text())
-            elif self.path == "/healthz":
-                wrong = health()
-                self._send(503 if wrong else 200, f"{wrong or 'ok'}\n".encode())
-            else:
-                self._send(404, b"there are /healthz and /metrics\n")
+    metrics = make_wsgi_app(vitals.registry)
 
-        def _send(self, status: int, text: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *of_request: object) -> None:
-            """Scrapes are not logged."""
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/healthz":
+            return metrics(environ, start)
+        wrong = health()
+        start("503 Service Unavailable" if wrong else "200 OK", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{wrong or 'ok'}\n".encode()]
 
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Answer)
+        server = make_server("127.0.0.1", port, answer, ThreadingWSGIServer, Silent)
     except OSError as error:
         raise DeployError(
             f"cannot answer at 127.0.0.1:{port}: {error.strerror}; choose another --status-port"

@@ -304,7 +304,7 @@ def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...
     now = _AnswerId(context.round, context.attempt, head.hop)
     if context.round < max(context.starts[-1][1], 1) or head.hop < 0:
         raise WireError(f"round {context.round} lies before this server began")
-    runtime.rules.check_step(head.step)
+    runtime.rules.check(step=head.step)
     if len(parts) != 1 + len(head.moved):
         raise WireError(f"expected a message and {len(head.moved)} values, got {len(parts)} payloads")
     digest = _digest(head, parts)
@@ -319,10 +319,10 @@ def _run_step(runtime: ClientRuntime, head: StepRequest, parts: tuple[bytes, ...
                     f"round {n.round}, hop {n.hop} of start {n.attempt} was answered"
                 )
         began, spent = time.monotonic(), _minutes(folder.parent)
-        runtime.rules.check_minutes(spent)
+        runtime.rules.check(minutes=spent)
         kept = _compute(runtime, head, parts, folder, names, digest)
         this_round = [kept, *(_load(folder, n) for n in names if n.round == now.round)]
-        runtime.rules.check_size(sum(len(k.reply) + sum(map(len, k.held.values())) for k in this_round))
+        runtime.rules.check(size=sum(len(k.reply) + sum(map(len, k.held.values())) for k in this_round))
         _save(folder, now, kept)
         if runtime.rules.policy.max_minutes is not None:
             write_atomically(folder.parent / "minutes", repr(spent + (time.monotonic() - began) / 60.0))
@@ -501,7 +501,7 @@ def _validator(runtime: ClientRuntime, setup: ClientSetup) -> Validator:
 
 # ---------------------------------------------------------------- held values, evaluation
 def _fetch(runtime: ClientRuntime, head: FetchRequest) -> Envelope:
-    runtime.rules.check_relay()
+    runtime.rules.check(relay=True)
     twice = next((h for h, n in Counter(head.held).items() if n > 1), None)
     if twice is not None:
         raise WireError(f"a value was asked for twice in one request: {twice.key[:40]!r}")

@@ -131,41 +131,33 @@ class Rules:
                     f"max_epsilon = {policy.max_epsilon:g}; use local_dp or dp_sgd"
                 )
 
-    def check_step(self, step: str) -> None:
-        """Refuse a step that may not be answered.
+    def check(self, step: str | None = None, minutes: float = 0.0, relay: bool = False, size: int = 0) -> None:
+        """Refuse what goes beyond the policy.
+
+        Args:
+            step: Name of a step that is to be answered.
+            minutes: Minutes that the experiment's steps have taken here.
+            relay: True if a value is to be handed over for other clients.
+            size: Bytes that leave in the round with this answer.
 
         Raises:
-            WireError: If so.
+            WireError: Naming the first rule that is broken.
         """
-        if self.policy.steps is not None and step not in self.policy.steps:
-            raise self.forbid("steps", f"this client does not answer step {step[:40]!r}")
-
-    def check_minutes(self, minutes: float) -> None:
-        """Refuse a step after an experiment's steps have taken so many minutes.
-
-        Raises:
-            WireError: If these were too many.
-        """
-        if self.policy.max_minutes is not None and minutes >= self.policy.max_minutes:
-            raise self.forbid("max_minutes", f"this experiment's steps have taken {minutes:.1f} minutes here")
-
-    def check_relay(self) -> None:
-        """Refuse to hand over a value for other clients.
-
-        Raises:
-            WireError: If so.
-        """
-        if not self.policy.relay:
-            raise self.forbid("relay", "this client hands over no value for other clients")
-
-    def check_size(self, size: int) -> None:
-        """Refuse an answer after which this many bytes would have left in a round.
-
-        Raises:
-            WireError: If these are too many.
-        """
-        if self.policy.max_bytes is not None and size > self.policy.max_bytes:
-            raise self.forbid("max_bytes", f"{size} bytes would leave this client in one round")
+        p = self.policy
+        broken = {
+            "steps": step is not None and p.steps is not None and step not in p.steps,
+            "max_minutes": p.max_minutes is not None and minutes >= p.max_minutes,
+            "relay": relay and not p.relay,
+            "max_bytes": p.max_bytes is not None and size > p.max_bytes,
+        }
+        reasons = {
+            "steps": f"this client does not answer step {(step or '')[:40]!r}",
+            "max_minutes": f"this experiment's steps have taken {minutes:.1f} minutes here",
+            "relay": "this client hands over no value for other clients",
+            "max_bytes": f"{size} bytes would leave this client in one round",
+        }
+        for key in [key for key, is_broken in broken.items() if is_broken]:
+            raise self.forbid(key, reasons[key])
 
 
 # ---------------------------------------------------------------- audit log
