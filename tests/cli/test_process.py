@@ -37,6 +37,13 @@ def test_importing_the_face_of_the_package_loads_nothing_heavy(module: str) -> N
     assert said.stdout == "[]\n", said.stderr
 
 
+@pytest.mark.parametrize("module", ["federation", "site", "backup", "units"])
+def test_what_a_federation_does_without_training_loads_no_torch(module: str) -> None:
+    pytest.importorskip("cryptography")
+    said = python("-c", f"import sys, unskew.deploy.{module}; print({{'torch', 'grpc', 'scipy'}} & set(sys.modules))")
+    assert said.stdout == "set()\n", said.stderr
+
+
 def test_a_network_of_ones_own_is_found_in_the_working_directory(here: Path) -> None:
     """A console script has its own folder on the path, not the one it is called in."""
     script = here / "bin" / "unskew"

@@ -7,7 +7,7 @@ from typing import Any
 
 from loopback import Loopback
 
-from unskew.deploy import certificates, resident, site
+from unskew.deploy import certificates, member, resident, site
 from unskew.deploy.certificates import pem
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
@@ -75,17 +75,17 @@ class Party:
         request = certificates.request(certificates.load_key(folder / "site.key"))
         return self.federation.certify(pem(token.certificate), request)
 
-    def opened(self, name: str) -> site.Resident:
+    def opened(self, name: str) -> member.Resident:
         """A site as a fresh process has it."""
         folder = self.folder / name
-        return site.Resident(folder, site.read_settings(folder / "site.toml", Site), self.said.append)
+        return member.Resident(folder, site.read_settings(folder / "site.toml", Site), self.said.append)
 
     def node(self, name: str) -> Node:
         row = self.federation.one("SELECT id FROM sites WHERE name = ?", name)
         assert row is not None
         return int(row["id"])
 
-    def come(self, name: str) -> site.Resident:
+    def come(self, name: str) -> member.Resident:
         """A site comes to the network, or comes back as another process."""
         here = self.opened(name)
         self.hub.handlers[self.node(name)] = here.answer
@@ -108,4 +108,4 @@ class Party:
         return states
 
     def record(self, name: str) -> Path:
-        return resident.record_of(self.federation, name)
+        return self.federation.record(name)

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
 import unskew
-from unskew.deploy import resident, site
+from unskew.deploy import member, resident, site
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.settings import Address, Site
 from unskew.deploy.trial import free_port
@@ -45,12 +45,12 @@ class Live:
 
     def _site(self, folder: Path) -> None:
         with suppress(DeployError):
-            site.start(folder, self.said.append)
+            member.start(folder, self.said.append)
 
     def run(self, experiment: Experiment, **options: Any) -> Path:
         name = self.federation.queue(experiment, {"own_data": False, "wait_s": 30.0, **options})
         resident.serve(self.federation, self.said.append, only=name)
-        return resident.record_of(self.federation, name)
+        return self.federation.record(name)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def live(tmp_path: Path) -> Live:
 def test_certificates_that_end_soon_are_renewed_in_mid_run_and_no_round_is_lost(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site, "RENEW_S", 0.2)
+    monkeypatch.setattr(member, "RENEW_S", 0.2)
     monkeypatch.setattr(resident, "SEEN_S", 0.2)
     live = Live(tmp_path, days=6 / 86_400)
     live.join("basel", "bern")
@@ -133,8 +133,8 @@ def older(folder: Path, protocol: int) -> Path:
 
 
 CODE = """
-import sys; from pathlib import Path; from unskew.deploy import site
-site.start(Path(sys.argv[1]), lambda text: print(text, flush=True))
+import sys; from pathlib import Path; from unskew.deploy import member
+member.start(Path(sys.argv[1]), lambda text: print(text, flush=True))
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from unskew.deploy import certificates, site
+from unskew.deploy import certificates, member, site
 from unskew.deploy.offers import Offer
 from unskew.deploy.settings import Site
 from unskew.errors import DeployError
@@ -47,7 +47,7 @@ def offered(party: Party, name: str = "small", site: str = "basel") -> tuple[Off
     return Offer.read(*parts, party.federation.authority.certificate), parts
 
 
-def greet(here: site.Resident, offer: Offer, parts: tuple[bytes, ...]) -> Any:
+def greet(here: member.Resident, offer: Offer, parts: tuple[bytes, ...]) -> Any:
     head = Hello(offer.run, "x", "n")
     return read(here.answer(write("hello", head, *parts)), REPLIES)
 
@@ -188,4 +188,4 @@ def test_a_folder_of_another_federation_is_not_joined_twice_and_the_policy_may_n
         site.join(token, party.folder / "basel", Site())
     policy(coordinator="0000 1111")
     with pytest.raises(DeployError, match="the policy trusts 0000 1111 only"):
-        site.start(party.folder / "basel", print)
+        member.start(party.folder / "basel", print)

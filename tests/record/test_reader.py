@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,17 @@ def _neighbour(path: str) -> ModuleType:
 
 pages = _neighbour("report/test_report.py")
 make_run, METHODS = pages.make_run, pages.METHODS
+
+
+def test_rows_of_metrics_and_failures_have_the_time_at_which_they_were_written(tmp_path: Path) -> None:
+    began = time.time()
+    folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
+    with database.opened(folder) as connection:
+        for table in ("metrics", "failures"):
+            times = [at for (at,) in connection.execute(f"SELECT at FROM {table} ORDER BY id")]
+            assert times
+            assert times == sorted(times)
+            assert began <= times[0] <= times[-1] <= time.time()
 
 
 @pytest.mark.parametrize("name", ["run.json", "partition.json"])

@@ -219,7 +219,7 @@ def run(
     row = federation.experiment(name)
     if row["state"] != "done":
         raise RunError(f"{name} {row['state']}: {row['reason']}; the same command goes on with it")
-    _show(resident.record_of(federation, name), [], as_json)
+    _show(federation.record(name), [], as_json)
     if not as_json:
         then("fed", "pull", name, "--out", name, *_named(folder))
 
@@ -331,13 +331,11 @@ def pull(
 ) -> None:
     """Copy the record of an experiment, by default the last."""
     federation = _federation(folder)
-    from unskew.deploy.resident import record_of
-
     name = str(federation.experiment(name)["name"])
     target = out or Path(name)
     if target.exists():
         raise RunError(f"{target} exists already; choose another --out")
-    shutil.copytree(record_of(federation, name), target, ignore=shutil.ignore_patterns(".lock"))
+    shutil.copytree(federation.record(name), target, ignore=shutil.ignore_patterns(".lock"))
     target.chmod(0o700)
     print(f"pulled: {target}")
     then("show", target)

@@ -99,7 +99,7 @@ def units(out: Out = Path(), folder: Folder = None) -> None:
 
 
 def _start(place: Path, quiet: bool, status_port: int | None, log_format: Literal["text", "json"]) -> None:
-    from unskew.deploy import site as sites
+    from unskew.deploy import member
     from unskew.deploy.settings import Site, read_settings
 
     own = read_settings(place / "site.toml", Site)
@@ -108,7 +108,7 @@ def _start(place: Path, quiet: bool, status_port: int | None, log_format: Litera
     if own.allow_code:
         find_own_code()
     try:
-        sites.start(place, said(quiet, log_format, place / "logs" / "site.log"), status_port)
+        member.start(place, said(quiet, log_format, place / "logs" / "site.log"), status_port)
     except KeyboardInterrupt:
         os._exit(130)  # threads of the network may work on
 

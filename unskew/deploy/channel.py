@@ -33,7 +33,7 @@ import grpc
 
 from unskew.deploy.certificates import public_key
 from unskew.errors import DeployError, WireError
-from unskew.runtime.membership import printable
+from unskew.runtime.log import printable
 from unskew.runtime.message import PROTOCOL, Delivery, Envelope, Node, other_protocol
 from unskew.version import __version__
 

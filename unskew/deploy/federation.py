@@ -19,19 +19,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
 from unskew.deploy.settings import EXPERIMENT, Address, ServerConfig
-from unskew.errors import ConfigError, DeployError, did_you_mean
-from unskew.experiment.config import Experiment, to_toml
+from unskew.errors import ConfigError, DeployError, RunError, did_you_mean
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
-from unskew.runtime.membership import printable
-from unskew.runtime.message import Node
+from unskew.runtime.log import printable
+
+if TYPE_CHECKING:
+    from unskew.experiment.config import Experiment
 
 DATABASE = "federation.sqlite"
 GRACE = timedelta(days=30)
@@ -54,6 +55,7 @@ CREATE TABLE offers (
 CREATE TABLE events (id INTEGER PRIMARY KEY, at REAL, level TEXT, site TEXT, text TEXT);
 """
 Row = dict[str, Any]
+Node = int
 
 
 class FederationFolder:
@@ -329,7 +331,7 @@ class FederationFolder:
                 _put(db, "sites", node, error=printable(text), error_at=at)
 
     # ------------------------------------------------------------ experiments
-    def queue(self, experiment: Experiment, options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
+    def queue(self, experiment: "Experiment", options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
         """Sign an experiment for sites and put it at the end of the queue; its name in the federation.
 
         The same experiment for the same sites goes on where it stood, unless it is done.
@@ -344,6 +346,8 @@ class FederationFolder:
             ConfigError: If a setting is not allowed, or more sites are waited for than there are.
         """
         name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
+        from unskew.experiment.config import to_toml  # with all of PyTorch
+
         toml, who = to_toml(experiment), self.authority
         present = self.present()
         with self.change() as db:
@@ -388,6 +392,17 @@ class FederationFolder:
     def experiment_folder(self, name: str) -> Path:
         """Folder of an experiment."""
         return self.folder / "experiments" / name
+
+    def record(self, name: str) -> Path:
+        """Folder of an experiment's run.
+
+        Raises:
+            RunError: If it has not begun.
+        """
+        folder = self.experiment_folder(name) / "run"
+        if not (folder / "run.json").exists():
+            raise RunError(f"{name} has no results yet; unskew fed status says what it waits for")
+        return folder
 
     def experiment(self, name: str | None = None) -> Row:
         """The experiment of that name; by default the last one.

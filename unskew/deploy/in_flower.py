@@ -29,8 +29,7 @@ from unskew.deploy.settings import Site
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.log import log, show
-from unskew.runtime.membership import printable
+from unskew.runtime.log import log, printable, show
 from unskew.runtime.message import Delivery, Envelope, Node
 
 LOOK_S = 0.15

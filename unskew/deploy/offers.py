@@ -14,11 +14,11 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from unskew import wire
+from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, pem, private_pem
 from unskew.deploy.settings import Address
-from unskew.errors import DeployError, WireError
+from unskew.errors import ConfigError, DeployError, WireError
 from unskew.files import PRIVATE, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -147,9 +147,9 @@ class Offer:
         try:
             certificates.check_signed(authority, data, signature)
             body: Any = json.loads(data)
-            offer: Offer = wire.build(cls, body, {})
+            offer: Offer = schema.build(cls, body, "")
             checked_name(offer.name, "an experiment")
-        except (DeployError, ValueError, RecursionError) as error:
+        except (DeployError, ConfigError, ValueError, RecursionError) as error:
             raise WireError(str(error)) from None
         if not (offer.run.isalnum() and len(offer.run) <= 64 and 0 <= offer.client < offer.clients):
             raise WireError("the experiment's place in the federation cannot be")

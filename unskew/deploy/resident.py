@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from unskew.deploy import certificates, server
 from unskew.deploy.channel import GrpcServer, credentials
@@ -277,15 +276,3 @@ def _resumable(federation: FederationFolder) -> Iterator[None]:
         row = federation.next()
         then = f"; unskew fed serve goes on with {row['name']}" if row else ""
         raise Interrupted(f"the server was stopped{then}") from None
-
-
-def record_of(federation: FederationFolder, name: str) -> Path:
-    """Folder of an experiment's run.
-
-    Raises:
-        RunError: If it has not begun.
-    """
-    folder = federation.experiment_folder(name) / "run"
-    if not (folder / "run.json").exists():
-        raise RunError(f"{name} has no results yet; unskew fed status says what it waits for")
-    return folder

@@ -33,14 +33,13 @@ from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
-from unskew.runtime.log import log
+from unskew.runtime.log import log, printable
 from unskew.runtime.membership import (
     Expected,
     Membership,
     columns_hash,
     images_told,
     layout_hash,
-    printable,
 )
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, Node, Transport, read
 from unskew.runtime.network import Limits, RemoteClients

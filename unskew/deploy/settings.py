@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Ge, Gt, Interval
 
 from unskew import schema
-from unskew.data.sources import FILES
 from unskew.errors import ConfigError, DeployError
 from unskew.files import from_toml
 from unskew.runtime.policy import Rules, SitePolicy
@@ -93,12 +92,16 @@ class Site:
     @property
     def place(self) -> str | None:
         """The path, or the hub: name, of its data; None of a named set, and without data."""
+        from unskew.data.sources import FILES  # with all of PyTorch
+
         kind, _, path = (self.data or "").partition(":")
         return path if kind in FILES else self.data if kind == "hub" else None
 
 
 def absolute(source: str) -> str:
     """Make the path in a data source absolute."""
+    from unskew.data.sources import FILES  # with all of PyTorch
+
     kind, _, rest = source.partition(":")
     return f"{kind}:{Path(os.path.expanduser(rest)).absolute()}" if kind in FILES and rest else source
 

@@ -9,12 +9,7 @@
 The key is made here and never leaves.  An experiment is refused, or not, before anything that it names is read.
 """
 
-import hashlib
 import shutil
-import threading
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,28 +19,12 @@ import tomli_w
 
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
-from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
-from unskew.deploy.client import open_client
-from unskew.deploy.offers import MOST, Offer, Token
-from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, own_state, read_rules, read_settings
-from unskew.deploy.watched import Vitals, serving
-from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
-from unskew.files import PRIVATE, append_row, from_toml, read_bytes, write_atomically
-from unskew.run.folder import locked
-from unskew.runtime.client import ClientRuntime
-from unskew.runtime.membership import printable
-from unskew.runtime.message import REQUESTS, Envelope, Hello, Refusal, Waiting, read, write
-from unskew.signals import stoppable
-from unskew.version import __version__
-
-Say = Callable[[str], None]
-RENEW_S = 10.0
-"""Time after which the site looks again whether its certificate ends soon, seconds."""
-TOLD_AGAIN_S = 60.0
-"""Time for which a connection must have held for its loss to be told again, seconds."""
+from unskew.deploy.offers import Token
+from unskew.deploy.settings import Address, Site, own_state, read_settings
+from unskew.errors import DeployError
+from unskew.files import PRIVATE, write_atomically
 
 
-# ---------------------------------------------------------------- the folder
 def sites() -> Path:
     """Folder of this user in which sites lie."""
     return own_state() / "sites"
@@ -122,7 +101,7 @@ def status(folder: Path) -> dict[str, Any]:
         "experiments": [
             {
                 "name": path.parent.name,
-                "answer": _text(path.parent / "answer") or "waits for an answer",
+                "answer": text_of(path.parent / "answer") or "waits for an answer",
                 "models": str(path.parent / "models") if (path.parent / "models").is_dir() else None,
             }
             for path in offered
@@ -130,269 +109,6 @@ def status(folder: Path) -> dict[str, Any]:
     }
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The content of a file; empty if there is none."""
     return path.read_text("utf-8") if path.exists() else ""
-
-
-# ---------------------------------------------------------------- taking part
-class Resident:
-    """Answers the server, whichever experiment it asks about.
-
-    Args:
-        folder: The site's folder.
-        site: Its settings.
-        say: Called with a line for the site's log.
-    """
-
-    def __init__(self, folder: Path, site: Site, say: Say) -> None:
-        self.folder, self.site, self.say, self.vitals = folder, site, say, Vitals()
-        self.authority = certificates.load(folder / "ca.crt")
-        self.doing = self.error = ""
-        self.away = "not connected yet"
-        self._open: tuple[str, ClientRuntime] | None = None
-        self._told: dict[str, str] = {}
-
-    def status(self) -> dict[str, Any]:
-        """Tell how the site is, for the server's status; asked for when it is connected, and now and then."""
-        self.away = ""
-        self.vitals.connected.set(1)
-        self.vitals.contact.labels("server").set_to_current_time()
-        left = certificates.ends(self.folder / "site.crt") - datetime.now(UTC)
-        self.vitals.certificate.labels(self.site.name).set(left.total_seconds() / 86_400)
-        disk = shutil.disk_usage(self.folder).free
-        return {"library": __version__, "disk": disk, "doing": self.doing, "error": self.error}
-
-    def answer(self, envelope: Envelope) -> Envelope:
-        """Reply to a request; whatever is wrong with it, there is a reply."""
-        nonce = ""
-        try:
-            head = read(envelope, REQUESTS)
-            nonce = head.nonce
-            if isinstance(head, Hello):
-                offer, waits = self.consider(envelope.parts)
-                if offer.run != head.run:
-                    raise WireError("the experiment is not the one that the server greets for")
-                if waits:
-                    return write("waiting", Waiting(waits, nonce))
-                self.doing = offer.name
-                runtime = self.opened(offer)
-            else:
-                runtime = self.of_run(head.context.run)
-                self.doing = f"{runtime.state.parent.name}, round {head.context.round}"
-        except UnskewError as error:
-            return write("refused", Refusal(self.failed(error), nonce))
-        reply = runtime.answer(envelope)
-        self.vitals.bytes.labels("down").inc(len(envelope.head) + envelope.payload)
-        self.vitals.bytes.labels("up").inc(len(reply.head) + reply.payload)
-        if reply.action == "refused":
-            self.vitals.failures.labels(self.site.name).inc()
-            self.error = printable(str(read(reply, {"refused": Refusal}).reason))
-        return reply
-
-    def failed(self, error: UnskewError) -> str:
-        """Say an error in the site's log; what the server is told of it, in its answer and in the site's status."""
-        self.say(printable(str(error)))
-        quotes = isinstance(error, DataError)  # the data, perhaps
-        self.error = "its data do not go with the experiment; its own log says why" if quotes else printable(str(error))
-        return self.error
-
-    def consider(self, parts: tuple[bytes, ...]) -> tuple[Offer, str]:
-        """Check an experiment as it is offered, and keep it; it, and why it waits, empty if it does not.
-
-        Raises:
-            WireError: If the authority has not signed it for this site, or a person has refused it.
-            ConfigError: If the policy does not allow it.
-        """
-        if len(parts) != 2:
-            raise WireError("a greeting must carry an experiment and its signature")
-        offer = Offer.read(*parts, self.authority)
-        if offer.site != self.site.name:
-            raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
-        place, rules = self.place(offer), read_rules(self.site)
-        said = _text(place / "answer")
-        try:
-            if said == "refused":
-                raise WireError("a person at this site has refused it")
-            if offer.own_data and self.site.data is None:
-                raise ConfigError("this site has named no data of its own; join anew with --data")
-            try:
-                table = from_toml(offer.toml)
-            except (ValueError, RecursionError):
-                raise WireError("the experiment is not TOML") from None
-            rules.check_names(table)
-        except UnskewError as error:
-            self.record(offer, "refused", str(error))
-            raise
-        for name, content in (("offer.json", parts[0]), ("offer.sig", parts[1]), (EXPERIMENT, offer.toml.encode())):
-            if not (place / name).exists() or (place / name).read_bytes() != content:
-                make_private(place)
-                write_atomically(place / name, content)
-        if rules.policy.accept == "ask" and said != "accepted":
-            waits = f"somebody at the site has yet to accept it: unskew site accept {offer.name}"
-            self.record(offer, "waits", waits)
-            return offer, waits
-        if not said:
-            write_atomically(place / "answer", "accepted")
-        self.record(offer, "accepted", "")
-        return offer, ""
-
-    def record(self, offer: Offer, state: str, reason: str) -> None:
-        """Write what becomes of an offer into the audit log and the site's own, once."""
-        if self._told.get(offer.run) == state + reason:
-            return
-        self._told[offer.run] = state + reason
-        row = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "action": "offer",
-            "experiment": offer.name,
-            "run": offer.run,
-            "sha256": hashlib.sha256(offer.toml.encode()).hexdigest(),
-            "answer": state,
-            **({"reason": printable(reason)} if reason else {}),
-        }
-        append_row(self.audit, row)
-        self.say(f"{offer.name}: {state}{f': {printable(reason)}' if reason else ''}")
-
-    @property
-    def audit(self) -> Path:
-        """File of the audit log."""
-        named = read_rules(self.site).policy.audit
-        return Path(named).expanduser() if named else self.folder / "audit.jsonl"
-
-    def place(self, offer: Offer) -> Path:
-        """Folder of an experiment: that of its run, or a new one."""
-        for path in self.folder.glob("experiments/*/offer.json"):
-            if self.kept(path.parent).run == offer.run:
-                return path.parent
-        named = self.folder / "experiments" / offer.name
-        return named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
-
-    def kept(self, place: Path) -> Offer:
-        """The offer in an experiment's folder."""
-        parts = [read_bytes(place / name, MOST) for name in ("offer.json", "offer.sig")]
-        return Offer.read(parts[0], parts[1], self.authority)
-
-    def of_run(self, run: str) -> ClientRuntime:
-        """The client of a run that this site takes part in; after a restart it is opened anew.
-
-        Raises:
-            WireError: If it takes no part in such a run.
-        """
-        if self._open is not None and self._open[0] == run:
-            if _text(self._open[1].state.parent / "answer") == "refused":
-                raise WireError("a person at this site has refused it")
-            return self._open[1]
-        for path in self.folder.glob("experiments/*/offer.json"):
-            offer = self.kept(path.parent)
-            if offer.run == run:
-                parts = tuple(read_bytes(path.with_suffix(end), MOST) for end in (".json", ".sig"))
-                _, waits = self.consider(parts)
-                if not waits:
-                    return self.opened(offer)
-        raise WireError("this site takes no part in that run")
-
-    def opened(self, offer: Offer) -> ClientRuntime:
-        """Open the client of an experiment that was accepted, with the site's own data.
-
-        Raises:
-            ConfigError, DataError: If the experiment cannot be used here.
-        """
-        if self._open is not None and self._open[0] == offer.run:
-            return self._open[1]
-        self._open = None  # the data of the last one make room
-        place = self.place(offer)
-        for kept in ("state", "models"):
-            make_private(place / kept)
-        with noted() as notes:
-            runtime = open_client(place, offer.client, offer.clients, self.site, self.audit)
-        for note in notes:
-            self.say(f"warning: {' '.join(shown(note).splitlines())}")
-        self._open = offer.run, runtime
-        return runtime
-
-
-def start(folder: Path, say: Say, status_port: int | None = None) -> None:
-    """Run a site until it is stopped; a connection that breaks is made anew.
-
-    Args:
-        folder: The site's folder.
-        say: Called with a line when something happens.
-        status_port: Port on loopback that answers a monitor; by default none does.
-
-    Raises:
-        DeployError, ConfigError: If it could never take part: its folder, its token, its key, the server's certificate.
-        KeyboardInterrupt: When it is stopped.
-    """
-    site = read_settings(folder / "site.toml", Site)
-    at, authority = Address(site.host, site.port), certificates.fingerprint(certificates.load(folder / "ca.crt"))
-    expected = read_rules(site).policy.coordinator
-    if expected is not None and "".join(expected.lower().split()) != authority.replace(" ", ""):
-        raise DeployError(f"the federation's authority is {authority}, and the policy trusts {expected} only")
-    if site.allow_code:
-        find_own_code()
-    resident = Resident(folder, site, say)
-    with ExitStack() as open, locked(folder), stoppable():
-        if status_port is not None:
-            open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
-        say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
-        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
-        if joined := (folder / "site.crt").exists():
-            certificates.check(folder, "site")
-        last = ""
-
-        def take_part() -> None:
-            nonlocal joined
-            if not joined:
-                _admit(folder, at)
-                joined = True
-            connection.serve()
-
-        def lost(error: DeployError, held_s: float) -> None:
-            nonlocal last
-            if isinstance(error, TurnedAway) and not joined:
-                raise error
-            text = str(error)
-            try:
-                if joined:
-                    certificates.check(folder, "site")
-            except DeployError as why:
-                text = str(why)
-            resident.away = text
-            resident.vitals.connected.set(0)
-            if text != last or held_s > TOLD_AGAIN_S:
-                say(f"{text}; waiting for the server")
-                last = text
-
-        threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
-        say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
-        stay_connected(take_part, lost)
-
-
-def _admit(folder: Path, at: Address) -> None:
-    """Get the site's first certificate by its invitation.
-
-    Raises:
-        Away: If the server is, or somebody has yet to approve the site.
-        TurnedAway: If the server refuses, or is another's.
-    """
-    request = certificates.request(certificates.load_key(folder / "site.key"))
-    if not (certificate := certify(str(at), credentials(folder, "invitation"), request)):
-        raise Away("the coordinator has yet to approve this site")
-    admitted(folder, certificate)
-    certificates.check(folder, "site")
-
-
-def _renewing(folder: Path, at: Address, say: Say) -> None:
-    """Ask for a new certificate in time, for ever."""
-    said = ""
-    while True:
-        time.sleep(RENEW_S)
-        try:
-            if (folder / "site.crt").exists() and certificates.is_due(folder / "site.crt"):
-                request = certificates.request(certificates.load_key(folder / "site.key"))
-                write_atomically(folder / "site.crt", certify(str(at), credentials(folder, "site"), request))
-                say("the site has a new certificate")
-        except (DeployError, OSError) as error:
-            if str(error) != said:
-                say(f"the certificate ends on {certificates.ends(folder / 'site.crt'):%Y-%m-%d}: {error}")
-                said = str(error)

@@ -20,7 +20,7 @@ from typing import Any
 
 import tomli_w
 
-from unskew.deploy import certificates, resident, site
+from unskew.deploy import certificates, member, resident, site
 from unskew.deploy.certificates import make_private, pem
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
@@ -218,7 +218,7 @@ def child(folder: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     show()
     try:
-        site.start(Path(folder), log)
+        member.start(Path(folder), log)
     except KeyboardInterrupt:
         os._exit(0)  # Python's own end takes seconds
     except UnskewError as error:

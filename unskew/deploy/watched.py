@@ -59,7 +59,7 @@ def serving(vitals: Vitals, health: Health, port: int) -> Iterator[int]:
         DeployError: If the port is taken.
     """
 
-    metrics = make_wsgi_app(vitals.registry)
+    metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(vitals.registry)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != "/healthz":

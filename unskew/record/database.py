@@ -44,17 +44,19 @@ SYNCHRONOUS = "EXTRA"
 
 CELL = ("method TEXT", "seed INTEGER", "round INTEGER")
 TABLES = {
-    "metrics": ("name TEXT", "value", "weight", "client BLOB", "clients TEXT"),
+    "metrics": ("name TEXT", "value", "weight", "client BLOB", "clients TEXT", "at REAL"),
     "transfers": ("hop INTEGER", "src INTEGER", "dst INTEGER", "kind TEXT", "bytes INTEGER"),
     "work": ("hop INTEGER", "client INTEGER", "examples INTEGER"),
     "info": ("type TEXT", "info TEXT"),
-    "failures": ("client INTEGER", "step TEXT", "reason TEXT"),
+    "failures": ("client INTEGER", "step TEXT", "reason TEXT", "at REAL"),
     "network": ("hop INTEGER", "client INTEGER", "way TEXT", "what TEXT", "payload INTEGER", "framing INTEGER"),
     "diverged": ("reason TEXT",),
     "resumed": ("changed TEXT",),
     "tested": ("client INTEGER", "unit INTEGER", "value REAL", "ranked INTEGER"),
 }
-"""The columns of each table, beside the number of the row and those of its cell and round, as SQL has them."""
+"""The columns of each table, beside the number of the row and those of its cell and round, as SQL has them.
+
+`at` is when a row was written, seconds since 1970; it is no result, and is read by SQL alone."""
 SCHEMA = {
     **{
         table: f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, {', '.join((*CELL, *kinds))})"
@@ -95,6 +97,7 @@ class MetricOfRound(NamedTuple):
     Attributes:
         client: The clients' numbers; None for a number that is of all.
         clients: Clients over which a number is, and all that were evaluated, where these are more.
+        at: When it was written, seconds since 1970.
     """
 
     method: str
@@ -105,6 +108,7 @@ class MetricOfRound(NamedTuple):
     weight: Any
     client: npt.NDArray[np.int64] | None
     clients: list[int] | None
+    at: float | None = None
 
 
 @contextmanager
@@ -141,20 +145,21 @@ def select(connection: sqlite3.Connection, table: str, where: str = "1", *values
         return
     names = columns(table)
     for _, *row in itertools.chain.from_iterable(_pages(connection, table, where, values)):
-        yield {n: _decoded(v) if n in JSON else v for n, v in zip(names, row, strict=True) if v is not None}
+        kept = ((n, v) for n, v in zip(names, row, strict=True) if v is not None and n != "at")
+        yield {n: _decoded(v) if n in JSON else v for n, v in kept}
 
 
 def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -> Iterator[MetricOfRound]:
     """Rows of the table of metrics, arrays where they are of single clients."""
     stored = itertools.chain.from_iterable(_pages(connection, "metrics", where, values))
-    for _, method, seed, t, name, value, weight, client, clients in stored:
+    for _, method, seed, t, name, value, weight, client, clients, at in stored:
         if client is not None:
             client = _array(client, "<i8")
             value, weight = (_array(of, "<f8", len(client)) for of in (value, weight))
         if not (math.isfinite(value) if client is None else np.isfinite(value).all()):
             raise sqlite3.DatabaseError(f"a value of {name} is not a number")
         few = None if clients is None else _decoded(clients)
-        yield MetricOfRound(method, seed, t, name, value, weight, client, few)
+        yield MetricOfRound(method, seed, t, name, value, weight, client, few, at)
 
 
 def _decoded(text: Any) -> Any:
@@ -292,8 +297,10 @@ _SOUND: dict[Path, tuple[int, ...]] = {}
 def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """Rows as they are stored; numbers of single clients are lists of them, one row for all."""
     if table == "metrics":
-        return map(_number_or_numbers, given)
+        return ((*_number_or_numbers(row), row.get("at", time.time())) for row in given)
     names = columns(table)
+    if "at" in names:
+        given = ({"at": time.time(), **row} for row in given)
     if not JSON.isdisjoint(names) or "step" in names:
         return (tuple(_ENCODE(row[n]) if n in JSON else row.get(n) for n in names) for row in given)
     return map(operator.itemgetter(*names), given)  # of very many rows

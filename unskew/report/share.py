@@ -113,7 +113,8 @@ def _write_record(folder: Path, path: Path) -> None:
     hidden = "left out, as it names a path"
     reasons = ((row, row["reason"]) for row in logs.rows(folder, "failures"))
     tables["failures"] = (
-        {**row, "reason": f"{why.partition(':')[0]}: {hidden}" if {"/", "\\"} & {*why} else why} for row, why in reasons
+        {**row, "at": None, "reason": f"{why.partition(':')[0]}: {hidden}" if {"/", "\\"} & {*why} else why}
+        for row, why in reasons
     )
     database.write(path.parent, tables)
 

@@ -44,10 +44,11 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
+from unskew.runtime.audit import record
 from unskew.runtime.budget import NoisedUpload, bind, charge
 from unskew.runtime.counts import check_own_count
-from unskew.runtime.log import log
-from unskew.runtime.membership import COLUMNS, printable
+from unskew.runtime.log import log, printable
+from unskew.runtime.membership import COLUMNS
 from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
@@ -64,7 +65,7 @@ from unskew.runtime.message import (
     read,
     write,
 )
-from unskew.runtime.policy import Rules, record
+from unskew.runtime.policy import Rules
 from unskew.runtime.validation import Validator, limit_bytes, sizes_of
 from unskew.tree import Params, moved
 from unskew.words import counted

@@ -63,3 +63,9 @@ def show(form: Format = "text", file: Path | None = None) -> None:
         old.close()
     LOG.handlers[:] = handlers
     LOG.setLevel(logging.INFO)
+
+
+def printable(text: str, longest: int = 300) -> str:
+    """Turn text from elsewhere into one line that is safe for a terminal and a log."""
+    line = "".join(ch if ch.isprintable() else " " for ch in text[: longest + 1])
+    return line if len(line) <= longest else line[: longest - 3] + "..."

@@ -18,6 +18,7 @@ from operator import itemgetter
 from unskew.data.inputs import FAR_BEYOND, Column, Inputs
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
+from unskew.runtime.log import printable
 from unskew.runtime.message import (
     COUNT,
     REPLIES,
@@ -463,9 +464,3 @@ class Membership:
         client = self._nodes[node].client
         proven = self.registered is None or self._owner(node) == client
         return f"client {client}" if proven and client in range(self.expected.num_clients) else "a node"
-
-
-def printable(text: str, longest: int = 300) -> str:
-    """Turn text from elsewhere into one line that is safe for a terminal and a log."""
-    line = "".join(ch if ch.isprintable() else " " for ch in text[: longest + 1])
-    return line if len(line) <= longest else line[: longest - 3] + "..."

@@ -43,7 +43,8 @@ from unskew.protocol import (
     steps_of,
 )
 from unskew.runtime.counts import check_count, counts_in, heavy_share
-from unskew.runtime.membership import HELLO_S, Membership, printable
+from unskew.runtime.log import printable
+from unskew.runtime.membership import HELLO_S, Membership
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
     COUNT,

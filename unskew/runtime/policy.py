@@ -1,25 +1,18 @@
-"""A participant's own rules: what may run on its data, what may leave, and a log of what did.
+"""A participant's own rules: what may run on its data, and what may leave.
 
 The coordinator writes the experiment, the server sends the orders; neither can change these rules, which lie in a file
-of the participant's own.  Every request that a client answers is a row of the audit log, which is on the disk before
-the answer leaves.
+of the participant's own.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from unskew.data.places import reading_only
 from unskew.errors import ConfigError, WireError
-from unskew.files import append_row
-from unskew.runtime.message import HEAD_BYTES, Envelope
 
 
 @dataclass(frozen=True)
@@ -88,6 +81,8 @@ class Rules:
 
     def reading(self, *own: str | None) -> AbstractContextManager[None]:
         """Read nothing within it but what this participant has named: `own` paths, and `paths` of the policy."""
+        from unskew.data.places import reading_only  # with all of PyTorch
+
         return reading_only([*filter(None, own)], self.policy.paths, self.where)
 
     def check_names(self, table: Mapping[str, Any]) -> None:
@@ -158,60 +153,3 @@ class Rules:
         }
         for key in [key for key, is_broken in broken.items() if is_broken]:
             raise self.forbid(key, reasons[key])
-
-
-# ---------------------------------------------------------------- audit log
-def record(path: Path, request: Envelope, reply: Envelope) -> None:
-    """Append a row about a request and its answer to the audit log, on the disk when this returns.
-
-    Raises:
-        OSError: If the disk refuses.
-    """
-    asked, answered = _fields(request), _fields(reply)
-    place = asked.get("context")
-    row: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "action": request.action[:40],
-        **_named(place if isinstance(place, dict) else {}, "run", "cell", "round"),
-        **_named(asked, "hop", "step"),
-        "bytes_in": len(request.head.encode("utf-8", "replace")) + request.payload,
-        "bytes_out": len(reply.head.encode("utf-8", "replace")) + reply.payload,
-        "request": _digest(request),
-        "reply": _digest(reply),
-    }
-    if reply.action == "refused":
-        row["refused"] = answered.get("reason")
-    else:
-        row["released"] = _released(reply, answered)
-    append_row(path, row)
-
-
-def _named(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return these fields as far as they are numbers or text, which is cut: they came from elsewhere."""
-    plain = ((name, fields[name]) for name in names if type(fields.get(name)) in (int, str))
-    return {name: value[:80] if isinstance(value, str) else value for name, value in plain}
-
-
-def _fields(envelope: Envelope) -> dict[str, Any]:
-    if len(envelope.head) > HEAD_BYTES:
-        return {}
-    try:
-        head = json.loads(envelope.head)
-    except (ValueError, RecursionError):
-        return {}
-    return head if isinstance(head, dict) else {}
-
-
-def _released(reply: Envelope, head: Mapping[str, Any]) -> list[str]:
-    """Name what an answer told the server."""
-    names = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
-    metrics = {"examples": "counts of examples", "losses": "training losses", "scores": "test results"}
-    released = [names[reply.action]] if reply.action in names else []
-    return released + [name for key, name in metrics.items() if head.get(key)]
-
-
-def _digest(envelope: Envelope) -> str:
-    digest = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
-    for part in envelope.parts:
-        digest.update(hashlib.sha256(part).digest())
-    return digest.hexdigest()
