@@ -519,7 +519,7 @@ def load_run(
         require_done(folder)
     record = read(folder)
     summary = dict(record.summary) if record.summary is not None else _summary_so_far(record)
-    trained = {split.client_names for split in record.partitions.values()}
+    trained = {record.names(seed) for seed in record.partitions or record.seeds}
     return History(
         record.frame,
         summary,

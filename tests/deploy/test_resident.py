@@ -13,9 +13,12 @@ import pytest
 import tomli_w
 from cryptography import x509
 
+import unskew
 from unskew.deploy import certificates, parity, resident
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
+from unskew.record.reader import read
+from unskew.report.results import by_client
 from unskew.run.loop import Interrupted
 from unskew.run.models import load_model
 from unskew.runtime.message import Envelope
@@ -292,6 +295,8 @@ def test_a_coordinator_without_data_gets_the_sites_results(
     record = party.record("small")
     names = {r["name"] for r in rows(record, "metrics")}
     assert any(name.startswith("personal.") for name in names)
+    assert unskew.load_run(record).client_names == ("basel", "bern")
+    assert {"basel", "bern"} <= {entry.name for entry in by_client(read(record)).entries}
     assert not any(name.startswith("global.") for name in names)
     assert "csv:nowhere.csv is not on this machine: results are those of the sites" in party.said
     (record / "summary.json").unlink()

@@ -766,23 +766,28 @@ def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_p
     assert there.runtime.attempt(same, 2)[0] is same  # nor with one more
 
 
-def test_a_deployment_s_epsilon_is_not_amplified_by_cohorts_that_participants_can_compute(
+def test_a_deployment_s_cohorts_under_noise_come_from_a_secret_and_its_epsilon_is_not_amplified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim that failed: 2 of 10 drawn by the seed of everybody's experiment.toml, epsilon 1.77 for a true 5.94.
 
-    Who knows the cohorts sees the sums that hold one client: plain Gaussian mechanisms of multiplier z / 2.
+    A client knows the sums that hold it: plain Gaussian mechanisms of multiplier z / 2.  That all five of its cohorts
+    are by chance those of the seed has the probability 15 ** -5.
     """
     case = "fedavg+central_dp"
     monkeypatch.setitem(VARIANTS, case, (case, {"central_dp": CentralDP(clip=1.0, delta=1e-3)}))
     there = deployed(case, tmp_path, clients_per_round=2)
-    state, asked = there.runtime.start(), Counter[int]()
+    state, asked, drawn, by_seed = there.runtime.start(), Counter[int](), [], []
     for t in range(1, 6):
-        asked.update(there.runtime.federation(t).sample())
+        by_seed.append(there.runtime.federation(t).sample())
         state, _ = there.runtime.round(state, t)
+        drawn.append(tuple(sorted(c for c in range(6) if state.asked.get(c, 0) > asked[c])))
+        asked.update(drawn[-1])
+    assert drawn != by_seed
+    assert {len(cohort) for cohort in drawn} == {2}
     (spent,) = (info for info in parts(there.method.info(state)) if isinstance(info, PrivacyBudget))
     most = max(asked.values())
-    assert 1 < most < 5
+    assert most == max(state.asked.values())
     assert (spent.releases, spent.sums.cohort) == (most, 6)
     assert spent.privacy.epsilon == pytest.approx(epsilon(0.5, most, 1e-3), abs=1e-6)
 

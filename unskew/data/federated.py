@@ -92,6 +92,7 @@ class FederatedData:
         sha256: SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions.
         unseen: The clients that come after training and take no part in it, divided as the others; None if there are
             none.  Nothing else of this value counts them.
+        names: Names of the clients where the data have none, as of the sites of a deployment.
     """
 
     dataset: Dataset
@@ -100,6 +101,7 @@ class FederatedData:
     seed: int
     sha256: str
     unseen: "FederatedData | None" = None
+    names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<FederatedData of {shown(self.dataset.name)}: {split_label(self)}, seed {self.seed}>"
@@ -143,12 +145,12 @@ class FederatedData:
         Clients that come with the data have the data's names; clients of one domain each are named after it, with a
         number if several share it.
         """
-        owners = self._one_each(self.dataset.owners)
+        owners = None if self.names else self._one_each(self.dataset.owners)
         if owners is not None and len(set(owners)) == len(owners):
             return tuple(self.dataset.client_names[owner] for owner in owners)
         domains = self.domains
-        if domains is None:
-            return None
+        if self.names or domains is None:
+            return self.names or None
         names = [self.dataset.domain_names[domain] for domain in domains]
         total, before = Counter(names), Counter[str]()
         numbered = []

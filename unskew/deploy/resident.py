@@ -219,7 +219,9 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     try:
         network = watch.job = Connections(watch, row)
         config, callback = federation.config(row), Progress(say, watch, row)
-        done = server.serve(network, folder, config, callback, force, nodes=network.clients, run=row["run"])
+        names = tuple(offer["name"] for offer in federation.offers(row))
+        whose = {"nodes": network.clients, "run": row["run"], "names": names}
+        done = server.serve(network, folder, config, callback, force, **whose)
         write_report(done.folder)
         state, reason = "done", f"its record is in {done.folder}"
     except Interrupted:  # it goes on when the server does

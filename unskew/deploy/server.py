@@ -68,6 +68,7 @@ def serve(
     *,
     nodes: Mapping[Node, ClientId] | None = None,
     run: str = "",
+    names: tuple[str, ...] = (),
 ) -> loop.RunResult:
     """Run the experiment of a folder on the clients that `transport` reaches, or continue its run.
 
@@ -79,6 +80,7 @@ def serve(
         force: That of `loop.resume`.
         nodes: Client that each node is; by default any node may be any client.
         run: Random name of the run, by which clients know it; by default one is drawn.
+        names: Names of the clients, for results of data of their own.
 
     Raises:
         ConfigError, DataError: If the experiment cannot be used.
@@ -145,7 +147,7 @@ def serve(
         notes = (*setup.dataset.notes, OWN_CONSTANTS)
         setup = replace(setup, dataset=replace(setup.dataset, notes=notes))  # which the run's card and report have
     backend = OverNetwork(
-        setup, membership, deployment, limits, own, lambda: membership.wait(config.min_clients, config.wait_s)
+        setup, membership, deployment, limits, own, names, lambda: membership.wait(config.min_clients, config.wait_s)
     )
     if (place / "run.json").exists():
         return loop.resume(place, callback, force, backend, allow_code=True)
@@ -334,6 +336,7 @@ class OverNetwork(run_setup.Backend):
         deployment: State that outlives this server.
         limits: Deadlines and bounds.
         own: True if clients declared data of their own, of which nothing is known here.
+        names: Names of those clients; empty if there are none.
         gather: Waits until enough clients are connected; it raises QuorumError if they do not come.
     """
 
@@ -342,6 +345,7 @@ class OverNetwork(run_setup.Backend):
     deployment: DeploymentState
     limits: Limits
     own: bool
+    names: tuple[str, ...]
     gather: Callable[[], None]
     remote: ClassVar[bool] = True
 
@@ -355,7 +359,7 @@ class OverNetwork(run_setup.Backend):
             return run_setup.divide(experiment, setup.dataset, seed)
         number = self.membership.expected.num_clients
         experiment.cohort(number)
-        return run_setup.with_own_data(setup.dataset, number, seed)
+        return run_setup.with_own_data(setup.dataset, number, seed, self.names)
 
     def check_method(
         self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]

@@ -155,6 +155,11 @@ class Record:
         """{client: number of its test examples} of the same clients."""
         return self.numbers.clients(method, seed, f"personal.{self.headline.name}", "weight")
 
+    def names(self, seed: int) -> tuple[str, ...]:
+        """Names of the clients, by the data or as sites of a deployment; empty where they are numbers."""
+        known = self.partitions[seed].client_names if seed in self.partitions else ()
+        return known or tuple(self.card.get("client_names", ()))
+
     @property
     def has_clients(self) -> bool:
         """True if the run has results of single clients."""

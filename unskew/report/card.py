@@ -68,7 +68,7 @@ def _chosen(record: Record, method: str | None) -> str:
 
 def _sites(record: Record, beside: Sequence[str]) -> Section | None:
     """Results by client and gains over training alone, where clients have names; else how far clients are apart."""
-    if not any(part.client_names for part in record.partitions.values()):
+    if not any(map(record.names, record.seeds)):
         apart = results.headline(record, [name for name in APART if name in results.columns(record)])
         shown = replace(apart, caption="", entries=tuple(e for e in apart.entries if e.name in beside))
         return Section("Results by client", "Clients have no names.", (), (shown,))

@@ -319,7 +319,7 @@ def by_client(record: Record) -> Table:
         by_client: dict[tuple[str | int, int | None], dict[int, int]] = {}
         seeds = counted_seeds(record, method)
         for seed in seeds:
-            names = record.partitions[seed].client_names if seed in record.partitions else ()
+            names = record.names(seed)
             for c in record.clients(method, seed):
                 by_client.setdefault((names[c] if names else c, None if same else seed), {})[seed] = c
         planned = len(seeds) + len(record.diverged_seeds(method)) if same else 1

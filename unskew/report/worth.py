@@ -460,16 +460,16 @@ def competing(of: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
 
 def lasting(record: Record) -> bool:
     """True if clients are the same under all seeds: the data name them; others are drawn anew by each seed."""
-    names = {split.client_names for split in record.partitions.values()}
+    names = {record.names(seed) for seed in record.seeds}
     return len(record.seeds) == 1 or (len(names) == 1 and bool(next(iter(names))))
 
 
 def client_of(record: Record, number: int, seeds: Sequence[int], examples: float) -> Client:
     """A client by its number under these seeds, with so many test examples."""
-    partition = record.partitions.get(seeds[0])
+    partition, names = record.partitions.get(seeds[0]), record.names(seeds[0])
     return Client(
         number=number,
-        label=partition.client_names[number] if partition and partition.client_names else number,
+        label=names[number] if names else number,
         seed=None if lasting(record) else seeds[0],
         examples=round(examples),
         patients=partition.test_patients[number] if partition and partition.test_patients else 0,
@@ -614,7 +614,7 @@ def rows(record: Record) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- words
 def unjudged(record: Record) -> tuple[str, ...]:
     """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
-    names = {p.client_names[: len(p.sizes)] for p in record.partitions.values()}
+    names = {record.names(seed) for seed in record.partitions or record.seeds}
     if tables.settings(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
         return ()
     known = {client for c in record.cells for client in record.clients(c.method, c.seed)}

@@ -68,7 +68,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         for seed in experiment.seeds
         for m in experiment.methods
     ]
-    num_clients = next(iter(feds.values())).num_clients
+    num_clients, names = next(iter(feds.values())).num_clients, next(iter(feds.values())).names
     card = {
         "schema": SCHEMA,
         "run": experiment.name,
@@ -84,6 +84,7 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
         "baseline": experiment.baseline or "",
         "measures": [measure.card() for measure in setup.task.measures],
         "cells": cells,
+        **({"client_names": names} if names else {}),
         "notes": [*setup.dataset.notes, *notes(experiment, setup, num_clients)],
     }
     if experiment.until is not None:

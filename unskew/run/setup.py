@@ -628,11 +628,11 @@ def check_prior(method: NamedMethod, setup: Setup) -> None:
         imagery.of(prior, setup.device, data.input_shape, data.inputs.levels).check(data.x_train)
 
 
-def with_own_data(dataset: Dataset, num_clients: int, seed: int) -> FederatedData:
+def with_own_data(dataset: Dataset, num_clients: int, seed: int, names: tuple[str, ...] = ()) -> FederatedData:
     """Clients that keep their examples to themselves: of none is anything known here."""
     nothing = torch.empty(0, dtype=torch.int64)
     clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * num_clients)
-    return FederatedData(dataset, clients, {"name": OWN_DATA}, seed, "")
+    return FederatedData(dataset, clients, {"name": OWN_DATA}, seed, "", names=names)
 
 
 def _check_local(local: SgdConfig, setup: Setup) -> None:

@@ -15,10 +15,10 @@ Adaptive   b = (1 / M) (sum_k (1[|u_k| <= C] - 1/2) + sigma_b Normal(0, 1)) + 1/
            both releases together are one Gaussian mechanism of multiplier z                                     (3)
 Privacy    The data of one client are covered, if they are replaced by any others: s moves by at most 2 C, so that
            its Gaussian mechanism has the multiplier z / 2.  Cohorts are drawn uniformly, M of N without replacement,
-           which amplifies (`unskew.server.privacy`) towards those who do not know the cohorts.  In a deployment nothing
-           is amplified, since every participant has the seed that they follow from: the sums count that hold the client
-           which was asked most often.  All clients have equal weight.  What a method does with s costs
-           nothing more, and it gets nothing else of any reply: others are refused.
+           which amplifies (`unskew.server.privacy`) towards those who do not know the cohorts.  A deployment draws them
+           from a secret of the server's, and still nothing is amplified, as a client knows when it was asked: the sums
+           count that hold the client which was asked most often.  All clients have equal weight.  What a method does
+           with s costs nothing more, and it gets nothing else of any reply: others are refused.
            In a deployment the server also refuses replies by how they compare with the others; that is not covered.
 Departures The sum's noise is not divided among clients; Poisson sampling is not offered.  Sums are in floating point,
            whose low-order bits can leak.
@@ -76,7 +76,7 @@ class CentralState(Generic[S]):
         noise: Standard deviation of the last release's noise; 0 before it.
         releases: Number of noised sums; in a deployment of those that may hold the client which was asked most often,
             since rounds that were undone count.
-        cohort: Clients of the largest cohort, M; in a deployment N, as cohorts are no secret there.
+        cohort: Clients of the largest cohort, M; in a deployment N, as clients know theirs.
         clients: Number of clients, N.
         stopped: True if the budget allows no further round.
         asked: How often each client was asked, in a deployment.
@@ -94,12 +94,12 @@ class CentralState(Generic[S]):
 
 @dataclass(frozen=True, eq=False)
 class _Drawing(Federation):
-    """A view of the federation that knows the cohorts it drew uniformly."""
+    """A view of the federation that knows the cohorts it drew uniformly, in a deployment from the server's secret."""
 
     cohorts: list[tuple[ClientId, ...]] = field(default_factory=list)
 
     def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
-        drawn = super().sample(n, weights)
+        drawn = Federation.sample(replace(self, key=self.private), n, weights)
         if weights is None:
             self.cohorts.append(drawn)
         return drawn
@@ -119,7 +119,7 @@ class CentralDP(Wrapper):
 
     All data of one client are covered, if they are replaced by any others, towards whoever sees the models.  The sum
     then moves by up to 2 C, so the noise counts half of what add-or-remove-one papers report for the same z.  A
-    simulation counts the sampling of cohorts; a deployment, whose participants know the seed, does not.
+    simulation counts the sampling of cohorts; a deployment, whose clients know when they are asked, does not.
 
     Attributes:
         clip: Clipping norm of a client's update, C, at first if it adapts; a large one, as 1e9, does not clip.
