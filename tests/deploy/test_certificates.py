@@ -141,7 +141,7 @@ def test_a_request_proves_that_its_sender_has_the_key() -> None:
 
 def test_what_the_authority_signs_as_an_experiment_is_nothing_else() -> None:
     who = certificates.authority("test")
-    certificates.check_signed(who.certificate, b"x", who.sign(b"x"))
+    certificates.check_signed([who.certificate], b"x", who.sign(b"x"))
     for data, signature in ((b"y", who.sign(b"x")), (b"x", certificates.authority("test").sign(b"x")), (b"x", b"")):
         with pytest.raises(DeployError, match="not signed by the federation's authority"):
-            certificates.check_signed(who.certificate, data, signature)
+            certificates.check_signed([who.certificate], data, signature)

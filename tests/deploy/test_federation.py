@@ -4,6 +4,7 @@ import json
 import stat
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,61 @@ def test_a_site_that_is_to_be_approved_waits_until_it_is(party: Party) -> None:
         party.federation.approve(["basle"])
 
 
+def test_an_authority_is_changed_while_sites_move_over_at_their_renewal(party: Party, small: Small) -> None:
+    """Before, an authority that ended took the federation with it."""
+    folders = dict(zip(("basel", "bern"), party.join("basel", "bern"), strict=True))
+    federation, first = party.federation, party.federation.fingerprint()
+
+    def renew(name: str) -> None:
+        folder = folders[name]
+        request = certificates.request(certificates.load_key(folder / "site.key"))
+        certificates.accept(folder, federation.certify((folder / "site.crt").read_bytes(), request))
+        certificates.check(folder, "site")
+
+    def trusted(name: str) -> list[str]:
+        return list(map(certificates.fingerprint, certificates.load_all(folders[name] / "ca.crt")))
+
+    with pytest.raises(DeployError, match="there is no second authority"):
+        federation.drop_authority()
+    assert federation.change_authority() == ["basel", "bern"]
+    renew("basel")
+    assert federation.change_authority() == ["bern"]
+    with pytest.raises(DeployError, match="bern would be locked out"):
+        federation.drop_authority()
+    party.join("chur")  # by a token of the first authority
+    party.queue(small("split.num_clients=3"))
+    renew("bern")
+    federation.drop_authority()
+    second = federation.fingerprint()
+    assert trusted("bern") == [first, second]
+    certificates.check(federation.folder / "authority", "server")
+    assert party.run() == ["done"], "offers are signed anew"
+    renew("bern")
+    assert trusted("bern") == [second]
+    (forged,) = certificates.load_all(folders["bern"] / "ca.crt")
+    thief = certificates.authority("thief")
+    answer = certificates.answer(
+        (folders["bern"] / "site.crt").read_bytes(), certificates.pem(thief.certificate), thief
+    )
+    with pytest.raises(DeployError, match="authorities is not signed by"):
+        certificates.accept(folders["bern"], answer)
+    assert certificates.load_all(folders["bern"] / "ca.crt") == [forged]
+
+
+def test_no_certificate_outlives_its_authority_and_its_end_is_told_60_days_before(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = party.federation.folder / "authority"
+    certificates.save_authority(certificates.authority("test", timedelta(days=59)), place)
+    party.federation.issue_server(party.federation.authority)
+    assert certificates.ends(place / "server.crt") == certificates.ends(place / "ca.crt")
+    party.run()
+    warned = [event for event in party.federation.events() if event["level"] == "warning"]
+    assert len(warned) == 1
+    assert "change it with unskew fed authority" in warned[0]["text"]
+    assert party.federation.status()["authority_days"] == 58
+
+
 def test_a_site_that_is_removed_is_nobody_and_may_be_invited_again(party: Party) -> None:
     token, folder = invited(party)
     key = certificates.public_key(party.certified(token, folder))
@@ -135,7 +191,7 @@ def test_sites_are_numbered_as_the_table_has_them_and_offers_are_signed(party: P
     name = party.queue(small())
     row = party.federation.experiment(name)
     offers = party.federation.offers(row)
-    ca = party.federation.authority.certificate
+    ca = [party.federation.authority.certificate]
     read = [Offer.read(offer["offer"], offer["signature"], ca) for offer in offers]
     assert [(o.site, o.client, o.clients, o.name) for o in read] == [("bern", 0, 2, "small"), ("chur", 1, 2, "small")]
     assert {o.run for o in read} == {row["run"]}

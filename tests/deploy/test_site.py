@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from unskew.deploy import certificates, member, site
+from unskew.deploy import certificates, member, settings, site
 from unskew.deploy.offers import Offer
 from unskew.deploy.settings import Site
 from unskew.errors import DeployError
@@ -44,7 +44,7 @@ def offered(party: Party, name: str = "small", site: str = "basel") -> tuple[Off
     row = party.federation.experiment(name)
     (found,) = [o for o in party.federation.offers(row) if o["name"] == site]
     parts = found["offer"], found["signature"]
-    return Offer.read(*parts, party.federation.authority.certificate), parts
+    return Offer.read(*parts, [party.federation.authority.certificate]), parts
 
 
 def greet(here: member.Resident, offer: Offer, parts: tuple[bytes, ...]) -> Any:
@@ -180,11 +180,28 @@ def test_another_experiment_of_the_same_name_has_a_folder_of_its_own(party: Part
     assert names == ["small", "small-01234567"]
 
 
-def test_a_folder_of_another_federation_is_not_joined_twice_and_the_policy_may_name_the_authority(
+def test_a_site_that_joins_again_keeps_its_settings_and_gets_a_new_key(party: Party, tmp_path: Path) -> None:
+    (folder,) = party.join("chur", data="npz:/srv/a.npz", policy=str(tmp_path / "p.toml"), decimal=",")
+    old = (folder / "site.key").read_bytes()
+    party.federation.remove(["chur"])
+    (token,) = party.federation.invite(["chur"])
+    site.join(token, folder, Site(decimal="."))
+    assert (folder / "site.key").read_bytes() == old, "nothing is lost while the server has not taken the token"
+    assert certificates.load(folder / "site.crt")
+    key = certificates.load_key(folder / "new.key")
+    site.admitted(folder, party.federation.certify(certificates.pem(token.certificate), certificates.request(key)))
+    certificates.check(folder, "site")
+    assert (folder / "site.key").read_bytes() != old
+    kept = settings.read_settings(folder / "site.toml", Site)
+    assert (kept.data, kept.policy, kept.decimal) == ("npz:/srv/a.npz", str(tmp_path / "p.toml"), ".")
+    assert {"new.key", "invitation.crt", "invitation.key"}.isdisjoint(path.name for path in folder.iterdir())
+
+
+def test_a_folder_of_another_site_is_not_joined_and_the_policy_may_name_the_authority(
     party: Party, policy: Callable[..., None]
 ) -> None:
     (token,) = party.federation.invite(["chur"])
-    with pytest.raises(DeployError, match="is a site already"):
+    with pytest.raises(DeployError, match="is the site basel of a federation; join with another --folder"):
         site.join(token, party.folder / "basel", Site())
     policy(coordinator="0000 1111")
     with pytest.raises(DeployError, match="the policy trusts 0000 1111 only"):

@@ -167,6 +167,25 @@ def remove(sites: Sites, folder: Folder = HERE) -> None:
     _federation(folder).remove(sites)
 
 
+@fed.command()
+def authority(
+    drop: Annotated[bool, typer.Option("--drop", help="Trust the second authority alone from now on.")] = False,
+    folder: Folder = HERE,
+) -> None:
+    """Change the authority: trust a second one, then drop the first.
+
+    Sites move over as they renew their certificates, by themselves.
+    """
+    federation = _federation(folder)
+    if drop:
+        federation.drop_authority()
+    elif behind := federation.change_authority():
+        print(f"have yet to renew: {', '.join(behind)}")
+    print(f"fingerprint of the authority: {federation.fingerprint()}")
+    if not drop:
+        then("fed", "authority", "--drop", *_named(folder))
+
+
 # ---------------------------------------------------------------- experiments
 @fed.command()
 def run(
@@ -400,7 +419,9 @@ def status(
 
 def _print_status(now: dict[str, Any]) -> None:
     serving = f"serving at {now['server']}" if now["serving"] else "no server runs"
-    print(f"{now['federation']}: {serving}; {now['certificate_days']:.0f} days of its certificate are left")
+    print(f"{now['federation']}: {serving}; {now['certificate_days']} days of its certificate are left")
+    if now["authority_days"] < 60:
+        print(f"the authority's certificate ends in {now['authority_days']} days: unskew fed authority")
     head = ["site", "state", "here since", "seen", "version", "does", "free", "days", "last error"]
     rows = [
         (

@@ -5,6 +5,7 @@ authority and no other.  The authority's key also signs experiments.  Whatever i
 owner can read.
 """
 
+import base64
 import hashlib
 import ipaddress
 import re
@@ -33,8 +34,8 @@ RENEWED = timedelta(days=60)
 REQUEST_BYTES = 1 << 14
 """Largest certificate request."""
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
-_OFFER = b"unskew experiment\n"
-"""What is signed with an experiment, so that no signature of anything else passes for one."""
+OFFER, TRUSTED = b"unskew experiment\n", b"unskew authorities\n"
+"""What is signed with an experiment, and with authorities, so that no signature of one passes for the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +45,9 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
-    def sign(self, data: bytes) -> bytes:
-        """Sign an experiment."""
-        return self.key.sign(_OFFER + data, ec.ECDSA(hashes.SHA384()))
+    def sign(self, data: bytes, kind: bytes = OFFER) -> bytes:
+        """Sign an experiment, or which authorities are trusted."""
+        return self.key.sign(kind + data, ec.ECDSA(hashes.SHA384()))
 
 
 # ---------------------------------------------------------------- making
@@ -58,7 +59,7 @@ def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
     signs = {"digital_signature": True, "content_commitment": False, "key_cert_sign": True, "crl_sign": True}
     usage = x509.KeyUsage(**signs, **dict.fromkeys(encrypts, False))
     signed = (
-        _unsigned(who, who, key.public_key(), valid)
+        _unsigned(who, key.public_key(), valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -77,34 +78,65 @@ def _name(text: str) -> x509.Name:
 
 
 def _unsigned(
-    who: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta
+    who: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta, authority: Authority | None = None
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
+    end = now + valid if authority is None else min(now + valid, authority.certificate.not_valid_after_utc)
     return (
         x509.CertificateBuilder()
         .subject_name(who)
-        .issuer_name(issuer)
+        .issuer_name(who if authority is None else authority.certificate.subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
         # A site whose clock is a little behind must not find it "not yet valid".
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + valid)
+        .not_valid_after(end)
     )
 
 
-def save_authority(who: Authority, folder: Path) -> None:
-    """Write `ca.crt` and `ca.key`."""
-    write_atomically(folder / "ca.key", private_pem(who.key), PRIVATE)
-    write_atomically(folder / "ca.crt", pem(who.certificate))
+def save_authority(who: Authority, folder: Path, name: str = "ca") -> None:
+    """Write NAME.crt and NAME.key."""
+    write_atomically(folder / f"{name}.key", private_pem(who.key), PRIVATE)
+    write_atomically(folder / f"{name}.crt", pem(who.certificate))
 
 
-def load_authority(folder: Path) -> Authority:
+def load_authority(folder: Path, name: str = "ca") -> Authority:
     """Load the authority that `save_authority` wrote.
 
     Raises:
         DeployError: If a file is missing or is not a key or certificate.
     """
-    return Authority(load_key(folder / "ca.key"), load(folder / "ca.crt"))
+    return Authority(load_key(folder / f"{name}.key"), load(folder / f"{name}.crt"))
+
+
+# ---------------------------------------------------------------- changing the authority
+def answer(certificate: bytes, trusted: bytes, who: Authority) -> bytes:
+    """A site's certificate with the authorities that are trusted from now on, PEM, and their signature by one of them.
+
+    A site of an earlier version keeps all of it as its certificate, which does no harm.
+    """
+    return certificate + trusted + base64.b64encode(who.sign(trusted, TRUSTED)) + b"\n"
+
+
+def accept(folder: Path, data: bytes) -> None:
+    """Keep such an answer: site.crt, and what it trusts in ca.crt if an authority that it trusts already signed that.
+
+    Raises:
+        DeployError: If it is none, or signed by nobody whom the site trusts.
+    """
+    try:
+        certificate, *trusted = x509.load_pem_x509_certificates(data)
+    except ValueError as error:
+        raise DeployError(f"the server answers with no certificate: {error}") from None
+    if trusted:
+        bundle = b"".join(map(pem, trusted))
+        try:
+            signature = base64.b64decode(data.rpartition(b"-----")[2])
+        except ValueError:
+            signature = b""
+        check_signed(load_all(folder / "ca.crt"), bundle, signature, TRUSTED)
+        write_atomically(folder / "ca.crt", bundle)
+    write_atomically(folder / "site.crt", pem(certificate))
 
 
 def issue_server(who: Authority, hosts: Sequence[str], folder: Path, valid: timedelta = LEAF) -> None:
@@ -173,7 +205,7 @@ def _leaf(
 ) -> x509.Certificate:
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
     unsigned = (
-        _unsigned(_name(name), who.certificate.subject, key, valid)
+        _unsigned(_name(name), key, valid, who)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()), critical=False)
@@ -233,8 +265,9 @@ def check(folder: Path, name: str, now: datetime | None = None) -> None:
     """
     check_private(folder / f"{name}.key")
     key, certificate = load_key(folder / f"{name}.key"), load(folder / f"{name}.crt")
-    ca, moment = load(folder / "ca.crt"), now or datetime.now(UTC)
-    for what, path in ((certificate, folder / f"{name}.crt"), (ca, folder / "ca.crt")):
+    trusted, moment = load_all(folder / "ca.crt"), now or datetime.now(UTC)
+    issuer = next((ca for ca in trusted if _issued(certificate, ca)), None)
+    for what, path in ((certificate, folder / f"{name}.crt"), (issuer or trusted[0], folder / "ca.crt")):
         if moment > what.not_valid_after_utc:
             remedy = "ask the coordinator for a new invitation and join anew" if name == "site" else "give fed renew"
             raise DeployError(f"{path} expired on {what.not_valid_after_utc:%Y-%m-%d}; {remedy}")
@@ -245,30 +278,41 @@ def check(folder: Path, name: str, now: datetime | None = None) -> None:
             )
     if key.public_key() != certificate.public_key():
         raise DeployError(f"{folder / f'{name}.key'} is not the key of {name}.crt; restore both from one backup")
-    try:
+    if issuer is None:
+        raise DeployError(f"{folder / f'{name}.crt'} was not signed by ca.crt; restore both from one backup")
+
+
+def _issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    with suppress(ValueError, TypeError, InvalidSignature):
         certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
-        raise DeployError(f"{folder / f'{name}.crt'} was not signed by ca.crt; restore both from one backup") from None
+        return True
+    return False
 
 
-def check_signed(ca: x509.Certificate, data: bytes, signature: bytes) -> None:
-    """Refuse an experiment that the authority has not signed.
+def check_signed(trusted: Sequence[x509.Certificate], data: bytes, signature: bytes, kind: bytes = OFFER) -> None:
+    """Refuse an experiment, or new authorities, that no trusted authority has signed.
 
     Raises:
         DeployError: If so.
     """
-    key = ca.public_key()
-    try:
+    for ca in trusted:
+        key = ca.public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
-        key.verify(signature, _OFFER + data, ec.ECDSA(hashes.SHA384()))
-    except InvalidSignature:
-        raise DeployError("the experiment is not signed by the federation's authority") from None
+        with suppress(InvalidSignature):
+            key.verify(signature, kind + data, ec.ECDSA(hashes.SHA384()))
+            return
+    raise DeployError(f"the {kind.decode().split()[1]} is not signed by the federation's authority")
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
     """First 128 bits of the SHA-256 of a certificate's public key, in groups that can be read aloud."""
     digest = hashlib.sha256(public_bytes(certificate.public_key())).hexdigest()[:32]
     return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
+
+
+def end_of(certificate: bytes) -> datetime:
+    """The end of a certificate, PEM."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def ends(path: Path) -> datetime:
@@ -307,13 +351,22 @@ def public_bytes(key: object) -> bytes:
 
 
 def load(path: Path) -> x509.Certificate:
-    """Load a certificate.
+    """Load a certificate, the first of several.
+
+    Raises:
+        DeployError: If there is none.
+    """
+    return load_all(path)[0]
+
+
+def load_all(path: Path) -> list[x509.Certificate]:
+    """Load all certificates of a file.
 
     Raises:
         DeployError: If there is none.
     """
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
         raise DeployError(f"{path} is not a certificate: {error}; restore it from a backup") from None
 

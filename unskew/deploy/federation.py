@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ UNDONE = ("running", "queued")
 _TABLES = """
 CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT, days REAL);
 CREATE TABLE sites (
-    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL,
+    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL, signed TEXT,
     since REAL, seen REAL, status TEXT, error TEXT, error_at REAL);
 CREATE TABLE invitations (key TEXT PRIMARY KEY, site INTEGER, until REAL, ask INTEGER, used BLOB);
 CREATE TABLE experiments (
@@ -170,8 +170,53 @@ class FederationFolder:
 
     @property
     def authority(self) -> Authority:
-        """The federation's authority."""
+        """The federation's authority, which signs the server's certificate and experiments."""
         return certificates.load_authority(self.folder / "authority")
+
+    def trusted(self) -> bytes:
+        """The authorities that are trusted, PEM: the one there is, and the one that takes its place."""
+        files = (self.folder / "authority" / name for name in ("ca.crt", "next.crt"))
+        return b"".join(file.read_bytes() for file in files if file.exists())
+
+    def change_authority(self) -> list[str]:
+        """Trust a second authority beside the first, which signs sites' certificates from now on.
+
+        Returns:
+            Names of the members that have yet to renew their certificates by it.
+        """
+        place = self.folder / "authority"
+        if not (place / "next.crt").exists():
+            certificates.save_authority(certificates.authority(self.about["name"]), place, "next")
+            self.note("a second authority is trusted; sites move over as they renew their certificates", "warning")
+        signer = certificates.fingerprint(certificates.load(place / "next.crt"))
+        behind = self.rows("SELECT name FROM sites WHERE state = 'member' AND signed IS NOT ? ORDER BY id", signer)
+        return [row["name"] for row in behind]
+
+    def drop_authority(self) -> None:
+        """Trust the second authority alone: it signs the server's certificate, and experiments that go on.
+
+        Raises:
+            DeployError: If there is none, or a member would be locked out.
+        """
+        place = self.folder / "authority"
+        if not (place / "next.crt").exists():
+            raise DeployError("there is no second authority; make one with unskew fed authority")
+        if behind := self.change_authority():
+            raise DeployError(f"{', '.join(behind)} would be locked out; wait until they have renewed, or remove them")
+        who = certificates.load_authority(place, "next")
+        with self.change() as db:
+            for row in db.execute("SELECT rowid, offer FROM offers").fetchall():
+                db.execute("UPDATE offers SET signature = ? WHERE rowid = ?", (who.sign(row["offer"]), row["rowid"]))
+        self.issue_server(who)
+        for end in ("key", "crt"):
+            (place / f"next.{end}").replace(place / f"ca.{end}")
+        self.note("the first authority is no longer trusted", "warning")
+
+    def issue_server(self, who: Authority) -> None:
+        """Sign a new certificate for the server."""
+        about = self.about
+        place, valid = self.folder / "authority", timedelta(days=about["days"])
+        certificates.issue_server(who, json.loads(about["names"]), place, valid)
 
     def fingerprint(self) -> str:
         """Fingerprint of the authority, to read aloud."""
@@ -226,7 +271,8 @@ class FederationFolder:
             request: The request, PEM.
 
         Returns:
-            The certificate, PEM; empty if somebody has yet to approve it.
+            The certificate and the authorities that are trusted (`certificates.answer`); empty if somebody has yet to
+            approve it.
 
         Raises:
             DeployError: If the invitation is not good for it, with the reason.
@@ -241,11 +287,13 @@ class FederationFolder:
                     return b""
             elif wanted != owner:
                 raise DeployError("a certificate is renewed for the key that the site has")
-            signed = certificates.issue_site(self.authority, site["name"], key, valid)
-            ends = time.time() + valid.total_seconds()
-            _put(db, "sites", site["id"], ends=ends)
+            place = self.folder / "authority"
+            who = certificates.load_authority(place, "next" if (place / "next.crt").exists() else "ca")
+            signed = certificates.issue_site(who, site["name"], key, valid)
+            ends, signer = certificates.end_of(signed).timestamp(), certificates.fingerprint(who.certificate)
+            _put(db, "sites", site["id"], ends=ends, signed=signer)
             _note(db, f"{site['name']} has a new certificate", site=site["name"])
-        return signed
+        return certificates.answer(signed, self.trusted(), self.authority)
 
     def _invited(self, db: sqlite3.Connection, owner: bytes, wanted: bytes) -> Row:
         """Take an invitation for a site's key; the site as it is then."""
@@ -491,11 +539,15 @@ class FederationFolder:
             "federation": self.about["name"],
             "server": str(self.reached),
             "serving": served,
-            "certificate_days": (certificates.ends(self.folder / "authority" / "server.crt").timestamp() - now)
-            // 86_400,
+            "certificate_days": self._days("server"),
+            "authority_days": self._days("ca"),
             "sites": sites,
             "experiments": self.jobs(),
         }
+
+    def _days(self, name: str) -> int:
+        """Days for which a certificate of the coordinator's is still valid."""
+        return (certificates.ends(self.folder / "authority" / f"{name}.crt") - datetime.now(UTC)).days
 
     def jobs(self) -> list[Row]:
         """Experiments in their order, each with its sites' answers."""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from unskew.deploy import certificates
-from unskew.deploy.certificates import make_private
+from unskew.deploy.certificates import fingerprint, make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
 from unskew.deploy.client import open_client
 from unskew.deploy.offers import MOST, Offer
 from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, read_rules, read_settings
-from unskew.deploy.site import admitted, text_of
+from unskew.deploy.site import admitted, forget_invitation, text_of
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
 from unskew.files import append_row, from_toml, read_bytes, write_atomically
@@ -45,7 +45,6 @@ class Resident:
 
     def __init__(self, folder: Path, site: Site, say: Say) -> None:
         self.folder, self.site, self.say, self.vitals = folder, site, say, Vitals()
-        self.authority = certificates.load(folder / "ca.crt")
         self.doing = self.error = ""
         self.away = "not connected yet"
         self._open: tuple[str, ClientRuntime] | None = None
@@ -104,7 +103,7 @@ class Resident:
         """
         if len(parts) != 2:
             raise WireError("a greeting must carry an experiment and its signature")
-        offer = Offer.read(*parts, self.authority)
+        offer = Offer.read(*parts, certificates.load_all(self.folder / "ca.crt"))
         if offer.site != self.site.name:
             raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
         place, rules = self.place(offer), read_rules(self.site)
@@ -167,9 +166,8 @@ class Resident:
         return named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
 
     def kept(self, place: Path) -> Offer:
-        """The offer in an experiment's folder."""
-        parts = [read_bytes(place / name, MOST) for name in ("offer.json", "offer.sig")]
-        return Offer.read(parts[0], parts[1], self.authority)
+        """The offer in an experiment's folder, which was checked when it came."""
+        return Offer.parse(read_bytes(place / "offer.json", MOST))
 
     def of_run(self, run: str) -> ClientRuntime:
         """The client of a run that this site takes part in; after a restart it is opened anew.
@@ -223,9 +221,9 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         KeyboardInterrupt: When it is stopped.
     """
     site = read_settings(folder / "site.toml", Site)
-    at, authority = Address(site.host, site.port), certificates.fingerprint(certificates.load(folder / "ca.crt"))
-    expected = read_rules(site).policy.coordinator
-    if expected is not None and "".join(expected.lower().split()) != authority.replace(" ", ""):
+    at, trusted = Address(site.host, site.port), list(map(fingerprint, certificates.load_all(folder / "ca.crt")))
+    authority, expected = " or ".join(trusted), read_rules(site).policy.coordinator
+    if expected is not None and "".join(expected.lower().split()) not in authority.replace(" ", "").split("or"):
         raise DeployError(f"the federation's authority is {authority}, and the policy trusts {expected} only")
     if site.allow_code:
         find_own_code()
@@ -235,7 +233,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
             open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
         say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
         connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
-        if joined := (folder / "site.crt").exists():
+        if joined := not (folder / "invitation.crt").exists():
             certificates.check(folder, "site")
         last = ""
 
@@ -249,6 +247,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         def lost(error: DeployError, held_s: float) -> None:
             nonlocal last
             if isinstance(error, TurnedAway) and not joined:
+                forget_invitation(folder)  # who was a site before stays one
                 raise error
             text = str(error)
             try:
@@ -274,10 +273,11 @@ def _admit(folder: Path, at: Address) -> None:
         Away: If the server is, or somebody has yet to approve the site.
         TurnedAway: If the server refuses, or is another's.
     """
-    request = certificates.request(certificates.load_key(folder / "site.key"))
-    if not (certificate := certify(str(at), credentials(folder, "invitation"), request)):
+    key = folder / ("new.key" if (folder / "new.key").exists() else "site.key")
+    request = certificates.request(certificates.load_key(key))
+    if not (answer := certify(str(at), credentials(folder, "invitation"), request)):
         raise Away("the coordinator has yet to approve this site")
-    admitted(folder, certificate)
+    admitted(folder, answer)
     certificates.check(folder, "site")
 
 
@@ -289,7 +289,7 @@ def _renewing(folder: Path, at: Address, say: Say) -> None:
         try:
             if (folder / "site.crt").exists() and certificates.is_due(folder / "site.crt"):
                 request = certificates.request(certificates.load_key(folder / "site.key"))
-                write_atomically(folder / "site.crt", certify(str(at), credentials(folder, "site"), request))
+                certificates.accept(folder, certify(str(at), credentials(folder, "site"), request))
                 say("the site has a new certificate")
         except (DeployError, OSError) as error:
             if str(error) != said:

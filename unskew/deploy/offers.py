@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,10 @@ class Token:
             raise DeployError(f"the token expired on {at}; ask the coordinator for a new one, and compare the clocks")
         return token
 
-    def save(self, folder: Path) -> None:
-        """Write ca.crt, invitation.crt and invitation.key."""
-        write_atomically(folder / "ca.crt", pem(self.authority))
+    def save(self, folder: Path, trust: bool = True) -> None:
+        """Write invitation.crt and invitation.key, and ca.crt if its authority is to be trusted from now on."""
+        if trust:
+            write_atomically(folder / "ca.crt", pem(self.authority))
         write_atomically(folder / "invitation.crt", pem(self.certificate))
         write_atomically(folder / "invitation.key", private_pem(self.key), PRIVATE)
 
@@ -136,7 +138,7 @@ class Offer:
         return data, who.sign(data)
 
     @classmethod
-    def read(cls, data: bytes, signature: bytes, authority: x509.Certificate) -> "Offer":
+    def read(cls, data: bytes, signature: bytes, trusted: Sequence[x509.Certificate]) -> "Offer":
         """Read an offer that came over the network.
 
         Raises:
@@ -145,7 +147,19 @@ class Offer:
         if len(data) > MOST:
             raise WireError(f"the experiment has {len(data)} bytes, more than the {MOST} allowed")
         try:
-            certificates.check_signed(authority, data, signature)
+            certificates.check_signed(trusted, data, signature)
+        except DeployError as error:
+            raise WireError(str(error)) from None
+        return cls.parse(data)
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Offer":
+        """Read an offer whose signature was checked when it came.
+
+        Raises:
+            WireError: If it is none.
+        """
+        try:
             body: Any = json.loads(data)
             offer: Offer = schema.build(cls, body, "")
             checked_name(offer.name, "an experiment")

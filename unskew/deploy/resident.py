@@ -1,15 +1,14 @@
 """The resident server of a federation: keeps the connections, runs one experiment after another, waits for the next."""
 
-import json
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from unskew.deploy import certificates, server
-from unskew.deploy.channel import GrpcServer, credentials
+from unskew.deploy.channel import Credentials, GrpcServer, credentials
 from unskew.deploy.federation import FederationFolder, Row
 from unskew.deploy.settings import Address
 from unskew.deploy.watched import Vitals, serving
@@ -53,6 +52,7 @@ class Watch:
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
         self._here: set[Node] = set()
+        self._warned: set[str] = set()
         hub.watch = self
 
     def __call__(self) -> None:
@@ -82,12 +82,20 @@ class Watch:
     def measure(self, here: Mapping[Node, float]) -> None:
         """Set the numbers that a monitor reads of sites and certificates."""
         self.vitals.connected.set(len(here))
-        ends = certificates.ends(self.federation.folder / "authority" / "server.crt").timestamp()
-        for name, row in (("server", {"ends": ends}), *((row["name"], row) for row in self.federation.present())):
+        place, sites = self.federation.folder / "authority", self.federation.present()
+        ends = {name: certificates.ends(place / f"{name}.crt") for name in ("server", "ca")}
+        if ends["ca"] - datetime.now(UTC) < certificates.RENEWED and not (place / "next.crt").exists():
+            text = f"the authority's certificate ends on {ends['ca']:%Y-%m-%d}; change it with unskew fed authority"
+            if text not in self._warned:
+                self._warned.add(text)
+                warn(text)
+                self.federation.note(text, "warning")
+        own = [{"name": {"ca": "authority"}.get(name, name), "ends": at.timestamp()} for name, at in ends.items()]
+        for row in (*own, *sites):
             if row["ends"] is not None:
-                self.vitals.certificate.labels(name).set((row["ends"] - time.time()) / 86_400)
+                self.vitals.certificate.labels(row["name"]).set((row["ends"] - time.time()) / 86_400)
             if row.get("id") in self.hub.status:
-                self.vitals.contact.labels(name).set(self.hub.status[row["id"]][0])
+                self.vitals.contact.labels(row["name"]).set(self.hub.status[row["id"]][0])
 
 
 class Connections:
@@ -193,7 +201,11 @@ def serve(
     with locked(federation.folder), _resumable(federation):
         renew(federation)
         place = federation.folder / "authority"
-        network = GrpcServer(str(at), lambda: credentials(place, "server"), federation.node, federation.certify, said)
+
+        def own() -> Credentials:
+            return (*credentials(place, "server")[:2], federation.trusted())
+
+        network = GrpcServer(str(at), own, federation.node, federation.certify, said)
         with ExitStack() as open, network:
             watch = Watch(federation, network, look)
             if status_port is not None:
@@ -261,9 +273,7 @@ def renew(federation: FederationFolder) -> None:
     place = federation.folder / "authority"
     certificates.check_private(place / "ca.key")
     if certificates.is_due(place / "server.crt"):
-        about = federation.about
-        valid = timedelta(days=about["days"])
-        certificates.issue_server(federation.authority, json.loads(about["names"]), place, valid)
+        federation.issue_server(federation.authority)
         federation.note("the server has a new certificate")
     certificates.check(place, "server")
 

@@ -10,7 +10,7 @@ The key is made here and never leaves.  An experiment is refused, or not, before
 """
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,28 +48,40 @@ def found(folder: Path | None) -> Path:
 def join(token: Token, folder: Path, site: Site) -> None:
     """Make a site's folder, with a key of its own, which asks for its certificate when it starts.
 
+    A site that joins again, with a new token, gets a new key; of its settings those stay that `site` leaves open.
+
     Raises:
-        DeployError: If there is a site in it already, or it cannot be written.
+        DeployError: If the folder is another site's, or one of another federation, or it cannot be written.
     """
-    if (folder / "site.toml").exists():
-        raise DeployError(f"{folder} is a site already: unskew site start, or join with another --folder")
+    before = read_settings(folder / "site.toml", Site) if (folder / "site.toml").exists() else None
+    if before is not None:
+        if before.name != token.site or token.authority not in certificates.load_all(folder / "ca.crt"):
+            raise DeployError(f"{folder} is the site {before.name} of a federation; join with another --folder")
+        given = {name: value for name, value in asdict(site).items() if value != getattr(Site(), name)}
+        site = replace(before, **given)
     try:
         make_private(folder)
-        token.save(folder)
-        if not (folder / "site.key").exists():
-            key = certificates.private_pem(certificates.new_key())
-            write_atomically(folder / "site.key", key, PRIVATE)
+        token.save(folder, trust=before is None)
+        key = folder / ("new.key" if (folder / "site.key").exists() else "site.key")
+        write_atomically(key, certificates.private_pem(certificates.new_key()), PRIVATE)
+        site = replace(site, name=token.site, host=token.server.host, port=token.server.port)
         settings = {name: value for name, value in asdict(site).items() if value is not None}
-        where = {"name": token.site, "host": token.server.host, "port": token.server.port}
-        write_atomically(folder / "site.toml", tomli_w.dumps({**settings, **where}))
+        write_atomically(folder / "site.toml", tomli_w.dumps(settings))
     except OSError as error:
         raise DeployError(f"cannot write {error.filename}: {error.strerror}; choose another --folder") from None
 
 
-def admitted(folder: Path, certificate: bytes) -> None:
-    """Keep the site's first certificate; the invitation is of no more use."""
-    write_atomically(folder / "site.crt", certificate)
-    for name in ("invitation.crt", "invitation.key"):
+def admitted(folder: Path, answer: bytes) -> None:
+    """Keep the site's certificate as the server answers with it; the invitation is of no more use."""
+    if (folder / "new.key").exists():
+        (folder / "new.key").replace(folder / "site.key")
+    certificates.accept(folder, answer)
+    forget_invitation(folder)
+
+
+def forget_invitation(folder: Path) -> None:
+    """Remove an invitation that was used, or that the server refuses."""
+    for name in ("invitation.crt", "invitation.key", "new.key"):
         (folder / name).unlink(missing_ok=True)
 
 

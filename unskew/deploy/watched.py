@@ -62,8 +62,11 @@ def serving(vitals: Vitals, health: Health, port: int) -> Iterator[int]:
     metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(vitals.registry)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/healthz":
+        if environ["PATH_INFO"] == "/metrics":
             return metrics(environ, start)
+        if environ["PATH_INFO"] not in ("/healthz", "/metrics"):
+            start("404 Not Found", [])
+            return [b"there are /healthz and /metrics\n"]
         wrong = health()
         start("503 Service Unavailable" if wrong else "200 OK", [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{wrong or 'ok'}\n".encode()]
