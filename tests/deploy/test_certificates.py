@@ -106,17 +106,6 @@ def test_a_certificate_of_another_authority_and_a_key_of_another_certificate_are
         certificates.check(pack, "server")
 
 
-def test_an_authority_that_was_kept_signs_another_certificate_that_old_clients_trust(tmp_path: Path) -> None:
-    certificates.save_authority(certificates.authority("test"), tmp_path)
-    trusted = tmp_path / "ca.crt"
-    server = tmp_path / "server"
-    server.mkdir()
-    certificates.issue_server(certificates.load_authority(tmp_path), ["fed.example.org"], server)
-    assert handshake(server, trusted, "fed.example.org") == "TLSv1.3"
-    (server / "ca.crt").write_bytes(trusted.read_bytes())
-    certificates.check(server, "server")
-
-
 def test_a_certificate_is_due_60_days_before_its_end_and_a_short_one_in_its_last_third(tmp_path: Path) -> None:
     who, now = certificates.authority("test"), datetime.now(UTC)
     for valid, before, after in (

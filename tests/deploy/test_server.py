@@ -223,31 +223,6 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
 
 
 @dataclass
-class Joins(Observer):
-    """Brings a site onto the network after round 1."""
-
-    grid: Loopback
-    handler: Callable[[Envelope], Envelope]
-
-    def ended_round(self, cell: Cell) -> None:
-        self.grid.handlers[2] = self.handler
-
-
-def test_a_site_that_comes_late_takes_its_place(small: Small, tmp_path: Path) -> None:
-    digits = load_digits()
-    np.savez(tmp_path / "own.npz", x_train=digits.images.astype(np.uint8), y_train=digits.target)
-    own = f"npz:{tmp_path / 'own.npz'}"
-    grid = pack(tmp_path, small("rounds=3"), data=[own] * 3)
-    joins = Joins(grid, grid.handlers.pop(2))
-    run = start(tmp_path, grid, least=2, own=True, callback=joins, nodes={0: 0, 1: 1, 2: 2})
-    lost = [(r["round"], r["client"], r["reason"]) for r in rows(run, "failures")]
-    assert lost == [(1, 2, "client lost: it is not connected")]
-    trained = [(r["round"], r["client"]) for r in rows(run, "work")]
-    assert trained == [(1, 0), (1, 1), *((t, c) for t in (2, 3) for c in range(3))]
-    assert load_model(tmp_path / "client-2", "fedavg").unskew.client == 2
-
-
-@dataclass
 class ComesBack(Observer):
     """Takes a client off the network after round 1, for good or until the evaluation after the last round."""
 
@@ -399,25 +374,6 @@ def test_nothing_of_pixels_is_told_but_a_power_of_two(
     assert open_client(tmp_path / "client-1", 1, 3, Site(source)).info.images == ("floats", "1 x 8 x 8")
 
 
-def test_a_client_that_dies_is_in_the_failures_and_the_run_ends(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3", 'evaluate=["global", "personal"]'))
-    honest = grid.handlers[2]
-
-    def dies(message: Envelope) -> Envelope:
-        if message.action == "hello":
-            return honest(message)
-        raise ConnectionError
-
-    grid.handlers[2] = dies
-    run = start(tmp_path, grid)
-    found = [(r["round"], r["client"], r["step"]) for r in rows(run, "failures")]
-    assert found == [
-        (0, 2, "evaluate"), (1, 2, "train"), (1, 2, "evaluate"), (2, 2, "train"), (2, 2, "evaluate"),
-    ]  # fmt: skip
-    last = [r for r in rows(run, "metrics") if r["name"] == "personal.accuracy" and r["round"] == 2]
-    assert [r["client"] for r in last] == [0, 1]
-
-
 def test_what_cannot_be_deployed_is_refused_before_anybody_is_asked(small: Small, tmp_path: Path) -> None:
     for name, settings, text in (
         ("a", ('evaluate=["personal_on_global"]',), "neither travels"),
@@ -454,13 +410,6 @@ def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: 
         assert refused.reason == f"round {round} was evaluated already, with another model"
     assert "was evaluated already" in ask(true, 2, "hostile", parts=("personal", "val")).reason
     assert ask(constant, 3, "hostile").reason == "round 3 lies behind the experiment's last, 2"
-
-
-def test_a_server_knows_clients_by_their_keys(small: Small, tmp_path: Path) -> None:
-    grid = pack(tmp_path, small("split.num_clients=3"))
-    grid.handlers[1], grid.handlers[2] = grid.handlers[2], grid.handlers[1]
-    with pytest.raises(QuorumError, match="it says it is client 1, its key is client 2's"):
-        start(tmp_path, grid, wait_s=REFUSED_S, nodes={0: 0, 1: 1, 2: 2})
 
 
 @pytest.mark.parametrize("out", [1, 2])

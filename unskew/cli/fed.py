@@ -155,16 +155,15 @@ def invite(
     then("fed", "run", "EXPERIMENT.toml", *_named(folder))
 
 
-@fed.command()
-def approve(sites: Sites, folder: Folder = HERE) -> None:
-    """Let sites in that were invited with --ask."""
-    _federation(folder).approve(sites)
+def _of_sites(name: str, text: str) -> None:
+    def command(sites: Sites, folder: Folder = HERE) -> None:
+        getattr(_federation(folder), name)(sites)
+
+    fed.command(name, help=text)(command)
 
 
-@fed.command()
-def remove(sites: Sites, folder: Folder = HERE) -> None:
-    """Take sites out, at once and in mid-run."""
-    _federation(folder).remove(sites)
+_of_sites("approve", "Let sites in that were invited with --ask.")
+_of_sites("remove", "Take sites out, at once and in mid-run.")
 
 
 @fed.command()
@@ -221,9 +220,8 @@ def run(
     from unskew.experiment import config
 
     chosen = _experiment(experiment, settings)
-    options: dict[str, Any] = {"deadline_s": deadline, "wait_s": wait, "own_data": not split}
-    options |= {} if min_sites is None else {"min_clients": min_sites}
-    options |= config.override({}, limits or [])
+    given = {"deadline_s": deadline, "wait_s": wait, "own_data": not split, "min_clients": min_sites}
+    options = {key: value for key, value in given.items() if value is not None} | config.override({}, limits or [])
     refuse_undeployable(chosen)
     if split:
         check_split(chosen, len(sites or federation.present()))
@@ -370,21 +368,23 @@ def jobs(as_json: AsJson = False, folder: Folder = HERE) -> None:
     print_jobs(rows)
 
 
+def _table(title: str, columns: dict[str, Callable[[dict[str, Any]], object]], rows: Any, words: list[int]) -> None:
+    """Print rows as cells that say what each column reads of them, empty where there is nothing."""
+    cells = [tuple("" if (cell := read(row)) is None else str(cell) for read in columns.values()) for row in rows]
+    print_table(title, [*columns], cells, words=words)
+
+
 def print_jobs(rows: list[dict[str, Any]]) -> None:
     """Print a table of experiments."""
-    head = ["experiment", "state", "round", "began", "ended", "sites"]
-    table = [
-        (
-            row["name"],
-            row["state"] if not row["reason"] else f"{row['state']}: {row['reason']}",
-            f"{row['round'] or 0}/{row['rounds']}",
-            moment(row["began"]),
-            moment(row["ended"]),
-            ", ".join(f"{site} {state}" for site, state in row["sites"].items()),
-        )
-        for row in rows
-    ]
-    print_table("experiments", head, table, words=[1, 3, 4, 5])
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "experiment": lambda e: e["name"],
+        "state": lambda e: f"{e['state']}: {e['reason']}" if e["reason"] else e["state"],
+        "round": lambda e: f"{e['round'] or 0}/{e['rounds']}",
+        "began": lambda e: moment(e["began"]),
+        "ended": lambda e: moment(e["ended"]),
+        "sites": lambda e: ", ".join(f"{site} {state}" for site, state in e["sites"].items()),
+    }
+    _table("experiments", columns, rows, [1, 3, 4, 5])
 
 
 def moment(at: float | None) -> str:
@@ -419,25 +419,20 @@ def status(
 
 def _print_status(now: dict[str, Any]) -> None:
     serving = f"serving at {now['server']}" if now["serving"] else "no server runs"
-    print(f"{now['federation']}: {serving}; {now['certificate_days']} days of its certificate are left")
-    if now["authority_days"] < 60:
-        print(f"the authority's certificate ends in {now['authority_days']} days: unskew fed authority")
-    head = ["site", "state", "here since", "seen", "version", "does", "free", "days", "last error"]
-    rows = [
-        (
-            s["site"],
-            s["state"],
-            moment(s["since"]) or "away",
-            moment(s["seen"]),
-            s["version"] or "",
-            s["doing"] or "",
-            size(s["free_bytes"]),
-            "" if s["certificate_days"] is None else str(s["certificate_days"]),
-            f"{moment(s['error_at'])} {s['error']}".strip() if s["error"] else "",
-        )
-        for s in now["sites"]
-    ]
-    print_table("sites", head, rows, words=[1, 2, 3, 4, 5, 8])
+    days = "{certificate_days} days of its certificate are left, {authority_days} of the authority's".format(**now)
+    print(f"{now['federation']}: {serving}; {days}")
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "site": lambda s: s["site"],
+        "state": lambda s: s["state"],
+        "here since": lambda s: moment(s["since"]) or "away",
+        "seen": lambda s: moment(s["seen"]),
+        "version": lambda s: s["version"],
+        "does": lambda s: s["doing"],
+        "free": lambda s: size(s["free_bytes"]),
+        "days": lambda s: s["certificate_days"],
+        "last error": lambda s: f"{moment(s['error_at'])} {s['error']}".strip() if s["error"] else "",
+    }
+    _table("sites", columns, now["sites"], [1, 2, 3, 4, 5, 8])
     if now["experiments"]:
         print_jobs(now["experiments"])
 

@@ -113,24 +113,19 @@ def _start(place: Path, quiet: bool, status_port: int | None, log_format: Litera
         os._exit(130)  # threads of the network may work on
 
 
-@site.command()
-def accept(name: Annotated[str, typer.Argument()], folder: Folder = None) -> None:
-    """Accept an experiment, where the policy has accept = "ask"."""
-    _answer(name, "accepted", folder)
+def _answering(word: str, answer: str, text: str) -> None:
+    def command(name: Annotated[str, typer.Argument()], folder: Folder = None) -> None:
+        require()
+        from unskew.deploy import site as sites
+
+        sites.answer(sites.found(folder), name, answer)
+        print(f"{answer}: {name}")
+
+    site.command(word, help=text)(command)
 
 
-@site.command()
-def refuse(name: Annotated[str, typer.Argument()], folder: Folder = None) -> None:
-    """Refuse an experiment, from now on."""
-    _answer(name, "refused", folder)
-
-
-def _answer(name: str, text: str, folder: Path | None) -> None:
-    require()
-    from unskew.deploy import site as sites
-
-    sites.answer(sites.found(folder), name, text)
-    print(f"{text}: {name}")
+_answering("accept", "accepted", 'Accept an experiment, where the policy has accept = "ask".')
+_answering("refuse", "refused", "Refuse an experiment, from now on.")
 
 
 @site.command()
