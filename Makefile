@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-network test-slow coverage check size corpus format pictures words docs wheel nightly lock bench-peers clean
+.PHONY: help demo test test-network test-slow coverage check size corpus format pictures words docs wheel nightly release lock bench-peers clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -98,6 +98,20 @@ wheel: $(STAMP) ## Build the wheel and run an experiment from it, away from this
 	cd build/wheel && PYTHONPATH=site ../../$(BIN)/python -c "import unskew; assert 'wheel' in unskew.__file__, unskew.__file__"
 	cd build/wheel && PYTHONPATH=site ../../$(BIN)/python -m unskew run digits --set rounds=1 --set seeds=[0] --quiet --out run
 	test -s build/wheel/run/report.html
+
+# Stops before any upload: it needs a version without .dev, said in CHANGELOG.md, and a tree that is committed.
+release: $(STAMP) ## Build and check what would be uploaded, in build/release, with its bill of materials
+	test -z "$$(git status --porcelain)" || { echo "commit first"; exit 1; }
+	version=$$($(BIN)/python -c "from unskew.version import __version__ as v; print(v)"); \
+	  case $$version in *dev*) echo "unskew/version.py has $$version: no release"; exit 1;; esac; \
+	  grep -q "^## $$version (20" CHANGELOG.md || { echo "CHANGELOG.md has no date for $$version"; exit 1; }; \
+	  grep -q "^version: $$version$$" CITATION.cff || { echo "CITATION.cff is not $$version"; exit 1; }
+	$(PIP) build twine cyclonedx-bom
+	rm -rf build/release && $(BIN)/python -m build --outdir build/release .
+	$(BIN)/twine check --strict build/release/*
+	$(BIN)/cyclonedx-py environment --of JSON --output-file build/release/sbom.json $(BIN)/python
+	$(MAKE) wheel
+	@ls -l build/release; echo "Nothing was uploaded.  Next: twine upload build/release/unskew-*"
 
 # Every file by its hash, for those who install on a machine that is to be trusted.
 lock: $(STAMP) ## Write requirements.lock: what a deployment needs, with hashes
