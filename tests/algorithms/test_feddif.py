@@ -156,6 +156,17 @@ def test_two_clients_swap_their_models() -> None:
     assert adapter(DiffusionRound).validate_json(json.dumps(row(info)["info"]), strict=True) == info
 
 
+def test_a_model_may_come_back_where_re_training_is_allowed() -> None:
+    """(10, 0) and (0, 20): the first's model is .707 from uniform, at (1/3, 2/3) .236 with the other's data, and at 0
+    when its first client trains it again.  The second's is at .236 with the other's, and would be further with its own.
+    """
+    histograms = [[10, 0], [0, 20]]
+    assert chains(Game(FedDif(), histograms).play()) == [[0, 1], [1, 0]]
+    info = Game(FedDif(retrain=True), histograms).play()
+    assert chains(info) == [[0, 1, 0], [1, 0]]
+    assert info.sizes == (40, 30)
+
+
 def test_models_weigh_by_the_examples_of_their_chain() -> None:
     """Client 0 has (9, 1), client 1 (0, 2): model 1 goes to 0 and has 12 examples, as model 0 with (9, 3).
 

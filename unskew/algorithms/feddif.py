@@ -366,6 +366,7 @@ class FedDif:
             once under a mask so that no client sees another's, or given shares.
         model_ratio: M = ceil(model_ratio N); None is the cohort of the experiment.
         max_hops: Maximum number of diffusion rounds in a round; None is 2 N.
+        retrain: A client may train a model again that has been elsewhere meanwhile (P001, "re-training").
         sigma: Standard deviation of the noise on the class shares that a trainer puts into a DoL.
         noise: Trainers whose shares are noised: only the "first" of a chain, or "every" one.
         bits: S in the efficiency; None is the size of the model's tensors.
@@ -394,6 +395,7 @@ class FedDif:
     target: Target = "uniform"
     model_ratio: Annotated[float, Gt(0.0)] | None = None
     max_hops: Annotated[int, Ge(0)] | None = None
+    retrain: bool = False
     sigma: Annotated[float, Ge(0.0)] = 0.0
     noise: Literal["first", "every"] = "first"
     bits: Annotated[float, Gt(0.0)] | None = None
@@ -531,6 +533,7 @@ class FedDif:
         arrived = tuple(v for v in moves if v.dst in done)
         for v in arrived:
             way.learned(v.model, v.dst, done[v.dst])
+            way.blocked[v.model] &= not self.retrain
             way.values[v.model], way.blocked[v.model, v.dst] = torch.nan, True
         way.hops.append(DiffusionHop(hop, way.efficiency, arrived, way.exchanges))
 
