@@ -1,11 +1,11 @@
-"""Optimisers on one flat vector: SGD, Adam and AdamW written out, the others PyTorch's own.
+"""Optimisers on one flat vector: SGD written out, the others PyTorch's own.
 
 All tensors being trained are views of one vector, so an update is a handful of operations whatever the number of
 layers.  The arithmetic is that of `torch.optim`, which the tests compare with.
 
-On a CPU an update with a memory goes through each vector once, by the private operators behind `torch.optim`'s
-`fused=True`: half of SGD's time with momentum, a quarter of Adam's.  `one_pass` says whether they are there; the
-public operations they stand for are written out beside them.
+On a CPU an update with momentum goes through each vector once, by the private operator behind `torch.optim`'s
+`fused=True`, in half the time.  `one_pass` says whether it is there; the public operations it stands for are written
+out beside it.
 
 Two steps are written elsewhere, because other operations would round differently: plain SGD in `unskew.local.dense`
 adds each gradient to its weights as it is found, and `unskew.local.stacked.optim` has a learning rate for every client.
@@ -23,6 +23,9 @@ from unskew.protocol import SgdConfig
 
 Update = Callable[[Tensor, Tensor], None]
 
+STACKED = ("sgd", "adam", "adamw")
+"""Optimisers under which clients may be stacked."""
+
 HISTORY = 10
 """Steps that L-BFGS remembers, two vectors each."""
 
@@ -36,7 +39,7 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
         like: A vector of the size, type and device of `w`.
     """
     clip = config.clip_norm
-    rule = RULES.get(config.optimizer, _of_torch)(config, lr, like)
+    rule = (_sgd if config.optimizer == "sgd" else _of_torch)(config, lr, like)
 
     def update(w: Tensor, g: Tensor) -> None:
         if clip is not None:
@@ -126,6 +129,8 @@ def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Update:
     known = inspect.signature(kind).parameters
     settings = ("momentum", "weight_decay", "betas", "eps")
     given = {n: getattr(config, n) for n in settings if n in known and getattr(config, n) != getattr(SgdConfig, n)}
+    if config.optimizer in ("adam", "adamw"):
+        given["fused"] = like.device.type == "cpu"  # in one pass, a quarter of the time
     solver: torch.optim.Optimizer | None = None
 
     def update(w: Tensor, g: Tensor) -> None:
@@ -162,67 +167,12 @@ def update_moments(mean: Tensor, square: Tensor, g: Tensor, betas: tuple[float, 
     square.mul_(betas[1]).addcmul_(g, g, value=1.0 - betas[1])
 
 
-# ---------------------------------------------------------------- Adam and AdamW
-
-
-def _adam(config: SgdConfig, lr: float, like: Tensor) -> Update:
-    decoupled, decay, (beta1, beta2) = config.optimizer == "adamw", config.weight_decay, config.betas
-    mean, square = torch.zeros_like(like), torch.zeros_like(like)
-    count = 0
-    if like.device.type == "cpu" and one_pass():
-        return _fused_adam(config, lr, mean, square)
-
-    def update(w: Tensor, g: Tensor) -> None:
-        nonlocal count
-        count += 1
-        if decay and decoupled:
-            w.mul_(1.0 - lr * decay)
-        elif decay:
-            g.add_(w, alpha=decay)
-        update_moments(mean, square, g, config.betas)
-        scale = square.sqrt().div_((1.0 - beta2**count) ** 0.5).add_(config.eps)
-        w.addcdiv_(mean, scale, value=-lr / (1.0 - beta1**count))
-
-    return update
-
-
-def _fused_adam(config: SgdConfig, lr: float, mean: Tensor, square: Tensor) -> Update:
-    (beta1, beta2), count = config.betas, torch.zeros(())
-    step = torch._fused_adamw_ if config.optimizer == "adamw" else torch._fused_adam_
-
-    def update(w: Tensor, g: Tensor) -> None:
-        count.add_(1)
-        step(
-            [w],
-            [g],
-            [mean],
-            [square],
-            [],
-            [count],
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=config.weight_decay,
-            eps=config.eps,
-            amsgrad=False,
-            maximize=False,
-        )
-
-    return update
-
-
-RULES: dict[str, Callable[[SgdConfig, float, Tensor], Update]] = {"sgd": _sgd, "adam": _adam, "adamw": _adam}
-"""Those that are written out, which clients may be stacked under, too."""
-
-
 @functools.cache
 def one_pass() -> bool:
-    """True if this PyTorch has the private one-pass updates, with the signature used here."""
-    a, b, c, d = torch.zeros(4, 1)
+    """True if this PyTorch has the private one-pass update, with the signature used here."""
+    a, b, c = torch.zeros(3, 1)
     try:
         _fused_sgd([a], [b], [c], weight_decay=0.0, momentum=0.9, lr=0.1, nesterov=False, is_first_step=True)
-        for name in ("adam", "adamw"):
-            _fused_adam(SgdConfig(optimizer=name), 0.1, a, b)(c, d)
     except (AttributeError, RuntimeError, TypeError):
         return False
     return True

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.local.optim import RULES
+from unskew.local.optim import STACKED
 from unskew.local.stacked.network import NetworkTraits
 from unskew.local.stacked.rows import Fit, Form, ModelRows, RowContext, Spec, stream
 from unskew.local.stacked.tables import to_host
@@ -59,7 +59,7 @@ class Fitter:
         return self._forms[kind]
 
     def _rule_of(self, job: Sgd) -> Form | None:
-        plain = {"precision": job.config.precision == "float32", "optimizer": job.config.optimizer in RULES}
+        plain = {"precision": job.config.precision == "float32", "optimizer": job.config.optimizer in STACKED}
         for name, holds in plain.items():
             if not holds:
                 self.singly = f"one client at a time: local.{name} is {getattr(job.config, name)}"
