@@ -34,10 +34,6 @@ _MEMBERS = tuple(name for name in vars(Prior) if not name.startswith("_"))
 _PARTS = tuple(name for name in _MEMBERS if callable(getattr(Prior, name)))
 
 
-def _is_prior(kind: Any) -> bool:
-    return inspect.isclass(kind) and all(callable(getattr(kind, part, None)) for part in _PARTS)
-
-
 PRIORS = Registry(
     "prior",
     "unskew.priors",
@@ -48,7 +44,7 @@ PRIORS = Registry(
     },
     f"a class with {', '.join(_PARTS)}, or a function annotated to return one, as in def mine(device: torch.device) -> "
     "Prior",
-    partial(makes, _is_prior),
+    partial(makes, lambda kind: inspect.isclass(kind) and all(callable(getattr(kind, p, None)) for p in _PARTS)),
     about={
         BUILT_IN: "0.8 million parameters, grey 32 x 32 images; comes with unskew",
         FOLDER: "one that unskew prior train wrote, or a Stable Diffusion pipeline, extra [diffusion]",

@@ -216,13 +216,10 @@ def _beside(flags: Tensor) -> Tensor:
 def _glyphs(count: int, key: Key) -> Captioned:
     face = torch.randint(len(FACES), (count,), generator=(key / "face").generator())
     character = torch.randint(len(CHARACTERS), (count,), generator=(key / "character").generator())
-    noun = torch.tensor([_noun(c) for c in CHARACTERS])[character]
+    nouns = [DIGITS[int(c)] if c.isdigit() else f"letter {c.lower()}" for c in CHARACTERS]
+    noun = torch.tensor([NOUNS.index(n) for n in nouns])[character]
     flags = torch.stack([_face_styles(name) for name in FACES])[face]
     return Captioned(glyphs(face, character), noun, flags, torch.zeros_like(noun))
-
-
-def _noun(character: str) -> int:
-    return NOUNS.index(DIGITS[int(character)] if character.isdigit() else f"letter {character.lower()}")
 
 
 def _face_styles(face: str) -> Tensor:

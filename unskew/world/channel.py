@@ -1,8 +1,9 @@
 """Channels between nodes, which a plan may probe."""
 
 import inspect
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
 from annotated_types import Gt
@@ -11,6 +12,7 @@ from torch import Tensor
 from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.registry import Registry
+from unskew.tree import form_of
 
 
 class Channel(Protocol):
@@ -46,29 +48,15 @@ def efficiency(channel: Channel, key: Key, round: int, hop: int, nodes: int) -> 
         ProtocolError: If the channel gives another shape, or anything but finite numbers >= 0.
     """
     given = channel.spectral_efficiency(key, round, hop, nodes)
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):  # of what has no order, or is no array
         gamma = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError):
-        gamma = None
-    if gamma is None or gamma.is_complex():
-        wrong = type(given).__name__ if gamma is None else "complex numbers"
-    elif gamma.shape != (nodes, nodes):
-        wrong = f"shape {tuple(gamma.shape)}"
-    elif len(bad := torch.nonzero(~(gamma.isfinite() & (gamma >= 0)))):
-        src, dst = bad[0].tolist()
-        wrong = f"{gamma[src, dst].item():g} from node {src} to node {dst}"
-    else:
-        return gamma
+        if gamma.shape == (nodes, nodes) and bool((gamma.isfinite() & (gamma >= 0)).all()):
+            return gamma
+    got = form_of(given) if isinstance(given, Tensor) else type(given).__name__
     raise ProtocolError(
-        f"round {round}, hop {hop}: the channel {getattr(channel, 'name', type(channel).__name__)!r} must give the "
-        f"spectral efficiency of every link, finite and >= 0, in shape {(nodes, nodes)}, got {wrong}; correct its "
-        "spectral_efficiency"
+        f"round {round}, hop {hop}: the channel {getattr(channel, 'name', type(channel).__name__)!r} must give numbers "
+        f">= 0, (nodes, nodes) = {(nodes, nodes)}, got {got}; correct its spectral_efficiency"
     )
-
-
-def _is_channel(kind: Any) -> bool:
-    has_name = "name" in getattr(kind, "__dataclass_fields__", {})
-    return inspect.isclass(kind) and has_name and callable(getattr(kind, "spectral_efficiency", None))
 
 
 CHANNELS = Registry(
@@ -76,5 +64,5 @@ CHANNELS = Registry(
     "unskew.channels",
     {"even": "unskew.world.channel:Even", "radio": "unskew.world.wireless:Radio"},
     "a frozen dataclass with a field name and a method spectral_efficiency(key, round, hop, nodes)",
-    _is_channel,
+    lambda kind: inspect.isclass(kind) and callable(getattr(kind, "spectral_efficiency", None)),
 )
