@@ -1,6 +1,6 @@
 """The vocabulary: what a server plan and a client step may ask for.  Types only: no I/O, no runtime, no method.
 
-A *plan* is a generator that the server runs for one round; it yields `Ask`, `Collect` or `Probe`.
+A *plan* is a generator that the server runs for one round; it yields `Ask`, `AsTheyCome`, `Collect` or `Probe`.
 A *step* is a generator that a client runs for one ask; it yields `Sgd`, `Fold` or `Run` on its own data.
 The code that drives a generator decides how a request is met: in one process, stacked on a GPU, or over a network.
 
@@ -54,6 +54,7 @@ spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the re
 client keeps its own account by it, refuses beyond the budget, and reports no metrics.  If it covers single examples and
 not the whole client, it also has `covers_examples`, and is refused where a client's inputs are scaled by its own
 examples.
+A method whose plan asks for `AsTheyCome` has an attribute `as_they_come` that is True.
 A method under which a round that is done again could tell more than one adds `def binding(self, step: str, msg: Any) ->
 str | None`, what the reply to a message binds a client to: in a deployment it gives none in this round that binds it to
 anything else.
@@ -74,7 +75,7 @@ import reprlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar, overload
+from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -217,6 +218,53 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class UnderWay(Generic[T]):
+    """A client that was asked and whose reply has not come, or has just come; a method keeps it in its state.
+
+    Attributes:
+        stamp: What the plan gave with the request.
+        left_s: Simulated seconds until the reply comes.
+        n: The client's training examples.
+        losses: Mean training loss of each local optimisation.
+        reply: The reply.  A simulation has it before it comes; a plan looks at it afterwards.
+    """
+
+    stamp: int
+    left_s: float
+    n: int
+    losses: tuple[float, ...]
+    reply: T
+
+
+@dataclass(frozen=True)
+class Arrived(Generic[T]):
+    """Answer to `AsTheyCome`: replies in the order in which they came, and the clients still under way."""
+
+    replies: dict[ClientId, UnderWay[T]]
+    under_way: dict[ClientId, UnderWay[T]]
+
+
+@dataclass(frozen=True)
+class AsTheyCome:
+    """Run a step on clients, and wait for the first replies of all that are under way, longer ones too.
+
+    Replies come in the order of the simulation's clock, those of the same time in a drawn order.  They hold no `Keep`.
+
+    Attributes:
+        step, to: As of `Ask`; no client that is under way.
+        under_way: Clients asked before, as the last answer left them.
+        first: Number of replies to wait for; fewer where fewer are under way.
+        stamp: Number that comes back with the replies, such as the version of the model that is sent.
+    """
+
+    step: str
+    to: Mapping[ClientId, Any]
+    under_way: Mapping[ClientId, UnderWay[Any]]
+    first: int
+    stamp: int = 0
+
+
+@dataclass(frozen=True)
 class Collect:
     """Bring held values to the server; answered by their values in the same order.
 
@@ -237,7 +285,7 @@ class Probe:
     hop: int
 
 
-Plan = Generator[Ask | Collect | Probe, Any, T]
+Plan = Generator[Ask | AsTheyCome | Collect | Probe, Any, T]
 
 
 # ---------------------------------------------------------------- step -> its own device
@@ -848,22 +896,11 @@ class Hooks:
 
     A wrapper hands on what it does not define itself, so a new hook is a line here and works through every wrapper.
 
-    Attributes:
+    Attributes, but for those that the module's docstring describes:
         local: The clients' optimisation, by which clients adapt a model that come after training.
         pooled: True for a bound that trains on the data of all clients in one place.
-        personalise, personalises: The model a client uses, and False if that is the served one; see `personalise_of`.
-        unseen_models, unseen_memberships, adapt: What clients that come after training choose from, how many of
-            them they average, and how they adapt it.
-        info: Report on a round; see `report_of`.
-        validate_reply: Check of a reply that came over a network.
-        amend: Makes a client remember the reply that a wrapper made of its own.
-        uses_private_randomness: True if results depend on draws that no one else can repeat.
-        has_dp_noise: True if clients' uploads have differentially private noise.
-        covers_examples: True if that noise covers single examples, so that none may change what others become.
         covers_replies: True if noise of the clients' own is on all that they reply but their number of examples.
         check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
-        spending: What a reply costs a client, in differential privacy.
-        binding: What a reply binds a client to, in all tries at a round.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
         training_noise: `training_noise(seed, rounds, clients, cohort)`, the noise of a training, by which a run's
             trainings add up: `NoisedSums` or `ClientsNoise` of `unskew.server.privacy`.
@@ -871,7 +908,6 @@ class Hooks:
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
             others then puts their number there.
         weighting: "uniform" if no mean of it is weighted by numbers of examples.
-        needs: What it needs of a task, of the words of `unskew.tasks.needs`.
         needs_domains: Name of the setting that needs data with domains; empty if none does.
         prior: Name of the diffusion prior that it uses.
     """
@@ -893,6 +929,7 @@ class Hooks:
     check_examples: Any = None
     spending: Any = None
     binding: Any = None
+    as_they_come: bool = False
     planned: Any = None
     training_noise: Any = None
     expected_losses: Any = None
@@ -962,6 +999,18 @@ def ask(
         )
     reductions = reduce if isinstance(reduce, tuple) else (reduce,)
     return (yield Ask(step.__name__, to, at_least, timeout_s, reductions))
+
+
+def as_they_come(
+    step: Callable[[Me, M, Any], Step[tuple[R, Any]] | tuple[R, Any]],
+    to: Mapping[ClientId, M],
+    under_way: Mapping[ClientId, UnderWay[R]],
+    first: int,
+    stamp: int = 0,
+) -> Plan[Arrived[R]]:
+    """Send clients their messages and wait for the `first` replies of all that are under way: see `AsTheyCome`."""
+    arrived: Arrived[R] = yield AsTheyCome(step.__name__, to, under_way, first, stamp)
+    return arrived
 
 
 def collect(held: Sequence[Carried], at_least: int | None = None) -> Plan[list[Any]]:
@@ -1050,7 +1099,7 @@ def drive(gen: Any, answer: Callable[[Any], Any]) -> Any:
 
 def refuse_request(who: Literal["plan", "step"], request: object) -> NoReturn:
     """Raise an error that says what may be yielded, and the likely mistake."""
-    legal = "Ask, Collect or Probe" if who == "plan" else "Sgd, Fold or Run"
+    legal = "Ask, AsTheyCome, Collect or Probe" if who == "plan" else "Sgd, Fold or Run"
     hint = ': write "yield from"' if isinstance(request, GeneratorType) else ""
     raise ProtocolError(f"a {who} may yield {legal}, not {type(request).__name__}{hint}")
 

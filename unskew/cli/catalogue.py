@@ -30,6 +30,7 @@ REGISTRIES = {
     "sections": "unskew.report.section:SECTIONS",
     "channels": "unskew.world.channel:CHANNELS",
     "attacks": "unskew.world.attack:ATTACKS",
+    "paces": "unskew.world.pace:PACES",
 }
 """The registry of each kind."""
 

@@ -54,6 +54,7 @@ from unskew.tree import is_record
 from unskew.world.attack import ATTACKS, Attack, Honest
 from unskew.world.channel import CHANNELS, Channel, Even
 from unskew.world.outage import Outage
+from unskew.world.pace import PACES, Pace
 
 MODELS = ("global", "personal", "personal_on_global")
 """The models that `evaluate` may name."""
@@ -277,11 +278,13 @@ class World:
         outage: Probabilities that a round loses a client.
         channel: Quality of the links, for methods that probe them: a name from `unskew list channels`, its settings.
         attack: Attack by some of the clients: a name from `unskew list attacks`, its settings.
+        pace: Speed of the clients, for a simulation's clock: a name from `unskew list paces`, its settings.
     """
 
     outage: Outage = Outage()
     channel: Annotated[Channel, CHANNELS] = Even()
     attack: Annotated[Attack, ATTACKS] = Honest()
+    pace: Annotated[Pace | None, PACES] = None
 
 
 @dataclass(frozen=True)
@@ -754,6 +757,7 @@ _CODE: dict[str, Registry] = {
     "split": SPLITS,
     "channel": CHANNELS,
     "attack": ATTACKS,
+    "pace": PACES,
 }
 """Settings, in whatever table, that name a piece by which code can be imported; another table's `name` is a rule's."""
 

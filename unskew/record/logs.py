@@ -63,6 +63,9 @@ SERVED, ADAPTED = "unseen", "unseen_adapted"
 CLOCK = "seconds"
 """The metric that is no result: another run of the same experiment has another time."""
 
+VIRTUAL_CLOCK = "clock"
+"""The metric of simulated seconds, by round; only of a run whose `world` gives clients a pace."""
+
 
 def gap_name(part: str, measure: str) -> str:
     """Name of the difference of the clients that trained to those of `part`, which came after training.

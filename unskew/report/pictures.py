@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from unskew.info import ClientGroups
+from unskew.record.logs import CLOCK
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables, verdict, worth
 from unskew.report.section import Chart, columns
@@ -109,7 +110,9 @@ def curve(record: Record, by: tables.By, metric: str | None = None, y: str = "")
     )
     several = max(c.seeds for c in lines.values()) > 1
     caption = "Mean over seeds; band: lowest to highest." if several else "One seed."
-    caption += " By the clock of the machine that ran it." if by == "time" else ""
+    if by == "time":
+        machine = tables.clock_of(record) == CLOCK
+        caption += " By the clock of the machine that ran it." if machine else " Simulated time."
     return Chart(title, caption, charts.curves(data, colours(record), x, y), f"{title}: {ends}.")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.ledger import DIRECTIONS, KINDS
-from unskew.record.logs import ADAPTED, SERVED, gap_name
+from unskew.record.logs import ADAPTED, SERVED, VIRTUAL_CLOCK, gap_name
 from unskew.record.reader import Record, select
 from unskew.report import tables, worth
 from unskew.report.section import Columns, Table, TableRow, table
@@ -109,6 +109,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
         **{f"mb_{d}": total(name, "MB", MB, f"bytes.{d}") for d, name in names.items()},
         "mb": total("sent", "MB", MB, *(f"bytes.{d}" for d in DIRECTIONS)),
         "seconds": total("time", "s", 1.0, "seconds"),
+        "clock": total("simulated time", "s", 1.0, VIRTUAL_CLOCK),
         **further,
     }  # fmt: skip
 

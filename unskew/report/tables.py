@@ -19,7 +19,7 @@ from unskew.data.differs import holm
 from unskew.errors import RunError
 from unskew.info import Info
 from unskew.ledger import DIRECTIONS
-from unskew.record.logs import Bound
+from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, Bound
 from unskew.record.reader import Record, configured, info_of
 from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
@@ -298,17 +298,22 @@ By = Literal["round", "traffic", "time"]
 def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | None:
     """`name` over the counted seeds, at the rounds that every one of them has; None if there are none.
 
-    By traffic x is the MB, by time the seconds by the clock, that were spent up to and including that round, the mean
-    over the seeds; None if nothing was.
+    By traffic x is the MB, by time the seconds, simulated ones where clients have a pace, that were spent up to and
+    including that round, the mean over the seeds; None if nothing was.
     """
     seeds = counted_seeds(record, method)
     by_round = curve_by_round([record.numbers.curve(method, s, name) for s in seeds])
     if by_round is None or by == "round":
         return by_round
-    of, unit = ([f"bytes.{d}" for d in DIRECTIONS], MB) if by == "traffic" else (["seconds"], 1.0)
+    of, unit = ([f"bytes.{d}" for d in DIRECTIONS], MB) if by == "traffic" else ([clock_of(record)], 1.0)
     spent = [record.numbers.curve(method, s, what) for s in seeds for what in of]
     x = tuple(sum(v for row in spent for r, v in row.items() if r <= t) / len(seeds) / unit for t in by_round.x)
     return replace(by_round, x=x) if any(sum(row.values()) for row in spent) else None
+
+
+def clock_of(record: Record) -> str:
+    """The metric that charts by time are drawn over."""
+    return VIRTUAL_CLOCK if VIRTUAL_CLOCK in record.numbers.names() else CLOCK
 
 
 def quantity(mean: float, std: float | None = None) -> str:

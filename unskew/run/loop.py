@@ -21,7 +21,7 @@ from unskew.ledger import totals
 from unskew.local.executor import FIRST
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
-from unskew.record.logs import CLOCK, DivergedRow, require_none_diverged, why_diverged
+from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, DivergedRow, require_none_diverged, why_diverged
 from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Evaluation, LiveRun, Observer
@@ -195,6 +195,7 @@ class _Loop:
         cell.clients_per_second = len(trace.work) / max(time.monotonic() - began, 1e-9)
         sent = totals(() if cell.pooled else trace.transfers)
         metrics = [Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()]
+        metrics += [Metric(VIRTUAL_CLOCK, trace.clock)] if trace.clock else []
         reports: list[Info] = []
         if n := sum(k for k, _ in trace.losses):
             metrics.append(Metric("train.loss", sum(k * loss for k, loss in trace.losses) / n, float(n)))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.record.frame import Numbers
-from unskew.record.logs import CLOCK, DivergedRow
+from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, DivergedRow
 from unskew.tasks.measure import Measure
 
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
@@ -174,10 +174,10 @@ def summarise(
         total = dict.fromkeys((s for s in seeds if frame.names(m, s)), 0.0)
         for name in frame.names():
             curves = {s: frame.curve(m, s, name) for s in seeds if (m, s, name) in frame.keys}
-            if name.startswith("bytes.") or name == CLOCK:
+            if name.startswith("bytes.") or name in (CLOCK, VIRTUAL_CLOCK):
                 sums = {s: float(sum(curve.values())) for s, curve in curves.items()}
                 add(m, name, sums)
-                if name != CLOCK:
+                if name.startswith("bytes."):
                     total |= {s: total[s] + n for s, n in sums.items()}
                 continue
             last = ends(m, name, last_value)

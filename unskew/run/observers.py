@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from unskew.data.federated import FederatedData
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
 from unskew.run import attack, explain, models, unseen
@@ -187,7 +186,11 @@ class KeptModels(Observer):
         self.drop(cell)
         fed, best, constants = cell.fed, self.curve.best, cell.setup.task.constants()
         best_round = best[0] if best is not None and cell.experiment.keep_models.best else None
-        clients = models.ModelClients(fed.num_clients, fed.client_names, _names_of_unseen(fed))
+        new = fed.unseen
+        unseen = (
+            () if new is None else new.client_names or tuple(str(fed.num_clients + k) for k in range(new.num_clients))
+        )
+        clients = models.ModelClients(fed.num_clients, fed.client_names, unseen)
         card = replace(self.card, clients=clients, best_round=best_round)
         with explained(self.folder, cell.run.folder):
             shared = cell.sim.method.serve(cell.state, None)
@@ -202,12 +205,6 @@ class KeptModels(Observer):
             clients = range(cell.fed.num_clients)
             for first in range(0, len(clients), BATCH):
                 yield own_models(cell.sim, cell.state, cell.round, clients[first : first + BATCH])
-
-
-def _names_of_unseen(fed: FederatedData) -> tuple[str, ...]:
-    if fed.unseen is None:
-        return ()
-    return fed.unseen.client_names or tuple(str(fed.num_clients + k) for k in range(fed.unseen.num_clients))
 
 
 # ---------------------------------------------------------------- draws without a key

@@ -380,7 +380,7 @@ def clients(
 
     A pooled bound trains one client that holds everything.
     """
-    train = pooled(fed) if _is_pooled(method) else fed
+    train = pooled(fed) if hook(method.method, "pooled") else fed
     device, dataset = setup.device, fed.dataset
     weights = class_weights(experiment.task, dataset, train, fed.unseen)
     x, y = (dataset.x_train, dataset.y_train) if train is not fed else attack.poisoned(experiment.world.attack, fed)
@@ -415,9 +415,11 @@ def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: 
     """The method as the clients of a seed play it, with malicious clients among them if the world has an attack.
 
     Raises:
-        ConfigError: If the attack cannot be made on this method, or not where a client sees its own reply only.
+        ConfigError: If a deployment cannot have the attack, the pace, or a method whose clients reply as they come.
     """
-    if _is_pooled(method):
+    if not simulated and (experiment.world.pace is not None or hook(method.method, "as_they_come")):
+        raise ConfigError(f"world.pace and replies as they come ({method.label}) are for simulations; leave them out")
+    if hook(method.method, "pooled"):
         return method.method
     return with_attack(method.method, experiment.world.attack, num_clients, Key(seed), simulated)
 
@@ -444,7 +446,7 @@ def simulator(
     trainer, population, train = clients(experiment, method, setup, fed, seed)
     playing = played(experiment, method, seed, fed.num_clients)
     executor = setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
-    alone = _is_pooled(method)
+    alone = hook(method.method, "pooled")
     sim = Simulator(
         playing,
         population,
@@ -453,13 +455,10 @@ def simulator(
         clients_per_round=1 if alone else experiment.cohort(train.num_clients),
         outage=None if alone else experiment.world.outage,
         channel=experiment.world.channel,
+        pace=experiment.world.pace,
         codec=experiment.runtime.codec,
     )
     return sim, train
-
-
-def _is_pooled(method: NamedMethod) -> bool:
-    return bool(hook(method.method, "pooled"))
 
 
 # ---------------------------------------------------------------- where the clients are

@@ -6,6 +6,7 @@ clients remember and counts who replied.  Only how a message reaches a client an
 `Clients` of a run: `in_process.py` and `network.py` are two kinds.
 """
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +24,9 @@ from unskew.ledger import SERVER, Transfer, node
 from unskew.local.executor import FIRST, Executor, Stored, Trainer
 from unskew.local.sequential import server_device
 from unskew.protocol import (
+    Arrived,
     Ask,
+    AsTheyCome,
     ClientId,
     Collect,
     Federation,
@@ -32,6 +35,7 @@ from unskew.protocol import (
     Method,
     Plan,
     Probe,
+    UnderWay,
     drive,
     held_in,
     personalise_of,
@@ -47,6 +51,7 @@ from unskew.tree import Marks, Params, check_unchanged, marks
 from unskew.units import Bytes
 from unskew.world.channel import Channel, Even, efficiency
 from unskew.world.outage import Outage
+from unskew.world.pace import Errand, Pace
 from unskew.wrappers.base import name_of
 
 S = TypeVar("S")
@@ -105,6 +110,7 @@ class Trace:
         failures: All replies that were lost.
         losses: (number of examples, mean training loss) of every local optimisation whose reply arrived and counts.
         abandoned: Reason why the round has no result, a sentence; empty if it has one.
+        clock: Simulated seconds that it took; 0 where clients have no pace.
     """
 
     transfers: list[Transfer] = field(default_factory=list)
@@ -112,6 +118,7 @@ class Trace:
     failures: list[LostReply] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
     abandoned: str = ""
+    clock: float = 0.0
 
 
 # ---------------------------------------------------------------- the clients of a run
@@ -301,6 +308,7 @@ class Driver(Generic[S]):
         clients_per_round: Cohort size.
         outage: Model of the asks and replies that are lost.
         channel: Answers `Probe`.
+        pace: Simulated seconds that clients take; None is no clock.
 
     Attributes:
         abandoned_last: Number of rounds in a row, up to the last one, that `attempt` abandoned.
@@ -322,6 +330,7 @@ class Driver(Generic[S]):
         clients_per_round: int | None = None,
         outage: Outage | None = None,
         channel: Channel | None = None,
+        pace: Pace | None = None,
     ) -> None:
         if clients_per_round is not None and clients_per_round < 1:
             raise ConfigError(f"clients_per_round must be >= 1, got {clients_per_round}")
@@ -330,6 +339,7 @@ class Driver(Generic[S]):
         self.key = Key(seed)
         self.cohort = clients_per_round or len(clients.ids)
         self.outage, self.channel = outage or Outage(), channel or Even()
+        self.pace = pace
         self.steps = steps_of(method)
         self._failures: list[LostReply] = []  # of rounds that raised
         self.abandoned_last = 0
@@ -545,50 +555,131 @@ class _Round:
     def answer(self, request: object) -> Any:
         if isinstance(request, Ask):
             return self.ask(request)
+        if isinstance(request, AsTheyCome):
+            return self.as_they_come(request)
         if isinstance(request, Collect):
             return self.collect(request)
         if isinstance(request, Probe):
             return self.probe(request)
         return refuse_request("plan", request)
 
-    # ------------------------------------------------------------------ Ask
+    # ------------------------------------------------------------------ Ask, AsTheyCome
     def ask(self, request: Ask) -> dict[ClientId, Any] | Reduced[Any]:
+        places = {c: place for place, c in enumerate(request.to)}
+        folding = Folding(request.reduce) if request.reduce else None
+        replies: dict[ClientId, Any] = {}
+
+        def take(c: ClientId, answer: Answer, seconds: float) -> None:
+            if folding is None:
+                replies[c] = answer.reply
+            else:
+                folding.add(places[c], c, answer.reply)
+
+        lost, waited = self.run(request, take, request.timeout_s, folds=folding is not None)
+        self.trace.clock += waited
+        self.hop += 1
+        count = len(replies if folding is None else folding)
+        self.require(request, count, request.at_least, lost)
+        return replies if folding is None else folding.finish()
+
+    def as_they_come(self, request: AsTheyCome) -> Arrived[Any]:
+        """Run the step on clients at once, and hold each reply until the clock is there."""
+        if self.driver.clients.remote:
+            raise ConfigError("replies as they come are for simulations so far; take a method that asks by round")
+        if busy := request.to.keys() & request.under_way.keys():
+            raise ProtocolError(f"round {self.t}: client {min(busy)} is under way; ask it when it has replied")
+        under_way = dict(request.under_way)
+
+        def take(c: ClientId, answer: Answer, seconds: float) -> None:
+            if held_in(answer.reply):
+                raise ProtocolError("a reply that may come in a later round holds no value; leave Keep out")
+            under_way[c] = UnderWay(request.stamp, seconds, answer.n, answer.losses, answer.reply)
+
+        lost, waited = self.run(request, take, None, later=True)
+        key = self.driver.key / "round" / self.t / "arrival" / self.hop
+        order = sorted(under_way, key=lambda c: (under_way[c].left_s, (key / c).number()))[: request.first]
+        passed = under_way[order[-1]].left_s if order else waited  # all that were asked may be lost
+        self.trace.clock += passed
+        for c in order:
+            self.charge(node(c), SERVER, size_of(under_way[c].reply))
+            self.trace.losses.extend((under_way[c].n, loss) for loss in under_way[c].losses)
+        self.hop += 1
+        self.require(request, len(order), 1, lost)
+        replies = {c: replace(under_way.pop(c), left_s=0.0) for c in order}
+        return Arrived(replies, {c: replace(u, left_s=u.left_s - passed) for c, u in under_way.items()})
+
+    def run(
+        self,
+        request: Ask | AsTheyCome,
+        take: Callable[[ClientId, Answer, float], None],
+        timeout_s: float | None,
+        *,
+        folds: bool = False,
+        later: bool = False,
+    ) -> tuple[dict[ClientId, str], float]:
+        """Run a step on clients, and hand `take` each reply that comes, with the simulated seconds that it took.
+
+        Args:
+            request: What the plan asks for.
+            take: Called in the order of `request.to`.
+            timeout_s: Longest time that the plan allows.
+            folds: True if replies are dropped as they come.
+            later: True if replies are charged when they arrive.
+
+        Returns:
+            The clients that are lost and why, and the seconds until the last reply or the deadline.
+        """
         self.check(request)
         fates = {c: self.fate(request.step, c) for c in request.to}
         lost = {c: self.left_out[c] for c in request.to if c in self.left_out}
         reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable" and c not in lost}
-        exchange = self.prepare(request, reached, lost)
-        places = {c: place for place, c in enumerate(request.to)}
-        folding = Folding(request.reduce) if request.reduce else None
-        replies: dict[ClientId, Any] = {}
+        exchange = self.prepare(request, reached, lost, timeout_s, folds)
+        sizes = {i: size_of(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
+        limit = timeout_s or getattr(self.driver.pace, "deadline_s", None) or math.inf
+        waited = 0.0
         answers: dict[ClientId, Answer | Lost] = {}
         with self.told(request.step):
             for c, answer in self.clients.run(exchange):
                 answers[c] = answer
                 if isinstance(answer, Answer):
                     answers[c] = replace(answer, reply=None)
+                    seconds = self.seconds(exchange, c, sizes[id(exchange.messages[c])].bytes, answer)
+                    if fates[c] is None and seconds > limit:
+                        fates[c] = "late"
+                    waited = max(waited, seconds if fates[c] is None or limit == math.inf else limit)
                     # Of a reply that is lost on its way only its client knows.
                     if answer.refused or fates[c] is not None:
                         continue
-                    if folding is None:
-                        replies[c] = answer.reply
-                    else:
-                        folding.add(places[c], c, answer.reply)
+                    take(c, answer, seconds)
                 del answer  # while the next client trains, this reply is gone
-        self.charge_messages(exchange, answers)
-        self.record_answers(exchange, answers, fates, lost)
-        count = len(replies if folding is None else folding)
+        self.charge_messages(exchange, answers, sizes)
+        self.record_answers(exchange, answers, fates, lost, later)
         lost = {c: lost.get(c) or str(fates[c]) for c in request.to if c in lost or fates[c] is not None}
         self.trace.failures.extend(LostReply(self.t, c, request.step, reason) for c, reason in lost.items())
         self.asked[request.step] += 1
-        self.hop += 1
-        if count < request.at_least:
+        return lost, waited
+
+    def seconds(self, exchange: Exchange, client: ClientId, down: int, answer: Answer) -> float:
+        """Simulated time of a client's part: what other clients hold for it is sent to the server first."""
+        moved: Counter[ClientId] = Counter()
+        for h in exchange.moving[client]:
+            moved[h.owner] += exchange.values[h].size.bytes
+        waits = max((self.spent(owner, 0, 0, sent) for owner, sent in moved.items()), default=0.0)
+        return waits + self.spent(client, answer.examples, down + moved.total(), answer.size.bytes)
+
+    def spent(self, client: ClientId, examples: int, down: int, up: int) -> float:
+        """Simulated time of one errand in this exchange, seconds."""
+        pace, key = self.driver.pace, self.driver.key / "pace"
+        return 0.0 if pace is None else pace.seconds(key, Errand(self.t, self.hop, client, examples, down, up))
+
+    def require(self, request: Ask | AsTheyCome, count: int, at_least: int, lost: Mapping[ClientId, str]) -> None:
+        """Refuse too few replies."""
+        if count < at_least:
             first = next((f" (client {c}: {reason})" for c, reason in lost.items()), "")
             raise QuorumError(
                 f"round {self.t}, step {request.step!r}: {count} of {len(request.to)} clients replied, "
-                f"{request.at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}{first}"
+                f"{at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}{first}"
             )
-        return replies if folding is None else folding.finish()
 
     @contextmanager
     def told(self, step: str) -> Iterator[None]:
@@ -600,7 +691,7 @@ class _Round:
                 raise
             raise type(error)(f"{error} (round {self.t}, step {step!r})") from error
 
-    def check(self, request: Ask) -> None:
+    def check(self, request: Ask | AsTheyCome) -> None:
         """Refuse a request for a step or a client that does not exist."""
         steps, known = self.driver.steps, range(len(self.driver.clients.ids))
         if request.step not in steps:
@@ -617,23 +708,31 @@ class _Round:
         key = self.driver.key / "round" / self.t / "outage" / self.hop / client
         return self.driver.outage.fate(key, step, self.asked[step])
 
-    def prepare(self, request: Ask, reached: Mapping[ClientId, Any], lost: dict[ClientId, str]) -> Exchange:
+    def prepare(
+        self,
+        request: Ask | AsTheyCome,
+        reached: Mapping[ClientId, Any],
+        lost: dict[ClientId, str],
+        timeout_s: float | None,
+        folds: bool,
+    ) -> Exchange:
         """Bring the values that messages need; a client whose values did not come is lost and left out."""
         # What many clients are sent is one object, looked through once.
         references = {i: held_in(m) for i, m in {id(m): m for m in reached.values()}.items()}
         moving = {c: tuple(h for h in references[id(m)] if h.owner != c) for c, m in reached.items()}
-        values, missing = self.fetch([h for held in moving.values() for h in held], request.timeout_s)
+        values, missing = self.fetch([h for held in moving.values() for h in held], timeout_s)
         for c, held in moving.items():
             gone = [missing[h] for h in held if h in missing]
             if gone:
                 lost[c] = f"what it was to be sent could not be fetched: {gone[0]}"
         messages = {c: m for c, m in reached.items() if c not in lost}
-        index, folds = self.asked[request.step], bool(request.reduce)
-        return Exchange(self.hop, request.step, index, messages, moving, values, request.timeout_s, folds)
+        index = self.asked[request.step]
+        return Exchange(self.hop, request.step, index, messages, moving, values, timeout_s, folds)
 
-    def charge_messages(self, exchange: Exchange, answers: Mapping[ClientId, Answer | Lost]) -> None:
+    def charge_messages(
+        self, exchange: Exchange, answers: Mapping[ClientId, Answer | Lost], sizes: Mapping[int, Size]
+    ) -> None:
         """Charge every message that was sent, and the values that came with it from their owners."""
-        sizes = {i: size_of(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         for c, m in exchange.messages.items():
             answer = answers[c]
             if isinstance(answer, Lost) and not answer.sent:
@@ -648,8 +747,9 @@ class _Round:
         answers: Mapping[ClientId, Answer | Lost],
         fates: Mapping[ClientId, Any],
         lost: dict[ClientId, str],
+        later: bool,
     ) -> None:
-        """Record each client's work and memory, and charge the replies that arrived."""
+        """Record each client's work and memory, and charge the replies that arrived, unless that is for later."""
         looked = False
         for c in exchange.messages:
             answer = answers[c]
@@ -661,7 +761,7 @@ class _Round:
             self.driver.memory.stage(c, answer.memory)
             if self.t <= FIRST and c not in self.remembered and not looked and answer.memory is not None:
                 self.remembered[c], looked = (answer.memory, marks(answer.memory, content=True)), True
-            if fates[c] is None:
+            if fates[c] is None and not later:
                 self.charge(node(c), SERVER, answer.size)
                 if answer.refused:
                     lost[c] = f"refused: {answer.refused}"
@@ -678,9 +778,12 @@ class _Round:
                 f"round {self.t}: {len(request.held)} held values are collected, and those of clients {owners} did "
                 f"not come ({next(iter(missing.values()))})"
             )
+        sent: Counter[ClientId] = Counter()
         for h in request.held:
             if h in values:
                 self.charge(node(h.owner), SERVER, values[h].size)
+                sent[h.owner] += values[h].size.bytes
+        self.trace.clock += max((self.spent(owner, 0, 0, n) for owner, n in sent.items()), default=0.0)
         self.hop += 1
         return [values[h].read() if h in values else None for h in request.held]
 

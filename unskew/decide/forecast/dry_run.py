@@ -164,6 +164,7 @@ def dry_run(
         clients_per_round=cohort,
         outage=None if prepared.pooled else experiment.world.outage,
         channel=experiment.world.channel,
+        pace=experiment.world.pace,
     )
     state = sim.start()
     driven: list[Requests] = []

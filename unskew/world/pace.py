@@ -1,0 +1,87 @@
+"""How fast clients train and send: the virtual clock of a simulation.
+
+A pace turns what a client did for one request into seconds, and the driver of rounds makes a clock of them: an exchange
+ends with its slowest client, or at the deadline, after which replies are late.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple, Protocol
+
+import torch
+from annotated_types import Ge, Gt
+
+from unskew.keys import Key
+from unskew.registry import Registry
+
+Rate = Annotated[float, Gt(0.0)]
+
+
+class Errand(NamedTuple):
+    """What a client did for one request: `examples` went through training, `down` and `up` are bytes."""
+
+    round: int
+    hop: int
+    client: int
+    examples: int
+    down: int
+    up: int
+
+
+class Pace(Protocol):
+    """A pure function of its arguments: a frozen dataclass with a field `name`, and perhaps `deadline_s`."""
+
+    def seconds(self, key: Key, errand: Errand) -> float:
+        """Return the simulated seconds that an errand takes; `key` is the run's, for what is drawn."""
+        ...
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Devices and links of different speed:  jitter * (examples / speed + 8e-6 down / rate + 8e-6 up / rate).
+
+    Attributes:
+        examples_per_s: Training examples per second of the median device.
+        down_mbit_s, up_mbit_s: Rates of the median link, Mbit/s.
+        spread: Standard deviation of the logarithm of a client's speed, and of its link's rates, drawn once a run; with
+            1 one client in six is slower than the median by a factor of e.
+        jitter: Standard deviation of the logarithm of an errand's time, drawn anew for each.
+        clients: Clients by number that are not drawn: their examples per second, and Mbit/s down and up.
+        deadline_s: Seconds after which a reply is late, unless the plan says; None waits for the slowest client.
+    """
+
+    examples_per_s: Rate = 1000.0
+    down_mbit_s: Rate = 20.0
+    up_mbit_s: Rate = 5.0
+    spread: Annotated[float, Ge(0.0)] = 0.0
+    jitter: Annotated[float, Ge(0.0)] = 0.0
+    clients: Mapping[str, tuple[Rate, Rate, Rate]] = field(default_factory=dict)
+    deadline_s: Rate | None = None
+    name: Literal["devices"] = "devices"
+
+    def seconds(self, key: Key, errand: Errand) -> float:
+        """Return the seconds of training, receiving and sending."""
+        rates = self.clients.get(str(errand.client))
+        device, link = (1.0, 1.0) if rates else _factors(key / "device" / errand.client, self.spread)
+        speed, down, up = rates or (self.examples_per_s, self.down_mbit_s, self.up_mbit_s)
+        spent = errand.examples / (speed * device) + 8e-6 * (errand.down / down + errand.up / up) / link
+        return spent * _factors(key / "errand" / errand.round / errand.hop / errand.client, self.jitter)[0]
+
+
+def _factors(key: Key, deviation: float) -> tuple[float, float]:
+    """Two draws whose logarithms have this standard deviation."""
+    if not deviation:
+        return 1.0, 1.0
+    first, second = torch.randn(2, dtype=torch.float64, generator=key.generator()).tolist()
+    return math.exp(deviation * first), math.exp(deviation * second)
+
+
+PACES = Registry(
+    "pace",
+    "unskew.paces",
+    {"devices": "unskew.world.pace:Devices"},
+    "a frozen dataclass with a field name and a method seconds(key, errand)",
+    lambda kind: inspect.isclass(kind) and callable(getattr(kind, "seconds", None)),
+)
