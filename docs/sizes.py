@@ -23,7 +23,7 @@ ROOMS = [
     ("results", "results report history", 4_000, 6_290),
     ("decide", DECIDE, 3_600, 5_360),
     ("deploy", "deploy runtime", 5_000, 7_440),
-    ("priors, world, pricing", "priors world pricing", 2_600, 3_303),
+    ("priors, world, pricing", "priors world pricing", 2_600, 3_315),
     ("papers", "papers", 3_200, 5_010),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_800),
     ("bench", "bench", 1_500, 1_990),

@@ -117,7 +117,7 @@ def test_an_interrupt_is_not_the_plans_business() -> None:
 @pytest.mark.parametrize(
     ("who", "want", "text"),
     [
-        ("plan", Sgd({}, SgdConfig()), "a plan may yield Ask, Collect or Probe, not Sgd$"),
+        ("plan", Sgd({}, SgdConfig()), "a plan may yield Ask, AsTheyCome, Collect or Probe, not Sgd$"),
         ("step", Ask("train", {}), "a step may yield Sgd, Fold or Run, not Ask$"),
         ("step", fit({}, SgdConfig()), 'a step may yield Sgd, Fold or Run, not generator: write "yield from"'),
         ("plan", None, "not NoneType$"),

@@ -10,9 +10,11 @@ from .algorithms.ditto import Ditto as Ditto
 from .algorithms.fedacg import FedACG as FedACG
 from .algorithms.fedala import FedALA as FedALA
 from .algorithms.fedamp import FedAMP as FedAMP
+from .algorithms.fedasync import FedAsync as FedAsync
 from .algorithms.fedavg import FedAvg as FedAvg
 from .algorithms.fedbabu import FedBABU as FedBABU
 from .algorithms.fedbn import FedBN as FedBN
+from .algorithms.fedbuff import FedBuff as FedBuff
 from .algorithms.feddc import FedDC as FedDC
 from .algorithms.feddif import FedDif as FedDif
 from .algorithms.feddistill import FedDistill as FedDistill

@@ -35,6 +35,7 @@ from unskew.protocol import (
     Step,
     ask,
     collect,
+    hook,
     probe,
     sgd,
     step,
@@ -184,6 +185,9 @@ def make(case: str, **options: Any) -> Any:
     factory = factory_of(name)
     local = {"local": LOCAL} if "local" in inspect.signature(factory).parameters else {}
     return factory(**{**local, **own, **options})
+
+
+DEPLOYED = [case for case in CASES if not hook(make(case), "as_they_come")]
 
 
 # ---------------------------------------------------------------- clients

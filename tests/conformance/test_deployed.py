@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from grid import one_network_each
-from recipe import CASES, SEED, recorded
+from recipe import DEPLOYED, SEED, recorded
 
 from unskew import wire
 from unskew.ledger import SERVER, Transfer, node
@@ -28,7 +28,7 @@ def expected_down(rows: list[Transfer], hop: int, client: int) -> list[int]:
     return [r.bytes for r in rows if r.hop == hop and r.dst == node(client)]
 
 
-@one_network_each(CASES, turn=(0, 3))
+@one_network_each(DEPLOYED, turn=(0, 3))
 def test_a_deployed_run_is_the_simulated_one(case: str, network: str, tmp_path: Path) -> None:
     """Bit for bit in state, memory, work and losses; and every ask and reply weighs what the ledger says it does."""
     there = Deployed(case, network, tmp_path, seed=SEED)

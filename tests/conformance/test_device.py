@@ -7,7 +7,7 @@ import pytest
 import torch
 from grid import network_of
 from on_a_device import run_resumed, serve_from
-from recipe import CASES, PROTECTED, rounds, simulator
+from recipe import CASES, DEPLOYED, PROTECTED, rounds, simulator
 from torch import Tensor
 
 from unskew.local.sequential import Sequential
@@ -46,7 +46,7 @@ def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str) -
     run_resumed(case, "cuda")
 
 
-@pytest.mark.parametrize("case", [*CASES, *PROTECTED])
+@pytest.mark.parametrize("case", [*DEPLOYED, *PROTECTED])
 def test_a_client_with_a_device_serves_a_server_without_one(case: str, tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     serve_from(case, "cuda", tmp_path)

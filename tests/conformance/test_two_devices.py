@@ -9,7 +9,7 @@ import pytest
 import torch
 from emulated import DEVICE, Emulated
 from on_a_device import run_resumed, serve_from
-from recipe import CASES, PROTECTED
+from recipe import CASES, DEPLOYED, PROTECTED
 from torch import nn
 
 from unskew import wire
@@ -55,7 +55,7 @@ def test_every_algorithm_runs_on_a_device_resumed_and_through_bytes(case: str, t
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=() if c in SERVED else pytest.mark.slow) for c in (*CASES, *PROTECTED)]
+    "case", [pytest.param(c, marks=() if c in SERVED else pytest.mark.slow) for c in (*DEPLOYED, *PROTECTED)]
 )
 def test_a_client_with_a_device_serves_a_server_without_one(case: str, two_devices: None, tmp_path: Path) -> None:
     pytest.importorskip("grpc")

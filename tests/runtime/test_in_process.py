@@ -331,7 +331,7 @@ def breaking(plan: Any) -> Any:
         ),
         (lambda a, s, f: iter([Ask("__init__", {0: None})]), "'__init__', which is not marked @step"),
         (lambda a, s, f: iter([probe()]), 'not generator: write "yield from"'),
-        (lambda a, s, f: iter([3]), "a plan may yield Ask, Collect or Probe, not int"),
+        (lambda a, s, f: iter([3]), "a plan may yield Ask, AsTheyCome, Collect or Probe, not int"),
         (lambda a, s, f: collect([Held(9, "x")]), "client 9 holds no value 'x'"),
     ],
 )

@@ -122,6 +122,13 @@ TABLE: dict[str, MethodEntry] = {
         "FedACG", "clients start ahead, where momentum goes (Kim et al. 2024)",
         limit={"lam": 0.0, "beta": 0.0, "weighting": "samples"},
     ),
+    "fedbuff": MethodEntry(
+        "FedBuff", "a server step for each full buffer, no waiting (Nguyen et al. 2022)",
+        limit={"buffer": None, "server_lr": 1.0, "weighting": "samples"},
+    ),
+    "fedasync": MethodEntry(
+        "FedAsync", "each model is mixed in as it comes, stale ones less (Xie et al. 2019)"
+    ),
     "fedgen": MethodEntry(
         "FedGen", "clients' heads also train on features that a server makes (Zhu et al. 2021)",
         limit={"beta": 0.0},

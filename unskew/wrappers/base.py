@@ -174,13 +174,10 @@ class Wrapped:
             kind = type(self.of).__name__
             raise ProtocolError(f"{kind}.init must be annotated with the type of the state it returns")
         by = self.by
-        # Noise is accounted for by round, in which a client may reply more than once here.
         one_each = by.one_by_one and not (by.Message or by.Reply or by.has_dp_noise(self.of))
-        if hook(self.of, "as_they_come") and not one_each:
-            raise ConfigError(
-                f"{name_of(self.of)} takes replies as they come, which {type(by).__name__} cannot; leave it out"
-            )
-        self.by.check(self.of)
+        if hook(self.of, "as_they_come") and not one_each:  # noise is accounted for by round
+            raise ConfigError(f"{name_of(self.of)} takes replies as they come; leave {type(by).__name__} out")
+        by.check(self.of)
         inside = self.of
         while isinstance(inside, Wrapped):
             inside.by.check_around(inside.of, self)
