@@ -70,7 +70,7 @@ StatusPort = Annotated[
 ]
 
 
-def said(quiet: bool, form: Literal["text", "json"] = "text", file: Path | None = None) -> Callable[[str], None]:
+def logger(quiet: bool, form: Literal["text", "json"] = "text", file: Path | None = None) -> Callable[[str], None]:
     """Choose what writes a line of the log: stderr, unless it is to be quiet, and a file that is rotated."""
     from unskew.runtime.log import log, show
 
@@ -232,7 +232,7 @@ def run(
     if federation.is_served():
         _follow(federation, name, after, quiet)
     else:
-        resident.serve(federation, said(quiet), name, force)
+        resident.serve(federation, logger(quiet), name, force)
     row = federation.experiment(name)
     if row["state"] != "done":
         raise RunError(f"{name} {row['state']}: {row['reason']}; the same command goes on with it")
@@ -303,7 +303,7 @@ def serve(
     federation = _federation(folder)
     from unskew.deploy import resident
 
-    say = said(quiet, log_format, folder / "logs" / "server.log")
+    say = logger(quiet, log_format, folder / "logs" / "server.log")
     resident.serve(federation, say, force=force, listen=listen, status_port=status_port)
 
 
@@ -480,7 +480,7 @@ def try_(
 
     chosen = _experiment(experiment, settings, data_dir)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-tried-{datetime.now():%Y%m%d-%H%M%S}"
-    say = said(quiet)
+    say = logger(quiet)
     if check_parity:
         parity.comparable(chosen)
     if not quiet:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from unskew.cli.fed import LogFormat, Out, StatusPort, require, said, size, write_units
+from unskew.cli.fed import LogFormat, Out, StatusPort, logger, require, size, write_units
 from unskew.cli.options import AllowCode, AsJson, DataDir, Decimal, Encoding, Quiet, Separator, Thousands, find_own_code
 from unskew.cli.tables import print_table
 
@@ -82,7 +82,7 @@ def start(
     require()
     from unskew.deploy import site as sites
 
-    _start(sites.found(folder), quiet, status_port, log_format)
+    _start(sites.chosen(folder), quiet, status_port, log_format)
 
 
 @site.command()
@@ -92,7 +92,7 @@ def units(out: Out = Path(), folder: Folder = None) -> None:
     from unskew.deploy import site as sites
     from unskew.deploy.settings import Site, read_settings
 
-    place = sites.found(folder)
+    place = sites.chosen(folder)
     own = read_settings(place / "site.toml", Site)
     data = [Path(path) for path in (own.place, own.policy, own.data_dir) if path and Path(path).exists()]
     write_units(f"unskew site {own.name}", ["site", "start", "--folder"], place, out, data=data)
@@ -108,7 +108,7 @@ def _start(place: Path, quiet: bool, status_port: int | None, log_format: Litera
     if own.allow_code:
         find_own_code()
     try:
-        member.start(place, said(quiet, log_format, place / "logs" / "site.log"), status_port)
+        member.start(place, logger(quiet, log_format, place / "logs" / "site.log"), status_port)
     except KeyboardInterrupt:
         os._exit(130)  # threads of the network may work on
 
@@ -118,7 +118,7 @@ def _answering(word: str, answer: str, text: str) -> None:
         require()
         from unskew.deploy import site as sites
 
-        sites.answer(sites.found(folder), name, answer)
+        sites.answer(sites.chosen(folder), name, answer)
         print(f"{answer}: {name}")
 
     site.command(word, help=text)(command)
@@ -134,7 +134,7 @@ def status(folder: Folder = None, as_json: AsJson = False) -> None:
     require()
     from unskew.deploy import site as sites
 
-    now = sites.status(sites.found(folder))
+    now = sites.status(sites.chosen(folder))
     if as_json:
         print(json.dumps(now))
         return

@@ -50,13 +50,13 @@ def backup(federation: FederationFolder, target: Path) -> None:
 
 
 def _stamps(folder: Path) -> dict[Path, int]:
-    """Times at which the files were last written that go with a record's last transaction."""
+    """When the files were last written that belong to a record's last transaction."""
     files = [*folder.glob("experiments/*/run/checkpoint/*"), *folder.glob("experiments/*/deployment.json")]
     return {path: path.stat().st_mtime_ns for path in files if path.exists()}
 
 
 def restore(source: Path, folder: Path) -> None:
-    """Make a federation's folder from a backup; what happened since is lost, and sites need not join anew.
+    """Make a federation's folder from a backup; what happened since is lost, and no site has to join again.
 
     Raises:
         DeployError: If there is something in the folder, or the file is no backup.

@@ -119,7 +119,7 @@ def answer(certificate: bytes, trusted: bytes, who: Authority) -> bytes:
 
 
 def accept(folder: Path, data: bytes) -> None:
-    """Keep such an answer: site.crt, and what it trusts in ca.crt if an authority that it trusts already signed that.
+    """Keep such an answer: site.crt, and ca.crt if an authority that the site trusts has signed it.
 
     Raises:
         DeployError: If it is none, or signed by nobody whom the site trusts.

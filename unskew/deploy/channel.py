@@ -138,7 +138,7 @@ def _read(message: bytes, **kinds: type) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Arriving:
-    """A request or a reply of which some has come; after a break it goes on where it stood."""
+    """A request or a reply that is arriving; after a break it goes on where it stood."""
 
     size: int = -1
     data: bytearray = field(default_factory=bytearray)

@@ -213,7 +213,7 @@ def _family(kind: str) -> str:
 
 
 def account_of(source: str) -> str:
-    """Hash a participant's files as they lie: an experiment that reads other columns of them opens no new account.
+    """SHA-256 of a participant's files: an experiment that reads other columns of them opens no new account.
 
     Where the source names no files it is the hash of that name, whatever an experiment reads of it and from where.
     """
@@ -230,7 +230,7 @@ def account_of(source: str) -> str:
 
 
 def _has_own_sets(task: TaskConfig) -> bool:
-    """True if a named set is to be read in this machine's UNSKEW_DATA, and not where the coordinator said."""
+    """True if a named set is read from this machine's UNSKEW_DATA, not from the coordinator's folder."""
     if task.data_dir is None or ":" in task.data or not os.environ.get("UNSKEW_DATA"):
         return False
     try:

@@ -141,7 +141,7 @@ class FederationFolder:
         return next(iter(self.rows(query, *values)), None)
 
     def put(self, table: str, number: int, **values: object) -> None:
-        """Write these columns of the row of that id."""
+        """Write these columns of the row with this id."""
         with self.change() as db:
             _put(db, table, number, **values)
 
@@ -179,7 +179,7 @@ class FederationFolder:
         return b"".join(file.read_bytes() for file in files if file.exists())
 
     def change_authority(self) -> list[str]:
-        """Trust a second authority beside the first, which signs sites' certificates from now on.
+        """Trust a second authority beside the first; it signs sites' certificates from now on.
 
         Returns:
             Names of the members that have yet to renew their certificates by it.
@@ -296,7 +296,7 @@ class FederationFolder:
         return certificates.answer(signed, self.trusted(), self.authority)
 
     def _invited(self, db: sqlite3.Connection, owner: bytes, wanted: bytes) -> Row:
-        """Take an invitation for a site's key; the site as it is then."""
+        """Use an invitation for a site's key; returns the site as it then is."""
         query = "SELECT * FROM invitations JOIN sites ON sites.id = site WHERE invitations.key = ?"
         invitation = db.execute(query, (_sha256(owner),)).fetchone()
         if invitation is None:
@@ -315,7 +315,7 @@ class FederationFolder:
         return site
 
     def approve(self, names: Iterable[str]) -> None:
-        """Let sites join that wait, or will.
+        """Let sites join that wait, or that will come.
 
         Raises:
             DeployError: If there is no such site, or it does not wait.
@@ -368,7 +368,7 @@ class FederationFolder:
         statuses: Mapping[Node, tuple[float, Row]],
         errors: Mapping[Node, tuple[float, str]],
     ) -> None:
-        """Keep who is connected since when, what sites say of themselves, and their last errors."""
+        """Keep since when sites are connected, what they say of themselves, and their last errors."""
         with self.change() as db:
             db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
             for node, at in since.items():
@@ -431,7 +431,7 @@ class FederationFolder:
         return free
 
     def _same(self, db: sqlite3.Connection, row: Row, toml: str, sites: Sequence[Row]) -> bool:
-        """True if an experiment can go on as this one: it lacks no site but removed ones, and later ones wait."""
+        """True if it is the same experiment, not done, for the same sites but those removed or added since."""
         asked = {r["site"] for r in db.execute("SELECT site FROM offers WHERE experiment = ?", (row["id"],))}
         removed = {r["id"] for r in db.execute("SELECT id FROM sites WHERE state = 'removed'")}
         chosen = {site["id"] for site in sites if site["id"] <= max(asked)}
@@ -467,7 +467,7 @@ class FederationFolder:
         return row
 
     def next(self) -> Row | None:
-        """The experiment that is to be run now: one that was interrupted, else the first that waits."""
+        """The experiment to run now: one that was interrupted, else the first in the queue."""
         return self.one(
             "SELECT * FROM experiments WHERE state IN ('running', 'queued') ORDER BY state = 'queued', queued, id"
         )

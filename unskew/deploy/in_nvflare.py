@@ -7,7 +7,8 @@
 The job holds settings and no code: unskew is installed at server and sites, whose operators allow this module.  The
 list of sites numbers them.  `unskew.toml` has the keys of `Site`, and what the site does not name is not read; at the
 server `allow_code` counts.  Requests are tasks, so that filters and audit of both sides see them; one holds an envelope
-as bytes.  A reply is in memory before its size is looked at, and a site whose process ends cannot come back to a job.
+as bytes.  A reply is in memory before its size is looked at.  NVFlare starts a job's process at each site once, when it
+sends the job out (JobRunner._start_run): a site that was restarted comes back to the next job, not to this one.
 """
 
 import functools

@@ -48,10 +48,10 @@ class Resident:
         self.doing = self.error = ""
         self.away = "not connected yet"
         self._open: tuple[str, ClientRuntime] | None = None
-        self._told: dict[str, str] = {}
+        self._recorded: dict[str, str] = {}
 
     def status(self) -> dict[str, Any]:
-        """Tell how the site is, for the server's status; asked for when it is connected, and now and then."""
+        """How the site is, for the server's status: version, free disk, what it does, its last error."""
         self.away = ""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
@@ -88,14 +88,14 @@ class Resident:
         return reply
 
     def failed(self, error: UnskewError) -> str:
-        """Say an error in the site's log; what the server is told of it, in its answer and in the site's status."""
+        """Write an error into the site's log; returns what the server may know of it."""
         self.say(printable(str(error)))
         quotes = isinstance(error, DataError)  # the data, perhaps
         self.error = "its data do not go with the experiment; its own log says why" if quotes else printable(str(error))
         return self.error
 
     def consider(self, parts: tuple[bytes, ...]) -> tuple[Offer, str]:
-        """Check an experiment as it is offered, and keep it; it, and why it waits, empty if it does not.
+        """Check an offered experiment and keep it; returns it, and why it has to wait, empty if it need not.
 
         Raises:
             WireError: If the authority has not signed it for this site, or a person has refused it.
@@ -107,9 +107,9 @@ class Resident:
         if offer.site != self.site.name:
             raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
         place, rules = self.place(offer), read_rules(self.site)
-        said = text_of(place / "answer")
+        word = text_of(place / "answer")
         try:
-            if said == "refused":
+            if word == "refused":
                 raise WireError("a person at this site has refused it")
             if offer.own_data and self.site.data is None:
                 raise ConfigError("this site has named no data of its own; join anew with --data")
@@ -125,20 +125,20 @@ class Resident:
             if not (place / name).exists() or (place / name).read_bytes() != content:
                 make_private(place)
                 write_atomically(place / name, content)
-        if rules.policy.accept == "ask" and said != "accepted":
+        if rules.policy.accept == "ask" and word != "accepted":
             waits = f"somebody at the site has yet to accept it: unskew site accept {offer.name}"
             self.record(offer, "waits", waits)
             return offer, waits
-        if not said:
+        if not word:
             write_atomically(place / "answer", "accepted")
         self.record(offer, "accepted", "")
         return offer, ""
 
     def record(self, offer: Offer, state: str, reason: str) -> None:
-        """Write what becomes of an offer into the audit log and the site's own, once."""
-        if self._told.get(offer.run) == state + reason:
+        """Write the answer to an offer into the audit log and the site's own log, once."""
+        if self._recorded.get(offer.run) == state + reason:
             return
-        self._told[offer.run] = state + reason
+        self._recorded[offer.run] = state + reason
         row = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "action": "offer",
@@ -282,8 +282,8 @@ def _admit(folder: Path, at: Address) -> None:
 
 
 def _renewing(folder: Path, at: Address, say: Say) -> None:
-    """Ask for a new certificate in time, for ever."""
-    said = ""
+    """Renew the site's certificate in time, for ever."""
+    last = ""
     while True:
         time.sleep(RENEW_S)
         try:
@@ -292,6 +292,6 @@ def _renewing(folder: Path, at: Address, say: Say) -> None:
                 certificates.accept(folder, certify(str(at), credentials(folder, "site"), request))
                 say("the site has a new certificate")
         except (DeployError, OSError) as error:
-            if str(error) != said:
+            if str(error) != last:
                 say(f"the certificate ends on {certificates.ends(folder / 'site.crt'):%Y-%m-%d}: {error}")
-                said = str(error)
+                last = str(error)

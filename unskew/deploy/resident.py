@@ -152,7 +152,7 @@ class Progress(server.LogCallback):
     def __init__(self, say: Say, watch: Watch, row: Row) -> None:
         names = [offer["name"] for offer in watch.federation.offers(row)]
         super().__init__(lambda text: say(with_names(text, names)))
-        self.federation, self.vitals, self.row, self._told = watch.federation, watch.vitals, row, 0.0
+        self.federation, self.vitals, self.row, self._shown = watch.federation, watch.vitals, row, 0.0
         self._ended = time.monotonic()
 
     def ended_round(self, cell: Cell) -> None:
@@ -161,8 +161,8 @@ class Progress(server.LogCallback):
         self.vitals.rounds.labels(self.row["name"]).inc()
         self.vitals.seconds.labels(self.row["name"]).inc(now - self._ended)
         self._ended = now
-        if now - self._told > TOLD_S or cell.round in (1, cell.experiment.rounds):
-            self._told = now
+        if now - self._shown > TOLD_S or cell.round in (1, cell.experiment.rounds):
+            self._shown = now
             super().ended_round(cell)
             self.federation.put("experiments", self.row["id"], round=cell.round)
 
@@ -192,7 +192,7 @@ def serve(
         RunError: If another process serves it, or (Interrupted) it was stopped.
     """
 
-    def said(text: str) -> None:
+    def note(text: str) -> None:
         say(text)
         federation.note(text)
 
@@ -205,21 +205,21 @@ def serve(
         def own() -> Credentials:
             return (*credentials(place, "server")[:2], federation.trusted())
 
-        network = GrpcServer(str(at), own, federation.node, federation.certify, said)
+        network = GrpcServer(str(at), own, federation.node, federation.certify, note)
         with ExitStack() as open, network:
             watch = Watch(federation, network, look)
             if status_port is not None:
                 open.enter_context(serving(watch.vitals, lambda: wrong(federation), status_port))
-            said(f"listening at {at}; sites reach it at {federation.reached}")
+            note(f"listening at {at}; sites reach it at {federation.reached}")
             while True:
                 watch()
                 row = federation.next()
                 if row is None:
                     time.sleep(LOOK_S)
                     continue
-                run(watch, row, said, force)
+                run(watch, row, note, force)
                 if row["name"] == only:
-                    watch()  # what sites said last
+                    watch()  # what sites note last
                     return
 
 

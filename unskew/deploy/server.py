@@ -174,7 +174,7 @@ def described(clients: Iterable[ClientInfo], task: TaskConfig) -> Dataset:
 
 
 def _zeros(shape: tuple[str, ...]) -> Tensor:
-    """Two rows of zeros, of a type and shape that a client has told.
+    """Two rows of zeros, of a type and shape that a client has named.
 
     Raises:
         WireError: If there is no such type or shape.
@@ -430,9 +430,9 @@ class LogCallback(Observer):
         """Say how far a run is."""
         headline = cell.setup.task.headline
         value = cell.metrics.get(headline.shared, cell.metrics.get(headline.own))
-        said = "" if value is None else f", {headline.label} {value:.4f}"
+        result = "" if value is None else f", {headline.label} {value:.4f}"
         place = f"{cell.method.label}, seed {cell.seed}: round {cell.round} of {cell.experiment.rounds}"
-        self.say(place + said)
+        self.say(place + result)
 
     def note(self, text: str) -> None:
         """Say it."""

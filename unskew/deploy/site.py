@@ -30,7 +30,7 @@ def sites() -> Path:
     return own_state() / "sites"
 
 
-def found(folder: Path | None) -> Path:
+def chosen(folder: Path | None) -> Path:
     """The folder of a site; without one the only one that this user has.
 
     Raises:
@@ -85,7 +85,7 @@ def forget_invitation(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def answer(folder: Path, name: str, said: str) -> None:
+def answer(folder: Path, name: str, word: str) -> None:
     """Keep what a person says of an experiment: "accepted" or "refused".
 
     Raises:
@@ -95,7 +95,7 @@ def answer(folder: Path, name: str, said: str) -> None:
     if not (place / "offer.json").exists():
         offered = ", ".join(sorted(path.parent.name for path in folder.glob("experiments/*/offer.json")))
         raise DeployError(f"{name} was not offered to this site (offered: {offered or 'none'})")
-    write_atomically(place / "answer", said)
+    write_atomically(place / "answer", word)
 
 
 def status(folder: Path) -> dict[str, Any]:

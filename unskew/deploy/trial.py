@@ -96,7 +96,7 @@ def trial(
 def prepare(
     experiment: Experiment, number: int, out: Path, options: Mapping[str, Any] | None = None
 ) -> tuple[FederationFolder, list[Path]]:
-    """Make the federation and its sites, or take those of a run that was stopped, with a port that is free now.
+    """Make the federation and its sites, or take those of a stopped run, on a port that is free now.
 
     Raises:
         RunError: If there is something else in `out`, or the disk refuses.
@@ -143,7 +143,7 @@ def free_port() -> int:
 
 
 class SiteProcess:
-    """A site as a process of its own, ended with the `with` block, or with the process that started it.
+    """A site in a process of its own, which ends with the `with` block or with its parent.
 
     Args:
         folder: The site's folder; logs/NAME.log of the federation's has what the process says.
@@ -174,7 +174,7 @@ class SiteProcess:
                 self.process.wait()
 
     def look(self, restart: bool = True) -> None:
-        """Start it, or start it again after a pause when it has ended; to be called often.
+        """Start the process, or start it again after a pause; to be called often.
 
         Raises:
             DeployError: If its settings cannot be used.

@@ -45,7 +45,7 @@ class Vitals:
 
 
 class Silent(WSGIRequestHandler):
-    """Scrapes are not logged."""
+    """Answers without logging each scrape."""
 
     def log_message(self, *of_request: object) -> None:
         """Log nothing."""

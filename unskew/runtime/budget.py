@@ -96,7 +96,7 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
 
 
 def bind(path: Path, place: str, what: str) -> None:
-    """Record what a client binds itself to in a place, before the reply leaves that does.
+    """Record what a client commits itself to in a place, before its reply leaves.
 
     Raises:
         WireError: If it is bound to something else there.

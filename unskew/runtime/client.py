@@ -405,7 +405,7 @@ def _compute(
 
 
 def _metrics(runtime: ClientRuntime, setup: ClientSetup) -> bool:
-    """True if counts, losses and test results may be reported: they have no noise, so never under a method that has."""
+    """True if counts, losses and test results may be reported: they have no noise, so not where a method adds some."""
     return runtime.metrics and not hook(setup.method, "has_dp_noise")
 
 

@@ -52,7 +52,7 @@ AGAIN_S = 60.0
 
 @dataclass(frozen=True)
 class Expected:
-    """Properties that every client must have in common with the server; None where it takes whatever they are.
+    """Properties that every client must share with the server; None accepts any.
 
     Attributes:
         num_clients: Number of clients in the run.
@@ -90,8 +90,8 @@ class Expected:
                 wrong = _other_images(theirs, ours, [other.images for other in others])
             else:
                 remedy = "; make the network with the server's pretrained weights" if name == "frozen" else ""
-                told = f"must be {_short(ours) or 'none'}, got {_short(theirs) or 'none'}{remedy}"
-                wrong = None if ours in (None, theirs) else told
+                text = f"must be {_short(ours) or 'none'}, got {_short(theirs) or 'none'}{remedy}"
+                wrong = None if ours in (None, theirs) else text
             if wrong is not None:
                 return f"{what} {wrong}"
         return None
@@ -116,7 +116,7 @@ def _short(value: object) -> str:
 
 
 def _most(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """What most say, of equally many the first; empty if nobody says anything."""
+    """The most frequent value, the first of several; empty if there is none."""
     counts = Counter(value for value in values if value)
     return counts.most_common(1)[0][0] if counts else ()
 
@@ -171,12 +171,12 @@ def _other_images(theirs: tuple[str, ...], ours: tuple[str, ...], others: Sequen
     patterns = ("bytes|floats", r"\d{1,9}( x \d{1,9}){2}", r"-?\d{1,3}")
     if len(theirs) not in (0, 2, 3) or not all(re.fullmatch(*pair) for pair in zip(patterns, theirs, strict=False)):
         return f"must be described by kind, shape and scale, got {_short(theirs)}"
-    usual = ours[:2] or _most(told[:2] for told in others)
+    usual = ours[:2] or _most(image[:2] for image in others)
     if theirs[:2] != usual and (ours or (theirs and usual)):
-        mine, wanted = (" of ".join(told[:2]) or "none" for told in (theirs, usual))
+        mine, wanted = (" of ".join(image[:2]) or "none" for image in (theirs, usual))
         whose = "the server's" if ours else "other clients'"
         return f"must be {wanted}, as {whose} are, got {mine}; bring images of that kind and shape"
-    scales = [int(told[2]) for told in ([ours] if len(ours) == 3 else others) if len(told) == 3]
+    scales = [int(image[2]) for image in ([ours] if len(ours) == 3 else others) if len(image) == 3]
     if len(theirs) < 3 or not scales:
         return None
 
@@ -259,7 +259,7 @@ class Membership:
         return rejected
 
     def expect(self, expected: Expected, examples: Mapping[ClientId, tuple[int, ...]] = {}) -> None:
-        """Ask more of clients from now on, also of those that are here.
+        """Require more of clients from now on, also of those that are here.
 
         Args:
             expected: Properties that clients must have in common.
@@ -342,7 +342,7 @@ class Membership:
                 yield clients[node], delivery
 
     def count_round(self, late: Collection[ClientId], in_time: Collection[ClientId], deadline_s: float) -> None:
-        """Count a round for the clients that were late in it, and leave out for a while those that are so always.
+        """Count a round for clients that were late, and leave out for a while those that always are.
 
         A client that is left out is greeted again after the deadline, and takes part as soon as it answers that.  If it
         is late again, it is left out for two deadlines, four, and at most ten.

@@ -66,7 +66,7 @@ class Rules:
     where: str = "policy.toml"
 
     def forbid(self, key: str, reason: str) -> WireError:
-        """Make the refusal of a request, which names file and key."""
+        """The refusal of a request, which names file and key."""
         return WireError(f"{reason} ({self.where}: {key} = {json.dumps(getattr(self.policy, key))})")
 
     def code_allowed(self, asked: bool) -> bool:
