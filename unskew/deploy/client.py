@@ -80,11 +80,8 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
                 raise ConfigError(
                     f"{error}.  What such code reads, as weights, comes to you apart: put it where it is looked for"
                 ) from error
-            written = " (--separator, --thousands, --decimal and --encoding say how the file is written)"
-            raise type(error)(
-                f"{error}.  Here you can change your data and your command"
-                f"{written if site.data.startswith('csv:') else ''}; the experiment is the coordinator's to change"
-            ) from error
+            yours = "your data and how you joined are yours to change, the experiment is the coordinator's"
+            raise type(error)(f"{error}.  Here {yours}") from error
         data = setup.dataset.sha256
         feds = [own_data(experiment, setup, client, num_clients, seed) for seed in experiment.seeds]
     else:

@@ -28,6 +28,7 @@ from unskew.signals import stoppable
 from unskew.version import __version__
 
 Say = Callable[[str], None]
+OFFERS = "experiments/*/offer.json"
 RENEW_S = 10.0
 """Time after which the site looks again whether its certificate ends soon, seconds."""
 TOLD_AGAIN_S = 60.0
@@ -106,7 +107,9 @@ class Resident:
         offer = Offer.read(*parts, certificates.load_all(self.folder / "ca.crt"))
         if offer.site != self.site.name:
             raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
-        place, rules = self.place(offer), read_rules(self.site)
+        named = self.folder / "experiments" / offer.name
+        named = named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
+        place, rules = self.place(offer.run) or named, read_rules(self.site)
         word = text_of(place / "answer")
         try:
             if word == "refused":
@@ -157,17 +160,10 @@ class Resident:
         named = read_rules(self.site).policy.audit
         return Path(named).expanduser() if named else self.folder / "audit.jsonl"
 
-    def place(self, offer: Offer) -> Path:
-        """Folder of an experiment: that of its run, or a new one."""
-        for path in self.folder.glob("experiments/*/offer.json"):
-            if self.kept(path.parent).run == offer.run:
-                return path.parent
-        named = self.folder / "experiments" / offer.name
-        return named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
-
-    def kept(self, place: Path) -> Offer:
-        """The offer in an experiment's folder, which was checked when it came."""
-        return Offer.parse(read_bytes(place / "offer.json", MOST))
+    def place(self, run: str) -> Path | None:
+        """Folder of a run that was offered; None if there is none."""
+        offers = ((path.parent, Offer.parse(read_bytes(path, MOST))) for path in self.folder.glob(OFFERS))
+        return next((place for place, offer in offers if offer.run == run), None)
 
     def of_run(self, run: str) -> ClientRuntime:
         """The client of a run that this site takes part in; after a restart it is opened anew.
@@ -179,13 +175,10 @@ class Resident:
             if text_of(self._open[1].state.parent / "answer") == "refused":
                 raise WireError("a person at this site has refused it")
             return self._open[1]
-        for path in self.folder.glob("experiments/*/offer.json"):
-            offer = self.kept(path.parent)
-            if offer.run == run:
-                parts = tuple(read_bytes(path.with_suffix(end), MOST) for end in (".json", ".sig"))
-                _, waits = self.consider(parts)
-                if not waits:
-                    return self.opened(offer)
+        if (place := self.place(run)) is not None:
+            offer, waits = self.consider(tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
+            if not waits:
+                return self.opened(offer)
         raise WireError("this site takes no part in that run")
 
     def opened(self, offer: Offer) -> ClientRuntime:
@@ -197,7 +190,8 @@ class Resident:
         if self._open is not None and self._open[0] == offer.run:
             return self._open[1]
         self._open = None  # the data of the last one make room
-        place = self.place(offer)
+        place = self.place(offer.run)
+        assert place is not None, "it was considered"
         for kept in ("state", "models"):
             make_private(place / kept)
         with noted() as notes:

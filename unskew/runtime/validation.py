@@ -22,7 +22,7 @@ from unskew import wire
 from unskew.errors import WireError
 from unskew.protocol import ClientId, Layout
 from unskew.runtime.message import COUNT
-from unskew.tree import Params, hints_of, is_record, leaves
+from unskew.tree import Params, hints_of, is_record
 from unskew.wrappers.uploads import at, uploads
 
 _HOLDING = (tuple, list, dict, Mapping, Sequence)
@@ -95,8 +95,10 @@ class Validator:
                         'dict[str, Int8[Tensor, "..."]]'
                     )
         bound: dict[str, int | tuple[int, ...]] = dict(self.sizes)
+        squares = 0.0
         for path, leaf, kinds in _declared(value, of):
             if isinstance(leaf, Tensor):
+                squares += _square(leaf, path)
                 dims = _named(leaf, kinds).dim_str.split() if _named(leaf, kinds) else []
                 for name, length in _lengths(dims, leaf.shape if dims else ()):
                     if length != bound.setdefault(name, length):
@@ -108,17 +110,12 @@ class Validator:
                 broken = [_broken(leaf, bounds) for m, bounds in kinds if m is type(leaf)]
                 if broken and all(broken):
                     raise WireError(f"a number must be {broken[0]}, got {_shown(leaf)} (at {path or 'top'})")
-        squares = 0.0
-        for path, leaf in leaves(value):
-            if isinstance(leaf, Tensor):
-                squares += _square(leaf, path)
-            elif isinstance(leaf, float) and not abs(leaf) <= COUNT:  # written so that NaN is refused too
-                wanted = "at most 2**53 in size" if math.isfinite(leaf) else "finite"
-                raise WireError(f"a number must be {wanted}, got {leaf:g} (at {path or 'top'})")
-            elif isinstance(leaf, int) and not self.least <= leaf <= COUNT:
-                raise WireError(
-                    f"a whole number must be {self.least} to 2**53, got {_shown(leaf)} (at {path or 'top'})"
-                )
+                if isinstance(leaf, float) and not abs(leaf) <= COUNT:  # written so that NaN is refused too
+                    wanted = "at most 2**53 in size" if math.isfinite(leaf) else "finite"
+                    raise WireError(f"a number must be {wanted}, got {leaf:g} (at {path or 'top'})")
+                if isinstance(leaf, int) and not self.least <= leaf <= COUNT:
+                    wanted = f"{self.least} to 2**53"
+                    raise WireError(f"a whole number must be {wanted}, got {_shown(leaf)} (at {path or 'top'})")
         # Written so that NaN, the norm of finite numbers whose squares overflow, is refused too.
         if not math.sqrt(squares) <= self.max_norm:
             raise WireError(f"tensors of norm {math.sqrt(squares):.3g} exceed the {self.max_norm:g} allowed")
