@@ -3,8 +3,8 @@
 import base64
 import json
 import re
-import struct
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 """Names of sites and experiments, which are names of folders, too."""
 MOST = 1 << 22
 """Largest experiment, bytes."""
-_PART = struct.Struct("!H")
 
 
 def checked_name(name: str, what: str) -> str:
@@ -62,11 +61,9 @@ class Token:
     key: ec.EllipticCurvePrivateKey
 
     def __str__(self) -> str:
-        head = json.dumps([self.site, self.server.host, self.server.port, int(self.until)]).encode()
-        form = serialization.Encoding.DER
-        secret = self.key.private_numbers().private_value.to_bytes(32, "big")
-        parts = (head, self.authority.public_bytes(form), self.certificate.public_bytes(form), secret)
-        data = b"".join(_PART.pack(len(part)) + part for part in parts)
+        where = [self.site, self.server.host, self.server.port, int(self.until)]
+        files = [pem(self.authority), pem(self.certificate), private_pem(self.key)]
+        data = zlib.compress(json.dumps([*where, *(file.decode() for file in files)]).encode(), 9)
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
     @classmethod
@@ -78,24 +75,20 @@ class Token:
         """
         try:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
-            parts = []
-            while data:
-                end = _PART.size + _PART.unpack_from(data)[0]
-                if end > len(data):
-                    raise ValueError("it is cut")
-                parts.append(data[_PART.size : end])
-                data = data[end:]
-            head, authority, certificate, secret = parts
-            site, host, port, until = json.loads(head)
+            content = json.loads(zlib.decompressobj().decompress(data, MOST))
+            site, host, port, until, authority, certificate, secret = content
+            key = serialization.load_pem_private_key(secret.encode(), None)
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ValueError("it has another kind of key")
             token = cls(
                 checked_name(str(site), "a site"),
                 Address(str(host), int(port)),
                 float(until),
-                x509.load_der_x509_certificate(authority),
-                x509.load_der_x509_certificate(certificate),
-                ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP256R1()),
+                x509.load_pem_x509_certificate(authority.encode()),
+                x509.load_pem_x509_certificate(certificate.encode()),
+                key,
             )
-        except (ValueError, TypeError, struct.error, RecursionError, UnsupportedAlgorithm):
+        except (ValueError, TypeError, AttributeError, zlib.error, RecursionError, UnsupportedAlgorithm):
             raise DeployError("this is no token; copy the whole line that unskew fed invite printed") from None
         if time.time() > token.until:
             at = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.until))
