@@ -49,6 +49,8 @@ MOST = 1 << 36
 """Largest request, bytes."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Pauses before a connection is made anew, seconds."""
+HELD_S = 1.0
+"""Time for which a connection must have held for the pause after it to be the first again, seconds."""
 TOO_LARGE = "its reply is larger than any of this run can be"
 UNREADABLE = "its reply cannot be read"
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
@@ -624,7 +626,7 @@ def stay_connected(serve: Callable[[], None], lost: Callable[[DeployError, float
             serve()
         except (Away, TurnedAway) as error:
             held = time.monotonic() - began
-            pause = FIRST_PAUSE_S if held > LONGEST_PAUSE_S else min(2 * pause + FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            pause = FIRST_PAUSE_S if held > HELD_S else min(2 * pause + FIRST_PAUSE_S, LONGEST_PAUSE_S)
             lost(error, held)
             time.sleep(pause)
 
