@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,32 +104,18 @@ def _distance(a: Any, b: Any) -> float:
 
 
 def _metrics(run: Path, method: str) -> dict[tuple[Any, ...], float]:
-    return {
-        (r["seed"], r["round"], r["name"], r.get("client")): float(r["value"])
-        for r in _of(run, "metrics", method)
-        if r["name"] != CLOCK
-    }
+    own = rows(run, "metrics", "method = ? AND name != ?", method, CLOCK)
+    return {(r["seed"], r["round"], r["name"], r.get("client")): float(r["value"]) for r in own}
 
 
 def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
-    tensors: dict[tuple[int, str], Any] = {}
-    for cell in read_json(run / "run.json")["cells"]:
-        if cell["method"] == method:
-            path = run / "models" / f"{models.stem(method, cell['seed'])}.safetensors"
-            if path.exists():
-                tensors.update(
-                    {(cell["seed"], name): t for name, t in safetensors.torch.load(path.read_bytes()).items()}
-                )
-    return tensors
+    seeds = [cell["seed"] for cell in read_json(run / "run.json")["cells"] if cell["method"] == method]
+    files = {seed: run / "models" / f"{models.stem(method, seed)}.safetensors" for seed in seeds}
+    saved = {seed: safetensors.torch.load(file.read_bytes()) for seed, file in files.items() if file.exists()}
+    return {(seed, name): tensor for seed, tensors in saved.items() for name, tensor in tensors.items()}
 
 
 def _ledger(run: Path, method: str) -> Counter[tuple[Any, ...]]:
     """Every transfer; the order of the messages within an exchange does not matter."""
-    return Counter(
-        (r["seed"], r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"])
-        for r in _of(run, "transfers", method)
-    )
-
-
-def _of(run: Path, name: str, method: str) -> Iterator[dict[str, Any]]:
-    return (r for r in rows(run, name) if r["method"] == method)
+    own = rows(run, "transfers", "method = ?", method)
+    return Counter((r["seed"], r["round"], r["hop"], r["src"], r["dst"], r["kind"], r["bytes"]) for r in own)
