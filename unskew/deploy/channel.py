@@ -599,7 +599,7 @@ def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
     return Away(f"the connection to {address} {why}")
 
 
-def certify(address: str, credentials: Credentials, request: bytes, deadline_s: float = 10.0) -> bytes:
+def certify(address: str, credentials: Credentials, request: bytes, deadline_s: float = 60.0) -> bytes:
     """Ask the server for a certificate, as the holder of an invitation or of a certificate that is to be renewed.
 
     Returns:
