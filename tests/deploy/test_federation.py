@@ -47,12 +47,12 @@ def test_a_folder_is_its_owners_and_is_not_made_twice(party: Party, tmp_path: Pa
 
 
 # ---------------------------------------------------------------- joining
-def test_a_token_comes_back_as_it_was_printed(party: Party) -> None:
+def test_a_token_comes_back_as_it_was_printed_and_is_refused_if_it_is_cut(party: Party) -> None:
     (token,) = party.federation.invite(["basel"])
     read = Token.read(f"  {token}\n")
     assert (read.site, read.server, str(read)) == ("basel", party.federation.reached, str(token))
     assert certificates.fingerprint(read.authority) == party.federation.fingerprint()
-    for wrong in ("", "nonsense", str(token)[:-9], str(token)[5:], "é"):
+    for wrong in ("", "nonsense", *(str(token)[:-n] for n in (1, 4, 9)), str(token)[5:], "é"):
         with pytest.raises(DeployError, match="this is no token; copy the whole line"):
             Token.read(wrong)
 

@@ -109,6 +109,7 @@ def test_a_site_that_is_removed_in_mid_run_leaves_its_place_empty(party: Party, 
     assert (12, 0) in record
     assert (12, 1) not in record
     assert party.hub.dropped == [2]
+    assert "client 1 (bern) is gone" in party.said
 
 
 def test_a_site_that_comes_late_takes_its_place_and_a_new_one_waits_for_the_next(party: Party, small: Small) -> None:

@@ -75,7 +75,10 @@ class Token:
         """
         try:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
-            content = json.loads(zlib.decompressobj().decompress(data, MOST))
+            packed = zlib.decompressobj()
+            content = json.loads(packed.decompress(data, MOST))
+            if not packed.eof:
+                raise ValueError("it is cut")
             site, host, port, until, authority, certificate, secret = content
             key = serialization.load_pem_private_key(secret.encode(), None)
             if not isinstance(key, ec.EllipticCurvePrivateKey):

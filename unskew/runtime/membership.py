@@ -278,10 +278,10 @@ class Membership:
         """
         here, now = self.transport.nodes(), time.monotonic()
         for node in self._nodes.keys() - here:
-            left = self._nodes[node]
-            if left.state != "new" and (who := self._name(node)) != "a node":
+            left, proven = self._nodes[node], self._name(node) != "a node"
+            if left.state in ("here", "left out") or (left.state == "refused" and proven):
                 self._late.pop(left.client, None)  # when it comes back, it is another process
-                self.note(f"{who}{'' if left.state == 'here' else f', which was {left.state},'} is gone")
+                self.note(f"client {left.client}{'' if left.state == 'here' else f', which was {left.state},'} is gone")
             del self._nodes[node]
         hello = {}
         for node in sorted(here):
