@@ -154,7 +154,7 @@ def test_a_round_is_drawn_though_later_rounds_have_nothing_to_show(tmp_path: Pat
     section = _section(make_run(tmp_path / "run"))
     assert "6 embeddings of 3 clients, 1 of 2 matched pairs taken for the same." in section.lead
     titles = " | ".join(chart.title for chart in section.charts)
-    for title in ("Embeddings by client", "What clients have in common", "What the embeddings of feddistr say"):
+    for title in ("Embeddings by client", "What clients have in common", "Images by class"):
         assert title in titles
 
 
@@ -216,14 +216,14 @@ def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
 
 # ---------------------------------------------------------------- pictures
 def test_pictures_are_made_of_the_embeddings(tmp_path: Path) -> None:
-    """Label 0 of client 0 has two embeddings, so six images of each are made; number 1 is at 4, half bright."""
+    """Class 0 has three embeddings, so four images of each are made; that of 10 images is at 4, half bright."""
     chart = made(make_run(tmp_path / "run"))
     assert isinstance(chart, Chart)
-    for text in ("client 2, label 2", "n 12, merged", "made from embedding 1"):
+    for text in ("class 2, client 2", "client 1, n 12, merged"):
         assert text in chart.html
-    (png,) = re.findall(r'made from embedding 1 [^>]*base64,([^"]*)"', chart.html)
+    (png,) = re.findall(r'base64,([^"]*)"><small>client 0, n 10<', chart.html)
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
-    assert pixels.shape == (8, 6 * 9, 3)
+    assert pixels.shape == (8, 4 * 9, 3)
     assert (pixels[:, :8] == 128).all()
 
 
@@ -246,12 +246,15 @@ def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options:
         assert why in _section(folder).lead
 
 
-def test_of_rows_beyond_the_limit_those_with_the_most_images_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_classes_and_embeddings_beyond_the_limit_those_with_the_most_images_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Client 0 has 30 images of label 0 and 5 of label 1, client 1 has 12 and 3, client 2 has 30 of label 2."""
-    monkeypatch.setattr(generated_images, "MOST_ROWS", 4)
-    rows, all_rows = generated_images.gallery_rows(uploads())
-    assert rows == {(0, 0): [0, 1], (0, 1): [2], (1, 0): [3], (2, 2): [5]}
-    assert all_rows == 5
+    monkeypatch.setattr(generated_images, "MOST_ROWS", 2)
+    monkeypatch.setattr(generated_images, "MOST_BLOCKS", 2)
+    rows, labels = generated_images.by_label(uploads())
+    assert rows == {0: [0, 3], 2: [5]}
+    assert labels == 3
 
 
 # ---------------------------------------------------------------- the built-in experiment

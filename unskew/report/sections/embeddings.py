@@ -74,7 +74,8 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     options, sentences = method_tables(record), []
     shown = [(r.method, r.seed, r.sent) for r in runs if r.sent is not None]
     for method, seed, sent in shown[:MOST_SHOWN]:
-        name, images = f"{method}, seed {seed}", gallery(method, seed, sent, options.get(method, {}))
+        name, division = f"{method}, seed {seed}", record.partitions.get(seed)
+        images = gallery(method, seed, sent, options.get(method, {}), division)
         drawn += [plane_chart(name, sent), alignment_chart(name, sent), None if isinstance(images, str) else images]
         sentences += [aligned(name, sent), images if isinstance(images, str) else ""]
     rows = [
