@@ -168,7 +168,7 @@ def simulate(
             A run with a loss or metrics that no other program can import is resumed by giving them again.
         transform: A function from one example's input, as the network takes it, to another of its shape, for training
             examples alone and anew in each epoch; it may draw from PyTorch's, NumPy's or Python's global generator.
-        bounds: Add local-only training, FedAvg, and training on pooled data.
+        bounds: Add training alone, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
         progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Notes on
             data and settings stand in the history in any case.
@@ -197,7 +197,7 @@ def simulate(
             kept of the run.
         QuorumError: If training fails, naming method, seed and round.
         DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
-            trainings, and what lacks a seed is marked so; `diverged` of it says which did.
+            trainings, and its `diverged` names those that did.
     """
     given = dict(locals())
     out = None if out is None else user_path(out)
@@ -502,7 +502,6 @@ def _task(
 
 
 def _names_times(source: str, test: object) -> bool:
-    """True if `test` names the array of a file that says when each example was."""
     return source.startswith("npz:") and isinstance(test, Latest) and test.column is not None
 
 
@@ -522,7 +521,6 @@ def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: t
 
 
 def _metrics(evaluate: Iterable[Any]) -> dict[str, Measure | None]:
-    """Return what is to be evaluated by name, and the metrics among it that are values of this process."""
     return {_address(one): None if isinstance(one, str) else as_measure(one) for one in evaluate}
 
 
@@ -605,7 +603,7 @@ def stopped_as_python(folder: str | Path | None) -> Iterator[threading.Event]:
 
 @contextmanager
 def torch_left_alone() -> Iterator[None]:
-    """Have the process's settings and generators to oneself, as a run needs them, and put PyTorch's settings back."""
+    """Hold the process's generators and settings during a run, and restore PyTorch's settings afterwards."""
     with in_turn(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
         warns, dtype = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_default_dtype()

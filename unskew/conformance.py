@@ -59,7 +59,7 @@ class Moment:
 
 
 def check_method(method: Any, network: Callable[[], nn.Module] | None = None) -> None:
-    """Run a method in every way that a run may go, and refuse one that is not the same method in all of them.
+    """Run a method in every way that unskew runs methods, and refuse it if results differ between them.
 
     Checked in three rounds of four of six clients: it is a frozen value; nothing is changed in place; states, messages,
     replies and memories are frozen, of their annotated types, and what a deployment would accept; the same seed gives

@@ -44,7 +44,7 @@ def noted() -> Iterator[list[str]]:
 
 
 def warn(note: str, stacklevel: int = 2) -> None:
-    """Warn of data or a run at the line outside this package that has led here: the user's.
+    """Warn about data or a run, at the line of the user's code that led here.
 
     Args:
         note: One sentence.
@@ -137,7 +137,7 @@ def writable(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    r"""Write out what a terminal would obey or could not write, in text that may be of someone else.
+    r"""Escape what a terminal would obey or could not write, in text that may be somebody else's.
 
     >>> shown("a\x1b[31m")
     'a\\x1b[31m'

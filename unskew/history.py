@@ -332,7 +332,7 @@ class History:
         return Plots(self)
 
     def gains(self) -> list[dict[str, Any]]:
-        """Gains from federation: each method's over local training, with its 95 % interval, as the report has it.
+        """Gains from federation: each method's over training alone, with its 95 % interval, as the report has it.
 
         A row is {"method", "client", "alike", "seed", "gain", "low", "high", "verdict", "why", "seeds", "lost"}, and
         `pandas.DataFrame` makes a table of them.  It is of a client, called as in `client_values`, or where client is

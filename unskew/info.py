@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """A round with nothing to report but these.
+    """A report with warnings and refused replies alone.
 
     Attributes:
         warnings: Sentences for the user, shown once during the run and in the report.

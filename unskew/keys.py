@@ -26,7 +26,7 @@ _turn = threading.RLock()
 
 
 def in_turn() -> threading.RLock:
-    """The lock of what draws from generators, or changes settings, that all threads of the process share.
+    """The lock for generators and settings that all threads of the process share.
 
     A run holds it from beginning to end: runs in several threads go one after the other, each as if it were alone.
     """

@@ -158,7 +158,6 @@ def is_method(kind: Any) -> bool:
 
 
 def _is_part(part: Any) -> bool:
-    """True for a function, or for what makes one of an instance, as in a method with wrappers."""
     return callable(part) or isinstance(part, property | functools.cached_property)
 
 

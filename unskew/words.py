@@ -1,4 +1,4 @@
-"""Lists and numbers of things as a sentence has them."""
+"""Words for sentences: lists, counts, articles."""
 
 import re
 import unicodedata
@@ -102,7 +102,7 @@ def of_seeds(defined: int, undefined: int) -> str:
 
 
 def of_clients(counts: Collection[Sequence[int]]) -> str:
-    """Say over how many of the clients a mean is, (these, all) of each such mean that is not over all.
+    """Say how many clients a mean covers, from (these, all) of each mean that does not cover all.
 
     >>> of_clients([(2, 4), (2, 4)]), of_clients([(2, 4), (3, 4)]), of_clients([])
     (' (2 of 4 clients)', ' (2 to 3 of 4 clients)', '')

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ from unskew.local.executor import EvalJob, StepJob, StepResult
 from unskew.protocol import ClientId, Fitted, Held, Layout, Me, SgdConfig, drive
 from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
-from unskew.server.distance import iid_distance, shares
+from unskew.server.distance import DistanceMetric, iid_distance, shares
 from unskew.tree import Params, leaves
 from unskew.world.outage import Outage
 
@@ -363,6 +363,13 @@ def test_a_lagged_bid_is_too_high_by_the_last_gain() -> None:
     dol = [[[10.0, 10.0], [10.0, 0.0]]]
     assert bids(FedDif(stop="efficiency", valuation="lagged"), dol, [10, 0]) == pytest.approx([0.471405], abs=1e-6)
     assert bids(FedDif(stop="efficiency"), [[[10.0, 10.0]]], [10, 0]) == pytest.approx([-0.235702], abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", get_args(DistanceMetric))
+def test_equal_shares_are_worth_exactly_nothing(metric: DistanceMetric) -> None:
+    """1e-17 of rounding above zero would send a model for nothing."""
+    method = FedDif(stop="efficiency", metric=metric)
+    assert bids(method, [[[7.0, 21.0, 35.0]], [[1.0, 3.0, 5.0]]], [11, 33, 55]) == [0.0, 0.0]
 
 
 def test_lagged_bids_move_models_that_current_bids_leave() -> None:

@@ -1,8 +1,7 @@
-"""The auction's mathematics: values by definition, links, matchings against brute force, bids that are none."""
+"""The auction's mathematics: links, matchings against brute force, bids that are none."""
 
 import itertools
 import math
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,55 +18,7 @@ from unskew.server.auction import (
     edge_weights,
     feasible,
     match,
-    valuations,
 )
-from unskew.server.distance import DistanceMetric, iid_distance, learn, shares
-
-METRICS: tuple[DistanceMetric, ...] = get_args(DistanceMetric)
-
-
-def counts(rows: int, classes: int) -> st.SearchStrategy[Tensor]:
-    drawn = hnp.arrays("int64", (rows, classes), elements=st.integers(0, 40)).map(torch.from_numpy)
-    return drawn.filter(lambda h: bool((h.sum(1) > 0).all()))
-
-
-# ---------------------------------------------------------------- values
-def test_a_missing_class_is_worth_its_distance_and_more_of_the_same_nothing() -> None:
-    """psi (1, 0) of 10 examples is .7071 from uniform; 10 of the other class bring it to 0, 30 to (.25, .75): .3536."""
-    target = torch.tensor([0.5, 0.5])
-    clients = torch.tensor([[0, 10], [0, 30], [7, 0]])
-    values = valuations(torch.tensor([[1.0, 0.0]]), torch.tensor([10.0]), clients, target)
-    assert values[0].tolist() == [pytest.approx(0.707107, abs=1e-6), pytest.approx(0.353553, abs=1e-6), 0.0]
-
-
-@given(counts(3, 4), counts(5, 4), counts(1, 4), st.sampled_from(METRICS))
-def test_values_are_the_definition(models: Tensor, clients: Tensor, common: Tensor, metric: DistanceMetric) -> None:
-    """Pair by pair: the distance before less that after (eq. 1); l2 goes another way (eq. 2) to the same place."""
-    target = shares(common[0] + 1.0)
-    psi, sizes = shares(models.double()), models.sum(1).double()
-    values = valuations(psi, sizes, clients, target, metric)
-    for m, n in itertools.product(range(3), range(5)):
-        after, _ = learn(psi[m], sizes[m], clients[n])
-        expected = iid_distance(psi[m], target.double(), metric) - iid_distance(after, target.double(), metric)
-        assert values[m, n].item() == pytest.approx(expected.item(), abs=1e-7)
-
-
-def test_a_reference_takes_the_place_of_the_present_distance() -> None:
-    """A bid lagged by a move: (.5, .5) would be left for (2/3, 1/3) at .2357, but is counted from .7071."""
-    psi, one = torch.tensor([[0.5, 0.5]]), torch.tensor([[10, 0]])
-    now = valuations(psi, torch.tensor([20.0]), one, torch.tensor([0.5, 0.5]))
-    lagged = valuations(psi, torch.tensor([20.0]), one, torch.tensor([0.5, 0.5]), reference=torch.tensor([0.707107]))
-    assert [now.item(), lagged.item()] == pytest.approx([-0.235702, 0.471405], abs=1e-6)
-
-
-def test_equal_shares_are_worth_exactly_nothing() -> None:
-    """1e-17 of rounding above zero would send a model for nothing."""
-    shares_alike = torch.tensor([[7, 21, 35], [11, 33, 55], [1, 3, 5]])
-    target = torch.full((3,), 1.0 / 3.0)
-    for metric in METRICS:
-        values = valuations(shares(shares_alike.double()), shares_alike.sum(1), shares_alike, target, metric)
-        assert not values.any()
-
 
 # ---------------------------------------------------------------- links
 

@@ -101,11 +101,13 @@ def data(
         return
     # In an experiment the settings stand in its file.
     notes = [note if source.endswith(".toml") else with_options(note, command=data) for note in seen.notes]
-    print(shown(screen(seen, notes, width(), out is not None)))
+    print(shown(screen(seen, notes, width())))
     if out is not None:
         print(f"page: {out}", file=sys.stderr)
     if source.endswith(".toml"):
         then("advise", source)
+    elif out is None:
+        then(*sys.argv[1:], "--out", "data.html")
 
 
 def _latest(column: str | None, after: str | None, test: str | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from unskew.cli.options import AsJson
+from unskew.cli.options import AsJson, then
 from unskew.cli.tables import comparability, print_next, print_results, results_json, run_names
 from unskew.errors import ConfigError, RunError, shown
 
@@ -109,9 +109,7 @@ def _show_results(runs: list[Path], form: str, out: Path | None, columns: str | 
         return
     elif form == "text" and not chosen:
         print_results(record)
-        if len(runs) == 1:
-            print_next(runs[0], record)
-        return
+        return print_next(runs[0], record) if len(runs) == 1 else then("show", *runs, "--format", "html")
     else:
         tables = [results.headline(record, chosen)]
     for note in verdict.serious(record):

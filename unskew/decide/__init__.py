@@ -1,1 +1,1 @@
-"""Many runs: each of tuning, advice and sweeps chooses cells, has them trained by one runner, and reads the results."""
+"""Many runs: tuning, advice and sweeps choose cells, one runner trains them, and each reads the outcomes."""

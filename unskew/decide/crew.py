@@ -68,7 +68,7 @@ class Here(Crew):
     outcome: Outcome = None
 
     def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
-        """Work."""
+        """Train the cell."""
         self.work.keep(homes)
         self.outcome = self.work.train(asked)
 
@@ -191,7 +191,7 @@ class _Actor:
         self._work: CellWork | None = None
 
     def answer(self, asked: dict[str, Any], homes: list[str]) -> Answer:
-        """Work on a cell."""
+        """Train a cell."""
         try:
             if apart := on_ray.differences(self._expected):
                 raise WorkerError(f"a node of the Ray cluster is not like this one ({'; '.join(apart)}); take it out")

@@ -19,7 +19,7 @@ from unskew.files import write_atomically
 
 
 def under_fresh_seeds(experiment: Experiment, first: int, count: int) -> Experiment:
-    """Return the experiment under so many seeds from `first` on, or under its rule for adding seeds, from there on."""
+    """The experiment under `count` seeds from `first` on; a rule for adding seeds starts there, too."""
     if experiment.until is None:
         return replace(experiment, seeds=tuple(range(first, first + count)))
     until = replace(experiment.until, first=first)
@@ -27,7 +27,7 @@ def under_fresh_seeds(experiment: Experiment, first: int, count: int) -> Experim
 
 
 def division(sites: Sites, file: str) -> str:
-    """Say that the rows are divided as in this file under every seed; empty where the data fix them anyway."""
+    """A sentence: every seed divides the rows as in this file.  Empty where the data fix the division anyway."""
     if isinstance(sites.experiment.split, Natural) and sites.setup.dataset.own_test is not None:
         return ""
     drawn = "test rows" if isinstance(sites.experiment.split, Natural) else "clients' rows and test rows"

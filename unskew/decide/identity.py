@@ -1,4 +1,4 @@
-"""Identity of values of Python that no name tells apart: a hash of their code and what it holds.
+"""Identity of Python values that have no name: a hash of their code and of what they hold.
 
 A function is its compiled code, its defaults, what it closes over and the globals that it reads; a class its functions;
 anything else what pickle would keep of it.  Code of unskew, Python and installed packages goes by its name.
@@ -40,7 +40,7 @@ WRAPPED = ("__func__", "__self__", "__wrapped__", "fget", "fset", "func")
 
 
 def about(sites: Sites, file: Path) -> str:
-    """Text of what outcomes on these sites follow from: other data, network, code or settings are others.
+    """A text that differs wherever data, network, code or settings could change outcomes on these sites.
 
     Raises:
         RunError: If the file has outcomes, and nobody can tell whether they are of the same.

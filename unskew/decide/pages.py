@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unskew.errors import RunError
-from unskew.report import charts
-from unskew.report.section import Chart, Table, TableRow
+from unskew.report import charts, section
+from unskew.report.section import Chart, Table
 from unskew.report.worth import Gain, bracket
 from unskew.tasks.measure import Measure
 
@@ -26,10 +26,8 @@ def own_folder(folder: Path) -> Iterator[Path]:
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Table, ...]:
-    """A table, or none without rows; of its head `Rows | tested` is a title with its unit, the last column is words."""
-    titles = tuple((title.strip(), unit.strip()) for title, _, unit in (cell.partition("|") for cell in head))
-    entries = tuple(TableRow(label, tuple(cells)) for label, *cells in rows)
-    return (Table(caption, titles, entries, "", frozenset({len(head) - 1})),) if entries else ()
+    """A table, as `section.table` makes it, whose last column is words; none without rows."""
+    return (section.table(caption, head, rows, words=[-1]),) if rows else ()
 
 
 def gains(title: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> tuple[Chart, ...]:

@@ -48,13 +48,13 @@ class RunWork(CellWork):
     cwd: str = field(default_factory=os.getcwd)
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Complete a run; its time."""
+        """Complete a run and return its time."""
         folder = self.root / asked["folder"]
         os.chdir(self.cwd)
         return self.outcome(config.parse(from_toml(asked["experiment"]), allow_code=True), folder)
 
     def outcome(self, experiment: Experiment, folder: Path) -> Outcome:
-        """Complete a run; its time."""
+        """Complete a run and return its time."""
         complete(experiment, folder, self.callback)
         return {"seconds": float(read_json(folder / "summary.json")["seconds"])}
 

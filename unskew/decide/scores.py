@@ -63,7 +63,7 @@ class Scores:
 
 
 def together(folds: Sequence[Scores]) -> Scores:
-    """The scores of several folds as one: rows side by side, or the mean of what is no mean over rows."""
+    """The scores of several folds as one: rows side by side, or the mean where a measure is no mean over rows."""
     clients = sorted({c for scores in folds for c in scores.values})
     each = {
         c: np.concatenate([s.each[c] for s in folds if c in s.each]) for c in clients if any(c in s.each for s in folds)

@@ -123,7 +123,7 @@ class Sites:
 
     @cached_property
     def constants(self) -> Mapping[ClientId, float]:
-        """The headline on each site's test rows of what its training rows would always say; empty where not known."""
+        """Each site's headline on its test rows for what its training rows would always say; empty if not known."""
         return of_constants(kind_of(self.experiment.task.kind), self.measure, self.fed)
 
     @cached_property

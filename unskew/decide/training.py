@@ -1,4 +1,4 @@
-"""Methods in training on the sites, cells of a runner that train them, and what they come to."""
+"""Training of methods on the sites: as values, as cells of the runner, and their outcomes."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(eq=False)
 class Training:
-    """A method under one seed, some rounds on.
+    """A method under one seed, after some rounds.
 
     Attributes:
         method: The method.
@@ -253,7 +253,7 @@ def trained(
 
 
 def as_json(method: NamedMethod) -> list[Any]:
-    """A method as a cell has it."""
+    """A method as JSON, as a cell asks for it."""
     return [method.name, dict(method.options), method.label]
 
 

@@ -194,7 +194,6 @@ def _check_cluster(prior: Prior, k: int, cluster: Tensor) -> None:
 
 
 def _rate(done: float) -> float:
-    """Factor on the learning rate when this part of the steps is done: 1, from half-time half a cosine to 0."""
     return 1.0 if done <= 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * done - 1)))
 
 

@@ -352,7 +352,7 @@ def _divisions(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
-    """Refuse documents that are other than at the last checkpoint."""
+    """Refuse documents that changed since the last checkpoint."""
     for (position,) in connection.execute("SELECT position FROM checkpoint"):
         for name, sha256 in json.loads(position)["documents"].items():
             if hashlib.sha256(read_text(folder / name).encode()).hexdigest() != sha256:
@@ -373,11 +373,11 @@ def _parts(folder: Path, seed: int | None, part: Part) -> tuple[dict[str, Any], 
 
 
 def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
-    """Sentences on rounds from which on the run was run otherwise than it began."""
+    """Sentences on where the run was resumed, and what had changed."""
     for row in database.select(connection, "resumed"):
         at = f"round {row['round']} of {row['method']}, seed {row['seed']}"
-        how = f"otherwise from there on: {'; '.join(row['changed'])}" if row["changed"] else "from there on as it began"
-        yield f"resumed at {at}, and run {how}"
+        how = f"from there on with {'; '.join(row['changed'])}" if row["changed"] else "from there on as it began"
+        yield f"resumed at {at}, {how}"
 
 
 def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:

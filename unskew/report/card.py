@@ -1,4 +1,4 @@
-"""A model card: what was learned of which data, by what, how well and for whom, and what nobody has shown.
+"""A model card: what was learned, from which data, how, how well and for whom, and what is not known.
 
 M. Mitchell et al., "Model Cards for Model Reporting", FAT* 2019.  A card is a page with nothing folded and no figures.
 """
@@ -118,7 +118,7 @@ def _of_model(record: Record, method: str) -> Iterator[Section]:
 
 
 def _limits(record: Record, method: str) -> Section:
-    """Limits, which nobody has shown otherwise, and every note on the run."""
+    """What the run does not show, and every note on it."""
     first = next(iter(record.partitions.values()), None)
     unmeasured = {
         "Only the clients of this run were tested, so nothing is known of others.": first is None or not first.unseen,

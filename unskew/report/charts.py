@@ -217,7 +217,7 @@ def names(field: str, order: Sequence[Any] | None = None) -> alt.Y:
 
 
 def bare(field: str, **more: Any) -> Any:
-    """A place in a plane whose numbers say nothing: no axis; `more` are options of the encoding."""
+    """An encoding without an axis, for places whose numbers say nothing; `more` are its options."""
     axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None)
     kind = alt.X if field.startswith("x") else alt.Y
     return kind(f"{field}:Q", axis=axis, **more)
@@ -241,7 +241,7 @@ def _tip(*fields: str) -> list[alt.Tooltip]:
 
 
 def _picked(pick: Any) -> alt.OpacityValue:
-    """Faint is what is not picked.  Typed values are much faster than Altair's `condition` and `value`."""
+    """Fades what is not picked.  Typed values are much faster than Altair's `condition` and `value`."""
     return alt.OpacityValue(0.15, condition={"param": pick.name, "value": 1.0})
 
 

@@ -176,14 +176,13 @@ def _gaps_chart(look: Look) -> tuple[Chart, ...]:
 
 
 # ---------------------------------------------------------------- a terminal
-def screen(look: Look, notes: Sequence[str], width: int, page: bool) -> str:
+def screen(look: Look, notes: Sequence[str], width: int) -> str:
     """The data in at most 25 lines: their size, the largest sites, how these differ, and at most three notes.
 
     Args:
         look: The look at the data.
         notes: Its notes, in the command's words.
         width: Characters in a line.
-        page: True if a page is written beside it.
     """
     lines = cut(f"{look.name}: {look.size}.", width, 2)
     lines += render.text(replace(sites_table(look, MOST_PRINTED), caption=""), width).splitlines() if look.sites else []
@@ -191,8 +190,7 @@ def screen(look: Look, notes: Sequence[str], width: int, page: bool) -> str:
     for note in notes[:MOST_NOTES]:
         lines += cut(f"- {note}", width, 2)
     more = len(notes) - MOST_NOTES
-    where = "on the page" if page else "--json, or --out data.html"
-    lines += [f"{f'{more} more notes, and all' if more > 0 else 'All'} sites and columns: {where}"]
+    lines += [f"{f'{more} more notes, and all' if more > 0 else 'All'} sites and columns: on the page, or --json"]
     return "\n".join(filter(None, lines))
 
 

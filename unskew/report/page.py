@@ -80,7 +80,7 @@ def write_page(page: Page, out: Path) -> Path:
 
 @unchecked
 def html(page: Page) -> str:
-    """The page as a document; a picture of the first screen is in no folded part again."""
+    """The page as an HTML document; a picture of its first screen is not repeated in a folded part."""
     shown = {chart.described for chart in page.pictures}
     folded = [
         replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.html)) for s in page.sections
@@ -91,7 +91,7 @@ def html(page: Page) -> str:
 
 
 def markdown(page: Page, files: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The page in Markdown, with what its figures say in their place, or the files of these by title."""
+    """The page in Markdown; a figure is its file in `files`, by title, or else its description."""
     parts = [f"# {page.title}", page.what, f"**{page.verdict}**", *(f"> {sentence}" for sentence in page.warnings)]
     for section in (Section("", "", tuple(page.pictures), (page.table,) if page.table else ()), *page.sections):
         parts += [f"## {section.title}" if section.title else "", section.lead]

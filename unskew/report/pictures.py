@@ -1,4 +1,4 @@
-"""The pictures of a run: each from its record, with its words and a text for who cannot see it."""
+"""The pictures of a run, each made from its record, with a caption and an alternative text."""
 
 from collections.abc import Sequence
 
@@ -72,7 +72,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
 
 
 def clients(w: Worth, m: Measure) -> Chart:
-    """Each client's gain over training alone, sorted, its mark as large as its test rows are many; the mean below."""
+    """Each client's gain over training alone, sorted; larger marks have more test rows, and the mean stands below."""
     ordered = sorted(w.clients, key=lambda c: (c.judged.low is None, -c.judged.mean))
     many, most = len(ordered) > charts.MOST_ROWS, max((c.examples for c in ordered), default=0) or 1
     data = [charts.interval(c.name, c.judged, m.scale, kind=c.verdict, size=c.examples or most) for c in ordered]

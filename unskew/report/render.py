@@ -104,7 +104,6 @@ def _named(entry: TableRow) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line."""
     return " ".join(text.split()) or "–"
 
 

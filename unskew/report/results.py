@@ -1,7 +1,7 @@
 """The tables of a run, or of several as one: each is built here once, for the terminal, papers and pages.
 
-A column's values are spreads over seeds, or differences with their intervals; a table has them written for people, and
-unrounded in its frame: accuracies as fractions, and nothing where a number was not measured.
+Values of a column are spreads over seeds, or differences with their intervals.  Cells are text for people; the frame
+has the numbers unrounded, accuracies as fractions, and None where nothing was measured.
 """
 
 import math
@@ -27,7 +27,6 @@ from unskew.units import MB
 from unskew.words import beginning, counted, of_clients, of_seeds
 
 Value = Spread | Difference | Gain
-Ends = tuple[float, float] | None
 POINTS = "points, "
 
 
@@ -186,7 +185,7 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Column
 
 
 def run_of(record: Record, method: str) -> Record:
-    """The run of a method, where several are one."""
+    """The run that a method belongs to, where several were merged."""
     for name, of in record.parts.items():
         if method.removeprefix(f"{name}/") in of.methods:
             return replace(of, name=name)
@@ -211,7 +210,7 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
 
 
 # ---------------------------------------------------------------- differences and gains
-READING = {"level": "level", "undecided": "cannot be told apart", "no interval": "no interval possible"}
+READING = {"level": "level", "undecided": "undecided", "no interval": "no interval possible"}
 
 
 def differences(record: Record, base: str | None = None) -> list[Table]:
@@ -252,12 +251,11 @@ def gains(record: Record) -> list[Table]:
     if not worths:
         return []
     by_row = {w.method: w.whole for w in worth.per_row(worths)}
-    reading = {"gains": "better off", "loses": "worse off", "open": "undecided"}
     rows, unsure = [], any(w.why for w in worths)
     for w in worths:
         cells = (
             worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(by_row.get(w.method), m),
-            reading[w.verdict], w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
+            worth.READING[w.verdict], w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
             *([w.why or "–"] * unsure),
         )  # fmt: skip
         rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
@@ -306,7 +304,7 @@ def _of_clients(
 
 
 def by_client(record: Record) -> Table:
-    """A row for each client with each method's result, of many those that are tested most; its frame has all.
+    """Each client's result under each method; of many clients those with the most test rows, but the frame has all.
 
     Raises:
         RunError: If the run has no results of single clients.
@@ -449,7 +447,7 @@ SURE = {
 
 
 def forecast(record: Record) -> Table | None:
-    """The forecast in plan.json beside the run; None without one, or for an unfinished run: it is for the whole."""
+    """The forecast in plan.json beside the run; None without one, or while the run has not finished."""
     plan, summary = record.predicted, record.summary
     if plan is None or summary is None:
         return None
@@ -490,7 +488,7 @@ ON_AIR = {"bandwidth | MHz·s": "hz_s", "sub-frames": "subframes", "on air | s":
 def costs(
     rows: Sequence[Mapping[str, Any]], measures: Sequence[Measure], ledger: str, channel: str, target: str | None
 ) -> list[Table]:
-    """Tables of the rows of a price (`unskew.pricing.summary`): what was sent, on the air, and up to the target."""
+    """Tables of a cost summary (`unskew.pricing.summary`): what was sent, on the air, and until the target."""
     aim, prefix = f"until {' and '.join(m.label for m in measures)} {target}", "to_target."
     scales = {m.name: m.scale for m in measures} | {"hz_s": 1e-6}
     parts = {

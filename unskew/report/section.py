@@ -22,7 +22,7 @@ class Chart:
     Attributes:
         title, caption: What it shows, and how it is read.
         drawing: An Altair chart, which is drawn when a page needs it; None where `html` is the figure.
-        described: What it says, for who cannot see it.
+        described: Alternative text: what it shows.
         wide: True if it takes the page's width.
         html: A figure that is no chart, such as a table of images.
     """
@@ -37,7 +37,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: its name, its cells, the note below the name, and the cells that stand out, from 0."""
+    """A row of a table: its name, its cells, the note below the name, and the numbers of bold cells, from 0."""
 
     name: str
     cells: tuple[str, ...]
@@ -74,7 +74,7 @@ def table(
     words: Sequence[int] = (),
     data: Columns | None = None,
 ) -> Table:
-    """A table; of its head `rows | tested` is a title with its unit, and `words` are columns of words.
+    """Make a table.  In its head `rows | tested` is a title and its unit; `words` are the columns of words.
 
     A row may be its name and its cells.
     """

@@ -1,6 +1,6 @@
-"""A copy of a run's folder for others: its results, without rows of the data, models, and what tells single examples.
+"""A copy of a run's folder to give to others: results without data, models, or anything about single examples.
 
-It is made of what is known to be needed, so that nothing new in a run's folder gets into copies by itself.
+Only what is listed here is copied, so that nothing new in a run's folder gets out by itself.
 """
 
 import json
@@ -34,7 +34,7 @@ OF_TASK = ("data_dir", "data_options")
 
 
 def share(folder: Path, out: Path) -> Path:
-    """Write what others may read of a run into a new folder, which reports and tables are made of as of the run's own.
+    """Copy what others may read of a run into a new folder, from which reports and tables can be made.
 
     It has the results, those of each client among them, what was sent, numbers of examples by client and class, and the
     report.  It lacks the data and their rows, models and checkpoints, results by test row, what methods report but for

@@ -93,7 +93,7 @@ def interval(
 
 
 def p_value(values: Sequence[float], sequential: bool = False) -> float | None:
-    """The two-sided p-value of the mean's being zero, below 0.05 just where the 95 % `interval` excludes zero.
+    """Two-sided p-value of a mean of zero; it is below 0.05 exactly where the 95 % `interval` excludes zero.
 
     None where there is no interval for want of values or of spread.
 

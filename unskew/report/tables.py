@@ -27,7 +27,7 @@ from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
 from unskew.words import counted, of_seeds
 
-BOUNDS: dict[Bound, str] = {"lower": "local training", "pooled": "pooled data"}
+BOUNDS: dict[Bound, str] = {"lower": "training alone", "pooled": "pooled data"}
 """What methods are that do not compete, as every table marks them.  Clients' own models may be best alone: no bound."""
 
 
@@ -65,7 +65,7 @@ class Difference:
 
 
 def settings(record: Record) -> dict[str, Any]:
-    """The run's settings; empty where its config.toml cannot be read, as a report is written without it, too."""
+    """The run's settings; empty where config.toml cannot be read, since a report can do without."""
     try:
         return configured(record)
     except RunError:
@@ -92,8 +92,8 @@ def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
 def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, tuple[float, float]]]:
     """Results of clients under a method and under another, (one, other) by client and seed, where both are known.
 
-    Of the counted seeds, in an unfinished run those under which both methods reached the same round.  In a finished one
-    the last round may be an outcome, where training may end early, and seeds are not chosen by outcomes.
+    In an unfinished run a seed counts if both methods reached the same round.  In a finished one all count: where
+    training may end early the last round is an outcome, and seeds are not chosen by outcomes.
     """
     by_seed = {}
     for seed in counted_seeds(record, method):
@@ -104,7 +104,7 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
 
 
 def last_words(record: Record) -> str:
-    """The evaluations that the steadier number is a mean of, in words: `last fifth` or `last 10`."""
+    """What the steadier number averages, in words: `last fifth` or `last 10`."""
     return f"last {settings(record).get('mean_last') or 'fifth'}"
 
 
@@ -140,7 +140,7 @@ Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 
 
 def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: Pick = last_value) -> Spread | None:
-    """A method's results under these seeds, of which some may not be defined; None if none is.
+    """A method's results under these seeds; None if none is defined.
 
     Seeds under which it diverged are counted as such: it is not as good as the others let it seem.
     """
@@ -166,7 +166,7 @@ def diverged(record: Record) -> tuple[str, ...]:
 
 
 def steadier(record: Record) -> Pick:
-    """The mean of the last evaluations; None in a run of so few that it is everywhere the last one alone."""
+    """Picks the mean of the last evaluations, or nothing in a run of so few that it is the last one alone."""
     last, names = settings(record).get("mean_last"), (record.headline.shared, record.headline.own)
     evaluated = (record.numbers.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
     several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
@@ -242,7 +242,7 @@ def difference(
 
 
 def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
-    """The number of comparisons that have a p-value, and the methods that differ also by Holm's correction for it."""
+    """How many comparisons have a p-value, and the methods that still differ after Holm's correction."""
     corrected = holm({d.method: d.p for d in rows if d.p is not None})
     return len(corrected), tuple(
         d.method for d in rows if corrected.get(d.method, 1.0) <= 1.0 - CONFIDENCE and d.verdict in ("higher", "lower")
@@ -279,7 +279,7 @@ SAME_TEST_ROWS = (
 
 
 def left_out(record: Record) -> str:
-    """A sentence on what numbers over seeds leave out, as the seeds have test rows in common; else empty."""
+    """A sentence on the chance that ± and intervals leave out where seeds share test rows; else empty."""
     if len(record.seeds) < 2:
         return ""
     if record.same_test_rows:
@@ -298,8 +298,8 @@ By = Literal["round", "traffic", "time"]
 def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | None:
     """`name` over the counted seeds, at the rounds that every one of them has; None if there are none.
 
-    By traffic x is the MB, by time the seconds, simulated ones where clients have a pace, that were spent up to and
-    including that round, the mean over the seeds; None if nothing was.
+    By traffic x is the MB sent, by time the seconds taken, simulated ones where clients have a pace, up to and including
+    a round, averaged over seeds; None if that is nothing.
     """
     seeds = counted_seeds(record, method)
     by_round = curve_by_round([record.numbers.curve(method, s, name) for s in seeds])
@@ -317,7 +317,7 @@ def clock_of(record: Record) -> str:
 
 
 def quantity(mean: float, std: float | None = None) -> str:
-    """A mean over seeds with three figures, a whole one as it is, and its deviation to the same place.
+    """A mean to three figures, whole numbers as they are, with its deviation to the same place.
 
     >>> quantity(11.0), quantity(1.5, 0.7071), quantity(12345.6, 0.0), quantity(0.00012)
     ('11', '1.50 ± 0.71', '12,346', '0.00012')

@@ -72,7 +72,7 @@ def _worth(record: Record, of: Sequence[Worth]) -> str:
         return f"{few}ederation is not worth it: {best.method} is best, by {_by(best.whole, m)} against training alone."
     if best.useless:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
-    return f"Undecided: no method is clearly better than training alone (best: {best.method} {_by(best.whole, m)})."
+    return f"Undecided: no method is clearly better than training alone; best is {best.method}, {_by(best.whole, m)}."
 
 
 def of_method(record: Record, method: str) -> str:
@@ -183,7 +183,7 @@ def _undefined(record: Record) -> str:
 
 
 def _of_gains(record: Record) -> list[str]:
-    """Notes on what gains over training alone leave out, or may be worth less for."""
+    """Notes on what makes gains over training alone uncertain."""
     base, m = worth.alone(record), record.headline
     of = [w for w in worth.worths(record) if w.bound is None] if record.comparable else []
     if base is None or not record.has_clients:
@@ -216,10 +216,10 @@ def _some(names: Sequence[str], what: str) -> str:
 
 
 def unsettled(record: Record) -> str:
-    """A sentence on local training that had not settled; empty if it had, or that is not known.
+    """A sentence saying that training alone had not settled; empty if it had, or that is not known.
 
-    It had not if its mean over clients after the last round was another than after three quarters of the rounds, by a
-    hundredth, or by a standard error over all test examples if that is more.  It may have been rising, or swinging.
+    It had not if its mean over clients changed in the last quarter of the rounds by more than a hundredth, or by more
+    than a standard error over all test examples if that is larger.
     """
     base, m = worth.alone(record), record.headline
     mean = None if base is None else tables.curve(record, base, m.own)
@@ -240,18 +240,15 @@ def unsettled(record: Record) -> str:
 
 
 def _by_tails(record: Record) -> str:
-    """A sentence on the mean of the last evaluations, where it decides otherwise than the last round."""
+    """A sentence on the mean of the last evaluations, where its verdict is another than the last round's."""
     base, m = record.baseline, record.headline
     others = []
     for rows, metric in zip(compared(record, base), (m.shared, m.own), strict=True):
         tails = {d.method: d for d in tables.paired(record, metric, base, tables.steadier(record))} if rows else {}
         others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
     named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
-    return (
-        f"By the mean of the {tables.last_words(record)} of evaluations, compared with {base}, {named}."
-        if others
-        else ""
-    )
+    tail = f"by the mean of the {tables.last_words(record)} of evaluations"
+    return f"Beside {base}, {named} {tail}." if others else ""
 
 
 def _evaluated(record: Record) -> str:
@@ -265,7 +262,7 @@ def _evaluated(record: Record) -> str:
 
 
 def set_apart(record: Record) -> str:
-    """A sentence on what else than the method differs: local training and clients' weights, beside the baseline's.
+    """A sentence on further settings that differ from the baseline's: local training and clients' weights.
 
     Methods have the defaults of their papers, where some train with momentum and some weigh all clients equally.
     """
@@ -295,7 +292,7 @@ def set_apart(record: Record) -> str:
 
 
 def _training(method: Mapping[str, Any]) -> dict[str, str]:
-    """A method's settings that may differ from another's by no idea of its own, in short form."""
+    """Settings that differ between methods though no idea of theirs asks for it, in short form."""
     local = method.get("local", {})
     if "batch_size" in local:  # what is none is not written, nor is what is younger than the run
         plain = {f.name: f.default for f in fields(SgdConfig) if f.name not in ("local_epochs", "lr_schedule")}

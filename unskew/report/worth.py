@@ -1,7 +1,7 @@
 """Is federation worth it, and for whom: gains over training alone, client by client, and their intervals.
 
 The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
-under local-only training in the same run, with the sign turned where lower is better: above zero the client is better
+of training alone in the same run, with the sign turned where lower is better: above zero the client is better
 off.  Reports, advice and tuning decide by the same interval, which is over seeds and over the client's test rows.
 
 Two kinds of chance are in a gain: seeds, which stand for initial models, cohorts and batches, and the client's test
@@ -55,6 +55,7 @@ Verdict = Literal["gains", "loses", "open"]
 Beside = Literal["test examples", "clients", ""]
 """What the interval of a mean over clients is over beside seeds."""
 
+READING: dict[Verdict, str] = {"gains": "better off", "loses": "worse off", "open": "undecided"}
 MOST_NAMED = 8
 """Clients up to which each is named in sentences."""
 FEW = 30
@@ -362,7 +363,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Worth:
-    """A method beside local-only training.
+    """A method beside training alone.
 
     Attributes:
         method, bound: Its label, and the bound it is, if any.
@@ -370,7 +371,7 @@ class Worth:
         beside: What its interval is over beside seeds; empty if nothing.
         seeds, lost: Number of seeds, and of further ones of the run that tell nothing.
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
-        useless: True if under every seed the mean over clients of both, the method and local-only training, is worse
+        useless: True if under every seed the mean over clients of both, the method and training alone, is worse
             than that of what each client's training targets would always say.
         diverged: True if the method diverged under some seed, so that its gain is that of the others alone.
         stands: False if its 95 % interval does not exclude zero when corrected for the number of methods (Holm).
@@ -411,7 +412,7 @@ class Worth:
 
     @property
     def over(self) -> str:
-        """The chance that the mean's interval is over, in words; empty if there is none."""
+        """What the mean's interval covers, in words; empty without an interval."""
         return "" if self.whole.low is None else " and ".join(filter(None, ("seeds" * (self.seeds > 1), self.beside)))
 
     def count(self, verdict: str) -> int:
@@ -425,12 +426,12 @@ def named(clients: Sequence[Client]) -> bool:
 
 
 def alone(record: Record) -> str | None:
-    """The label of local-only training, the first if there are several; None if the run has none."""
+    """The label of the method that trains every client alone, the first of several; None without one."""
     return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
 
 
 def worths(record: Record) -> tuple[Worth, ...]:
-    """Every method that is not local-only training itself, in the run's order, if it has clients' results."""
+    """Every method beside training alone, in the run's order, if it has clients' results."""
     base = alone(record)
     if base is None:
         return ()
@@ -439,7 +440,7 @@ def worths(record: Record) -> tuple[Worth, ...]:
 
 
 def per_row(of: Sequence[Worth]) -> tuple[Worth, ...]:
-    """The same of the mean in which each test row counts alike, of those methods that have it."""
+    """The gains of the mean in which each test row counts alike, for methods that have it."""
 
     def by_row(at: Callable[[float], Gain], confidence: float) -> Gain:
         return at(confidence).per_row or at(confidence)
@@ -454,7 +455,7 @@ def _corrected(of: Sequence[Worth]) -> tuple[Worth, ...]:
 
 
 def competing(of: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
-    """The gains that verdicts are corrected for the number of, by method: those with an interval, but not of bounds."""
+    """The gains whose number verdicts are corrected for, by method: those with an interval, without bounds."""
     return {w.method: w.at for w in of if w.bound is None and w.whole.low is not None}
 
 
@@ -584,7 +585,7 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
 
 
 def rows(record: Record) -> list[dict[str, Any]]:
-    """Every method's gains over local training: both means, then each client; empty without local training.
+    """Every method's gains over training alone: both means, then each client; empty without training alone.
 
     A client of which nothing could be measured is there, too, with the reason.
     """
@@ -647,7 +648,7 @@ def uncovered(record: Record) -> str:
 
 
 def few(clients: Sequence[Client], m: Measure) -> str:
-    """`fewest` where test examples are few: those of each of some clients, or those of many together; else empty."""
+    """`fewest` where there are few test examples, at one of a few clients or at many together; else empty."""
     sizes = [c.telling for c in clients if c.examples]
     some = len(sizes) <= MOST_NAMED
     enough = min(sizes, default=FEW) >= FEW if some else sum(sizes) >= FEW * MOST_NAMED

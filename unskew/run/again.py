@@ -10,7 +10,7 @@ from unskew.run.loop import RunResult
 
 
 def require_same(experiment: Experiment, folder: Path) -> None:
-    """Refuse a folder with a run of something else, which would be believed, and whose code would be imported.
+    """Refuse a folder with another experiment's run: its numbers would be believed, its code imported.
 
     Raises:
         RunError: If it has one.
@@ -20,7 +20,7 @@ def require_same(experiment: Experiment, folder: Path) -> None:
 
 
 def complete(experiment: Experiment, folder: Path, callback: Observer | None = None) -> RunResult:
-    """The run in the folder, complete.
+    """Complete the run in the folder, whatever is left of it.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.

@@ -77,7 +77,6 @@ def broken(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 
 def _judged(what: str, fine: bool, found: str, remedy: str, core: bool = False) -> Finding:
-    """A finding, with its remedy unless all is fine."""
     return Finding(what, "ok" if fine else "problem", found, "" if fine else remedy, core)
 
 

@@ -1,4 +1,4 @@
-"""Failures of a run in words: where in the run it was, and how to go on."""
+"""Failures of a run in words: where it failed, and how to go on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

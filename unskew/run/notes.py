@@ -1,4 +1,4 @@
-"""Settings that are possible and hardly meant: a list of small functions, each of which may say a sentence.
+"""Notes on settings that are possible but may not be meant: small functions, each of which may return a sentence.
 
 A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What cannot be meant is refused elsewhere.
 """
@@ -34,7 +34,7 @@ class NewRun:
 
 
 def notes(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
-    """Sentences on settings that are possible and hardly what was meant."""
+    """Sentences on settings that may not be what was meant."""
     run = NewRun(experiment, setup, num_clients)
     yield from filter(None, (look(run) for look in OF_RUNS))
     for method in experiment.methods:
@@ -44,7 +44,7 @@ def notes(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[st
 
 # ---------------------------------------------------------------- of a run
 def _second_class(run: NewRun) -> str:
-    """Nothing but the alphabet has made the more frequent class the second, which is looked for."""
+    """Only the alphabet made the more frequent class the second, the one that is looked for."""
     task, dataset = run.experiment.task, run.setup.dataset
     chosen = task.kind != "binary" or dataset.ordered or "classes" in task.data_options
     if chosen or len(dataset.classes) != 2 or dataset.classes in IN_ORDER:
@@ -59,7 +59,7 @@ def _second_class(run: NewRun) -> str:
 
 
 def _squashed_twice(run: NewRun) -> str:
-    """A network of one's own returns probabilities where its loss takes what comes before them."""
+    """A network of one's own returns probabilities where its loss takes logits."""
     inputs, data, task = run.setup.inputs, run.setup.dataset, run.setup.task
     own = inputs.module is not None or inputs.factory is not None or ":" in run.experiment.task.model
     if not own or len(data.y_train) < 2 or not takes_logits(task, data.y_train[:2]):
@@ -86,7 +86,7 @@ OF_RUNS = (_second_class, _squashed_twice, _draws)
 
 # ---------------------------------------------------------------- of a method
 def _losses(run: NewRun, method: Any) -> str:
-    """Say what the method makes of the clients that a round will lose."""
+    """What the method makes of clients that a round will lose."""
     outage, expected = run.experiment.world.outage, hook(method, "expected_losses")
     lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
     return str(expected(lost, run.experiment.cohort(run.num_clients))) if lost and expected is not None else ""

@@ -23,8 +23,7 @@ PLAIN_EVERY_S = 5.0
 def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Observer]:
     """An observer that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet.
 
-    What is shown is no part of a run: once the stream cannot be written, as its reader or its terminal is gone, nothing
-    more is.
+    Nothing shown is part of the run: once the stream cannot be written, as its terminal is gone, nothing more is shown.
     """
     stream = cast("TextIO", _WhileWritable(stream or sys.stderr))
     console = Console(file=stream)

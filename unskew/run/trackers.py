@@ -28,8 +28,8 @@ from unskew.run.progress import importable
 class Tracker(Protocol):
     """Takes the numbers of one method under one seed.
 
-    It is made by `(cell)`, whose `round` is the last that was told before, and its settings.  A class attribute
-    `requires` names a package that has to be installed.
+    It is made from a cell, whose `round` is the last one logged before, and its settings.  A class attribute `requires`
+    names a package that has to be installed.
     """
 
     def log(self, round: int, values: Mapping[str, float]) -> None:

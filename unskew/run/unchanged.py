@@ -56,7 +56,7 @@ def reopened(
     allow_code: bool,
     settings: Sequence[str],
 ) -> LiveRun:
-    """Prepare to go on with a run that was stopped, and note in its folder what is other than when it began.
+    """Prepare to go on with a run that was stopped, and note in its folder what has changed since it began.
 
     The arguments are those of `unskew.run.loop.resume`.
 
@@ -87,7 +87,6 @@ def reopened(
 
 
 def _require(same: bool, what: object) -> None:
-    """Refuse to go on with something else than the run began with."""
     if not same:
         raise RunError(f"{what} was changed since the run began; restore it or start a new run")
 
@@ -124,7 +123,7 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
     Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
 
     Returns:
-        What is other now, as `run_setup.differences` has it.
+        What has changed, as `run_setup.differences` has it.
 
     Raises:
         EnvironmentChanged: If one differs.

@@ -10,18 +10,16 @@ Notation   M, N    models, clients;  m, n one of each
            S       size of a model on the wire, bits
            gamma   expected spectral efficiency of a link, bit/s/Hz
 Value      V[m, n] = W(psi_m) - W((D_m psi_m + h_n) / (D_m + D_n))                                   (1)
-           for l2 without a tensor (M, N, classes): with x_m = D_m (psi_m - t), y_n = h_n - D_n t, the second distance
-           is sqrt(|x_m|^2 + |y_n|^2 + 2 x_m . y_n) / (D_m + D_n)                                     (2)
-Cost       B = S / gamma, bandwidth for a second, Hz s                                               (3)
-Weight     V / B, diffusion efficiency in 1/(Hz s), for pairs that are allowed; 0 for all others     (4)
+Cost       B = S / gamma, bandwidth for a second, Hz s                                               (2)
+Weight     V / B, diffusion efficiency in 1/(Hz s), for pairs that are allowed; 0 for all others     (3)
            (16b)/(18b)  the model must gain: V > 0
            (16c)/(18c)  a client takes at most one model: matching
            (16d)/(18d)  a model has at most one next client, and none that had it before: matching, `blocked`
            (16e)/(18e)  gamma >= gamma_min, or outage at most 5 %
            (16f)/(18f)  bandwidth: `admit`
-Outage     P = 1 - exp(-(2^gamma_min - 1) / SNR),  SNR = 2^gamma - 1                                 (5)
+Outage     P = 1 - exp(-(2^gamma_min - 1) / SNR),  SNR = 2^gamma - 1                                 (4)
 Departures A pair without a positive weight is not an edge: the assignment solver must match every model, and a move
-           that gains nothing would be a wasted transfer.  Eq. 5 as printed has the size of the model in the exponent
+           that gains nothing would be a wasted transfer.  Eq. 4 as printed has the size of the model in the exponent
            and is 1 for every link; with gamma_min it is a probability, and SNR is the mean under Rayleigh fading, which
            follows from a probe's expected gamma.  The second price is never computed.
 """
@@ -35,8 +33,6 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from unskew.server.distance import DistanceMetric, iid_distance, shares
-
 Feasibility = Literal["outage", "qos", "both", "none"]
 Pair = tuple[int, int]
 """(model, client)."""
@@ -47,61 +43,16 @@ OUTAGE = 0.05
 ROUNDING = 1e-9
 """Largest gain that counts as rounding: two ways to compute the same distance."""
 
-_BLOCK = 1 << 16  # shares in memory at once: what a cache holds
-
 
 # ---------------------------------------------------------------- the value of a move
-def valuations(
-    psi: Tensor,
-    sizes: Tensor,
-    histograms: Tensor,
-    target: Tensor,
-    metric: DistanceMetric = "l2",
-    reference: Tensor | None = None,
-) -> Tensor:
-    """Compute how much closer to IID each model would get at each client (eq. 1), float64.
-
-    Args:
-        psi: The models' degrees of learning, (models, classes).
-        sizes: Number of examples behind each, (models,).
-        histograms: Class counts of the clients, (clients, classes).
-        target: Distribution that counts as IID, (classes,).
-        metric: Metric of the distance.
-        reference: W(psi) in eq. 1, (models,), if it is to be taken at a psi other than the present one.
-
-    Returns:
-        (models, clients); negative where a model would lose, 0 where the difference is rounding.
-    """
-    psi, sizes, histograms, target = (t.double() for t in (psi, sizes, histograms, target))
-    before = iid_distance(psi, target, metric) if reference is None else reference.double()
-    after = _l2_after if metric == "l2" else _after
-    return gain(before[:, None], after(psi * sizes[:, None], sizes, histograms, target, metric))
-
-
 def gain(before: Tensor, after: Tensor) -> Tensor:
     """Compute the gain `before - after`; 0 where the difference is rounding."""
     return torch.nn.functional.hardshrink(before - after, ROUNDING)
 
 
-def _l2_after(counts: Tensor, sizes: Tensor, histograms: Tensor, target: Tensor, _metric: DistanceMetric) -> Tensor:
-    """Compute eq. 2."""
-    own = histograms.sum(-1)
-    x, y = counts - sizes[:, None] * target, histograms - own[:, None] * target
-    square = torch.addmm(x.square().sum(-1)[:, None] + y.square().sum(-1), x, y.T, alpha=2.0)
-    total = (sizes[:, None] + own).clamp_(min=1.0)  # no examples on either side: x and y are 0 as well
-    return square.clamp_(min=0.0).sqrt_().div_(total)
-
-
-def _after(counts: Tensor, _sizes: Tensor, histograms: Tensor, target: Tensor, metric: DistanceMetric) -> Tensor:
-    """Compute eq. 1's second distance, some models at a time."""
-    rows = max(_BLOCK // max(histograms.numel(), 1), 1)
-    blocks = [iid_distance(shares(c[:, None] + histograms), target, metric) for c in torch.split(counts, rows)]
-    return torch.cat(blocks)
-
-
 # ---------------------------------------------------------------- permitted moves
 def outage(gamma: Tensor, gamma_min: float) -> Tensor:
-    """Probability that a link of expected spectral efficiency `gamma` falls below `gamma_min` under fading (eq. 5).
+    """Probability that a link of expected spectral efficiency `gamma` falls below `gamma_min` under fading (eq. 4).
 
     Both in bit/s/Hz.  1 where there is no link.  At gamma_min = 1 it is at most 5 % from 12.90 dB of mean SNR on.
     """
@@ -112,13 +63,13 @@ def outage(gamma: Tensor, gamma_min: float) -> Tensor:
 def feasible(gamma: Tensor, gamma_min: float, rule: Feasibility) -> Tensor:
     """Find the links that may carry a model, in the shape of `gamma` (16e, 18e); none without spectral efficiency."""
     least = gamma_min if rule in ("qos", "both") else 0.0
-    if rule in ("outage", "both"):  # eq. 5 solved for gamma: one comparison instead of two exponentials
+    if rule in ("outage", "both"):  # eq. 4 solved for gamma: one comparison instead of two exponentials
         least = max(least, math.log2(1.0 - (2.0**gamma_min - 1.0) / math.log1p(-OUTAGE)))
     return (gamma >= least) & (gamma > 0) if least else gamma > 0
 
 
 def edge_weights(values: Tensor, gamma: Tensor, bits: float, blocked: Tensor) -> Tensor:
-    """Compute the diffusion efficiency of every move, 1/(Hz s), float64 (eq. 4).
+    """Compute the diffusion efficiency of every move, 1/(Hz s), float64 (eq. 3).
 
     Args:
         values: Bids, (models, clients); NaN where none was received.
@@ -159,7 +110,7 @@ def admit(pairs: Sequence[Pair], weights: Tensor, bandwidth: Tensor, budget: flo
     Args:
         pairs: A matching.
         weights: (models, clients).
-        bandwidth: Cost of each move (eq. 3), (models, clients), Hz s.
+        bandwidth: Cost of each move (eq. 2), (models, clients), Hz s.
         budget: Hz s for all of them together; None is no limit.
 
     Returns:

@@ -388,7 +388,6 @@ def leave(
 
 
 def _products(products: Tensor | Products) -> Products:
-    """Return a Gram matrix as products, on the CPU."""
     return products if isinstance(products, Products) else Products.of(products.cpu())
 
 

@@ -72,7 +72,7 @@ def within_budget(
 
 
 def check_noise(by: Any) -> None:
-    """Refuse settings of a wrapper that no noise goes with.
+    """Refuse a budget, or an infinite norm, without the noise it needs.
 
     Raises:
         ConfigError: If so, or if the accountant is missing.

@@ -752,12 +752,10 @@ def _sign(client: ClientId, peer: ClientId) -> int:
 
 
 def _field_of(reduction: Any) -> Any:
-    """Return the field of a reply that a reduction takes, whole or as its movement."""
     return reduction.of.field if isinstance(reduction.of, Moved) else reduction.of
 
 
 def _sum_of(reduction: Any) -> tuple[str, str]:
-    """Return field and weight of the sum that a reduction is taken from."""
     return str(_field_of(reduction)), str(reduction.weight or "")
 
 

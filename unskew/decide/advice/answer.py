@@ -20,7 +20,7 @@ from unskew.experiment.config import Experiment, NamedMethod
 from unskew.protocol import ClientId
 from unskew.report.page import Page, first_screen
 from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import MOST_NAMED, Gain, bracket, ranked
+from unskew.report.worth import MOST_NAMED, READING, Gain, bracket, ranked
 from unskew.run.progress import duration
 from unskew.words import counted, listed
 
@@ -38,7 +38,6 @@ MORE_SEEDS = 5
 SITE_COLUMNS = ("rows to train on", "rows tested", "alone", "with the others", "gain", "reading")
 MOST_DRAWN = 40
 """Sites up to which each has a mark in the figure."""
-READING = {"gains": "better off", "loses": "worse off", "open": "open"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +63,7 @@ class Advice:
     # ------------------------------------------------------------------ decisions
     @property
     def gain(self) -> Gain | None:
-        """The gain over local training, of the mean over sites, of the method that the answer is about."""
+        """The mean gain over training alone of the method that the answer is about."""
         return self.check.gains.get(self.check.chosen or "")
 
     @property
@@ -102,7 +101,7 @@ class Advice:
             untrained = self.race.chosen is None and ALONE in self.check.results
             if untrained and self.limits != Constraints() and not self.check.cut:
                 return "alone", "no method could be trained within the limits"
-            return "undecided", self.too_little or lost or "nothing could be compared with local training"
+            return "undecided", self.too_little or lost or "nothing could be compared with training alone"
         if self.too_little:
             return "undecided", self.too_little
         if all(ahead and statistics.fmean(ahead.values()) <= EQUAL for ahead in self._over_constant):
@@ -211,7 +210,7 @@ class Advice:
         label, gain, why = self.check.chosen, "", self.why
         if self.gain is not None:
             m = self.sites.measure
-            gain = f"{label} gains {bracket(self.gain, m)} {m.points or m.label} over local training{m.turned}"
+            gain = f"{label} gains {bracket(self.gain, m)} {m.points or m.label} over training alone{m.turned}"
             gain += f", per test row {bracket(self.gain.per_row, m)}" * (self.gain.per_row is not None)
         answer = {"join": "Federate", "alone": "Train alone", "undecided": "Undecided"}[self.verdict]
         return f"{answer}: {'; '.join(filter(None, (gain, why)))}."
@@ -324,7 +323,7 @@ class Advice:
         by_site = [(sites.names[c], self.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
         aside, levels = self.check.set_aside, " ".join(self._levels())
         answers = [("How good are they?", levels)] * bool(levels) + list(self.sentences()[1:])
-        drawn = gains("Gain over local training", [*self.check.gains.items()], m)
+        drawn = gains("Gain over training alone", [*self.check.gains.items()], m)
         return Page(
             f"{sites.experiment.name}: should they train together?",
             f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}, {sites.experiment.task.model}, "

@@ -49,7 +49,7 @@ class SetAside:
 
     Attributes:
         label: Its label.
-        gain: Its gain over local training; None if it could not be trained under fresh seeds.
+        gain: Its gain over training alone; None if it could not be trained under fresh seeds.
         over_fedavg: Its mean minus FedAvg's; None likewise.
     """
 
@@ -65,7 +65,7 @@ class Check:
     Attributes:
         seeds: Seeds under which all methods were trained.
         results: Scores by label and seed.
-        gains: Gain over local training by label, of the mean over sites; 95 % intervals, but of FedAvg one of 97.5 %
+        gains: Gain over training alone by label, of the mean over sites; 95 % intervals, but of FedAvg one of 97.5 %
             where it stands in for the race's choice.
         by_site: The same for each site.
         groups: Groups in which the chosen method trained, where it has groups.
@@ -143,7 +143,7 @@ def check(
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:
     """The race's choice if it does not hold up on test rows beside FedAvg, which no race has chosen; None if it does.
 
-    It does not hold up if it is shown to be worse than FedAvg, if FedAvg is shown to gain over local training and it is
+    It does not hold up if it is shown to be worse than FedAvg, if FedAvg is shown to gain over training alone and it is
     not, or if it cannot be trained under fresh seeds.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from unskew.api import DATA_FILE
 from unskew.data.dataset import Dataset
 from unskew.data.saved import saved_sha256
-from unskew.decide.advice.answer import READING, SITE_COLUMNS, Advice, advised_name
+from unskew.decide.advice.answer import SITE_COLUMNS, Advice, advised_name
 from unskew.decide.follow_up import division, write_experiment
 from unskew.decide.pages import own_folder, table
 from unskew.errors import RunError
@@ -19,7 +19,7 @@ from unskew.references import IN_PYTHON
 from unskew.report import render
 from unskew.report.page import Page, write_page
 from unskew.report.section import Section
-from unskew.report.worth import bracket, ranked
+from unskew.report.worth import READING, bracket, ranked
 from unskew.run.folder import require_own
 
 MOST_PRINTED = 10
@@ -70,7 +70,7 @@ def view(advice: Advice, text: str) -> Page:
     in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)
     note = "Its model is a value of Python, which no file can hold: run it from Python." if in_python else ""
     lead = (
-        f"{EXPERIMENT}, for unskew run: the recommended method, beside local training, FedAvg and pooled data, under "
+        f"{EXPERIMENT}, for unskew run: the recommended method, beside training alone, FedAvg and pooled data, under "
         f"seeds not used before. {division(advice.sites, SITES)} {note}"
     )
     parts = [s for s in sections(advice) if s.tables]

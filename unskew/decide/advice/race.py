@@ -171,7 +171,7 @@ def _apart_from_rate(method: NamedMethod) -> str:
 
 
 def _name_of(groups: Groups, names: Sequence[str]) -> str:
-    """A label for groups: who trains together, or who does not, whichever is said more shortly; or their sizes."""
+    """A label for groups: who trains together or who does not, whichever is shorter; or their sizes."""
     apart = [names[g[0]] for g in groups if len(g) == 1]
     together = [g for g in groups if len(g) > 1]
     text = f"groups of {listed([str(len(g)) for g in sorted(groups, key=len, reverse=True)])}"

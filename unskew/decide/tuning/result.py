@@ -59,7 +59,7 @@ class TuningGain:
         if self.gain is None:
             fate = "diverged under {} (default) and {} (tuned) fresh seeds".format(*self.diverged)
             return f"{fate}, default kept" if self.default_stays else fate
-        words = {"gains": "better", "loses": "worse", "open": "cannot be told from the default"}
+        words = {"gains": "better", "loses": "worse", "open": "undecided"}
         return "default kept" if self.kept else words[self.verdict]
 
 

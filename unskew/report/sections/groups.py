@@ -8,7 +8,7 @@ Notation   u_i    client i's utility in its group, -alpha_i / D_C + cos(S_C, g_i
            D_i    client i's training examples, alpha_i what a small group costs it
 
 A group of one agrees with itself, so that its utility is 1 - alpha_i / D_i.  Utility predicts a benefit from gradients;
-the gain measures it afterwards: own accuracy less that of local-only training in the same run.
+the gain measures it afterwards: own accuracy less that of training alone in the same run.
 
 Groups have no names of their own.  Each gets a number, which it keeps from round to round by its members: the
 assignment of a round's groups to the numbers so far has the largest sum of overlaps (members in common over members in
@@ -92,7 +92,7 @@ class GroupHistory:
         cut: The round of the last partition that has merges to show, and its criteria.
         last: The last round's groups, by seed.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
-        gains: By how much a client's own headline is better than under local-only training.
+        gains: By how much a client's own headline is better than of training alone.
     """
 
     method: str
@@ -121,7 +121,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
     Args:
         record: The run.
         method: Its label.
-        base: Label of local-only training.
+        base: Label of training alone.
 
     Raises:
         RunError: If the info contradicts itself.
