@@ -360,4 +360,4 @@ def test_the_table_says_where_all_seeds_have_the_same_test_rows(preprocess: bool
     )  # fmt: skip
     same = np.array_equal(history.rows_of("test", 0)["u"], history.rows_of("test", 1)["u"])
     assert same is preprocess
-    assert ("Every seed has the same test rows" in history._repr_html_()) is same
+    assert ("All seeds share the same test rows" in history._repr_html_()) is same

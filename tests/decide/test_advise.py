@@ -918,7 +918,7 @@ def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> 
     groups = ((0, 1), (2,), (3,))
     of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=groups, by_site=_all_open(simple)))
     assert of.by_themselves == {2, 3}
-    assert [of.reading(c) for c in range(4)] == ["open", "open", "by itself", "by itself"]
+    assert [of.reading(c) for c in range(4)] == ["undecided", "undecided", "by itself", "by itself"]
 
 
 def _imbalanced(rng: np.random.Generator, n: int = 400) -> Site:
@@ -1015,7 +1015,7 @@ def test_a_site_is_no_better_than_a_constant_where_both_models_are_so(
 def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) -> None:
     judged = {label: {c: g for c, g in gains.items() if c < 3} for label, gains in _all_open(simple).items()}
     of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=(), by_site=judged))
-    assert "open site A, site B and site C; not measurable site D" in dict(of.sentences())["Which sites benefit?"]
+    assert "undecided site A, site B and site C; not measurable site D" in dict(of.sentences())["Which sites benefit?"]
     assert of.to_json()["no_verdict"] == ["site D"]
 
 

@@ -45,7 +45,7 @@ def test_a_method_leads_only_if_it_is_clear_of_every_other() -> None:
 def test_local_training_and_pooled_data_are_marked_and_take_no_part() -> None:
     run = made({**APART, "Pooled": [0.99, 0.99, 0.99]}, {"Local": "lower", "Pooled": "pooled"})
     shown = markdown(results.headline(run))
-    assert "| Local (local training) |" in shown
+    assert "| Local (training alone) |" in shown
     assert "| Pooled (pooled data) |" in shown
     assert "Bold: better than every other federated method" in shown
     assert verdict.verdict(run).startswith("SCAFFOLD is better than FedAvg by +10.33 points")
@@ -82,7 +82,7 @@ def test_over_seeds_of_the_same_test_rows_nothing_is_bold_and_a_sentence_says_wh
     assert table.data["same_test_rows"] == [True] * 3
     drawn = replace(same, partitions={s: replace(split, test_sha256=str(s)) for s in range(3)})
     assert leader(drawn) == "SCAFFOLD"
-    assert left_out(drawn).startswith("The global test set is the same under every seed")
+    assert left_out(drawn).startswith("All seeds share the global test set")
 
 
 # ---------------------------------------------------------------- the table of results

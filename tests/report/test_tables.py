@@ -166,7 +166,7 @@ def test_differences_are_taken_of_the_last_fifth_too_and_a_note_says_where_they_
     assert last.values == pytest.approx(gains)
     assert tail.values == pytest.approx(tails)
     assert (last.verdict, tail.verdict) == ("higher", "undecided")
-    assert "By the mean of the last fifth of evaluations, compared with FedAvg, A is undecided." in verdict.notes(made)
+    assert "Beside FedAvg, A is undecided by the mean of the last fifth of evaluations." in verdict.notes(made)
 
 
 @pytest.mark.parametrize(("rounds", "last"), [(5, None), (6, 0.75), (1, None)])

@@ -423,7 +423,7 @@ def test_of_auroc_a_site_whose_test_rows_are_not_known_has_no_interval_and_the_m
     assert of.whole.low == pytest.approx(0.0657 - 4.303 * 0.0328, abs=0.002)
     assert of.over == "seeds and clients"
     assert verdict.verdict(r).startswith(
-        "Undecided: no method is clearly better than training alone (best: fed +0.066 in"
+        "Undecided: no method is clearly better than training alone; best is fed, +0.066 in"
     )
     few = ranked(((60, 40), (40, 40), (45, 29)))
     assert "Few test rows: Genf has 29 of class yes." in verdict.notes(few)
@@ -444,7 +444,9 @@ def test_of_many_methods_those_are_worth_it_that_are_when_corrected_for_their_nu
     many = ["C0", "C1", "C2", "C3"]
     only, crowded, both = run("B"), run("B", *many, "C4"), run("A", "B", *many)
     assert verdict.verdict(only).startswith("Federation is worth it: B gains +2.83 points (95 % +0.94 to +4.73)")
-    assert verdict.verdict(crowded).startswith("Undecided: no method is clearly better than training alone (best: B ")
+    assert verdict.verdict(crowded).startswith(
+        "Undecided: no method is clearly better than training alone; best is B, "
+    )
     assert "Corrected for the number of methods (Holm), the gain of B is undecided." in verdict.notes(crowded)
     assert verdict.verdict(both).startswith("Federation is worth it: A gains +11.00 points")
     means = {row["method"]: (row["verdict"], row["why"]) for row in worth.rows(both) if row["client"] is None}
@@ -561,7 +563,7 @@ def test_each_client_has_a_row_with_every_method_s_result() -> None:
         {"alone": {s: (0.5, 0.6) for s in range(3)}, "fed": {0: (0.9, 0.7), 1: (0.8, 0.8), 2: (0.7,)}}, SITES[:2]
     )
     table = results.by_client(r)
-    assert table.head == (("client", ""), ("test rows", ""), ("alone", "local training, %"), ("fed", "%"))
+    assert table.head == (("client", ""), ("test rows", ""), ("alone", "training alone, %"), ("fed", "%"))
     assert [(row.name, *row.cells) for row in table.entries] == [
         ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
         ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),

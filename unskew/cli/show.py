@@ -109,7 +109,8 @@ def _show_results(runs: list[Path], form: str, out: Path | None, columns: str | 
         return
     elif form == "text" and not chosen:
         print_results(record)
-        return print_next(runs[0], record) if len(runs) == 1 else then("show", *runs, "--format", "html")
+        print_next(runs[0], record) if len(runs) == 1 else then("show", *runs, "--format", "html")
+        return
     else:
         tables = [results.headline(record, chosen)]
     for note in verdict.serious(record):

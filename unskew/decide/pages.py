@@ -25,9 +25,11 @@ def own_folder(folder: Path) -> Iterator[Path]:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}; give another --out") from error
 
 
-def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Table, ...]:
-    """A table, as `section.table` makes it, whose last column is words; none without rows."""
-    return (section.table(caption, head, rows, words=[-1]),) if rows else ()
+def table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (-1,)
+) -> tuple[Table, ...]:
+    """A table, as `section.table` makes it; none without rows."""
+    return (section.table(caption, head, rows, words=words),) if rows else ()
 
 
 def gains(title: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> tuple[Chart, ...]:

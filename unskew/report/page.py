@@ -204,18 +204,18 @@ def _sections(record: Record) -> list[Section]:
         return Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
 
     sections = [
-        folded("All results", "every metric, last round", (), results.headline(record)),
-        folded(f"Differences to {base}", "seed by seed, corrected by Holm", (),
+        folded("All results", "every metric", (), results.headline(record)),
+        folded(f"Differences to {base}", "seed by seed", (),
                *(results.differences(record, base) if base is not None else ())),
-        folded("Gains over training alone", "by method and by client",
+        folded("Gains over training alone", "by method, by client",
                [pictures.clients(w, m) for w in named[:6]], *results.gains(record)),
-        folded("Clients", "each client’s own result", [clients], results.by_client(record) if clients else None),
-        folded("Curves", "by traffic and time; losses", curves),
+        folded("Clients", "own results", [clients], results.by_client(record) if clients else None),
+        folded("Curves", "traffic, time, losses", curves),
         folded("Unseen clients", "who came after training", (), results.unseen(record)),
         *([] if record.parts else [*_own_sections(record), data_of(record)]),
         folded("Traffic and losses", "messages, lost replies, forecast", (), results.traffic(record),
                results.lost(record), results.forecast(record)),
-        folded("Notes", counted(len(rows), "note"), (), table("", ["", "note"], rows, words=[1]) if rows else None),
+        folded("Notes", counted(len(rows), "note"), (), table("", ["no.", "note"], rows, words=[1]) if rows else None),
         *(settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()),
     ]  # fmt: skip
     return [s for s in sections if s.charts or s.tables or s.lead]
@@ -286,7 +286,7 @@ def settings_of(record: Record, named: str = "") -> Section:
         "seconds": f"{summary['seconds']:.1f}" if summary else "",
         "configuration, SHA-256": card["config_sha256"], **{k: plain(v) for k, v in card["environment"].items()},
     }  # fmt: skip
-    where = table("Where and how it ran", ["", "value"], [(k, v) for k, v in of.items() if v], words=[1])
+    where = table("Where and how it ran", ["what", "value"], [(k, v) for k, v in of.items() if v], words=[1])
     again = "Run the command, or save the configuration below and give it to unskew run."
     if record.deployed:
         split = " --split" if record.partitions else ""

@@ -146,7 +146,9 @@ def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> 
     rows = []
     for method in record.methods:
         cells = tuple(c.write(c.values[method]) if method in c.values else "–" for c in shown.values())
-        below = ", ".join(filter(None, (marks.get(method), record.cell(method).setting if several else "")))
+        below = ", ".join(
+            filter(None, (marks.get(method), record.cell(method).setting if several and not brief else ""))
+        )
         bold = frozenset(k for k, c in enumerate(shown.values()) if c.leader == method)
         rows.append(TableRow(method, cells, below, bold))
     head = (("method", ""), *((c.title, c.unit) for c in shown.values()))

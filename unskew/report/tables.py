@@ -273,8 +273,8 @@ def leader(record: Record, metric: str | None = None) -> str | None:
 
 
 SAME_TEST_ROWS = (
-    "Every seed has the same test rows: ± and intervals over seeds are the chance of training alone, and leave out "
-    "that of the test rows, which is often larger."
+    "All seeds share the same test rows: ± and intervals over seeds leave out the chance of these rows, which is "
+    "often the larger."
 )
 
 
@@ -285,10 +285,7 @@ def left_out(record: Record) -> str:
     if record.same_test_rows:
         return SAME_TEST_ROWS
     if record.headline.shared in record.numbers.names():
-        return (
-            "The global test set is the same under every seed: ± and intervals of global models over seeds leave out "
-            "the chance of its examples."
-        )
+        return "All seeds share the global test set: ± and intervals over seeds leave out the chance of its examples."
     return ""
 
 

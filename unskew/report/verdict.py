@@ -10,6 +10,7 @@ from unskew.protocol import SgdConfig
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record
 from unskew.report import tables, together, worth
+from unskew.report.stats import CONFIDENCE
 from unskew.report.tables import Difference
 from unskew.report.worth import Gain, Worth
 from unskew.tasks.measure import Measure
@@ -62,17 +63,15 @@ def _worth(record: Record, of: Sequence[Worth]) -> str:
     m = record.headline
     better = [w for w in of if w.verdict == "gains"]
     best = max(better or of, key=lambda w: (bool(better) or not (w.useless or w.diverged), w.whole.mean))
-    few = "On few test rows, f" if worth.few(of[0].clients, m) else "F"
+    few, gain = "On few test rows, f" if worth.few(of[0].clients, m) else "F", in_words(best.whole, m)
     if better:
         ahead = "ahead so far" if unsettled(record) else "worth it"
-        return (
-            f"{few}ederation is {ahead}: {best.method} gains {_by(best.whole, m)} over training alone{_more(better)}."
-        )
+        return f"{few}ederation is {ahead}: {best.method} gains {gain} over training alone{_more(better)}."
     if all(w.verdict == "loses" for w in of):
-        return f"{few}ederation is not worth it: {best.method} is best, by {_by(best.whole, m)} against training alone."
+        return f"{few}ederation is not worth it: {best.method} is best, by {gain} against training alone."
     if best.useless:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
-    return f"Undecided: no method is clearly better than training alone; best is {best.method}, {_by(best.whole, m)}."
+    return f"Undecided: no method is clearly better than training alone; best is {best.method}, {gain}."
 
 
 def of_method(record: Record, method: str) -> str:
@@ -81,7 +80,7 @@ def of_method(record: Record, method: str) -> str:
     if of is None:
         return verdict(record)
     reading = {"gains": "better than", "loses": "worse than", "open": "not shown to differ from"}[of.verdict]
-    return f"{method} is {reading} training alone: {_by(of.whole, record.headline)}."
+    return f"{method} is {reading} training alone: {in_words(of.whole, record.headline)}."
 
 
 def _more(better: Sequence[object]) -> str:
@@ -95,22 +94,23 @@ def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     best = max(better or rows, key=lambda d: d.mean if m.higher else -d.mean)
     here = " on these test rows" if record.same_test_rows else ""
     if better:
-        return f"{best.method} is better than {base}{here} by {_by(best, m)}{_more(better)}."
+        return f"{best.method} is better than {base}{here} by {in_words(best, m)}{_more(better)}."
     if all(len(d.seeds) < 2 for d in rows):
-        return f"One seed tells no chance: {best.method} differs from {base} by {_by(best, m)}."
+        return f"One seed tells no chance: {best.method} differs from {base} by {in_words(best, m)}."
     if all(d.verdict == worse for d in rows):
-        return f"No method is better than {base}{here}: even {best.method} is worse by {_by(best, m)}."
+        return f"No method is better than {base}{here}: even {best.method} is worse by {in_words(best, m)}."
     how = "Level" if all(d.verdict in ("level", worse) for d in rows) else "Undecided"
-    return f"{how}: no method is clearly better than {base}; {best.method} {_by(best, m)}."
+    return f"{how}: no method is clearly better than {base}; {best.method} {in_words(best, m)}."
 
 
-def _by(of: Gain | Difference, m: Measure) -> str:
-    """A gain or difference with its unit and interval."""
+def in_words(of: Gain | Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
+    """A gain or difference with its unit and interval, which has this confidence."""
     unit = " points" if m.percent else f" in {m.label}"
     if of.low is None or of.high is None:
         return f"{m.signed(of.mean)}{unit}"
     ends = m.interval(of.low, of.high).strip("[]").replace(", ", " to ")
-    return f"{m.signed(of.mean, of.high - of.low)}{unit}" + (f" {ends}" if of.low == of.high else f" (95 % {ends})")
+    shown = ends if of.low == of.high else f"({100 * confidence:g} % {ends})"
+    return f"{m.signed(of.mean, of.high - of.low)}{unit} {shown}"
 
 
 def _reached(record: Record) -> str:

@@ -20,8 +20,10 @@ from unskew.experiment.config import Experiment, NamedMethod
 from unskew.protocol import ClientId
 from unskew.report.page import Page, first_screen
 from unskew.report.stats import CONFIDENCE
+from unskew.report.verdict import in_words
 from unskew.report.worth import MOST_NAMED, READING, Gain, bracket, ranked
 from unskew.run.progress import duration
+from unskew.units import human_bytes
 from unskew.words import counted, listed
 
 Verdict = Literal["join", "alone", "undecided"]
@@ -210,8 +212,7 @@ class Advice:
         label, gain, why = self.check.chosen, "", self.why
         if self.gain is not None:
             m = self.sites.measure
-            gain = f"{label} gains {bracket(self.gain, m)} {m.points or m.label} over training alone{m.turned}"
-            gain += f", per test row {bracket(self.gain.per_row, m)}" * (self.gain.per_row is not None)
+            gain = f"{label} gains {in_words(self.gain, m, self.confidence)} over training alone{m.turned}"
         answer = {"join": "Federate", "alone": "Train alone", "undecided": "Undecided"}[self.verdict]
         return f"{answer}: {'; '.join(filter(None, (gain, why)))}."
 
@@ -240,7 +241,8 @@ class Advice:
                 known and f"{self.method.label} ({', '.join(settings)}).",
                 known and race.close and not aside and f"As good on validation rows: {listed(race.close)}.")),
             ("What does it cost?", (
-                cost and f"{check.chosen} sends {cost['megabytes']:,.3g} MB, a site {cost['per_site']:,.3g}/round.",)),
+                cost and f"{check.chosen} sends {human_bytes(1e6 * cost['megabytes'])} in all, a site "
+                f"{human_bytes(1e6 * cost['per_site'])} a round.",)),
             ("What about a new site?", (
                 came and f"{counted(len(self.unseen), 'site')} left out, one seed: as served {came[0]}, once "
                 f"adapted {came[1]}.",)),

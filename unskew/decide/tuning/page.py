@@ -63,7 +63,7 @@ def _worth(tuning: Tuning, m: Measure) -> Section:
     head = ["Method", f"Default | {percent}", f"Tuned | {percent}", f"Gain | {m.points}", "Values", "Reading"]
     caption = f"{m.label} on test rows, mean over clients, seeds {', '.join(map(str, tuning.seeds))}"
     known = [(label, w.gain) for label, w in tuning.worth.items() if w.gain is not None]
-    return Section("What was it worth?", "", gains("Gain from tuning", known, m), table(caption, head, rows))
+    return Section("What was it worth?", "", gains("Gain from tuning", known, m), table(caption, head, rows, [-2, -1]))
 
 
 def _best(searches: Sequence[Searched], m: Measure) -> tuple[Chart, ...]:

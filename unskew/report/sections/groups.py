@@ -284,7 +284,7 @@ def merges_table(g: GroupHistory) -> Table | None:
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
         state = "made" if k <= len(judged.history) else "not made"
         rows.append((str(k), " and ".join(g.clients[c] for c in m.merge), benefit, state))
-    head = ["Merge", "The groups of", "Benefit", ""]
+    head = ["Merge", "The groups of", "Benefit", "Result"]
     return table(f"How the groups of {g.method} formed, seed {g.seed}, round {round}", head, rows, "", [1, 3])
 
 
@@ -307,7 +307,7 @@ def _pilot(g: GroupHistory) -> Table | None:
         for t in g.judged.tried
     ]  # fmt: skip
     caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on held-out examples"
-    head = ["Alpha | examples", "Groups | at the pilot's end", "Accuracy | %", "Loss", ""]
+    head = ["Alpha | examples", "Groups | at the pilot's end", "Accuracy | %", "Loss", "Choice"]
     note = "A larger alpha makes larger groups; at 0 every client trains alone."
     return table(caption, head, rows, note) if rows else None
 

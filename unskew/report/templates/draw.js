@@ -4,7 +4,7 @@
   const draw = async box => {
     let text = box.lastElementChild.textContent;
     if (dark.matches) text = text.replace(/#[0-9a-f]{6}/g, c => twin[c] || c);
-    const spec = JSON.parse(text), fits = spec.usermeta && spec.usermeta.fits, label = box.getAttribute("aria-label");
+    const spec = JSON.parse(text), fits = spec.usermeta && spec.usermeta.fits;
     const facets = spec.usermeta && spec.usermeta.facets;
     if (fits) spec.width = box.clientWidth;
     if (facets) {
@@ -14,8 +14,8 @@
     box.at = box.clientWidth;
     const view = document.createElement("div");
     await vegaEmbed(view, spec, {actions: false, renderer: "svg"});
+    view.setAttribute("aria-hidden", "true");  // its box says what it shows
     box.firstElementChild.replaceChildren(view);
-    if (label) view.firstElementChild.setAttribute("aria-label", label);
   };
   const seen = new IntersectionObserver(all => all.forEach(e => {
     if (e.isIntersecting && e.target.clientWidth !== e.target.at) draw(e.target);
