@@ -38,4 +38,4 @@ def gains(title: str, rows: Sequence[tuple[str, Gain]], m: Measure) -> tuple[Cha
         return ()
     data = [charts.interval(name, gain, m.scale, kind=gain.verdict) for name, gain in rows]
     drawn = charts.forest(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
-    return (Chart(title, "Mark: mean; bar: 95 % interval.", drawn, "; ".join(f"{x} {bracket(g, m)}" for x, g in rows)),)
+    return (Chart(title, "Mean and 95 % interval.", drawn, "; ".join(f"{x} {bracket(g, m)}" for x, g in rows)),)

@@ -207,7 +207,7 @@ def _sections(record: Record) -> list[Section]:
         folded("All results", "every metric", (), results.headline(record)),
         folded(f"Differences to {base}", "seed by seed", (),
                *(results.differences(record, base) if base is not None else ())),
-        folded("Gains over training alone", "by method, by client",
+        folded("Gains over training alone", "methods, clients",
                [pictures.clients(w, m) for w in named[:6]], *results.gains(record)),
         folded("Clients", "own results", [clients], results.by_client(record) if clients else None),
         folded("Curves", "traffic, time, losses", curves),

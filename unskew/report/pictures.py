@@ -67,7 +67,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         return None
     data = [charts.interval(name, g, m.scale, kind=kind) for name, g, kind in rows]
     alt = "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _ in rows)
-    caption = "Mean and 95 % interval, uncorrected for their number."
+    caption = "Mean and uncorrected 95 % interval."
     return Chart(title, caption, charts.forest(data, what), f"{title}: {alt}.")
 
 

@@ -252,7 +252,7 @@ class Advice:
                 *(f"{label} is left out: {why}." for label, why in check.lost.items()))),
             ("What would make it more certain?", (
                 gain and gain.high is not None
-                and f"More {'seeds' if gain.over == 'seeds' else drawn}, which the interval is mostly over.",)),
+                and f"More {'seeds' if gain.over == 'seeds' else drawn}.",)),
         )  # fmt: skip
         return tuple((question, " ".join(str(p) for p in parts if p)) for question, parts in asked if any(parts))
 
