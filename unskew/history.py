@@ -373,7 +373,7 @@ class History:
         if not self.frame.numbers:
             return "<History of no round: nothing was evaluated yet>"
         try:
-            return screen(self.record, WIDE, most=8, whole=True)
+            return screen(self.record, WIDE, most=8)
         except RunError as error:
             return f"<History of {shown(listed(self.methods))}: {error}>"
 

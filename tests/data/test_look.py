@@ -235,7 +235,7 @@ def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:
     frame = polars.DataFrame({"site": site, "age": rng.normal(size=465), "sick": rng.choice(["yes", "no"], 465)})
     look = us.describe(frame, target="sick", client="site")
     notes = [f"note {i} " + "of many words " * 30 + f"remedy {i}" for i in range(9)]
-    lines = data_page.screen(look, notes, 80, page=False).splitlines()
+    lines = data_page.screen(look, notes, 80).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     rows = [line.split() for line in lines if line.startswith((" s", " 25 smaller"))]

@@ -1,10 +1,9 @@
 """The numbers of a run: pure functions from its record.
 
-Which number is the headline is fixed: the last evaluation.  The mean of the last fifth of evaluations, which is
-steadier, stands beside it.  The best evaluation is shown too, but it was picked on the test data, so it is optimistic
-and labelled.  Spreads are standard deviations over seeds (ddof 1).  Two methods are
-compared by their differences on the same seeds, with Student's t interval, because the seed fixes the split and the
-initial weights and most of the spread over seeds is common to both.
+The headline is the last evaluation.  The mean of the last fifth of evaluations is steadier and stands beside it.  The
+best evaluation was picked on the test data, so it is optimistic and labelled.  Spreads are standard deviations over
+seeds (ddof 1).  Two methods are compared by their differences on the same seeds, with Student's t interval: the seed
+fixes split and initial weights, and most of the spread over seeds is common to both.
 """
 
 import math
@@ -295,8 +294,8 @@ By = Literal["round", "traffic", "time"]
 def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | None:
     """`name` over the counted seeds, at the rounds that every one of them has; None if there are none.
 
-    By traffic x is the MB sent, by time the seconds taken, simulated ones where clients have a pace, up to and including
-    a round, averaged over seeds; None if that is nothing.
+    By traffic x is the MB sent, by time the seconds taken, simulated where clients have a pace, up to and including a
+    round, averaged over seeds; None if that is nothing.
     """
     seeds = counted_seeds(record, method)
     by_round = curve_by_round([record.numbers.curve(method, s, name) for s in seeds])
