@@ -223,8 +223,7 @@ def simulate(
         for note in notes:
             watcher.note(note) if progress else warn(note, 1)
         # The history keeps the network's factory, and not the data.
-        width = tasks.kind_of(experiment.task.kind).width(len(dataset.outputs))
-        fresh = partial(network, experiment.task, dataset.input_shape, width, dataclasses.replace(inputs, dataset=None))
+        fresh = partial(network, experiment.task, inputs=dataclasses.replace(inputs, dataset=None))
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = Backend(dataclasses.replace(inputs, files=files, kept=out is not None))

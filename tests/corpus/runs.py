@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 import unskew as us
 
@@ -74,6 +75,11 @@ def of_tasks() -> dict[str, Case]:
         "survival": {"data": (x, times), "split": spread},
         "next_token": {"data": (tokens[:, :-1], tokens[:, 1:]), "split": iid, "model": None},
         "multi_label": {"data": (x, (x[:, :3] > 0).astype(int)), "split": iid},
+        "segmentation": {
+            "data": (pixels := draws(4).normal(size=(48, 1, 6, 6)).astype("float32"), (pixels[:, 0] > 0).astype(int)),
+            "split": iid,
+            "model": lambda _: functools.partial(nn.Conv2d, 1, 2, 3, padding=1),
+        },
         "ordinal": {"data": (x, y)},
     }
     cases = {f"task {kind}": base(**{"task": kind, **kinds[kind]}) for kind in adaptors.names("tasks")}

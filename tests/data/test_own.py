@@ -238,24 +238,12 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
     shuffled = pandas.Series(Y).sample(frac=1, random_state=0)
     return {
         "one column for two roles": (lambda: own.dataset(frame, target="town", client="town"), "'town' is named twice"),
-        "infinite": (lambda: own.dataset(frame.assign(town=1.0, a=np.inf), **kind), "'a' is infinite in row 0"),
         "lists": (lambda: own.dataset(frame.assign(town=[[1, 2]] * 60), **kind), "'town' holds a list"),
         "a lazy frame": (lambda: own.dataset(polars.DataFrame({"a": X[:, 0], "kind": Y}).lazy(), **kind), "collect"),
         "no label": (lambda: own.dataset((X, [None, *Y[1:].tolist()])), "row 0"),
-        "labels of two kinds": (lambda: own.dataset((X, ["a", *Y[1:].tolist()])), "some labels are words"),
-        "one-hot labels": (lambda: own.dataset((X, np.eye(3)[Y])), "argmax"),
-        "many words": (
-            lambda: own.dataset(frame.assign(town=1.0, kind=[f"w{i}" for i in range(60)]), **kind),
-            "60 different values",
-        ),
         "ragged": (lambda: own.dataset(([[1], [1, 2]], [0, 1])), "lists of different lengths"),
-        "not finite": (lambda: own.dataset((np.where(np.arange(4) == 2, np.nan, X), Y)), "row 0 has a NaN"),
         "files": (lambda: own.dataset(([f"{i}.png" for i in range(60)], Y)), "names of image files"),
         "a missing text": (lambda: own.dataset((["a b", None, *["c"] * 58], Y)), "row 1"),
-        "other columns": (
-            lambda: own.dataset({"a": frame[["a", "kind"]], "b": frame[["b", "kind"]]}, **kind),
-            "differ in columns: a, b",
-        ),
         "patients at one client only": (
             lambda: own.dataset({"a": (X, Y, Y), "b": (X, Y)}),
             "whether patients are named",
@@ -265,11 +253,6 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
         "a stream": (lambda: own.dataset(Stream()), "no fixed examples"),
         "random items": (lambda: own.dataset(Drawing()), "are others each time they are read"),
         "channels last": (lambda: own.dataset((RNG.random((60, 8, 8, 4)).astype("f"), Y)), "channels last"),
-        "words for a number": (
-            lambda: own.dataset((X, COLUMNS["kind"]), targets=tasks.kind_of("regression").targets),
-            "holds words, such as 'cat'",
-        ),
-        "long words": (lambda: own.dataset((X, ["a" * 2000, *["b"] * 59])), "2,000 characters"),
     }
 
 

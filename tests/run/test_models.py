@@ -449,7 +449,7 @@ def test_a_token_id_without_a_vector_is_refused_before_any_work() -> None:
         data = {"A": (ids, y), "B": (x, y)}
         return us.simulate(us.FedAvg(), data=data, test=test, model=OfIds(), rounds=1, progress=False)
 
-    message = "OfIds cannot take token id 5000; give it vectors for 5001 ids, or correct that one"
+    message = "OfIds cannot take token id 5000; correct it, or give it a vector"
     with pytest.raises(ConfigError, match=message):
         run(rare, test=(ids[:2], y[:2]))
     with pytest.raises(ConfigError, match=message):

@@ -185,11 +185,11 @@ class Pair(nn.Module):
     [
         (
             lambda: nn.Linear(4, 1),
-            r"Linear must return floating logits of shape \(2, 3\) for 2 .*, got torch.float32 of shape ",
+            r"Linear must return floating logits \(2, 3\) for 2 .*, got float32 \(2, 1\)",
         ),
         (lambda: nn.Linear(5, 3), r"Linear cannot take examples of shape \(4,\) and torch.float32: RuntimeError: "),
-        (Pair, r"Pair must return floating logits of shape \(2, 3\) for 2 examples of shape \(4,\), got tuple"),
-        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"got torch.float32 of shape \(6, 1\)"),
+        (Pair, r"Pair must return floating logits \(2, 3\) for 2 examples of shape \(4,\), got tuple"),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"got float32 \(6, 1\)"),
         (lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(3)), r"Sequential cannot take .*: IndexError: "),
     ],
 )

@@ -46,10 +46,7 @@ def corrupt(path: Path, why: object) -> DataError:
     reason = " ".join(str(why).split()) or type(why).__name__
     if "allow_pickle" in reason:  # NumPy's text advises to load it unsafely
         reason = "it is no NumPy file, or it holds pickled objects, which are never loaded"
-    way = "replace it with a whole copy"
-    if "password required" in reason:
-        reason, way = "it is protected by a password", "save it without one"
-    return DataError(f"{path} is not a readable data file: {reason} ({mark}); {way}")
+    return DataError(f"{path} is not a readable data file: {reason} ({mark}); replace it with a whole copy")
 
 
 @contextmanager

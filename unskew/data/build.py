@@ -146,11 +146,12 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
         if named is not None and len(named) != len(outputs):
             raise DataError(f"{table.name}: {len(named)} names for {len(outputs)} {kind.what}; give one for each")
         return outputs if named is None else tuple(named)
-    x = table.inputs if kind.tokens and table.inputs is not None and table.inputs.dtype.kind in "iu" else None
-    tokens = y.reshape(len(y), -1).max(1) if x is None else np.maximum(x.max(1), y.reshape(len(y), -1).max(1))
+    x, tokens = table.inputs, y.reshape(len(y), -1).max(1)
+    if kind.tokens and x is not None and x.dtype.kind in "iu" and x.ndim == 2:
+        tokens = np.maximum(tokens, x.max(1))
     outputs = tuple(named) if named is not None else names_to(int(tokens.max()), len(y), f"{table.name}: y")
     if kind.tokens:
-        lowest = np.where(y == IGNORED, 0, y).min(1)
+        lowest = np.where(y == IGNORED, 0, y).reshape(len(y), -1).min(1)
         if len(bad := np.flatnonzero((lowest < 0) | (tokens >= len(outputs)))):
             raise DataError(f"{table.name}: {table.place(int(bad[0]))} has a token beyond {len(outputs) - 1}")
     return outputs
@@ -304,15 +305,15 @@ def _shaped(x: Array) -> Array:
     """Inputs in the one shape of their kind; what is of no kind stays as it is.
 
     Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers in two
-    dimensions are token ids, int64.  A dimension of 1 or 3 is that of the channels.
+    dimensions are int64.  A dimension of 1 or 3 is that of the channels.
     """
     channels_first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)
     channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
     if x.dtype.kind == "f":
         return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if channels_last else x
-    if x.dtype.kind not in "iu":
+    if x.dtype.kind not in "iub":
         return x
-    if x.ndim == 2 and x.dtype.itemsize >= 4:
+    if x.ndim == 2:
         return np.ascontiguousarray(x, np.int64)
     if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
         x = x.astype(np.uint8)

@@ -1,7 +1,7 @@
 """A data set in memory: tensors of a table that was checked once, so that nothing later has to."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,6 +163,21 @@ def _with_words_of(dataset: Dataset, train: Tensor) -> Dataset:
     return replace(dataset, x_train=ids[x], x_test=ids[x_test], inputs=replace(dataset.inputs, vocabulary=kept))
 
 
+def forms(dataset: Dataset) -> Iterator[Dataset]:
+    """The data set in each form that a network may take: as it is; whole numbers as floats, for one without an
+    embedding; and numbers of two dimensions without the channel of an image, for one that reads them as steps.
+    """
+    yield dataset
+    inputs, x, x_test = dataset.inputs, dataset.x_train, dataset.x_test
+    if inputs.kind == "as given" and isinstance(x, Tensor) and isinstance(x_test, Tensor):
+        if x.dtype == torch.int64:
+            way = replace(inputs, dtype="float32")
+            yield replace(dataset, x_train=x.float(), x_test=x_test.float(), inputs=way)
+        elif x.dim() == 4 and x.shape[1] == 1:
+            way = replace(inputs, shape=inputs.shape[1:], largest=None)
+            yield replace(dataset, x_train=x[:, 0], x_test=x_test[:, 0], inputs=way)
+
+
 def binned(dataset: Dataset, bins: int | Sequence[float], allow_empty: bool = False) -> Dataset:
     """The data set with its examples counted by bins of their target, which must be a number.
 
@@ -178,6 +193,8 @@ def binned(dataset: Dataset, bins: int | Sequence[float], allow_empty: bool = Fa
     if dataset.targets.name != "number":
         raise DataError(f"task.bins needs targets that are numbers, and {dataset.name} has {dataset.targets.what}")
     y = dataset.y_train.double().numpy()
+    if y.ndim > 1:
+        raise DataError(f"task.bins divide one number, and {dataset.name} has {y.shape[1]} a row; leave bins out")
     edges = np.quantile(y, np.arange(1, bins) / bins) if isinstance(bins, int) else np.array(bins, np.float64)
     groups = np.searchsorted(edges, y, side="right")
     empty = np.flatnonzero(np.bincount(groups, minlength=len(edges) + 1) == 0)

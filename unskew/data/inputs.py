@@ -245,7 +245,7 @@ class Inputs:
         if self.kind == "table":
             return self.of(client)._table(x)
         values = cells(x)
-        if values.dtype.kind not in "fiu" or values.ndim < 2:
+        if values.dtype.kind not in "fiub" or values.ndim < 2:
             raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
         prepared = self._images(values) if self.kind == "images" else self._as_given(values)
         if self.largest and values.size:
@@ -340,17 +340,14 @@ def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:
 
 
 def refused_row(x: Array) -> tuple[int, str] | None:
-    """The first example with a value that is not a finite float32, or with a negative token id, and what it has."""
-    for start in range(0, len(x), ROWS):
+    """The first example with a value that is not a finite float32, and what it has."""
+    for start in range(0, len(x), ROWS) if x.dtype.kind == "f" else ():
         rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
-        whole = x.dtype.kind in "iu"
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
-            bad = (rows < 0) & (x.ndim == 2) if whole else ~np.isfinite(rows.astype(np.float32))
+            bad = ~np.isfinite(rows.astype(np.float32))
         if bad.any():
             i = int(bad.any(1).argmax())
             value = rows[i][bad[i]][0]
-            if whole:
-                return start + i, "has a negative token id"
             if np.isfinite(value):
                 return start + i, f"has the value {value:g}, and networks take float32: scale the data, or leave it out"
             return start + i, "has a NaN or infinite value; clean the data or leave the example out"
@@ -361,10 +358,8 @@ def check_values(name: str, what: str, x: Array) -> None:
     """Refuse the first example that `refused_row` names.
 
     Raises:
-        DataError: Naming its row; or if they are no numbers.
+        DataError: Naming its row.
     """
-    if x.dtype.kind not in "fiub":
-        raise DataError(f"{name}: {what} must hold numbers, got {x.dtype} of shape {x.shape}")
     if bad := refused_row(x):
         raise DataError(f"{name}: {what}[{bad[0]}] {bad[1]}")
 

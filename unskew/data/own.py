@@ -126,15 +126,9 @@ def table(
 
     Args:
         data: One of the forms above, or a frame.
-        target: Column of the labels; tables need it.  Several columns where a target has several, as time and event.
-        client: Column of the clients; without it a table names no clients.
-        patient: Column of the patients, or whoever has several rows.
-        patient_ids: Whose the patients' names are, the "network"'s, each one person, or each "site"'s own; asked for
-            where a name occurs at several clients.
-        test: The global test part, in any of the forms; where it names its clients, its rows are their own test rows,
-            too.  Or the column of a table that says which rows are test rows (true and false, 1 and 0, or
-            "test" and "train"), or the share of each client's rows, or that they are the latest.
-        leave_out: Columns that are not used.
+        target, client, patient, patient_ids, leave_out: Columns, as of `unskew.data.tables.TableOptions`.
+        test: The same; or the global test part, in any of the forms: where it names its clients, its rows are their own
+            test rows, too.
         name: Name of the data.
         fraction: Share of the latest rows, where `test` says neither a share nor a date.
         rules, kind, declared, alone: As of a `DataTable`.

@@ -324,17 +324,12 @@ def label_name(label: object) -> str:
 
 
 # ---------------------------------------------------------------- what is measured
-def are_windows(shape: Sequence[int]) -> bool:
-    """True for the shape of an example of floats that is no picture: its two dimensions differ."""
-    sides = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
-    return len(sides) == 2 and sides[0] != sides[1] and min(sides) <= MOST_CHANNELS
-
-
 def windows_of(x: Array) -> Array | None:
-    """Inputs as windows (N, channels, steps), the shorter dimension for channels; None if they are none."""
-    if x.dtype.kind != "f" or not are_windows(x.shape[1:]):
+    """Floats as windows (N, channels, steps), the shorter dimension for channels; None where both are equal."""
+    sides = x.shape[2:] if x.ndim == 4 and x.shape[1] == 1 else x.shape[1:]
+    if x.dtype.kind != "f" or len(sides) != 2 or sides[0] == sides[1] or min(sides) > MOST_CHANNELS:
         return None
-    flat = x.reshape(len(x), *x.shape[-2:])
+    flat = x.reshape(len(x), *sides)
     return flat if flat.shape[1] < flat.shape[2] else np.moveaxis(flat, 2, 1)
 
 

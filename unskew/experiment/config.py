@@ -94,7 +94,7 @@ class TaskConfig:
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
         head: Name of the layer, or parameter, that makes the outputs, in a network of your own; by default what a run
             of it shows.
-        kind: What is learned: classification, binary, regression, survival, next_token, multi_label, ordinal.
+        kind: What is learned, one of `unskew list tasks`: classification, regression, segmentation, ...
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.
         headline: The metric of that kind by which models are compared; by default its first, as accuracy or rmse.

@@ -10,6 +10,7 @@ global generator: construct under `Key.ambient`.
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -212,9 +213,11 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
     # pydantic takes a tenth of a second to import: not needed to list the names
     from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-    known = {p.name: p for p in _parameters(factory)}
-    hints = _hints(factory)
-    checked: dict[str, object] = {}
+    from unskew import schema
+
+    known, hints, checked = {p.name: p for p in _parameters(factory)}, dict[str, Any](), dict[str, object]()
+    with suppress(NameError, TypeError):  # types that cannot be read are none
+        hints = schema.hints(factory.func if isinstance(factory, partial) else factory)
     for key, value in options.items():
         if key not in known:
             has = ", ".join(known) or "none"
@@ -233,13 +236,3 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
             f"option groups of model {name} means something only with norm = 'group': set it or drop groups"
         )
     return checked
-
-
-def _hints(factory: "Callable[..., nn.Module]") -> dict[str, Any]:
-    """The types of a factory's options; empty if they cannot be read."""
-    from unskew import schema  # a tenth of a second, which listing names does not need
-
-    try:
-        return schema.hints(factory.func if isinstance(factory, partial) else factory)
-    except (NameError, TypeError):
-        return {}

@@ -5,8 +5,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from unskew.errors import ConfigError
-from unskew.models.network import AtLeastOne, Network, vectors_of
+from unskew.models.network import AtLeastOne, Network, sequence, vectors_of
 
 FIRST_WORD = 2
 """The first token id that is a word's, as in `unskew.data.text`: 0 is padding, 1 any word outside the vocabulary."""
@@ -50,9 +49,5 @@ def bag_of_words(
     Raises:
         ConfigError: If the inputs are not sequences.
     """
-    if len(input_shape) != 1:
-        raise ConfigError(
-            f"model bag_of_words reads texts, token ids of shape (length,), got {input_shape}; use mlp, which accepts "
-            "any input"
-        )
+    sequence("bag_of_words", input_shape)
     return Network(MeanOfWords(words, embedding), nn.Linear(embedding, num_classes, bias=head_bias))

@@ -68,6 +68,17 @@ def vectors_of(model: str, embedding: nn.Embedding, x: Tensor) -> Tensor:
     return vectors
 
 
+def sequence(model: str, shape: tuple[int, ...]) -> None:
+    """Refuse examples that are no sequences of token ids.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if len(shape) != 1:
+        way = "use mlp, which accepts any input"
+        raise ConfigError(f"model {model} reads texts, token ids of shape (length,), got {shape}; {way}")
+
+
 def stack(**layers: nn.Module | None) -> nn.Sequential:
     """Stack named layers one after the other; those that are None are left out."""
     sequence = nn.Sequential()

@@ -4,8 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from unskew.errors import ConfigError
-from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, stack, vectors_of
+from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, sequence, stack, vectors_of
 
 
 @final
@@ -104,11 +103,7 @@ def bilstm(
     Raises:
         ConfigError: If the inputs are not sequences.
     """
-    if len(input_shape) != 1:
-        raise ConfigError(
-            f"model bilstm reads texts, token ids of shape (length,), got {input_shape}; use mlp, which accepts any "
-            "input"
-        )
+    sequence("bilstm", input_shape)
     body = stack(
         words=Words(words, embedding, length),
         dropout1=dropout_layer(dropout),
@@ -140,8 +135,7 @@ def char_lstm(
     Raises:
         ConfigError: If the inputs are not sequences.
     """
-    if len(input_shape) != 1:
-        raise ConfigError(f"model char_lstm reads token ids of shape (length,), got {input_shape}")
+    sequence("char_lstm", input_shape)
     body = stack(
         words=Words(num_classes, embedding, None),
         lstm=Reader(embedding, hidden, layers),

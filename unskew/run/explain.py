@@ -90,11 +90,12 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
     known = LIKELIHOODS.get((task.kind.name, loss)) if cell.setup.inputs.loss is None else None
     rows, width = cell.fed.clients.train.values, dataset.input_shape[0]
     theta = linear_predictor(model) if known is not None and config.model in LINEAR else None
-    if known is None or theta is None or len(rows) * width > MOST_CELLS:
+    if known is None or theta is None or len(rows) * width > MOST_CELLS or dataset.y_train.dim() > 1:
         return None
     bias = torch.full((len(rows), 1), float(len(model) > 1), dtype=torch.float64)
     x = torch.cat([dataset.x_train[rows].double(), bias], 1)
-    shift, by = run_setup.target_scale(config, cell.setup, cell.fed) or (0.0, 1.0)
+    scale: Any = run_setup.target_scale(config, cell.setup, cell.fed) or (0.0, 1.0)
+    shift, by = scale
     if loss == "poisson":
         theta[-1] += np.log(by)
     elif loss == "squared":

@@ -21,14 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 import numpy as np
 import pydantic
 import safetensors
 import torch
-from annotated_types import Gt
 from torch import Tensor, nn
 
 from unskew import models, schema, tasks, wire
@@ -44,6 +43,7 @@ from unskew.keys import Key
 from unskew.protocol import ClientId
 from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
+from unskew.tasks.kind import Scale, TaskKind
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
 from unskew.tasks.task import Task, outputs_of
 from unskew.tree import Params
@@ -80,7 +80,7 @@ class TaskCard:
     kind: str = "classification"
     loss: str | None = None
     label_type: LabelType = "text"
-    target_scale: tuple[float, Annotated[float, Gt(0.0)]] | None = None
+    target_scale: Scale | None = None
 
     def __post_init__(self) -> None:
         if wrong := self.inputs.contradiction(self.input_shape) or mislabelled(self.classes, self.label_type):
@@ -149,9 +149,7 @@ class ModelCard:
         return self.task.inputs
 
 
-def task_card(
-    config: TaskConfig, dataset: Dataset, task: Task, target_scale: tuple[float, float] | None = None
-) -> TaskCard:
+def task_card(config: TaskConfig, dataset: Dataset, task: Task, target_scale: Scale | None = None) -> TaskCard:
     """Describe what the models of an experiment share that are trained on these data, their targets scaled so."""
     layers = (*task.layout.trainable, *task.layout.buffers, *task.constants())
     options = dict(config.model_options)
@@ -450,7 +448,8 @@ def predict(
     model.eval()
     try:
         with torch.no_grad():
-            outputs = (_outputs(model, batch.to(device)) for batch in torch.split(inputs, batch_size))
+            starts, width = range(0, max(len(inputs), 1), batch_size), kind.width(len(card.classes))
+            outputs = (_outputs(model, inputs[i : i + batch_size].to(device), kind, width) for i in starts)
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
                 return [dict(zip(card.labels, row, strict=True)) for row in rows]
@@ -462,10 +461,11 @@ def predict(
         model.train(training)
 
 
-def _outputs(model: nn.Module, batch: Tensor) -> Tensor:
+def _outputs(model: nn.Module, batch: Tensor, kind: TaskKind, width: int) -> Tensor:
     """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
-        outputs: Tensor = outputs_of(model(batch.clone()))  # it may work in place, and the rows are the caller's
+        # It may work in place, and the rows are the caller's.
+        outputs: Tensor = outputs_of(model(batch.clone()), kind, width)
     except (IndexError, RuntimeError) as error:
         if batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
             raise

@@ -17,7 +17,7 @@ from torch import nn
 from unskew import models, references, schema, tasks, version
 from unskew.data.augment import Augment, Transform, augmentation
 from unskew.data.batches import num_steps
-from unskew.data.dataset import Dataset, binned
+from unskew.data.dataset import Dataset, binned, forms
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
@@ -37,7 +37,7 @@ from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
-from unskew.tasks.kind import Loss
+from unskew.tasks.kind import Loss, Scale
 from unskew.tasks.measure import Measure
 from unskew.tasks.needs import needs_of
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
@@ -142,8 +142,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
                 f"the noise of {method.label} does not cover which classes a client's rows have; name all of them in "
                 "task.data_options.classes"
             )
-    task = make_named_task(experiment.task, dataset, inputs, experiment.metrics)
-    check_network(task, dataset.x_train[:2], dataset.y_train[:2])
+    dataset, task = _fitting(experiment, dataset, inputs)
     _check_ids(task, dataset)
     count = parameter_count(task)
     torch.set_num_threads(threads if experiment.runtime.threads or count >= THREADS_FROM else 1)
@@ -155,23 +154,29 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     return Setup(dataset, task, device, executor, count, kind, inputs, augment)
 
 
-def _check_ids(task: Task, dataset: Dataset) -> None:
-    """Refuse a token id for which the network has no vector: one rare example may have it, amid a run.
+def _fitting(experiment: Experiment, dataset: Dataset, inputs: InMemoryInputs) -> tuple[Dataset, Task]:
+    """The data in the first form that the network takes, and the task; if it takes none, the first is refused."""
+    refused: list[ConfigError] = []
+    for form in forms(dataset):
+        try:
+            task = make_named_task(experiment.task, form, inputs, experiment.metrics)
+            check_network(task, form.x_train[:2], form.y_train[:2])
+            return form, task
+        except ConfigError as error:
+            refused.append(error)
+    raise refused[0]
 
-    Raises:
-        ConfigError: Naming the id.
-    """
+
+def _check_ids(task: Task, dataset: Dataset) -> None:
+    """Refuse a token id for which the network has no vector: one rare example may have it, amid a run."""
     for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)):
         if isinstance(x, torch.Tensor) and x.dtype == torch.int64 and x.numel():
-            i = int(x.flatten(1).amax(1).argmax())
+            least, most = int(x.flatten(1).amin(1).argmin()), int(x.flatten(1).amax(1).argmax())
             try:
-                check_network(task, x[[i, i]], y[[i, i]])
+                check_network(task, x[[least, most]], y[[least, most]])
             except ConfigError as error:
-                most = int(x[i].max())
-                name = type(task.module()).__name__
-                raise ConfigError(
-                    f"{name} cannot take token id {most}; give it vectors for {most + 1} ids, or correct that one"
-                ) from error
+                odd, name = int(x.min() if x.min() < 0 else x.max()), type(task.module()).__name__
+                raise ConfigError(f"{name} cannot take token id {odd}; correct it, or give it a vector") from error
 
 
 def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:
@@ -359,7 +364,7 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     return fed
 
 
-def target_scale(config: TaskConfig, setup: Setup, fed: FederatedData) -> tuple[float, float] | None:
+def target_scale(config: TaskConfig, setup: Setup, fed: FederatedData) -> Scale | None:
     """Shift and scale of the targets in the loss: the configured ones, or those of the rows that train; None if as is.
 
     Clients with data of their own have to agree on the numbers.

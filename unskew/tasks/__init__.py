@@ -45,6 +45,7 @@ TASKS: dict[str, tuple[str, str]] = {
     ),
     "next_token": ("NEXT_TOKEN", "the token that follows; cross-entropy, perplexity"),
     "multi_label": ("MULTI_LABEL", "any of several labels; cross-entropy of each, mean average precision"),
+    "segmentation": ("SEGMENTATION", "a class for each pixel of an image; cross-entropy, Dice coefficient"),
     "ordinal": ("ORDINAL", "one of several grades in an order; cross-entropy of each step, mean error in grades"),
 }
 """Our kinds of task by the name of their module, which has the value, and a line about each."""

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,13 +115,10 @@ def at_specificity(name: str) -> Measure | None:
 
     The threshold is chosen on the examples that are evaluated, so that methods are compared at one specificity.
     """
-    match = _AT.fullmatch(name)
-    return None if match is None else _at(name, int(match[1]))
-
-
-def _at(name: str, percent: int) -> Measure:
-    label = f"sensitivity at {percent} % specificity"
-    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, percent / 100), of_positives=True)
+    if (match := _AT.fullmatch(name)) is None:
+        return None
+    label, share = f"sensitivity at {match[1]} % specificity", int(match[1]) / 100
+    return Measure(name, label, whole=lambda outputs, y: sensitivity_at(outputs, y, share), of_positives=True)
 
 
 def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
@@ -137,10 +133,6 @@ def two_classes(targets: Array, names: Sequence[str], loss: str) -> str:
             "write each in one way, in numbers or in words, at all clients, or, if all are classes, use classification"
         )
     return f"needs a target of two values, got {len(names)} ({some(names)}); {way}"
-
-
-def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
-    return named(predicted(outputs), names)
 
 
 def ranked(outputs: Outputs, y: Labels) -> Info | None:
@@ -200,9 +192,9 @@ BINARY = TaskKind(
         _of_classification("macro_f1"),
         Measure("sensitivity", "sensitivity", whole=lambda outputs, y: recall(outputs, y, 1), of_positives=True),
         Measure("specificity", "specificity", whole=lambda outputs, y: recall(outputs, y, 0), of_positives=True),
-        _at("sensitivity_at_90", 90),
+        *filter(None, [at_specificity("sensitivity_at_90")]),
     ),
-    predict=_predict,
+    predict=lambda outputs, names: named(predicted(outputs), names),
     probabilities=lambda outputs: torch.cat([-outputs, outputs], 1).sigmoid(),
     gives=frozenset({"classes"}),
     correct=correct,

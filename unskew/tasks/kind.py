@@ -18,14 +18,8 @@ from unskew.tasks.measure import Array, Measure
 from unskew.tasks.targets import Targets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def _no_check(targets: Array, names: Sequence[str], loss: str) -> str:
-    return ""
-
-
-def _no_family(name: str) -> Measure | None:
-    return None
+Scale = tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]]
+"""Shift and scale of targets, or those of each of several numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +50,7 @@ class TaskKind:
         report: Makes what a report draws of the outputs for the global test set and its targets, after the last round;
             None where there is nothing.
         positions: True if the outputs of an example are a row for each position, (n, positions, width).
+        maps: True if they are such, and the network returns them as of images, (n, width, ...).
         needs_all_clients: True if `check` is about the targets of all clients together, so that those of one alone may
             be otherwise.
         constant: Outputs that say the same of every example, (width,), from (training targets, width), not seen through
@@ -79,11 +74,12 @@ class TaskKind:
     model: str = "mlp"
     gives: frozenset[str] = frozenset()
     links: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
-    scale: Callable[[Tensor, str], tuple[float, float]] | None = None
+    scale: Callable[[Tensor, str], Scale] | None = None
     correct: Callable[[Tensor, Tensor], Tensor] | None = None
-    family: Callable[[str], Measure | None] = _no_family
-    check: Callable[[Array, Sequence[str], str], str] = _no_check
+    family: Callable[[str], Measure | None] = lambda name: None
+    check: Callable[[Array, Sequence[str], str], str] = lambda targets, names, loss: ""
     positions: bool = False
+    maps: bool = False
     report: Callable[[Array, Array], Info | None] | None = None
     needs_all_clients: bool = False
     losses_of_models: bool = False
@@ -130,7 +126,8 @@ class TaskKind:
         if name in self.losses:
             return self.losses[name]
         if ":" in name or name in LOSSES.names():
-            return named_loss(name)
+            own: Loss = LOSSES.resolve(name)
+            return own
         raise self._lacks("task.loss", name, [*self.losses, *LOSSES.names()])
 
     def _lacks(self, setting: str, name: str, known: Sequence[str]) -> ConfigError:
@@ -141,10 +138,9 @@ class TaskKind:
         """The kind whose measures and predictions see outputs through the link of this loss."""
         return dataclasses.replace(self, link=self.links.get(loss or "", self.link))
 
-    def scaled(self, scale: tuple[float, float]) -> "TaskKind":
+    def scaled(self, scale: Scale) -> "TaskKind":
         """The kind whose outputs are for targets (y - shift) / scale, and are seen in the target's own unit."""
-        shift, by = scale
-        return dataclasses.replace(self, link=lambda outputs: self.seen(outputs) * by + shift)
+        return dataclasses.replace(self, link=lambda outputs: unscaled(self.seen(outputs), scale))
 
     def seen(self, outputs: Tensor) -> Tensor:
         """Outputs as measures and predictions see them."""
@@ -202,22 +198,29 @@ def own_loss(loss: Loss) -> Loss:
     if is_ours(loss):
         return loss
 
-    @functools.wraps(loss)
-    def of_copies(outputs: Tensor, y: Tensor) -> Tensor:
-        return loss(outputs.clone(), y.clone())
-
+    of_copies: Loss = functools.wraps(loss)(lambda outputs, y: loss(outputs.clone(), y.clone()))
     return batchwise(of_copies) if is_batchwise(loss) else of_copies
 
 
-def standardised(loss: Loss, scale: tuple[float, float]) -> Loss:
+def _of_each(numbers: float | tuple[float, ...], like: Tensor) -> float | Tensor:
+    return like.new_tensor(numbers) if isinstance(numbers, tuple) else numbers
+
+
+def scaled(y: Tensor, scale: Scale) -> Tensor:
+    """(y - shift) / scale."""
+    shift, by = (_of_each(numbers, y) for numbers in scale)
+    return (y - shift) / by
+
+
+def unscaled(y: Tensor, scale: Scale) -> Tensor:
+    """The inverse of `scaled`: y * scale + shift."""
+    shift, by = (_of_each(numbers, y) for numbers in scale)
+    return y * by + shift
+
+
+def standardised(loss: Loss, scale: Scale) -> Loss:
     """The loss of targets (y - shift) / scale."""
-    shift, by = scale
-
-    @functools.wraps(loss)
-    def of_scaled(outputs: Tensor, y: Tensor) -> Tensor:
-        return loss(outputs, (y - shift) / by)
-
-    return of_scaled
+    return functools.wraps(loss)(lambda outputs, y: loss(outputs, scaled(y, scale)))
 
 
 def batchwise(loss: Loss) -> Loss:
@@ -240,16 +243,6 @@ def loss_measure(loss: Loss) -> Measure:
         return float(loss(torch.from_numpy(outputs), torch.from_numpy(np.ascontiguousarray(y))).mean())
 
     return Measure("loss", "loss", "lower", None, None, percent=False, whole=whole)
-
-
-def named_loss(name: str) -> Loss:
-    """The loss function that a reference names.
-
-    Raises:
-        ConfigError: If there is none.
-    """
-    loss: Loss = LOSSES.resolve(name)
-    return loss
 
 
 # ---------------------------------------------------------------- measures of somebody's own

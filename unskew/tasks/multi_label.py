@@ -1,7 +1,6 @@
 """Multi-label: any number of several labels applies to an example, a logit for each."""
 
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch.nn.functional as F
@@ -17,26 +16,17 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs, y.to(outputs), reduction="none").mean(1)
 
 
-def mean_average_precision(outputs: Array, y: Array) -> float:
-    """Mean over the labels that some examples have and others lack of the area under the precision-recall curve; NaN
-    without one.
-    """
-    from sklearn.metrics import average_precision_score  # a run that does not ask for it need not import it
+def of_labels(score: str, outputs: Array, y: Array) -> float:
+    """Mean of scikit-learn's score over the labels that some examples have and others lack; NaN without one."""
+    from sklearn import metrics  # a run that does not ask for it need not import it
 
     used = np.flatnonzero(y.any(0) & (1 - y).any(0))
-    if not len(used):
-        return float("nan")
-    return float(np.mean([average_precision_score(y[:, label], outputs[:, label]) for label in used]))
+    each = [getattr(metrics, score)(y[:, label], outputs[:, label]) for label in used]
+    return float(np.mean(each)) if each else float("nan")
 
 
-def macro_auroc(outputs: Array, y: Array) -> float:
-    """Mean over the labels that some examples have and others lack of the area under the curve; NaN without one."""
-    from sklearn.metrics import roc_auc_score
-
-    used = np.flatnonzero(y.any(0) & (1 - y).any(0))
-    if not len(used):
-        return float("nan")
-    return float(np.mean([roc_auc_score(y[:, label], outputs[:, label]) for label in used]))
+mean_average_precision = partial(of_labels, "average_precision_score")
+macro_auroc = partial(of_labels, "roc_auc_score")
 
 
 def micro_f1(outputs: Array, y: Array) -> float:
@@ -46,10 +36,6 @@ def micro_f1(outputs: Array, y: Array) -> float:
     from sklearn.metrics import f1_score
 
     return float(f1_score(y, outputs > 0, average="micro")) if y.any() else float("nan")
-
-
-def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
-    return [[name for name, has in zip(names, row, strict=True) if has] for row in (outputs > 0).tolist()]
 
 
 MULTI_LABEL = TaskKind(
@@ -62,6 +48,8 @@ MULTI_LABEL = TaskKind(
         Measure("macro_auroc", "macro AUROC", percent=False, whole=macro_auroc),
         Measure("micro_f1", "micro F1", whole=micro_f1),
     ),
-    predict=_predict,
+    predict=lambda outputs, names: [
+        [name for name, has in zip(names, row, strict=True) if has] for row in (outputs > 0).tolist()
+    ],
     probabilities=lambda outputs: outputs.sigmoid(),
 )

@@ -21,19 +21,19 @@ def _last(outputs: Tensor, y: Tensor) -> Tensor:
 
 def _mean(each: Tensor, y: Tensor) -> Tensor:
     """Mean over an example's positions that count, (n,), where the others are 0; where all count, to the last bit."""
-    return each.mean(1) * (y.shape[1] / (y != IGNORED).sum(1)).to(each)
+    return each.flatten(1).mean(1) * (y[0].numel() / (y != IGNORED).flatten(1).sum(1)).to(each)
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """Mean over the positions that count of the negative log-likelihood, (batch,)."""
     logits = _last(outputs, y)
-    each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none", ignore_index=IGNORED)
+    each = F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none", ignore_index=IGNORED)
     return _mean(each.view(y.shape), y)
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
     """Share of the positions that count at which the likeliest token follows, (n,)."""
-    right = (_last(outputs, y).argmax(2) == y).to(outputs)
+    right = (_last(outputs, y).argmax(-1) == y).to(outputs)
     return _mean(right, y).clamp(max=1.0)  # rounding
 
 

@@ -12,7 +12,6 @@ Prediction the number of k with P(y > k) > 1/2                                  
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,10 +81,6 @@ def graded(targets: Array, names: Sequence[str], loss: str) -> str:
     return ""
 
 
-def _predict(outputs: Tensor, names: Sequence[Any]) -> list[Any]:
-    return named(predicted(outputs), names)
-
-
 ORDINAL = TaskKind(
     name="ordinal",
     targets=CLASS,
@@ -96,7 +91,7 @@ ORDINAL = TaskKind(
         Measure("quadratic_kappa", "quadratic kappa", low=-1.0, percent=False, whole=quadratic_kappa),
         dataclasses.replace(ACCURACY, each=correct),
     ),
-    predict=_predict,
+    predict=lambda outputs, names: named(predicted(outputs), names),
     probabilities=probabilities,
     gives=frozenset({"classes"}),
     correct=correct,

@@ -52,7 +52,7 @@ def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
         around = [layer for name, layer in calls if any(is_part(other, name) and other != name for other, _ in calls)]
         name, layer = next((name, layer) for name, layer in calls if layer not in around)
         weight = layer.weight
-        if not isinstance(weight, Tensor) or weight.dim() < 2 or len(weight) != width:
+        if not isinstance(weight, Tensor) or weight.dim() < 2 or len(weight) not in (1, width):
             return ()
         return (name,) if makes(layer, once) and not any(makes(outer, once) for outer in around) else ()
     except Exception:  # the network may be user code; `check_network` says what it cannot take

@@ -1,4 +1,4 @@
-"""Regression: a number, by squared or absolute error, or a rate by Poisson's likelihood."""
+"""Regression: a number, or several, by squared or absolute error, or a rate by Poisson's likelihood."""
 
 import math
 from collections.abc import Sequence
@@ -8,36 +8,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.info import Info, PredictedNumbers
-from unskew.tasks.kind import TaskKind
+from unskew.tasks.kind import Scale, TaskKind
 from unskew.tasks.measure import FEWEST, Array, Measure
 from unskew.tasks.targets import NUMBER
 
 
 def squared(outputs: Tensor, y: Tensor) -> Tensor:
-    """Squared error of each example, (batch,)."""
-    return (outputs[:, 0] - y) ** 2
+    """Squared error of each example, the mean over its numbers, (batch,)."""
+    return ((outputs - y.view(outputs.shape)) ** 2).mean(1)
 
 
 def absolute(outputs: Tensor, y: Tensor) -> Tensor:
     """Absolute error of each example, (batch,)."""
-    return (outputs[:, 0] - y).abs()
+    return (outputs - y.view(outputs.shape)).abs().mean(1)
 
 
 def huber(outputs: Tensor, y: Tensor) -> Tensor:
     """Huber's loss of each example, (batch,): squared below an error of 1, linear above."""
-    return F.huber_loss(outputs[:, 0], y.to(outputs), reduction="none")
+    return F.huber_loss(outputs, y.reshape(outputs.shape).to(outputs), reduction="none").mean(1)
 
 
 def poisson(outputs: Tensor, y: Tensor) -> Tensor:
     """Negative log-likelihood of a Poisson rate exp(output), without its constant log y!, (batch,)."""
-    return outputs[:, 0].exp() - y * outputs[:, 0]
+    return (outputs.exp() - y.reshape(outputs.shape) * outputs).mean(1)
 
 
 def r2(outputs: Array, y: Array) -> float:
-    """1 - squared error / variance; NaN where targets do not vary."""
+    """1 - squared error / variance, the mean over the numbers; NaN where one does not vary."""
     from sklearn.metrics import r2_score  # a run that does not ask for it need not import it
 
-    return float(r2_score(y, outputs[:, 0])) if len(y) > 1 and np.ptp(y) > 0 else float("nan")
+    y = y.reshape(outputs.shape)
+    return float(r2_score(y, outputs)) if len(y) > 1 and np.ptp(y, axis=0).all() else float("nan")
 
 
 def root_by_row(outputs: Array, y: Array) -> Array | None:
@@ -45,7 +46,7 @@ def root_by_row(outputs: Array, y: Array) -> Array | None:
 
     To first order, by the delta method; None for few rows, or without an error.
     """
-    squares = (outputs[:, 0] - y) ** 2
+    squares = ((outputs - y.reshape(outputs.shape)) ** 2).mean(1)
     root = math.sqrt(squares.mean())
     return None if len(y) < FEWEST or root == 0 else root + (squares - root**2) / (2 * root)
 
@@ -57,15 +58,16 @@ def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
 
 
 def predicted(outputs: Array, y: Array) -> Info | None:
-    """Truth and prediction of at most 500 examples, evenly taken, with a warning if their mean is a better guess."""
-    some = np.linspace(0, len(y) - 1, min(len(y), 500)).round().astype(int)
-    finite = np.isfinite(outputs[some, 0]).all()
-    numbers = {"true": tuple(y[some].tolist()), "predicted": tuple(outputs[some, 0].tolist())}
-    return PredictedNumbers(**numbers, warnings=_worse_than_the_mean(outputs, y)) if finite else None
+    """Truth and prediction of at most 500 numbers, evenly taken, with a warning if their mean is a better guess."""
+    shown, truth = outputs.reshape(-1), y.reshape(-1)
+    some = np.linspace(0, len(truth) - 1, min(len(truth), 500)).round().astype(int)
+    numbers = {"true": tuple(truth[some].tolist()), "predicted": tuple(shown[some].tolist())}
+    warnings = _worse_than_the_mean(outputs, y.reshape(outputs.shape))
+    return PredictedNumbers(**numbers, warnings=warnings) if np.isfinite(shown[some]).all() else None
 
 
 def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
-    error, variance = float(np.mean((y - outputs[:, 0]) ** 2)), float(np.var(y))
+    error, variance = float(np.mean((y - outputs) ** 2)), float(np.var(y, axis=0).mean())
     if variance == 0 or not error > variance:  # nor where one of all the outputs is no number
         return ()
     return (
@@ -75,12 +77,18 @@ def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
 
 
 def mean(y: Tensor, width: int) -> Tensor:
-    """The targets' mean, (1,), which is what a model has to beat."""
-    return y.double().mean().reshape(1)
+    """The targets' mean, (width,), which is what a model has to beat."""
+    return y.double().reshape(len(y), width).mean(0)
 
 
-def scale(y: Tensor, loss: str) -> tuple[float, float]:
-    """Mean and standard deviation of targets, or of a rate 0 and the mean; a constant target has scale 1."""
+def scale(y: Tensor, loss: str) -> Scale:
+    """Mean and standard deviation of targets, or of a rate 0 and the mean; a constant target has scale 1.
+
+    Each of several numbers has its own.
+    """
+    if y.dim() > 1:
+        pairs = [scale(column, loss) for column in y.unbind(1)]
+        return tuple(shift for shift, _ in pairs), tuple(by for _, by in pairs)  # type: ignore[return-value]
     middle, spread = float(y.double().mean()), float(y.double().std(correction=0))
     shift, by = (0.0, middle) if loss == "poisson" else (middle, spread)
     return shift, by if by > 1e-9 * abs(middle) else 1.0  # sums of one number's copies are rounded
@@ -89,7 +97,7 @@ def scale(y: Tensor, loss: str) -> tuple[float, float]:
 REGRESSION = TaskKind(
     name="regression",
     targets=NUMBER,
-    width=lambda num_outputs: 1,
+    width=lambda num_outputs: num_outputs,
     losses={"squared": squared, "absolute": absolute, "huber": huber, "poisson": poisson},
     measures=(
         Measure(
@@ -106,7 +114,7 @@ REGRESSION = TaskKind(
         Measure("mae", "mean absolute error", "lower", high=None, percent=False, each=absolute),
         Measure("r2", "R²", low=None, percent=False, whole=r2),
     ),
-    predict=lambda outputs, names: outputs[:, 0].tolist(),
+    predict=lambda outputs, names: (outputs[:, 0] if outputs.shape[1] == 1 else outputs).tolist(),
     links={"poisson": lambda outputs: outputs.exp()},
     scale=scale,
     check=not_negative,

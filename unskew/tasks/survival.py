@@ -9,8 +9,6 @@ Departures Risk sets are those of the batch, as mini-batches and clients allow n
            the nearer the loss is to Cox's.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -91,11 +89,6 @@ def concordance_by_row(outputs: Array, y: Array) -> Array | None:
     return values
 
 
-def some_event(targets: Array, names: Sequence[str], loss: str) -> str:
-    """Return an error message if no event ever happens."""
-    return "" if targets[:, 1].any() else f"needs an event, and none of {len(targets)} training examples has one"
-
-
 SURVIVAL = TaskKind(
     name="survival",
     targets=TIMES,
@@ -107,6 +100,8 @@ SURVIVAL = TaskKind(
     predict=lambda outputs, names: outputs[:, 0].tolist(),
     predicted="log_relative_risk",
     meaning="the log of the relative risk: the higher, the earlier the event",
-    check=some_event,
+    check=lambda y, names, loss: (
+        "" if y[:, 1].any() else f"needs an event, and none of {len(y)} training examples has one"
+    ),
     needs_all_clients=True,
 )

@@ -1,9 +1,10 @@
 """Targets: what an example's label may be, besides a class, and how it is read and refused.
 
     CLASS      a class, (N,) int64 from 0
-    NUMBER     a number, (N,) float32
+    NUMBER     a number, (N,) float32, or several, (N, numbers), as of a forecast of several steps
     SURVIVAL   a time and whether the event happened then, (N, 2) float32: [time, 1.0] or, censored, [time, 0.0]
     LABELS     for each of several labels whether it applies, (N, labels) float32 of 0 and 1
+    MAP        a class for each place, as a mask has for each pixel, (N, height, width) int64; `IGNORED` where none is
     TOKENS     the token that follows each of the last positions, (N, positions) int64; `IGNORED` where none is to learn
 
 Data are divided, counted and drawn by **groups** of examples: classes, or, where a target is no class, those that a
@@ -76,12 +77,8 @@ def _not_read(where: str, values: Array) -> Array:
     raise AssertionError(f"{where}: classes are read with their names")
 
 
-def _one_output(columns: int) -> tuple[str, ...]:
-    return ("target",)
-
-
 def _numbered(columns: int) -> tuple[str, ...]:
-    return tuple(map(str, range(columns)))
+    return tuple(map(str, range(columns))) if columns > 1 else ("target",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +94,7 @@ class Targets:
         group_of: The group of each target, (N,) int64; all are one group without it.
         outputs: Names of what the outputs of a network stand for where the data have none, from the number of a
             target's columns.
-        tokens: True if a target is one of the tokens that the inputs consist of: their vocabulary names the outputs.
+        tokens: True if a target is a class at each of several places; where inputs are token ids, one of these.
     """
 
     name: str
@@ -105,7 +102,7 @@ class Targets:
     read: Callable[[str, Array], Array] = _not_read
     groups: tuple[str, ...] = ("all",)
     group_of: Callable[[Array], Ints] | None = None
-    outputs: Callable[[int], tuple[str, ...]] = _one_output
+    outputs: Callable[[int], tuple[str, ...]] = _numbered
     tokens: bool = False
 
     @property
@@ -118,15 +115,15 @@ class Targets:
         return np.zeros(len(values), np.int64) if self.group_of is None else self.group_of(values)
 
 
-def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
+def _finite(where: str, values: Array) -> npt.NDArray[np.float64]:
     """Numbers as floats, none of them missing.
 
     Raises:
         DataError: Naming the first row that is not a number.
     """
     if values.dtype.kind not in "fiub":
-        for i, row in enumerate(values.tolist()):
-            for value in row if isinstance(row, list | tuple) else [row]:
+        for i, row in enumerate(values):
+            for value in np.ravel(row).tolist():
                 if value is None:
                     raise RowError(where, i, "has no value; leave the row out")
                 if isinstance(value, timedelta | np.timedelta64):
@@ -135,15 +132,6 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
                 if not isinstance(value, bool | int | float):
                     raise RowError(where, i, f"is {value!r}, a number is needed")
         values = values.astype(np.float64)
-    if values.ndim == 2 and values.shape[1] == 1 and ndim == 1:
-        values = values[:, 0]
-    if values.ndim == 2 and ndim == 1:
-        raise DataError(
-            f"{where} must have the shape (N,), got {values.shape}; run each of the {values.shape[1]} targets by "
-            "itself, as y[:, 0], or write a kind of task of your own"
-        )
-    if values.ndim != ndim:
-        raise DataError(f"{where} must have the shape ({'N,' if ndim == 1 else 'N, columns'}), got {values.shape}")
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(1))
     if len(bad):
@@ -153,14 +141,15 @@ def _finite(where: str, values: Array, ndim: int) -> npt.NDArray[np.float64]:
 
 
 def _read_numbers(where: str, values: Array) -> Array:
-    return _finite(where, values, 1).astype(np.float32)
+    numbers = _finite(where, values).astype(np.float32).reshape(len(values), -1)
+    return numbers[:, 0] if numbers.shape[1] == 1 else numbers
 
 
 def _read_times(where: str, values: Array) -> Array:
     for i, event in enumerate(values[:, 1].tolist() if values.ndim == 2 and values.shape[1] == 2 else ()):
         if isinstance(event, str):
             raise RowError(where, i, f"has the event {event!r}, must be 1 (it happened) or 0 (censored)")
-    times = _finite(where, values.reshape(len(values), -1), 2)
+    times = _finite(where, values.reshape(len(values), -1))
     if times.shape[1] != 2:
         raise DataError(f"{where} must have two columns, time and event, got {times.shape[1]}")
     odd = np.flatnonzero((times[:, 1] != 0) & (times[:, 1] != 1))
@@ -178,7 +167,9 @@ def _read_times(where: str, values: Array) -> Array:
 
 
 def _read_labels(where: str, values: Array) -> Array:
-    labels = _finite(where, values, 2)
+    labels = _finite(where, values)
+    if labels.ndim != 2:
+        raise DataError(f"{where} must have the shape (N, labels), got {labels.shape}")
     odd = np.flatnonzero(((labels != 0) & (labels != 1)).any(1))
     if len(odd):
         raise RowError(where, int(odd[0]), f"must have a 0 or 1 for each label, got {labels[odd[0]].tolist()}")
@@ -197,6 +188,16 @@ def _read_tokens(where: str, values: Array) -> Array:
     return tokens
 
 
+def _read_map(where: str, values: Array) -> Array:
+    places = _finite(where, values)
+    if places.ndim == 4 and 1 in (places.shape[1], places.shape[3]):
+        places = places[:, 0] if places.shape[1] == 1 else places[..., 0]
+    if places.ndim < 2 or (places % 1).any():
+        raise DataError(f"{where} must be whole numbers, a class for each pixel, got {values.dtype} of {values.shape}")
+    black_and_white = places.size and set(np.unique(places).tolist()) == {0.0, 255.0}  # as masks are kept in files
+    return (places / 255 if black_and_white else places).astype(np.int64)
+
+
 CLASS = Targets("class", "classes")
 NUMBER = Targets("number", "numbers", _read_numbers)
 SURVIVAL = Targets(
@@ -208,4 +209,5 @@ SURVIVAL = Targets(
     outputs=lambda columns: ("risk",),
 )
 LABELS = Targets("labels", "several labels an example", _read_labels, outputs=_numbered)
+MAP = Targets("map", "a class for each place", _read_map, tokens=True)
 TOKENS = Targets("tokens", "the next token", _read_tokens, tokens=True)

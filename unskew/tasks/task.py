@@ -17,10 +17,10 @@ from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import Layout, is_part
 from unskew.tasks.classification import CLASSIFICATION
-from unskew.tasks.kind import Loss, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, standardised
+from unskew.tasks.kind import Loss, Scale, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, scaled, standardised
 from unskew.tasks.measure import Measure
 from unskew.tasks.probe import head_of, same_values, statistics_of
-from unskew.tree import Params
+from unskew.tree import Params, form_of
 from unskew.words import some
 
 LOSS = 1
@@ -135,11 +135,10 @@ class Task:
                 f"{y.dtype}, {y.shape}: {type(error).__name__}: {' '.join(str(error).split())}"
             ) from error
 
-    def scaled(self, scale: tuple[float, float]) -> "Task":
+    def scaled(self, scale: Scale) -> "Task":
         """The task whose loss is of targets (y - shift) / scale; measures and predictions are in the target's unit."""
-        shift, by = scale
         loss = standardised(self.loss, scale)
-        of_seen: Loss = functools.wraps(loss)(lambda outputs, y: loss((outputs - shift) / by, y))
+        of_seen: Loss = functools.wraps(loss)(lambda outputs, y: loss(scaled(outputs, scale), y))
         measures = (*self.measures[:LOSS], loss_measure(of_seen), *self.measures[LOSS + 1 :])
         return replace(self, loss=loss, kind=self.kind.scaled(scale), measures=measures)
 
@@ -154,7 +153,7 @@ class Task:
             module = _without_counters(self.build())
         if not is_ours(module):
             module.register_forward_pre_hook(_given_copies)
-            module.register_forward_hook(lambda _module, _inputs, given: outputs_of(given))
+            module.register_forward_hook(lambda _module, _inputs, given: outputs_of(given, self.kind, self.width))
         frozen = frozenset(self.layout.frozen)
         for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
             _keep_statistics(module.get_submodule(layer))
@@ -186,7 +185,7 @@ def make_task(
     kind: TaskKind = CLASSIFICATION,
     asked: Sequence[str | Measure] = (),
     outputs: int | None = None,
-    target_scale: tuple[float, float] | None = None,
+    target_scale: Scale | None = None,
 ) -> Task:
     """Read a network's parts.
 
@@ -284,12 +283,21 @@ def _given_copies(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
 
 
-def outputs_of(given: Any) -> Any:
-    """The outputs in what a network returns: its `logits`, as a Hugging Face model calls them, and (n,) as (n, 1)."""
+def outputs_of(given: Any, kind: TaskKind, width: int) -> Any:
+    """The outputs in what a network returns, (n, width) or (n, positions, width).
+
+    Of several they are the `logits`, as Hugging Face calls them, or `out`, as torchvision does.  (n,) is (n, 1), and
+    where one logit is given for two classes of a map, the first has the logit 0.
+    """
     if not isinstance(given, Tensor):
-        named = given.get("logits") if isinstance(given, dict) else getattr(given, "logits", None)
-        given = given if named is None else named
-    return given[:, None] if isinstance(given, Tensor) and given.dim() == 1 else given
+        of = given if isinstance(given, dict) else vars(given) if hasattr(given, "__dict__") else {}
+        given = next((of[name] for name in ("logits", "out") if of.get(name) is not None), given)
+    if not isinstance(given, Tensor):
+        return given
+    if kind.maps and given.dim() > 2:
+        both = torch.cat([torch.zeros_like(given), given], 1) if width == 2 and given.shape[1] == 1 else given
+        return both.movedim(1, -1)
+    return given[:, None] if given.dim() == 1 else given if kind.positions else given.flatten(1)
 
 
 def frozen_tensors(module: nn.Module) -> tuple[str, ...]:
@@ -395,7 +403,8 @@ def ends_in(task: Task, examples: Tensor) -> str | None:
 
 def takes_logits(task: Task, targets: Tensor) -> bool:
     """True if the loss applies softmax or sigmoid itself, as autograd's record of it shows."""
-    outputs = torch.zeros(*targets.shape[: 1 + task.kind.positions], task.width, requires_grad=True)
+    places = targets.shape if task.kind.positions else targets.shape[:1]
+    outputs = torch.zeros(*places, task.width, requires_grad=True)
     with torch.enable_grad():
         steps, seen = [task.loss(outputs, targets).sum().grad_fn], set[Any]()
     while steps:
@@ -429,6 +438,7 @@ def check_network(
     module = task.module().float().eval()  # its buffers, too, are float32 in training
     positions = tuple(targets.shape[1:]) if task.kind.positions and targets is not None else ()
     name, wanted = type(module).__name__, (len(examples), *positions, task.width)
+    asked = (len(examples), task.width, *positions) if task.kind.maps else wanted
     shapes = f"examples of shape {tuple(examples.shape[1:])}"
     try:
         with torch.no_grad(), Key(0).ambient(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
@@ -441,8 +451,6 @@ def check_network(
             remedy = "leave local.precision out, or let its forward take the type of its layers' outputs"
         elif examples.dim() == 2 and not examples.is_floating_point():
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
-        elif examples.dim() == 4 and examples.shape[1] == 1:
-            remedy += "; x of three dimensions is taken for images of one channel: for time series, x = x.squeeze(1)"
         raise ConfigError(
             f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: "
             f"{' '.join(str(error).split())}; {remedy}"
@@ -452,15 +460,13 @@ def check_network(
     if positions and len(shape) == len(wanted):  # a network may read further back than targets go
         fits = (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]) and shape[1] >= wanted[1]
     if not isinstance(logits, Tensor) or not fits or not logits.is_floating_point():
-        got = f"{logits.dtype} of shape {shape}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ConfigError(
-            f"{name} must return floating logits of shape {wanted} for {len(examples)} {shapes}, got {got}; give its "
+            f"{name} must return floating logits {asked} for {len(examples)} {shapes}, got {form_of(logits)}; give its "
             f"last layer {task.width} {'output' if task.width == 1 else 'outputs'}"
         )
     if not isinstance(trained, Tensor) or trained.shape[1:] != logits.shape[1:]:
-        got = f"shape {tuple(trained.shape)}" if isinstance(trained, Tensor) else type(trained).__name__
         raise ConfigError(
-            f"{name} returns one tensor of shape {shape} in evaluation, and in training {got}; return the same in both"
+            f"{name} returns {form_of(logits)} in evaluation, and {form_of(trained)} in training; return the same"
         )
     if targets is None:
         return
@@ -489,9 +495,8 @@ def _check_by_example(
             f"{tuple(targets.shape)}: {type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
     if not isinstance(each, Tensor) or tuple(each.shape) != (len(targets),):
-        got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
         raise ConfigError(
-            f"{name} must return a value for each of {len(targets)} examples, ({len(targets)},), got {got}; {remedy}"
+            f"{name} must return a value for each of {len(targets)} examples, got {form_of(each)}; {remedy}"
         )
 
 
