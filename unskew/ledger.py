@@ -44,13 +44,8 @@ class Transfer(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """The transfer's direction."""
-        return direction_of(self.src, self.dst)
-
-
-def direction_of(src: int, dst: int) -> Direction:
-    """Return the direction between two nodes: down from the server, up to it, or d2d from device to device."""
-    return "down" if src == SERVER else "up" if dst == SERVER else "d2d"
+        """The transfer's direction: down from the server, up to it, or d2d from device to device."""
+        return "down" if self.src == SERVER else "up" if self.dst == SERVER else "d2d"
 
 
 def totals(rows: Iterable[Transfer]) -> dict[Direction, Bytes]:

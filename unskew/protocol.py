@@ -339,7 +339,46 @@ class Milestones:
         return float(self.factor ** sum(round > r for r in self.at))
 
 
-Schedule = Constant | Exponential | Cosine | Milestones
+@dataclass(frozen=True)
+class Scheduler:
+    """A scheduler of `torch.optim.lr_scheduler`, by its name there, which is stepped once a round or local step.
+
+    Attributes:
+        scheduler: Its name, such as "OneCycleLR"; "LambdaLR" takes a function of the steps done, from 0.
+        options: Its arguments besides the optimiser, whose learning rate is 1.
+
+    Raises:
+        ConfigError: If there is none of that name with such arguments that needs no metric.
+    """
+
+    scheduler: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    name: Literal["torch"] = "torch"
+
+    def __post_init__(self) -> None:
+        try:
+            self(2)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(f"torch.optim.lr_scheduler has no such {self.scheduler}: {error}") from None
+
+    def __call__(self, round: int) -> float:
+        """Factor in round or step `round`, counted from 1."""
+        return _factors(self, 1 << (round - 1).bit_length())[round - 1]
+
+
+@functools.lru_cache(maxsize=64)
+def _factors(schedule: Scheduler, count: int) -> tuple[float, ...]:
+    optimiser = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    scheduler = getattr(torch.optim.lr_scheduler, schedule.scheduler)(optimiser, **schedule.options)
+    factors = []
+    for _ in range(count):
+        factors.append(float(optimiser.param_groups[0]["lr"]))
+        optimiser.step()
+        scheduler.step()
+    return tuple(factors)
+
+
+Schedule = Constant | Exponential | Cosine | Milestones | Scheduler
 
 
 Optimizer = Literal[
@@ -353,7 +392,8 @@ class SgdConfig:
 
     Attributes:
         lr: Learning rate of round 1.
-        local_epochs: Passes over the client's training data; give this or `local_steps`.
+        local_epochs: Passes over the client's training data; give this or `local_steps`.  Of an epoch of b batches 0.3
+            takes the first 0.3 b, rounded up.
         local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
         optimizer: One of PyTorch's, which make steps; or lbfgs, which minimises the mean loss of all of the client's
@@ -365,16 +405,19 @@ class SgdConfig:
             own unless they are given.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
         lr_schedule: Factor on `lr` by round.
+        step_schedule: Factor on that by local step, from the first of each optimisation on.
         trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name; the others travel too.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
+        at_once: Most examples that pass the network together: gradients of a larger batch are summed over its parts, in
+            less memory.  Means over a batch, as of BatchNorm, are those of a part.
         tolerance: Largest entry of the gradient at which lbfgs ends.
         precision: Numbers that a training step's pass through the network computes with.  bfloat16 is PyTorch's
             autocast: parameters, gradients, losses and terms are float32, and so are evaluation, `Fold` and `Run`.
     """
 
     lr: Annotated[float, Gt(0.0)] = 0.1
-    local_epochs: Annotated[int, Ge(1)] | None = None
+    local_epochs: Annotated[int, Ge(1)] | Annotated[float, Gt(0.0)] | None = None
     local_steps: Annotated[int, Ge(1)] | None = None
     batch_size: Annotated[int, Ge(1)] | None = 32
     optimizer: Optimizer = "sgd"
@@ -385,6 +428,8 @@ class SgdConfig:
     eps: Annotated[float, Gt(0.0)] = 1e-8
     clip_norm: Annotated[float, Gt(0.0)] | None = None
     lr_schedule: Schedule = Constant()
+    step_schedule: Schedule = Constant()
+    at_once: Annotated[int, Ge(1)] | None = None
     trainable: tuple[str, ...] = ("all",)
     buffers: Literal["update", "freeze"] = "update"
     drop_last: bool = False
@@ -417,7 +462,7 @@ class SgdConfig:
         return None if self.solves else self.local_steps
 
     @property
-    def epochs(self) -> int | None:
+    def epochs(self) -> float | None:
         """Number of local epochs in force: 1 unless epochs or steps were set."""
         return 1 if self.solves or (self.local_epochs is None and self.local_steps is None) else self.local_epochs
 
@@ -428,7 +473,17 @@ class SgdConfig:
 
 _OF_STEPS = {
     name: getattr(SgdConfig, name)
-    for name in ("lr", "lr_schedule", "momentum", "weight_decay", "clip_norm", "drop_last", "precision")
+    for name in [
+        "lr",
+        "lr_schedule",
+        "step_schedule",
+        "at_once",
+        "momentum",
+        "weight_decay",
+        "clip_norm",
+        "drop_last",
+        "precision",
+    ]
 }
 
 
@@ -527,17 +582,11 @@ def refuse_terms(who: str, terms: object) -> None:
     Raises:
         ConfigError: Saying how it is written; one term without a comma is no tuple.
     """
-    if isinstance(terms, tuple | list):
-        wrong = [t for t in terms if inspect.isclass(t) or not callable(t)]
-        if not wrong:
-            return
-        one, got = wrong[0], f"{wrong[0]!r} among them"
-    else:
-        one, got = terms, f"one {type(terms).__name__}" if callable(terms) else f"{terms!r}"
-    kind = one if inspect.isclass(one) else type(one)
-    got = f"the class {kind.__name__}" if kind is one else got
-    example = f"{kind.__name__}(...)" if callable(one) and not inspect.isroutine(one) else "my_term"
-    raise ConfigError(f"{who}.terms must be a tuple of terms, got {got}; write terms=({example},), with the comma")
+    is_sequence = isinstance(terms, tuple | list)
+    wrong = [t for t in (terms if is_sequence else [terms]) if not is_sequence or inspect.isclass(t) or not callable(t)]
+    if wrong:
+        got = f"{reprlib.repr(wrong[0])} among them" if is_sequence else reprlib.repr(terms)
+        raise ConfigError(f"{who}.terms must be a tuple of terms, got {got}; write terms=(my_term,), with the comma")
 
 
 @dataclass(frozen=True, eq=False)

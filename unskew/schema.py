@@ -153,7 +153,9 @@ def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, t
                 f"settings of {_name(target)} are checked against its signature, and {p} has no usable name and type; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
-        if registry_of(known[name]) or not any(_is_code(t) for t in _types(known[name])):
+        if registry_of(known[name]) or not any(
+            getattr(t, "_is_protocol", False) or get_origin(t) is Callable or t is Callable for t in _types(known[name])
+        ):
             settings[name] = (known[name], ... if p.default is p.empty else p.default)
     return settings
 
@@ -225,7 +227,8 @@ def _prepared(known: Mapping[str, Any], options: Any, place: str, owner: str) ->
         if key not in known:
             raise unknown(key, known, place, owner)
         hint, _ = known[key]
-        nothing = isinstance(value, str) and value == NONE and allows_none(hint)
+        members = _types(hint)  # the word means None where None is allowed and text is not
+        nothing = isinstance(value, str) and value == NONE and type(None) in members and str not in members
         plain[key] = None if nothing else _nested(hint, value, _join(place, key))
     return plain
 
@@ -409,16 +412,6 @@ def with_name(plain: Any, value: Any, hint: Any) -> Any:
     return (
         plain if registry is None or not isinstance(plain, dict) else {**plain, "name": registry.name_of(type(value))}
     )
-
-
-def allows_none(hint: Any) -> bool:
-    """True if the word "none" means None: where None is allowed and text is not."""
-    members = _types(hint)
-    return type(None) in members and str not in members
-
-
-def _is_code(of: Any) -> bool:
-    return getattr(of, "_is_protocol", False) or get_origin(of) is Callable or of is Callable
 
 
 def _types(hint: Any) -> list[Any]:

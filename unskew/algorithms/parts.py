@@ -1,5 +1,6 @@
 """Parts that several methods share and that are no paper's own idea."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -81,7 +82,7 @@ def steps_of(local: SgdConfig, n: float) -> int:
     if local.local_steps is not None:
         return local.local_steps
     assert local.epochs is not None  # epochs, unless steps were chosen
-    return local.epochs * (1 if local.batch_size is None else int(-(-n // local.batch_size)))
+    return math.ceil(round(local.epochs * (1 if local.batch_size is None else -(-n // local.batch_size)), 6))
 
 
 def require_plain(local: SgdConfig, who: str) -> None:

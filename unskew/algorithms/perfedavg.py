@@ -126,7 +126,8 @@ class PerFedAvg(Averaging):
         if self.local.local_steps is not None:
             return self.local.local_steps
         batches = n / (self.local.batch_size or n)
-        return (self.local.epochs or 1) * max(1, math.floor(batches) if self.local.drop_last else math.ceil(batches))
+        of_epoch = max(1, math.floor(batches) if self.local.drop_last else math.ceil(batches))
+        return math.ceil(round((self.local.epochs or 1) * of_epoch, 6))
 
     # ------------------------------------------------------------------ the inner step and its Jacobian
     @property

@@ -245,7 +245,10 @@ class TTHF:
         """Return tau and its unit."""
         if self.local.local_steps is not None:
             return self.local.local_steps, "steps"
-        return self.local.local_epochs or 1, "epochs"
+        epochs = self.local.local_epochs or 1
+        if epochs != int(epochs):
+            raise ConfigError(f"TT-HF divides whole local epochs, got {epochs:g}; set local_steps, or whole ones")
+        return int(epochs), "epochs"
 
     def parts(self) -> tuple[int, ...]:
         """List the steps or epochs between instants; the global instant ends the last.

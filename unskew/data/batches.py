@@ -1,6 +1,7 @@
 """Batches: the examples of each step of a client's local training."""
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,13 +43,13 @@ def plan(
     n: int,
     *,
     batch_size: int | None,
-    epochs: int | None = None,
+    epochs: float | None = None,
     steps: int | None = None,
     key: Key,
     min_batch: int = 1,
     drop_last: bool = False,
 ) -> Batches:
-    """The batches of `epochs` passes over n examples, or of `steps` steps.
+    """The batches of `epochs` passes over n examples, or of `steps` steps; of a part of a pass its first batches.
 
     Each epoch is shuffled under its own key.  A last batch below `min_batch` (2 where there is BatchNorm) joins the one
     before it, so a batch may exceed `batch_size` by `min_batch - 1`.  With `drop_last` a last, incomplete batch is left
@@ -84,7 +85,7 @@ def num_steps(
     n: int,
     *,
     batch_size: int | None,
-    epochs: int | None = None,
+    epochs: float | None = None,
     steps: int | None = None,
     min_batch: int = 1,
     drop_last: bool = False,
@@ -93,10 +94,11 @@ def num_steps(
     layout = _layout(n, batch_size, min_batch, drop_last)
     if (epochs is None) == (steps is None):
         raise ConfigError(f"give either epochs or steps, got epochs={epochs} and steps={steps}")
-    for name, value in (("epochs", epochs), ("steps", steps)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be >= 1, got {value}")
-    return steps if steps is not None else (epochs or 0) * len(layout)
+    if steps is None:
+        steps = math.ceil(round((epochs or 0) * len(layout), 6))  # .1 * 30 is a little above 3
+    if steps < 1:
+        raise ConfigError(f"epochs and steps must be > 0, got {steps if epochs is None else epochs}")
+    return steps
 
 
 @functools.cache  # asked for thousands of times with the same few numbers

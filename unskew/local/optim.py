@@ -13,6 +13,7 @@ adds each gradient to its weights as it is found, and `unskew.local.stacked.opti
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,10 +42,12 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
     clip = config.clip_norm
     rule = (_sgd if config.optimizer == "sgd" else _of_torch)(config, lr, like)
 
+    steps = itertools.count(1)
+
     def update(w: Tensor, g: Tensor) -> None:
         if clip is not None:
             clip_to(clip, g, torch.linalg.vector_norm(g))
-        rule(w, g)
+        rule(w, g, config.step_schedule(next(steps)))
 
     return update
 
@@ -69,20 +72,20 @@ def solve(config: SgdConfig, w: Tensor, g: Tensor, value: Callable[[], Tensor]) 
         w.grad = None
 
 
-def _sgd(config: SgdConfig, lr: float, like: Tensor) -> Update:
+def _sgd(config: SgdConfig, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, float], None]:
     decay, momentum, nesterov = config.weight_decay, config.momentum, config.nesterov
     velocity: Tensor | None = None  # made when it is first needed: `dense` has its own
 
-    def update(w: Tensor, g: Tensor) -> None:
+    def update(w: Tensor, g: Tensor, factor: float) -> None:
         nonlocal velocity
         if momentum:
             first = velocity is None
             velocity = torch.empty_like(like) if velocity is None else velocity
-            momentum_step([w], [g], [velocity], first, lr, momentum, decay, nesterov)
+            momentum_step([w], [g], [velocity], first, lr * factor, momentum, decay, nesterov)
             return
         if decay:
             g.add_(w, alpha=decay)
-        w.add_(g, alpha=-lr)
+        w.add_(g, alpha=-lr * factor)
 
     return update
 
@@ -123,7 +126,7 @@ def _fused_sgd(weights: list[Tensor], gradients: list[Tensor], velocities: list[
     torch._fused_sgd_(weights, gradients, velocities, dampening=0.0, maximize=False, **constants)
 
 
-def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Update:
+def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, float], None]:
     kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     kind = kinds[config.optimizer]
     known = inspect.signature(kind).parameters
@@ -133,9 +136,10 @@ def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Update:
         given["fused"] = like.device.type == "cpu"  # in one pass, a quarter of the time
     solver: torch.optim.Optimizer | None = None
 
-    def update(w: Tensor, g: Tensor) -> None:
+    def update(w: Tensor, g: Tensor, factor: float) -> None:
         nonlocal solver
         solver = solver or kind([w], lr=lr, **given)
+        solver.param_groups[0]["lr"] = lr * factor
         w.grad = g
         solver.step()
         w.grad = None

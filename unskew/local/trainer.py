@@ -31,6 +31,7 @@ from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace, pl
 from unskew.protocol import (
     SERVER_ID,
     Batch,
+    Constant,
     Fitted,
     Fold,
     Imagery,
@@ -247,18 +248,27 @@ class LocalTrainer:
         unused: list[Tensor] = []
 
         def differentiate(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-            loss, value = objective(x, y, weights)
-            if not value.requires_grad:
-                raise ProtocolError(
-                    "neither the loss nor a term depends on the parameters, so there is nothing to minimise; compute "
-                    "them from outputs and parameters in PyTorch, without detach(), item() and numpy()"
-                )
-            gradients = torch.autograd.grad(value, trained, allow_unused=True)
-            unused[:] = [t for t, g in zip(trained, gradients, strict=True) if g is None]
+            size, sums = config.at_once or len(y), []
+            for at in range(0, len(y), size):
+                part = slice(at, at + size)
+                loss, value = objective(x[part], y[part], None if weights is None else weights[part])
+                if not value.requires_grad:
+                    raise ProtocolError(
+                        "neither the loss nor a term depends on the parameters, so there is nothing to minimise; "
+                        "compute them from outputs and parameters in PyTorch, without detach(), item() and numpy()"
+                    )
+                share = len(y[part]) / len(y)
+                sums.append((loss * share, value * share))
+                sums[-1][1].backward()  # not autograd.grad: reentrant checkpoints need it, and parts are summed
+            gradients = [t.grad for t in trained]
+            unused[:] = [t for t in trained if t.grad is None]
             dense = (g.to_dense() if g is not None and g.is_sparse else g for g in gradients)
             parts = (torch.zeros_like(t) if g is None else g for t, g in zip(trained, dense, strict=True))
             torch.cat([space.flatten(g) for g in parts], out=space.gradient)
-            return loss, value.detach()
+            for t in trained:
+                t.grad = None
+            losses, values = zip(*sums, strict=True)
+            return torch.stack(losses).sum(), torch.stack(values).sum().detach()
 
         def step(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
             if update is None:
@@ -280,7 +290,7 @@ class LocalTrainer:
             self._layers is None
             or job.config.solves
             or any(sees_features(t) for t in job.terms)
-            or job.config.precision != "float32"
+            or (job.config.precision, job.config.step_schedule, job.config.at_once) != ("float32", Constant(), None)
         ):
             return False
         if (given := job.examples) is not None and (given.y.is_floating_point() or bool((given.y < 0).any())):

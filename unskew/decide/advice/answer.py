@@ -223,7 +223,7 @@ class Advice:
         local = self.method.options.get("local", {})
         federated = race.rounds if cost is None else cost["rounds"]
         settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
-        settings += [counted(local["local_epochs"], "local epoch")] if "local_epochs" in local else []
+        settings += [f"local epochs {local['local_epochs']:g}"] if "local_epochs" in local else []
         settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
         known = race.chosen is not None or self.verdict != "undecided"
         came = [

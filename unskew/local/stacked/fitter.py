@@ -59,7 +59,9 @@ class Fitter:
         return self._forms[kind]
 
     def _rule_of(self, job: Sgd) -> Form | None:
-        plain = {"precision": job.config.precision == "float32", "optimizer": job.config.optimizer in STACKED}
+        config = job.config
+        plain = {"precision": config.precision == "float32", "optimizer": config.optimizer in STACKED}
+        plain |= {"step_schedule": config.step_schedule == Constant(), "at_once": config.at_once is None}
         for name, holds in plain.items():
             if not holds:
                 self.singly = f"one client at a time: local.{name} is {getattr(job.config, name)}"
