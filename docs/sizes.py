@@ -28,7 +28,7 @@ ROOMS = [
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_800),
     ("bench", "bench", 1_500, 1_990),
     ("all of unskew/", "", 62_000, 82_100),
-    ("tests/", "", 45_000, 55_450),
+    ("tests/", "", 45_000, 55_600),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

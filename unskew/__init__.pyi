@@ -100,6 +100,7 @@ from .protocol import Constant as Constant
 from .protocol import Cosine as Cosine
 from .protocol import Exponential as Exponential
 from .protocol import Milestones as Milestones
+from .protocol import Scheduler as Scheduler
 from .protocol import SgdConfig as SgdConfig
 from .run.models import load_model as load_model
 from .run.models import predict as predict

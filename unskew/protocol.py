@@ -59,8 +59,6 @@ A method under which a round that is done again could tell more than one adds `d
 str | None`, what the reply to a message binds a client to: in a deployment it gives none in this round that binds it to
 anything else.
 
-`Hooks` has all of these with what holds for a method that does not define them.
-
 `S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
 and a message can hold nothing that its step's signature does not name.  `memory` is the client's own memory: `None` at
 first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory
@@ -70,9 +68,10 @@ and the round number, which is why any round can be resumed.
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import reprlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
@@ -221,12 +220,8 @@ class Ask:
 class UnderWay(Generic[T]):
     """A client that was asked and whose reply has not come, or has just come; a method keeps it in its state.
 
-    Attributes:
-        stamp: What the plan gave with the request.
-        left_s: Simulated seconds until the reply comes.
-        n: The client's training examples.
-        losses: Mean training loss of each local optimisation.
-        reply: The reply.  A simulation has it before it comes; a plan looks at it afterwards.
+    The reply is there before it has come, in `left_s` simulated seconds; a plan looks at it afterwards.  `stamp` is
+    the plan's, `n` the client's number of training examples, `losses` those of its optimisations.
     """
 
     stamp: int
@@ -254,7 +249,7 @@ class AsTheyCome:
         step, to: As of `Ask`; no client that is under way.
         under_way: Clients asked before, as the last answer left them.
         first: Number of replies to wait for; fewer where fewer are under way.
-        stamp: Number that comes back with the replies, such as the version of the model that is sent.
+        stamp: Comes back with the replies to `to`, such as the version of the model that is sent.
     """
 
     step: str
@@ -341,14 +336,13 @@ class Milestones:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A scheduler of `torch.optim.lr_scheduler`, by its name there, which is stepped once a round or local step.
+    """A scheduler of `torch.optim.lr_scheduler` by its name there, over rounds or local steps.
 
     Attributes:
-        scheduler: Its name, such as "OneCycleLR"; "LambdaLR" takes a function of the steps done, from 0.
-        options: Its arguments besides the optimiser, whose learning rate is 1.
+        scheduler, options: Its name, such as "OneCycleLR", and arguments beside the optimiser, whose rate is 1.
 
     Raises:
-        ConfigError: If there is none of that name with such arguments that needs no metric.
+        ConfigError: If there is no such scheduler, or it needs a metric.
     """
 
     scheduler: str
@@ -356,26 +350,29 @@ class Scheduler:
     name: Literal["torch"] = "torch"
 
     def __post_init__(self) -> None:
-        try:
-            self(2)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ConfigError(f"torch.optim.lr_scheduler has no such {self.scheduler}: {error}") from None
+        self(2)
 
     def __call__(self, round: int) -> float:
         """Factor in round or step `round`, counted from 1."""
-        return _factors(self, 1 << (round - 1).bit_length())[round - 1]
+        known, more = _stepped(self)
+        try:
+            known.extend(itertools.islice(more, max(round - len(known), 0)))
+            return known[round - 1]
+        except (AttributeError, TypeError, ValueError, IndexError) as error:
+            raise ConfigError(f"torch.optim.lr_scheduler.{self.scheduler} has no step {round}: {error}") from None
 
 
 @functools.lru_cache(maxsize=64)
-def _factors(schedule: Scheduler, count: int) -> tuple[float, ...]:
-    optimiser = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    scheduler = getattr(torch.optim.lr_scheduler, schedule.scheduler)(optimiser, **schedule.options)
-    factors = []
-    for _ in range(count):
-        factors.append(float(optimiser.param_groups[0]["lr"]))
-        optimiser.step()
-        scheduler.step()
-    return tuple(factors)
+def _stepped(schedule: Scheduler) -> tuple[list[float], Iterator[float]]:
+    def factors() -> Iterator[float]:
+        optimiser = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        scheduler = getattr(torch.optim.lr_scheduler, schedule.scheduler)(optimiser, **schedule.options)
+        while True:
+            yield float(optimiser.param_groups[0]["lr"])
+            optimiser.step()
+            scheduler.step()
+
+    return [], factors()
 
 
 Schedule = Constant | Exponential | Cosine | Milestones | Scheduler
@@ -392,8 +389,7 @@ class SgdConfig:
 
     Attributes:
         lr: Learning rate of round 1.
-        local_epochs: Passes over the client's training data; give this or `local_steps`.  Of an epoch of b batches 0.3
-            takes the first 0.3 b, rounded up.
+        local_epochs: Passes over the client's training data, or `local_steps`; 0.3 of b batches is 0.3 b, rounded up.
         local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
         optimizer: One of PyTorch's, which make steps; or lbfgs, which minimises the mean loss of all of the client's
@@ -404,13 +400,11 @@ class SgdConfig:
         betas, eps: Decay rates of the moments, and constant in the denominator, of optimisers that have them; PyTorch's
             own unless they are given.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
-        lr_schedule: Factor on `lr` by round.
-        step_schedule: Factor on that by local step, from the first of each optimisation on.
+        lr_schedule, step_schedule: Factors on `lr` by round, and by local step from an optimisation's first on.
         trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name; the others travel too.
         buffers: "update" lets BatchNorm statistics follow the batches, "freeze" normalises by the received ones.
         drop_last: Leave out a last batch that is not full.
-        at_once: Most examples that pass the network together: gradients of a larger batch are summed over its parts, in
-            less memory.  Means over a batch, as of BatchNorm, are those of a part.
+        at_once: Most examples that pass the network together; a larger batch's gradients are sums over its parts.
         tolerance: Largest entry of the gradient at which lbfgs ends.
         precision: Numbers that a training step's pass through the network computes with.  bfloat16 is PyTorch's
             autocast: parameters, gradients, losses and terms are float32, and so are evaluation, `Fold` and `Run`.
@@ -582,10 +576,9 @@ def refuse_terms(who: str, terms: object) -> None:
     Raises:
         ConfigError: Saying how it is written; one term without a comma is no tuple.
     """
-    is_sequence = isinstance(terms, tuple | list)
-    wrong = [t for t in (terms if is_sequence else [terms]) if not is_sequence or inspect.isclass(t) or not callable(t)]
-    if wrong:
-        got = f"{reprlib.repr(wrong[0])} among them" if is_sequence else reprlib.repr(terms)
+    several = terms if isinstance(terms, tuple | list) else [None]
+    if wrong := [t for t in several if inspect.isclass(t) or not callable(t)]:
+        got = reprlib.repr(wrong[0] if several is terms else terms)
         raise ConfigError(f"{who}.terms must be a tuple of terms, got {got}; write terms=(my_term,), with the comma")
 
 
@@ -945,7 +938,7 @@ class Hooks:
 
     A wrapper hands on what it does not define itself, so a new hook is a line here and works through every wrapper.
 
-    Attributes, but for those that the module's docstring describes:
+    Attributes, beside those that the module's docstring describes:
         local: The clients' optimisation, by which clients adapt a model that come after training.
         pooled: True for a bound that trains on the data of all clients in one place.
         covers_replies: True if noise of the clients' own is on all that they reply but their number of examples.
@@ -1024,17 +1017,10 @@ def ask(
     timeout_s: float | None = None,
     reduce: Reduction | tuple[Reduction, ...] = (),
 ) -> Plan[Any]:
-    """Send each client its message and wait for the replies; the types follow from the step's own signature.
-
-    Args:
-        step: Step to run.
-        to: Message by client.
-        at_least: Fewer replies than this raise QuorumError.
-        timeout_s: Time that a real network waits, seconds; None leaves it to the deployment.
-        reduce: One or several reductions (`reduction.py`), which replies are folded into as they come.
+    """Send each client its message and wait for the replies: see `Ask`; types follow from the step's signature.
 
     Returns:
-        Replies by client, in the order of `to`; a `Reduced` if there are reductions.
+        Replies by client, in the order of `to`; a `Reduced` if there are reductions (`reduction.py`).
 
     Raises:
         ProtocolError: If `step` is a name, or `to` is no mapping.
@@ -1048,18 +1034,6 @@ def ask(
         )
     reductions = reduce if isinstance(reduce, tuple) else (reduce,)
     return (yield Ask(step.__name__, to, at_least, timeout_s, reductions))
-
-
-def as_they_come(
-    step: Callable[[Me, M, Any], Step[tuple[R, Any]] | tuple[R, Any]],
-    to: Mapping[ClientId, M],
-    under_way: Mapping[ClientId, UnderWay[R]],
-    first: int,
-    stamp: int = 0,
-) -> Plan[Arrived[R]]:
-    """Send clients their messages and wait for the `first` replies of all that are under way: see `AsTheyCome`."""
-    arrived: Arrived[R] = yield AsTheyCome(step.__name__, to, under_way, first, stamp)
-    return arrived
 
 
 def collect(held: Sequence[Carried], at_least: int | None = None) -> Plan[list[Any]]:

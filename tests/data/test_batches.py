@@ -83,8 +83,8 @@ def test_the_last_batch(n: int, min_batch: int, drop_last: bool, sizes: tuple[in
     [
         ({}, "give either epochs or steps, got epochs=None and steps=None"),
         ({"epochs": 1, "steps": 1}, "give either epochs or steps"),
-        ({"epochs": 0}, "epochs must be >= 1, got 0"),
-        ({"steps": -1}, "steps must be >= 1, got -1"),
+        ({"epochs": 0}, "epochs and steps must be > 0, got 0"),
+        ({"steps": -1}, "epochs and steps must be > 0, got -1"),
         ({"epochs": 1, "batch_size": 0}, "batch_size must be >= 1"),
         ({"epochs": 1, "batch_size": 1, "min_batch": 2}, "batch_size must be >= 2, the smallest batch"),
         ({"epochs": 1, "min_batch": 0}, "min_batch must be >= 1"),

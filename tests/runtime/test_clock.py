@@ -18,6 +18,7 @@ from unskew.experiment.config import parse
 from unskew.keys import Key
 from unskew.ledger import node
 from unskew.protocol import (
+    AsTheyCome,
     ClientId,
     Federation,
     Keep,
@@ -25,7 +26,6 @@ from unskew.protocol import (
     Plan,
     Step,
     UnderWay,
-    as_they_come,
     ask,
     sgd,
     step,
@@ -141,7 +141,7 @@ class Flow(FedAvg):
 
     def round(self, state: Any, fed: Federation) -> Plan[Any]:
         to = {c: ModelMessage(state.params) for c in fed.clients if c not in state.under_way}
-        arrived = yield from as_they_come(self.train, to, state.under_way, self.first, stamp=fed.round)
+        arrived = yield AsTheyCome("train", to, state.under_way, self.first, stamp=fed.round)
         return FlowState(state.params, arrived.under_way, tuple((c, r.stamp) for c, r in arrived.replies.items()))
 
 
@@ -212,7 +212,7 @@ def test_a_client_under_way_is_not_asked_again() -> None:
     class Twice(Flow):
         def round(self, state: Any, fed: Federation) -> Plan[Any]:
             to = dict.fromkeys(fed.clients, ModelMessage(state.params))
-            arrived = yield from as_they_come(self.train, to, state.under_way, 1)
+            arrived = yield AsTheyCome("train", to, state.under_way, 1)
             return replace(state, under_way=arrived.under_way)
 
     with pytest.raises(ProtocolError, match=r"round 2: client \d is under way; ask it when it has replied"):

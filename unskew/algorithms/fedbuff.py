@@ -22,6 +22,7 @@ from annotated_types import Ge, Gt
 from unskew.algorithms.fedavg import ModelMessage, Weighting, weights_of
 from unskew.protocol import (
     Arrived,
+    AsTheyCome,
     ClientId,
     Federation,
     Me,
@@ -32,7 +33,6 @@ from unskew.protocol import (
     Step,
     UnderWay,
     Update,
-    as_they_come,
     sgd,
     step,
 )
@@ -109,4 +109,5 @@ def next_replies(train: Callable[..., Any], state: Any, fed: Federation, i: int,
     drawn = replace(fed, key=fed.key / "step" / i) if i else fed  # at first the cohort of every method
     chosen = drawn.sample(fed.clients_per_round - len(state.under_way), free)
     to = dict.fromkeys(chosen, ModelMessage(state.params))
-    return (yield from as_they_come(train, to, state.under_way, first, state.steps))
+    arrived: Arrived[Any] = yield AsTheyCome(train.__name__, to, state.under_way, first, state.steps)
+    return arrived

@@ -67,6 +67,10 @@ class _Loop(NamedTuple):
     losses: Callable[[Sequence[tuple[Tensor, Tensor]]], Tensor]
 
 
+NOTHING_TO_MINIMISE = (
+    "neither the loss nor a term depends on the parameters, so there is nothing to minimise; compute them from outputs "
+    "and parameters in PyTorch, without detach(), item() and numpy()"
+)
 IGNORED = -100
 """Label of an example that PyTorch's cross-entropy leaves out."""
 
@@ -107,6 +111,8 @@ class LocalTrainer:
         self._reference = FeatureNetwork(placed(plain, self.device, dtype), task.head).eval()
         named = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
         self._tensors = {n: named[n] for n in (*task.layout.trainable, *task.layout.buffers)}
+        # Such a layer changes the rows that it looks up, in evaluation too.
+        self._renormed = {f"module.{n}.weight" for n, m in plain.named_modules() if getattr(m, "max_norm", None)}
         self._tuned_reference, self._block = self._reference, None
         if self._tuned:
             module = task.module()
@@ -167,12 +173,9 @@ class LocalTrainer:
             what = (type(term), getattr(term, "__code__", None) or repr(term))
             if self._looked_at.get(what, 0) < me.round:
                 with (Key(0) / "terms").ambient(self.device):  # a term may draw
-                    self._looked_at[what] = math.inf if self._says_something(term, job) else me.round
-
-    def _says_something(self, term: Any, job: Sgd) -> bool:
-        """Look at a term; True if there was something to see."""
-        params = {n: job.start[n].to(self.device, self.dtype) for n in self.task.layout.trainable}
-        return (check_gradient if has_gradient(term) else check_value)(term, params, job.aux)
+                    params = {n: job.start[n].to(self.device, self.dtype) for n in self.task.layout.trainable}
+                    seen = (check_gradient if has_gradient(term) else check_value)(term, params, job.aux)
+                    self._looked_at[what] = math.inf if seen else me.round
 
     def _check_rows(self, me: Me, job: Sgd) -> None:
         """Refuse classes and rows that there are not: some losses take any number, and indexing counts from the end.
@@ -253,17 +256,12 @@ class LocalTrainer:
                 part = slice(at, at + size)
                 loss, value = objective(x[part], y[part], None if weights is None else weights[part])
                 if not value.requires_grad:
-                    raise ProtocolError(
-                        "neither the loss nor a term depends on the parameters, so there is nothing to minimise; "
-                        "compute them from outputs and parameters in PyTorch, without detach(), item() and numpy()"
-                    )
+                    raise ProtocolError(NOTHING_TO_MINIMISE)
                 share = len(y[part]) / len(y)
                 sums.append((loss * share, value * share))
-                sums[-1][1].backward()  # not autograd.grad: reentrant checkpoints need it, and parts are summed
-            gradients = [t.grad for t in trained]
+                torch.autograd.backward(sums[-1][1])  # reentrant checkpoints take it alone, and parts are summed
             unused[:] = [t for t in trained if t.grad is None]
-            dense = (g.to_dense() if g is not None and g.is_sparse else g for g in gradients)
-            parts = (torch.zeros_like(t) if g is None else g for t, g in zip(trained, dense, strict=True))
+            parts = (torch.zeros_like(t) if t.grad is None else t.grad.to_dense() for t in trained)
             torch.cat([space.flatten(g) for g in parts], out=space.gradient)
             for t in trained:
                 t.grad = None
@@ -451,8 +449,9 @@ class LocalTrainer:
             x = self._laid_out(x)
         with torch.no_grad():
             out: tuple[Tensor, Tensor] = functional_call(
-                network, {f"module.{k}": v for k, v in params.items()}, (x,), strict=False
-            )
+                network, {(m := f"module.{k}"): v.clone() if m in self._renormed else v for k, v in params.items()},
+                (x,), strict=False,
+            )  # fmt: skip
         return out
 
     @cached_property

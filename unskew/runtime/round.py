@@ -619,12 +619,7 @@ class _Round:
     ) -> tuple[dict[ClientId, str], float]:
         """Run a step on clients, and hand `take` each reply that comes, with the simulated seconds that it took.
 
-        Args:
-            request: What the plan asks for.
-            take: Called in the order of `request.to`.
-            timeout_s: Longest time that the plan allows.
-            folds: True if replies are dropped as they come.
-            later: True if replies are charged when they arrive.
+        Replies that `folds` are dropped as they come; those for `later` are charged when they arrive.
 
         Returns:
             The clients that are lost and why, and the seconds until the last reply or the deadline.

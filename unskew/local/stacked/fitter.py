@@ -59,11 +59,9 @@ class Fitter:
         return self._forms[kind]
 
     def _rule_of(self, job: Sgd) -> Form | None:
-        config = job.config
-        plain = {"precision": config.precision == "float32", "optimizer": config.optimizer in STACKED}
-        plain |= {"step_schedule": config.step_schedule == Constant(), "at_once": config.at_once is None}
-        for name, holds in plain.items():
-            if not holds:
+        stacked = {"precision": ("float32",), "optimizer": STACKED, "step_schedule": (Constant(),), "at_once": (None,)}
+        for name, values in stacked.items():
+            if getattr(job.config, name) not in values:
                 self.singly = f"one client at a time: local.{name} is {getattr(job.config, name)}"
                 return None
         chosen = self.trainer.task.layout.select(job.config.trainable)
