@@ -28,6 +28,7 @@ from .algorithms.fedfa import FedFA as FedFA
 from .algorithms.fedfomo import FedFomo as FedFomo
 from .algorithms.fedgen import FedGen as FedGen
 from .algorithms.fedlc import FedLC as FedLC
+from .algorithms.fedmd import FedMD as FedMD
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedntd import FedNTD as FedNTD
 from .algorithms.fedopt import FedAdagrad as FedAdagrad
@@ -52,6 +53,9 @@ from .algorithms.hcct import HCCT_E as HCCT_E
 from .algorithms.hcct import HCCT_P as HCCT_P
 from .algorithms.ifca import IFCA as IFCA
 from .algorithms.independent import Independent as Independent
+from .algorithms.lgfedavg import LGFedAvg as LGFedAvg
+from .algorithms.lora import FedSALoRA as FedSALoRA
+from .algorithms.lora import FFALoRA as FFALoRA
 from .algorithms.maxfl import MAXFL as MAXFL
 from .algorithms.maxfl import MAXFL_HCCT as MAXFL_HCCT
 from .algorithms.moon import MOON as MOON

@@ -54,6 +54,9 @@ from unskew.tasks.task import check_tensors
 DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
 
+Network = str | nn.Module | Callable[..., nn.Module]
+"""A network by name, its module, or what makes it."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -81,7 +84,7 @@ def simulate(
     methods: object | Sequence[object] | Mapping[str, object],
     *,
     data: object = ...,
-    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    model: "Network | Sequence[Network] | Mapping[str, Network] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
@@ -110,6 +113,7 @@ def simulate(
     evaluate_clients: Literal["cohort", "all"] | int = "all",
     by: str | Sequence[str] = (),
     unseen: float | Sequence[str] | Unseen = (),
+    public: float | str = "",
     stop: Stop = Stop(),
     keep_models: KeepModels = KeepModels(),
     world: World = World(),
@@ -139,8 +143,9 @@ def simulate(
             resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
             with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
-            of task, of texts bag_of_words.  The run of a module, or of a function that no other program can import,
-            can be resumed only where it is given again.
+            of task, of texts bag_of_words.  Under methods that average no whole network, clients may have several:
+            {client: network}, or a list with one for each.  The run of a module, or of a function that no other program
+            can import, can be resumed only where it is given again.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
         patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
@@ -188,6 +193,8 @@ def simulate(
         by: Columns of a table by whose values the clients' own models are evaluated after the last round, as "sex".
         unseen: Clients that take no part and are served the trained models: a share of the clients, or their names;
             `Unseen` also says how they adapt.
+        public: Rows that the server has and all clients know, for methods that learn from them: a share of all training
+            rows, or the name of a client whose rows they are.
         stop, keep_models, world, runtime: The same as in a configuration file.
 
     Raises:
@@ -223,7 +230,9 @@ def simulate(
         for note in notes:
             watcher.note(note) if progress else warn(note, 1)
         # The history keeps the network's factory, and not the data.
-        fresh = partial(network, experiment.task, inputs=dataclasses.replace(inputs, dataset=None))
+        of_run, config = dataclasses.replace(inputs, dataset=None), experiment.task
+        kinds = range(max(1, len(config.models)))
+        fresh = [partial(network, config.of(i), inputs=of_run.of(i)) for i in kinds]
         keeps = out is not None and experiment.task.data == RUN_DATA
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = Backend(dataclasses.replace(inputs, files=files, kept=out is not None))
@@ -252,7 +261,7 @@ def simulate(
 def resume(
     folder: str | Path,
     *,
-    model: "nn.Module | Callable[..., nn.Module] | None" = None,
+    model: "Network | Sequence[Network] | Mapping[str, Network] | None" = None,
     loss: Loss | None = None,
     transform: Transform | None = None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
@@ -292,13 +301,13 @@ def resume(
 
         outcome = loop.resume(folder, listening, force, backend, allow_code=allow_code, stop=stop)
         write_report(outcome.folder)
-        again = partial(copied, model) if isinstance(model, nn.Module) else model
+        again = [partial(copied, net) if isinstance(net, nn.Module) else net for net in _kinds(model)]
         return load_run(outcome.folder, network=again, allow_code=allow_code)
 
 
 def _given_again(
     folder: Path,
-    model: "nn.Module | Callable[..., nn.Module] | None",
+    model: "Network | Sequence[Network] | Mapping[str, Network] | None",
     loss: Loss | None,
     transform: Transform | None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]],
@@ -325,7 +334,7 @@ def _given_again(
     if strangers := [metric.name for metric in again if metric.name not in values]:
         raise ConfigError(f"the run in {folder} was given no metric {strangers[0]} as a value; leave it out of metrics")
     return InMemoryInputs(
-        **_network(model),
+        networks=_values(model),
         loss=loss,
         transform=transform,
         metrics={values[metric.name]: metric for metric in again},
@@ -356,7 +365,7 @@ def described(
     settings: Mapping[str, Any],
     *,
     data: object = ...,
-    model: "str | nn.Module | Callable[..., nn.Module] | None" = None,
+    model: "Network | Sequence[Network] | Mapping[str, Network] | None" = None,
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
@@ -410,8 +419,7 @@ def described(
         until=until,
         **schema.checked(Experiment, config.plain(plain), "", skip=DESCRIBED),
     )
-    if isinstance(model, nn.Module):
-        check_tensors(model)
+    networks = _values(model)
     dataset = _dataset(experiment.task, data, table)
     if experiment.task.data == RUN_DATA and dataset.ordered:
         of_values = dataclasses.replace(experiment.task, data_options={"classes": list(dataset.classes)})
@@ -426,7 +434,7 @@ def described(
         experiment = dataclasses.replace(experiment, split=split)
     inputs = InMemoryInputs(
         dataset=dataset,
-        **_network(model),
+        networks=networks,
         loss=loss if callable(loss) else None,
         transform=transform,
         metrics={name: metric for name, metric in metrics.items() if metric is not None},
@@ -439,11 +447,26 @@ GIVEN = tuple(name for name, p in inspect.signature(described).parameters.items(
 """Arguments of `simulate` that say what is learned, on which data and how they are divided."""
 
 
-def _network(model: "str | nn.Module | Callable[..., nn.Module] | None") -> dict[str, Any]:
-    """A model that is a value, as `InMemoryInputs` has it: a copy of a module, or a function that makes one."""
-    if model is None or isinstance(model, str):
-        return {}
-    return {"module": copied(model).cpu()} if isinstance(model, nn.Module) else {"factory": model}
+def _kinds(model: Any) -> dict[Any, tuple[str, ...]]:
+    """Each network that is given, with its clients where several are."""
+    if not isinstance(model, Mapping | list):
+        return {model: ()}
+    kinds: dict[Any, tuple[str, ...]] = {}
+    for client, net in model.items() if isinstance(model, Mapping) else enumerate(model):
+        kinds[net] = (*kinds.get(net, ()), str(client))
+    return kinds
+
+
+def _values(model: Any) -> tuple[Any, ...]:
+    """Networks as `InMemoryInputs` has them: copies of modules, functions that make one, and None for those by name."""
+    return tuple(map(_value, _kinds(model)))
+
+
+def _value(network: Any) -> Any:
+    if not isinstance(network, nn.Module):
+        return None if isinstance(network, str) else network
+    check_tensors(network)
+    return copied(network).cpu()
 
 
 def _task(
@@ -467,6 +490,10 @@ def _task(
     defaults = (TaskConfig.data, TaskConfig(kind=task.kind).model, "none") if isinstance(task, TaskConfig) else ()
     if data is not ...:
         _set(settings, "data", data if isinstance(data, str) else RUN_DATA, "task.data", defaults)
+    pieces = dict(pieces)
+    if isinstance(pieces["model"], Mapping | list):
+        several = [{"model": _model_name(net), "clients": list(of)} for net, of in _kinds(pieces.pop("model")).items()]
+        _set(settings, "models", several, "task.models", ([],))
     for name, piece in pieces.items():
         if piece is not None:
             of_piece = _model_name(piece) if name == "model" else _address(piece)
@@ -504,7 +531,7 @@ def _names_times(source: str, test: object) -> bool:
     return source.startswith("npz:") and isinstance(test, Latest) and test.column is not None
 
 
-def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: tuple[str, ...] = ()) -> None:
+def _set(settings: dict[str, Any], key: str, value: Any, place: str, defaults: tuple[Any, ...] = ()) -> None:
     """Set what an argument says.
 
     Raises:

@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +31,7 @@ from unskew.record.logs import CLOCK, DivergedRow, why_diverged
 from unskew.record.reader import Part, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
-from unskew.run.models import Round, load_model
+from unskew.run.models import Given, Round, load_model
 from unskew.tasks.measure import Measure, described
 from unskew.words import listed
 
@@ -74,7 +74,7 @@ class History:
     client_names: tuple[str, ...] = ()
     _names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _scratch: Scratch | None = None
-    _network: nn.Module | Callable[..., nn.Module] | None = None
+    _network: Given = None
     _allow_code: bool = False
 
     @cached_property
@@ -495,7 +495,7 @@ def framed(columns: Mapping[str, Sequence[Any]]) -> Any:
 def load_run(
     folder: Path | str,
     *,
-    network: nn.Module | Callable[..., nn.Module] | None = None,
+    network: Given = None,
     allow_code: bool = False,
     unfinished: bool = False,
 ) -> History:

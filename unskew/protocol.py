@@ -122,6 +122,8 @@ class Layout:
     def select(self, groups: Sequence[str]) -> frozenset[str]:
         """Names that belong to any of `groups`: all, body, head, norm, buffers, or the name of a layer, with all in it.
 
+        A name that no layer has from its start is that of layers inside others, wherever they are, as `lora_A` is.
+
         Raises:
             ConfigError: If a group selects nothing and is not one of the five words, the head is asked for and
                 not known, or `groups` is a single word.
@@ -142,6 +144,7 @@ class Layout:
         chosen: set[str] = set()
         for group in groups:
             names = known[group] if group in known else tuple(n for n in every if is_part(n, group))
+            names = names or tuple(n for n in every if group not in known and f".{group}." in f".{n}.")
             if not names and group not in known:
                 raise ConfigError(
                     f"no tensor of the model is called {group!r}, or in a layer of that name, and not frozen or "
@@ -742,6 +745,11 @@ class Local(Protocol):
         """Training inputs, (n, ...)."""
         ...
 
+    @property
+    def public(self) -> tuple[Tensor, Tensor]:
+        """Inputs, (m, ...), and labels, (m,), of the public data, which every client and the server have."""
+        ...
+
     def imagery(self, source: str) -> Imagery:
         """Return the prior called `source`, loaded at the first request.
 
@@ -941,6 +949,8 @@ class Hooks:
     Attributes, beside those that the module's docstring describes:
         local: The clients' optimisation, by which clients adapt a model that come after training.
         pooled: True for a bound that trains on the data of all clients in one place.
+        common: `common(params, layout)`, tensors by name that clients' networks must have alike, of a method under
+            which clients may have several; None if all must have one network.
         covers_replies: True if noise of the clients' own is on all that they reply but their number of examples.
         check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
@@ -951,6 +961,7 @@ class Hooks:
             others then puts their number there.
         weighting: "uniform" if no mean of it is weighted by numbers of examples.
         needs_domains: Name of the setting that needs data with domains; empty if none does.
+        needs_public: True if it needs public data.
         prior: Name of the diffusion prior that it uses.
     """
 
@@ -958,6 +969,7 @@ class Hooks:
     pooled: bool = False
     personalise: Any = None
     personalises: bool = True
+    common: Any = None
     unseen_models: Any = None
     unseen_memberships: int = 1
     adapt: Any = None
@@ -979,6 +991,7 @@ class Hooks:
     weighting: str | None = None
     needs: tuple[str, ...] = ()
     needs_domains: str = ""
+    needs_public: bool = False
     prior: Any = None
 
 

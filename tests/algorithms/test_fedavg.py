@@ -116,12 +116,15 @@ FLOATS = {
     **dict.fromkeys(("maxfl", "fedfa", "cfl"), (1, 1)),
     **dict.fromkeys(("fedper", "fedbn", "fedrep", "fedbabu", "fedala", "perfedavg", "ditto"), (1, 1)),
     **dict.fromkeys(("hcct", "hcct_e", "hcct_p", "grouped"), (1, 1)),
+    **dict.fromkeys(("lgfedavg", "ffalora", "fedsalora"), (1, 1)),
 }
 
 # Of these a part never travels: the head's 5*3 + 3 floats, or normalisation's 10 parameters and 10 statistics.
 # Without the pilot that chooses alpha, whose cost is in test_hcct_pilot.py.
-PILOTED = {name: {"alpha": 1.0} for name in ("hcct", "hcct_e", "hcct_p")}
-STAYS = {**dict.fromkeys(("fedper", "fedrep", "fedbabu", "hcct_p"), 18), "fedbn": 20}
+PILOTED: dict[str, Any] = {name: {"alpha": 1.0} for name in ("hcct", "hcct_e", "hcct_p")}
+PILOTED |= {"ffalora": {"fixed": ("head",)}, "fedsalora": {"personal": ("head",)}}
+STAYS = {**dict.fromkeys(("fedper", "fedrep", "fedbabu", "hcct_p", "ffalora", "fedsalora"), 18), "fedbn": 20}
+STAYS["lgfedavg"] = 53 + 10 - 18
 
 
 # What STC sends depends on where the largest entries are; its own tests count the bits.
@@ -135,7 +138,7 @@ D2D = {"feddif", "cyclic", "tthf", "cfa", "gossip"}
 UNEVEN = {"maxfl_hcct", "ifca", "flsc", "qfedavg", "fedfomo"}
 
 # Something for each class travels, beside models or without them; their own tests count it.
-BY_CLASS = {"feddw", "feddistill", "feddistill_plus", "fedproto", "fedpac", "fedgen", "ccvr"}
+BY_CLASS = {"fedmd", "feddw", "feddistill", "feddistill_plus", "fedproto", "fedpac", "fedgen", "ccvr"}
 
 
 def test_every_method_has_its_wire_cost_stated() -> None:

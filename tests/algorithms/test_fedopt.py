@@ -72,12 +72,14 @@ def test_a_server_rule_steps_from_the_mean_that_the_method_would_have_taken(
     """Round 1 of a method under a rule is the rule's step from w^0 to the method's own mean, to the bit."""
     world, local = classes(norm=True, n=[4, 7, 9]), SgdConfig(lr=0.1, local_epochs=1, batch_size=3)
 
+    named = {"ffalora": {"fixed": ("head",)}, "fedsalora": {"personal": ("head",)}}.get(name, {})
+
     def states(server: Any) -> list[Any]:
-        found = world.play(resolve(name)(local=local, server=server), 1).states
+        found = world.play(resolve(name)(local=local, server=server, **named), 1).states
         return [state.of if name == "feddw" else state for state in found]
 
     before, mean = (state.params for state in states(Mean()))
-    fixed = set(world.task.layout.head) if name == "fedbabu" else set()
+    fixed = set(world.task.layout.head) if name in ("fedbabu", "ffalora") else set()
     moving = [n for n in world.task.layout.trainable if n in before and n not in fixed]
     for rule in RULES if name == "fedavg" else RULES[1:4:2]:
         after = states(rule)[1]

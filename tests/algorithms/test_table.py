@@ -78,6 +78,7 @@ def test_kinds_say_what_there_is_to_evaluate() -> None:
     personal = {"independent", "cfa", "gossip", "maxfl_hcct", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p"}
     personal |= {"feddistill", "fedproto", "fedper", "fedbn", "fedrep", "fedbabu", "fedala", "perfedavg", "ditto"}
     personal |= {"grouped", "feddistr", "fedpft", "pfedme", "apfl", "fedrod", "fedamp", "fedfomo", "fedpac"}
+    personal |= {"lgfedavg", "fedsalora", "fedmd"}
     assert {n for n, e in TABLE.items() if e.kind == "personal"} == personal
     assert {n for n, e in TABLE.items() if e.kind == "bound"} == {"centralised"}
     assert {n for n, e in TABLE.items() if getattr(resolve(n), "pooled", False)} == {"centralised"}

@@ -161,7 +161,13 @@ class Deployed:
 
         p = self.population
         model = ServerModel(
-            p.histograms.shape[1], p.layout, p.initial, p.initialise, measures=self.trainer.task.measures
+            p.histograms.shape[1],
+            p.layout,
+            p.initial,
+            p.initialise,
+            None,
+            self.trainer.task.measures,
+            self.trainer.public,
         )
         clients = RemoteClients(
             self.method,

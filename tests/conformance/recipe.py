@@ -98,6 +98,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in TABLE if name not in APART},
     **{name: (name, {"pilot": Pilot((0.0, 0.5), rounds=2, hold_out=3)}) for name in ("hcct", "hcct_e", "hcct_p")},
     "fedswap": ("fedswap", {"legs": 4}),
+    "ffalora": ("ffalora", {"fixed": ("0",)}),
+    "fedsalora": ("fedsalora", {"personal": ("0",)}),
     "oneshot": ("oneshot", {"rounds_worth": 3}),
     "fedala": ("fedala", {"start_epochs": 5}),
     "fedavg, own head": ("fedavg", {"personal": ("head",)}),
@@ -235,7 +237,8 @@ def world(
         return {n: t.to(device, dtype) for n, t in task.init(key).items()}
 
     rows = tuple(r.to(device) for r in rows)
-    data = DeviceData(x.to(device), y.to(device), rows, tuple(r[:2] for r in rows))
+    public = torch.tensor([0, 9, 13], device=device)
+    data = DeviceData(x.to(device), y.to(device), rows, tuple(r[:2] for r in rows), public=public)
     trainer = LocalTrainer(task, data, device, dtype)
     return Population(histograms, task.layout, initialise(Key(3)), initialise), trainer
 

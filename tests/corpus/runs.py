@@ -30,6 +30,8 @@ OPTIONS: dict[str, Case] = {
     "hcct": {"alpha": 0.5, "groups": 2},
     "hcct_e": {"alpha": 0.5, "groups": 2},
     "hcct_p": {"alpha": 0.5, "groups": 2},
+    "ffalora": {"fixed": ("body",)},
+    "fedsalora": {"personal": ("body",)},
     "oneshot": {"rounds_worth": 3},
     "fedala": {"start_epochs": 2},
     "feddistr": {"m": 1, "steps": 2, "images": 2, "batch_size": 2, "sampling_steps": 2, "classifier": FEW},
@@ -45,6 +47,7 @@ def of_methods() -> dict[str, Case]:
     cases = {}
     for name in adaptors.names("methods"):
         more = {"data": images(), "model": "cnn_small"} if name in IMAGES else {"model": "mlp"}
+        more |= {"public": 0.2} if name == "fedmd" else {}
         cases[f"method {name}"] = base(methods={name: adaptors.method(name, **OPTIONS.get(name, {}))}, **more)
     return cases
 

@@ -12,7 +12,7 @@ import torch
 from dp_accounting import rdp
 from hypothesis import given
 from hypothesis import strategies as st
-from recipe import LOCAL, simulator
+from recipe import LOCAL, VARIANTS, simulator
 
 import unskew as us
 from unskew.algorithms import TABLE, resolve
@@ -369,8 +369,9 @@ def test_every_method_is_accounted_for_or_refused_before_any_work(name: str) -> 
 
 def started(name: str) -> Any:
     """A simulator of the method with noise, started; or its refusal."""
+    method = resolve(name)(**(VARIANTS[name][1] if "lora" in name else {}))
     try:
-        sim = simulator("fedavg", "perceptron", method=wrap(resolve(name)(), CentralDP()), clients_per_round=3)
+        sim = simulator("fedavg", "perceptron", method=wrap(method, CentralDP()), clients_per_round=3)
         sim.start()
     except ConfigError as refused:
         return refused

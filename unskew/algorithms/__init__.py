@@ -147,8 +147,23 @@ TABLE: dict[str, MethodEntry] = {
     "fedproto": MethodEntry(
         "FedProto", "clients exchange mean features by class (Tan et al. 2022)", "personal"
     ),
+    "fedmd": MethodEntry(
+        "FedMD", "clients agree on class scores of public data (Li and Wang 2019)", "personal"
+    ),
     "fedper": MethodEntry(
         "FedPer", "FedAvg with the last layer each client's own (Arivazhagan et al. 2019)",
+        "personal", limit={"personal": ()},
+    ),
+    "lgfedavg": MethodEntry(
+        "LGFedAvg", "FedAvg of the last layer, the body each client's own (Liang et al. 2020)",
+        "personal", limit={"personal": ()},
+    ),
+    "ffalora": MethodEntry(
+        "FFALoRA", "FedAvg of adapters' B, their A stays as drawn (Sun et al. 2024)",
+        limit={"fixed": ()},
+    ),
+    "fedsalora": MethodEntry(
+        "FedSALoRA", "FedAvg of adapters' A, their B each client's own (Guo et al. 2025)",
         "personal", limit={"personal": ()},
     ),
     "fedbn": MethodEntry(

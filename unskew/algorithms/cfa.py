@@ -30,10 +30,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unskew.algorithms.independent import Nothing
+from unskew.algorithms.parts import OwnModels
 from unskew.keys import Key
 from unskew.protocol import (
     Carried,
-    ClientId,
     Constant,
     Federation,
     Keep,
@@ -61,7 +61,7 @@ class CFAReply:
 
 
 @dataclass(frozen=True)
-class CFA:
+class CFA(OwnModels):
     """Consensus-driven federated averaging.
 
     Attributes:
@@ -102,15 +102,6 @@ class CFA:
         """Average, then train (eq. 1, 2)."""
         psi = mixed(memory or me.initial, msg)
         return Nothing(), (yield from sgd(psi, self.local))
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this device's own model."""
-        yield from ()
-        return memory or me.initial
-
-    def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
-        """Return None: to serve a mean over the network, a server would have to see every model."""
-        return None
 
 
 def consensus(a: Bool[Tensor, "n n"], n: Float[Tensor, " n"], epsilon: float) -> Float[Tensor, "n n"]:

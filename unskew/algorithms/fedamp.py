@@ -22,6 +22,7 @@ from annotated_types import Gt
 from unskew.algorithms.fedavg import ModelMessage
 from unskew.algorithms.fedexp import squares
 from unskew.algorithms.fedprox import Proximal
+from unskew.algorithms.parts import OwnModels
 from unskew.protocol import ClientId, Federation, Me, Model, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import weighted_mean
 from unskew.schema import Search
@@ -45,7 +46,7 @@ class OwnModel:
 
 
 @dataclass(frozen=True)
-class FedAMP:
+class FedAMP(OwnModels):
     """Attentive message passing between the clients' own models.
 
     Attributes:
@@ -86,11 +87,6 @@ class FedAMP:
         pull = Proximal(self.lam / self.alpha)
         w = yield from sgd(memory or msg.params, self.local, pull, anchor=msg.params)
         return OwnModel(w, me.n), w
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own model, or what it is served as long as it has none."""
-        yield from ()
-        return memory or params or me.initial
 
     def serve(self, state: FedAMPState, client: ClientId | None) -> Params | None:
         """Return a client's own model, or the mean of all for one that has not trained; there is no global one."""

@@ -172,6 +172,10 @@ class FedAvg(OwnParts, Averaging):
         w = yield from sgd(start, self.local, *self.terms, anchor=start)
         return ModelReply(without(w, personal), me.n), only(w, personal)
 
+    def common(self, params: Params, layout: Layout) -> Params | None:
+        """Return what clients' networks must have alike: what travels, unless that is the whole of them."""
+        return sent_part(params, layout, self.personal) if self.personal else None
+
     def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
         """Return the global model; None for `client=None` while parts of the model stay on clients."""
         return None if client is None and self.personal else state.params

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.feddw import add_soft_labels
-from unskew.algorithms.parts import TeacherMean, by_class, check_counts, masked_mean, mean_by_class
+from unskew.algorithms.parts import OwnNetworks, TeacherMean, by_class, check_counts, masked_mean, mean_by_class
 from unskew.protocol import (
     Aux,
     Batch,
@@ -116,7 +116,7 @@ def untaught(params: Params, fed: Federation) -> Teacher:
 
 # ---------------------------------------------------------------- own models
 @dataclass(frozen=True)
-class FedDistill:
+class FedDistill(OwnNetworks):
     """Federated distillation: models stay on the clients, only their mean outputs for each class travel.
 
     Attributes:
@@ -155,15 +155,6 @@ class FedDistill:
     def validate_reply(self, step: str, reply: ClassOutputs, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.counts)
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own model."""
-        yield from ()
-        return memory or me.initial
-
-    def serve(self, state: Teacher, client: ClientId | None) -> Params | None:
-        """Return None: no model leaves a client."""
-        return None
 
 
 # ---------------------------------------------------------------- shared weights

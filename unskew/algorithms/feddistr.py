@@ -43,6 +43,7 @@ from annotated_types import Ge, Gt, Interval
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from unskew.algorithms.parts import OwnModels
 from unskew.errors import ConfigError
 from unskew.info import Embeddings, Info, Privacy, Refused
 from unskew.keys import Key
@@ -51,6 +52,7 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
+    Layout,
     Local,
     Me,
     Plan,
@@ -396,7 +398,7 @@ def _changes(local: Local, prior: str) -> str | None:
 
 # ---------------------------------------------------------------- method
 @dataclass(frozen=True)
-class FedDistr:
+class FedDistr(OwnModels):
     """One round of prompt embeddings.
 
     Attributes:
@@ -538,10 +540,9 @@ class FedDistr:
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted, closest
 
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own classifier; without one the global model, and at first the common initial one."""
-        yield from ()
-        return memory or params or me.initial
+    def common(self, params: Params, layout: Layout) -> Params | None:
+        """Return what clients' networks must have alike: nothing, unless the server trains a model for all."""
+        return None if self.server_model else {}
 
     def serve(self, state: FedDistrState, client: ClientId | None) -> Params | None:
         """Return the global model, if the server trains one."""

@@ -22,6 +22,7 @@ import torch
 from annotated_types import Ge, Interval
 
 from unskew.algorithms.fedexp import squares
+from unskew.algorithms.parts import OwnModels
 from unskew.protocol import Batch, ClientId, Federation, Fitted, Me, Plan, Sgd, SgdConfig, Step, ask, fold, step
 from unskew.reduction import weighted_mean
 from unskew.schema import Search
@@ -53,7 +54,7 @@ class FomoReply:
 
 
 @dataclass(frozen=True)
-class FedFomo:
+class FedFomo(OwnModels):
     """First-order mixtures of other clients' models.
 
     Attributes:
@@ -113,11 +114,6 @@ class FedFomo:
             w = weighted_mean([w, *msg.models], [max(kept, 0.0), *shares.tolist()])
         fitted: Fitted = yield Sgd(w, self.local, rows=(~held).nonzero()[:, 0] if every > 1 else None)
         return FomoReply(fitted.params, dict(zip(msg.clients, shares.tolist(), strict=True))), fitted.params
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own model, or what it is served as long as it has none."""
-        yield from ()
-        return memory or params or me.initial
 
     def serve(self, state: FedFomoState, client: ClientId | None) -> Params | None:
         """Return a client's own model, or the mean of all for one that has none; there is no global one."""

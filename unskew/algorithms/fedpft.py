@@ -32,6 +32,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from unskew.algorithms.feddistr import PER_CLUSTER, fitting, looked_up, lowered, mixed, travelling
+from unskew.algorithms.parts import OwnModels
 from unskew.errors import DataError
 from unskew.info import Mixtures, Privacy, Refused
 from unskew.keys import Key
@@ -40,6 +41,7 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
+    Layout,
     Local,
     Me,
     Plan,
@@ -163,7 +165,7 @@ class Decode:
 
 # ---------------------------------------------------------------- method
 @dataclass(frozen=True)
-class FedPFT:
+class FedPFT(OwnModels):
     """One round of Gaussian mixtures.
 
     Attributes:
@@ -233,10 +235,9 @@ class FedPFT:
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted.params
 
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own classifier; without one the global model, and at first the common initial one."""
-        yield from ()
-        return memory or params or me.initial
+    def common(self, params: Params, layout: Layout) -> Params | None:
+        """Return what clients' networks must have alike: nothing, unless the server trains a model for all."""
+        return None if self.server_model else {}
 
     def serve(self, state: FedPFTState, client: ClientId | None) -> Params | None:
         """Return the global model, if the server trains one."""

@@ -29,9 +29,17 @@ from annotated_types import Ge
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from unskew.algorithms.parts import TeacherMean, by_class, check_counts, classifier, masked_mean, mean_by_class
+from unskew.algorithms.parts import (
+    OwnModels,
+    TeacherMean,
+    by_class,
+    check_counts,
+    classifier,
+    masked_mean,
+    mean_by_class,
+)
 from unskew.errors import WireError
-from unskew.protocol import Aux, Batch, ClientId, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
+from unskew.protocol import Aux, Batch, Federation, Layout, Me, Plan, SgdConfig, Step, ask, fold, sgd, step
 from unskew.schema import Search
 from unskew.tree import Params
 
@@ -74,7 +82,7 @@ def add_features(sums: Tensor, batch: Batch) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedProto:
+class FedProto(OwnModels):
     """Federated prototypes.
 
     Attributes:
@@ -129,11 +137,6 @@ class FedProto:
         if len(reply.rows) != held:
             raise WireError(f"expected a prototype for each of {held} classes with examples, got {len(reply.rows)}")
 
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own model."""
-        yield from ()
-        return memory or me.initial
-
-    def serve(self, state: Prototypes, client: ClientId | None) -> Params | None:
-        """Return None: no model leaves a client."""
-        return None
+    def common(self, params: Params, layout: Layout) -> Params:
+        """Return an example's features: their width is that of the prototypes."""
+        return {"features": params[layout.classifier][0]} if layout.classifier in params else {}

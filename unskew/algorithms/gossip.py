@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unskew.algorithms.independent import Nothing
+from unskew.algorithms.parts import OwnModels
 from unskew.keys import Key
-from unskew.protocol import Carried, ClientId, Federation, Keep, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import Carried, Federation, Keep, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.server.graphs import Graph, Links, Mixing, Ring, links, mixed, mixing_matrix
 from unskew.tree import Params
 
@@ -50,7 +51,7 @@ class MixMessage:
 
 
 @dataclass(frozen=True)
-class Gossip:
+class Gossip(OwnModels):
     """Decentralised averaging over a graph.
 
     Attributes:
@@ -99,12 +100,3 @@ class Gossip:
         assert isinstance(x, dict)
         z = mixed(x, msg.near)
         return Nothing(), {n: t if n in me.layout.buffers else z[n] + (t - x[n]) for n, t in y.items()}
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own model."""
-        yield from ()
-        return memory or me.initial
-
-    def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
-        """Return None: to serve a mean over the network, a server would have to see every model."""
-        return None

@@ -10,7 +10,8 @@ Departures The optimiser is fresh in every round, as in every other method here,
 
 from dataclasses import dataclass
 
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.algorithms.parts import OwnNetworks
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params
 
 
@@ -20,7 +21,7 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class Independent:
+class Independent(OwnNetworks):
     """Local training only.
 
     Attributes:
@@ -42,12 +43,3 @@ class Independent:
     def train(self, me: Me, msg: Nothing, memory: Params | None) -> Step[tuple[Nothing, Params | None]]:
         """Continue training this client's own model."""
         return msg, (yield from sgd(memory or me.initial, self.local))
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's own model."""
-        yield from ()
-        return memory or me.initial
-
-    def serve(self, state: Nothing, client: ClientId | None) -> Params | None:
-        """Return None: no model leaves a client."""
-        return None

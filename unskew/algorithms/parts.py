@@ -11,6 +11,7 @@ from torch import Tensor
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import (
     Batch,
+    ClientId,
     Federation,
     Layout,
     Me,
@@ -38,6 +39,27 @@ def acknowledged(latest: T, before: T, round: int, heard: int) -> T:
         heard: The same of the last reply that the server received.
     """
     return latest if heard == round else before
+
+
+class OwnModels:
+    """The part of a method whose clients each have a model, in their memory; unless it says so, the server has none."""
+
+    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
+        """Return this client's own model; without one what it is served, or the common initial one."""
+        yield from ()
+        return memory or params or me.initial
+
+    def serve(self, state: Any, client: ClientId | None) -> Params | None:
+        """Return None: there is no model to serve."""
+        return None
+
+
+class OwnNetworks(OwnModels):
+    """The same where no weight leaves a client, so that each may have another network."""
+
+    def common(self, params: Params, layout: Layout) -> Params:
+        """Return what clients' networks must have alike: nothing."""
+        return {}
 
 
 # ---------------------------------------------------------------- sizes

@@ -93,6 +93,7 @@ class FederatedData:
         unseen: The clients that come after training and take no part in it, divided as the others; None if there are
             none.  Nothing else of this value counts them.
         names: Names of the clients where the data have none, as of the sites of a deployment.
+        public: Training examples that are the server's, and known to all clients, (m,) int64; None if there are none.
     """
 
     dataset: Dataset
@@ -102,6 +103,7 @@ class FederatedData:
     sha256: str
     unseen: "FederatedData | None" = None
     names: tuple[str, ...] = ()
+    public: Tensor | None = None
 
     def __repr__(self) -> str:
         return f"<FederatedData of {shown(self.dataset.name)}: {split_label(self)}, seed {self.seed}>"
@@ -189,6 +191,7 @@ def federate(
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     unseen: float | Sequence[str] = (),
+    public: float | str = "",
 ) -> FederatedData:
     """Divide a data set over clients, and each client's examples into train, val and test.
 
@@ -207,6 +210,9 @@ def federate(
     numbers, where clients have no names).  Clients that the data mark so (`Dataset.never_train`) are set aside in any
     case.  The clients that stay are numbered anew, in their order.
 
+    `public` are the server's rows, which all know: a share of all clients' training rows, drawn under the key, or the
+    name of a client whose rows they are.
+
     What clients agreed on about a table's columns (`unskew.data.preprocess`), and which words of texts are known, is
     agreed anew by those that train, from their rows for training and validation; the result's `dataset` has inputs
     that were prepared so.
@@ -219,11 +225,28 @@ def federate(
     """
     fed = _federate(dataset, split, key, test_fraction, val_fraction)
     if isinstance(split, Natural) and dataset.never_train:
-        fed = _without(fed, _named(fed, dataset.never_train))
+        fed = _without(fed, numbers_of(fed, dataset.never_train))
     if unseen:
-        apart = _drawn(fed, unseen, key / "unseen") if isinstance(unseen, float) else _named(fed, unseen)
+        apart = _drawn(fed, unseen, key / "unseen") if isinstance(unseen, float) else numbers_of(fed, unseen)
         fed = _without(fed, apart)
+    if public:
+        fed = _with_public(fed, public, key / "public")
     return _refitted(fed)
+
+
+def _with_public(fed: FederatedData, public: float | str, key: Key) -> FederatedData:
+    """Set public rows aside: those of a client, or a share of what each trains on, of which it keeps one."""
+    if isinstance(public, str):
+        apart = numbers_of(fed, (public,), "public")
+        clients, rows = _without(fed, apart).clients, fed.clients.train[int(apart[0])]
+    else:
+        train = fed.clients.train
+        order = [torch.randperm(len(of), generator=(key / c).generator()) for c, of in enumerate(train)]
+        cut = [of >= min(math.floor(public * len(of) + 0.5), len(of) - 1) for of in order]
+        kept = [of[stays] for of, stays in zip(train, cut, strict=True)]
+        rows = torch.cat([of[~stays] for of, stays in zip(train, cut, strict=True)]).sort().values
+        clients = ClientIndices(Ragged.of(kept), fed.clients.val, fed.clients.test)
+    return replace(fed, clients=clients, sha256=clients.sha256, public=rows)
 
 
 def _refitted(fed: FederatedData) -> FederatedData:
@@ -264,12 +287,24 @@ def _drawn(fed: FederatedData, share: float, key: Key) -> Ints:
     return chosen
 
 
-def _named(fed: FederatedData, names: Sequence[str]) -> Ints:
-    """The numbers of the clients of these names, ascending."""
+def named_in(fed: FederatedData, groups: Sequence[Sequence[str]], role: str) -> dict[int, int]:
+    """The number of the group that names each client; clients whom nobody names are in the first, if that is empty.
+
+    Raises:
+        DataError: If a client is in no group or in several, or is not there.
+    """
+    named = [(c, i) for i, names in enumerate(groups) for c in numbers_of(fed, names, role).tolist()]
+    if len(named) > len(dict(named)) or (groups and groups[0] and len(named) < fed.num_clients):
+        raise DataError(f"{role} must name every client once, or in the first entry nobody: that is for the rest")
+    return dict(named)
+
+
+def numbers_of(fed: FederatedData, names: Sequence[str], role: str = "unseen") -> Ints:
+    """The numbers of the clients of these names, ascending; `role` is what they are named for."""
     known = {name: i for i, name in enumerate(fed.client_names or map(str, range(fed.num_clients)))}
     for name in names:
         if name not in known:
-            raise DataError(f"unseen: there is no client {name!r}{did_you_mean(name, known)} (of {some(list(known))})")
+            raise DataError(f"{role}: there is no client {name!r}{did_you_mean(name, known)} (of {some(list(known))})")
     return np.array(sorted({known[name] for name in names}), np.int64)
 
 

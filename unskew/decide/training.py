@@ -124,7 +124,7 @@ class Training:
         """Evaluate the sites' models, as they are now, on rows of each."""
         task, clients = self.sites.setup.task, [int(c) for c in np.flatnonzero(rows.sizes)]
         models = own_models(self.sim, self.state, self.at, clients)
-        jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device)) for c in clients if c in models}
+        jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device), c) for c in clients if c in models}
         measured = dict(zip(jobs, self.sim.executor.evaluate(list(jobs.values())), strict=True))
         every = {c: task.values(columns) for c, columns in measured.items()}
         values = {c: of[0] for c, of in every.items()}

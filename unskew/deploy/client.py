@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from unskew.data.federated import FederatedData, cut
+from unskew.data.federated import FederatedData, cut, named_in
 from unskew.data.images import ByteImages
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
@@ -127,16 +127,17 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
                 else run_setup.divide(experiment, setup.dataset, seed)
             )
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
-        mine = fed.clients[client]
+        trainer, mine = trainer.of(client), fed.clients[client]
 
         def keep_model(own: Params, shared: Params | None) -> None:
             scale = run_setup.target_scale(experiment.task, setup, fed)
-            task = models.task_card(experiment.task, fed.dataset, setup.task, scale)
-            clients, frozen = models.ModelClients(num_clients, fed.client_names), setup.task.constants()
+            at = named_in(fed, [of.clients for of in experiment.task.models], "task.models").get(client, 0)
+            task = models.task_card(experiment.task.of(at), fed.dataset, trainer.task, scale)
+            clients, frozen = models.ModelClients(num_clients, fed.client_names), trainer.task.constants()
             card = models.ModelCard(method.label, seed, None, None, task)
             models.save(folder / "models", replace(card, clients=clients), None, [{client: own}], frozen)
             if shared is not None and shared.keys() == own.keys():  # it may be a part that others share
-                models.save_shared(folder / "models", card, {**shared, **frozen})
+                models.save_beside(folder / "models", card, {**shared, **frozen}, "shared")
 
         # Own data have a test part of their own; a shard of the experiment's split has rows of the training part.
         return ClientSetup(

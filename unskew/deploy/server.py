@@ -387,6 +387,7 @@ class OverNetwork(run_setup.Backend):
             population.initialise,
             trainer,
             setup.task.measures,
+            trainer.public,
         )
         clients = RemoteClients(
             method.method,

@@ -80,6 +80,20 @@ TRACKERS = Registry(
 
 
 @dataclass(frozen=True)
+class ClientsModel:
+    """The network of some clients.
+
+    Attributes:
+        model, model_options: The network, as of a task.
+        clients: Their names, or numbers where they have none.
+    """
+
+    model: str
+    model_options: dict[str, Any] = field(default_factory=dict)
+    clients: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TaskConfig:
     """The data and the network.
 
@@ -88,7 +102,9 @@ class TaskConfig:
             look up in the data directory.
         model: A name from `unskew list models`, or module:factory for a network of your own; by default mlp, for
             next_token char_lstm.
-        model_options: The network's own settings.
+        model_options: The network's own settings; lora puts low-rank adapters on it, as in { rank = 8 }.
+        models: Networks of several kinds, with their clients, in the place of model; clients that no entry names have
+            the first's, if that names nobody.  They go with methods that average no whole network.
         data_options: Settings of data that a registered function makes; of a table its columns: target, client, test;
             of natural data without test rows of their own, test, the share of each client's rows.
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
@@ -124,11 +140,20 @@ class TaskConfig:
     bins: Annotated[int, Ge(2)] | Annotated[tuple[float, ...], MinLen(1)] | None = None
     target_scale: bool | tuple[float, Annotated[float, Gt(0.0)]] = True
     headline: str | None = None
+    models: tuple[ClientsModel, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.models:
+            object.__setattr__(self, "model", self.models[0].model)
+            object.__setattr__(self, "model_options", self.models[0].model_options)
         if not self.model:
             known = self.kind in tasks.KINDS.names() or ":" in self.kind
             object.__setattr__(self, "model", tasks.kind_of(self.kind).model if known else "mlp")
+
+    def of(self, at: int) -> "TaskConfig":
+        """The same with the network of one entry of `models` for all clients."""
+        entry = self.models[at] if self.models else self
+        return dataclasses.replace(self, model=entry.model, model_options=entry.model_options, models=())
 
     def check(self) -> TaskKind:
         """The kind of task, for which all these settings make sense.
@@ -343,6 +368,8 @@ class Experiment:
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
         unseen: Clients that take no part and are served the trained models: a share of the clients, a list of names,
             or a table.
+        public: Rows that the server has and all clients know, for methods that learn from them: a share of all training
+            rows, or the name of a client whose rows they are.
         stop: Early stopping.
         keep_models: Global models that are kept beside the last round's.
         world: Losses, channel, and malicious clients.
@@ -369,6 +396,7 @@ class Experiment:
     client_rows: Annotated[int, Ge(0)] = 10_000
     mean_last: Annotated[int, Ge(1)] | None = None
     unseen: Unseen = Unseen()
+    public: Annotated[float, Interval(gt=0.0, lt=1.0)] | str = ""
     stop: Stop = Stop()
     keep_models: KeepModels = KeepModels()
     world: World = World()

@@ -27,6 +27,7 @@ class DeviceData:
         levels: Values of black, and of the brightest value of the training part, in each channel of images; None
             where they are not known.
         weights: Weight of each training example in the loss that is trained, (N,); None if all weigh the same.
+        public: Row numbers of training examples that are public, (m,) int64; None without any.
     """
 
     x: Tensor | ByteImages
@@ -39,6 +40,7 @@ class DeviceData:
     domains: Tensor | None = None
     levels: tuple[tuple[float, float], ...] | None = None
     weights: Tensor | None = None
+    public: Tensor | None = None
 
     def weighted(self, losses: Tensor, rows: Tensor) -> Tensor:
         """The losses of training examples, each times its weight."""

@@ -117,11 +117,15 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class EvalJob:
-    """A model to be evaluated on rows of the global test set or of the training inputs; None is all rows."""
+    """A model to be evaluated on rows of the global test set or of the training inputs; None is all rows.
+
+    `client` is whose network it is of; None is the server's.
+    """
 
     params: Params
     part: Literal["test", "train"]
     rows: Tensor | None = None
+    client: ClientId | None = None
 
 
 # Parameters times examples per client; the MLP on digits has 0.3 million, logistic regression on MNIST 3 million.

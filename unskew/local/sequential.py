@@ -33,7 +33,7 @@ class Sequential:
 
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         """Evaluate one model after the other."""
-        return [self.trainer.evaluate(job.params, job.part, job.rows) for job in jobs]
+        return [self.trainer.of(job.client).evaluate(job.params, job.part, job.rows) for job in jobs]
 
 
 def _sequential(parts: CellParts) -> Sequential:

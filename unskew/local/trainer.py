@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial, reduce
 from operator import add
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace, pl
 from unskew.protocol import (
     SERVER_ID,
     Batch,
+    ClientId,
     Constant,
     Fitted,
     Fold,
@@ -79,7 +81,7 @@ class LocalTrainer:
     """Answers one client's requests on `device`.
 
     `kernels` is "auto" for the fastest equal form of the network (`local/kernels.py`, `local/dense.py`), or "plain" for
-    PyTorch's layers as they are.
+    PyTorch's layers as they are.  `others` are the trainers of clients with another network, on the same data.
     """
 
     # Examples that are evaluated, or handed to a fold, at once.
@@ -95,7 +97,9 @@ class LocalTrainer:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         kernels: Literal["auto", "plain"] = "auto",
+        others: Mapping[ClientId, "LocalTrainer"] = MappingProxyType({}),
     ):
+        self.others, self.public = others, 0 if device_data.public is None else len(device_data.public)
         self.task, self.device_data, self.device, self.dtype = task, device_data, torch.device(device), dtype
         self._tuned = kernels == "auto" and self.device.type == "cpu"
         plain = task.module()
@@ -122,6 +126,8 @@ class LocalTrainer:
 
     def answer(self, me: Me, index: int, request: object) -> Any:
         """Answer a request; `index` counts the step's requests of this kind, so that each has its own randomness."""
+        if me.id in self.others:
+            return self.others[me.id].answer(me, index, request)
         if isinstance(request, Sgd):
             return self.fit(me, request, request.key(me, index))
         if isinstance(request, Fold):
@@ -130,9 +136,13 @@ class LocalTrainer:
             return request.fn(self.local(me, index), *request.args)
         return refuse_request("step", request)
 
+    def of(self, client: ClientId | None) -> "LocalTrainer":
+        """The trainer with the client's network; this one is everybody else's, and the server's."""
+        return self if client is None else self.others.get(client, self)
+
     def local(self, me: Me, index: int) -> "_Local":
         """The client's data and tools, for the function of the step's `Run` number `index`."""
-        return _Local(self, me, me.key / "run" / index)
+        return _Local(self.of(me.id), me, me.key / "run" / index)
 
     # ------------------------------------------------------------------ Sgd
     def fit(self, me: Me, job: Sgd, key: Key) -> Fitted | None:
@@ -521,6 +531,14 @@ class _Local:
     def x(self) -> Tensor:
         """Training inputs; images that are bytes become floats when they are first looked at."""
         return self._trainer.device_data.x[self._rows]
+
+    @property
+    def public(self) -> tuple[Tensor, Tensor]:
+        """The public rows."""
+        data = self._trainer.device_data
+        if data.public is None:
+            raise ConfigError("there are no public data; name a client whose rows they are, or a share")
+        return data.x[data.public], data.y[data.public]
 
     def imagery(self, source: str) -> Imagery:
         """The prior called `source`, loaded when it is first asked for."""

@@ -93,6 +93,7 @@ MODELS = Registry(
     "nn.Module",
     lambda target: references.makes(references.is_network, target) or references.is_own_factory(target),
     about={name: about for name, (_, about) in NETWORKS.items()},
+    inside=("unskew.papers.",),
     made_later=True,
 )
 
@@ -116,7 +117,8 @@ def build(
             and then its options; it returns any module.  An option without a type is taken as it is.
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
         num_classes: Outputs of the network, at least 1: one for each class, or one number.
-        options: The network's own settings; `options_of(name)` lists them.
+        options: The network's own settings; `options_of(name)` lists them.  With `lora`, settings of
+            `unskew.models.lora.Lora`, the network is frozen and gets adapters.
 
     Returns:
         A module with `body` and `head` that maps (B, *input_shape) to logits (B, num_classes).
@@ -131,13 +133,19 @@ def build(
         raise ConfigError(f"input_shape of model {name} must be positive integers, got {tuple(input_shape)}")
     if type(num_classes) is not int or num_classes < 1:
         raise ConfigError(f"num_classes of model {name} must be an integer of at least 1, got {num_classes!r}")
+    own = "lora" in options and all(p.name != "lora" for p in _parameters(factory))
+    lora = options.pop("lora") if own else None
     checked = _checked(name, factory, options)
     network: nn.Module = (
         factory(tuple(input_shape), num_classes, **checked)
         if name in TABLE
         else _build_own(name, factory, tuple(input_shape), num_classes, checked)
     )
-    return network
+    if lora is None:
+        return network
+    from unskew.models.lora import adapted  # PEFT takes seconds
+
+    return adapted(network, lora)
 
 
 def _build_own(

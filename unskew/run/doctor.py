@@ -33,6 +33,7 @@ EXTRAS = {
     "deploy": ("the same experiment over a real network, secure sums", ("grpcio", "cryptography", "pycryptodome")),
     "flower": ("an experiment as an app of an existing Flower", ("flwr",)),
     "nvflare": ("an experiment as a job of an existing NVFlare", ("nvflare",)),
+    "peft": ("low-rank adapters on a frozen network", ("peft",)),
     "diffusion": ("Stable Diffusion as a prior", ("diffusers", "transformers")),
     "ray": ("training on more than one machine", ("ray",)),
     "dp": ("privacy accounting", ("dp-accounting",)),

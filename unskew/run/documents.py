@@ -94,10 +94,10 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
 
 def network_sha256(setup: Setup, start: bool) -> str:
     """The hash of the network's frozen tensors and, if asked, of the weights that it starts from under one key."""
-    weights = setup.task.init(Key(0) / "init") if start else {}
-    return wire.tensors_hash({**weights, **setup.task.constants()})
+    every = [{**(task.init(Key(0) / "init") if start else {}), **task.constants()} for task in setup.tasks]
+    return wire.tensors_hash({f"{i or ''}{name}": t for i, own in enumerate(every) for name, t in own.items()})
 
 
 def is_value(experiment: Experiment) -> bool:
-    """True if the network was given as a value, which may start from any weights."""
-    return experiment.task.model.startswith(IN_PYTHON)
+    """True if a network was given as a value, which may start from any weights."""
+    return any(of.model.startswith(IN_PYTHON) for of in experiment.task.models or (experiment.task,))

@@ -119,7 +119,7 @@ def evaluate(
         sharing = _sharing(own)
         for name, rows in parts.items():
             tested[name] = sharing if rows is None else _with_rows(sharing, rows)
-            jobs |= {(name, first): _job(own[first], rows, some) for first, some in tested[name].items()}
+            jobs |= {(name, first): _job(own, first, rows, some) for first, some in tested[name].items()}
     by_job = dict(zip(jobs, sim.executor.evaluate(list(jobs.values())), strict=True))
     scores: dict[str, ClientScores] = {}
     for name, groups in tested.items():
@@ -169,7 +169,7 @@ def on_own_rows(sim: Driver[Any], own: OwnModels, rows: Ragged) -> Iterator[tupl
     A model that several clients share is tested in one pass.
     """
     tested = _with_rows(_sharing(own), rows)
-    jobs = [_job(own[first], rows, some) for first, some in tested.items()]
+    jobs = [_job(own, first, rows, some) for first, some in tested.items()]
     for some, columns in zip(tested.values(), sim.executor.evaluate(jobs), strict=True):
         sizes = rows.sizes[some].tolist()
         yield from zip(some.tolist(), zip(*(torch.split(c, sizes) for c in columns), strict=True), strict=True)
@@ -191,9 +191,10 @@ def _with_rows(sharing: Groups, rows: Ragged) -> Groups:
     return {first: some for first, some in having if len(some)}
 
 
-def _job(model: Params, rows: Ragged | None, some: npt.NDArray[np.int64]) -> EvalJob:
-    """The test of a model on rows of these clients, or on the global test set."""
-    return EvalJob(model, "test") if rows is None else EvalJob(model, "train", rows.take(some).values)
+def _job(own: OwnModels, first: ClientId, rows: Ragged | None, some: npt.NDArray[np.int64]) -> EvalJob:
+    """The test of a client's model on rows of these clients, or on the global test set."""
+    mine = None if rows is None else rows.take(some).values
+    return EvalJob(own[first], "test" if rows is None else "train", mine, first)
 
 
 def _on_rows(task: Task, by_group: Sequence[Columns], groups: Groups, rows: Ragged) -> ClientScores:

@@ -17,7 +17,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.places import path_of
 from unskew.errors import ConfigError, DataError, RunError, did_you_mean
-from unskew.experiment.config import TaskConfig
+from unskew.experiment.config import ClientsModel, TaskConfig
 from unskew.files import readable, unlinked, user_path, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId
@@ -45,12 +45,14 @@ from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.kind import Scale, TaskKind
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
-from unskew.tasks.task import Task, outputs_of
+from unskew.tasks.task import Task, outputs_of, tensors_of
 from unskew.tree import Params
 from unskew.words import composed, counted, some
 
 WHOLE, OWN = ".safetensors", ".clients.safetensors"
 Known = Literal["global", "own", "none"]
+Given = nn.Module | Callable[..., nn.Module] | None | Sequence[Any]
+"""A network, what builds one, or one of these for each entry of `task.models`."""
 Round = int | Literal["best"]
 """A round, or that with the best validation result."""
 
@@ -69,6 +71,7 @@ class TaskCard:
         kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
         label_type: The type of the labels that classes are named after.
         target_scale: Shift and scale of the targets in the loss; outputs are on that scale.
+        models, at: Networks of several kinds, as in a configuration, and the place of this one among them.
     """
 
     model: str
@@ -81,6 +84,14 @@ class TaskCard:
     loss: str | None = None
     label_type: LabelType = "text"
     target_scale: Scale | None = None
+    models: tuple[ClientsModel, ...] = ()
+    at: int = 0
+
+    def of(self, client: str, layers: Iterable[str]) -> "TaskCard":
+        """The card of a client's own network, with these tensors; itself if it has the same as the server."""
+        at = next((i for i, entry in enumerate(self.models) if client in entry.clients), 0)
+        entry, kept = self.models[at] if at else self, tuple(layers) if at else self.layers
+        return replace(self, model=entry.model, model_options=entry.model_options, layers=kept, at=at)
 
     def __post_init__(self) -> None:
         if wrong := self.inputs.contradiction(self.input_shape) or mislabelled(self.classes, self.label_type):
@@ -164,6 +175,7 @@ def task_card(config: TaskConfig, dataset: Dataset, task: Task, target_scale: Sc
         models.loss_of(config.model, config.loss, task.kind),
         dataset.label_type,
         target_scale,
+        config.models,
     )
 
 
@@ -207,16 +219,10 @@ def save(
     _write(_with(path, WHOLE), card, {**(global_model or {}), **(frozen or {})})
 
 
-def save_of_round(folder: Path, card: ModelCard, params: Params) -> None:
-    """Write the global model of a round before the last, as `save_model` would."""
+def save_beside(folder: Path, card: ModelCard, params: Params, what: str) -> None:
+    """Write, as `save_model` would, what stands beside a cell's models: "shared" with others, or of "round20"."""
     folder.mkdir(exist_ok=True)
-    _write(_with(folder / stem(card.method, card.seed), f".round{card.round}{WHOLE}"), card, params)
-
-
-def save_shared(folder: Path, card: ModelCard, params: Params) -> None:
-    """Write the model that a site shares with others, beside its own, as `save_model` would."""
-    folder.mkdir(exist_ok=True)
-    _write(_with(folder / stem(card.method, card.seed), f".shared{WHOLE}"), card, params)
+    _write(_with(folder / stem(card.method, card.seed), f".{what}{WHOLE}"), card, params)
 
 
 def of_rounds(folder: Path, method: str, seed: int) -> dict[int, Path]:
@@ -337,7 +343,7 @@ def load_model(
     seed: int | None = None,
     *,
     round: Round | None = None,
-    network: nn.Module | Callable[..., nn.Module] | None = None,
+    network: Given = None,
     allow_code: bool = False,
 ) -> nn.Module:
     """A trained model: a plain module in evaluation mode, on the CPU, that takes prepared inputs.
@@ -353,7 +359,8 @@ def load_model(
         round: A round whose global model was kept, or "best", that with the best validation result; by default the
             last.
         network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
-            run was given its network as a value.  By default the network is built by its name.
+            run was given its network as a value.  By default the network is built by its name.  Where clients have
+            several, a list of one for each.
         allow_code: Import the network if its name is `module:attribute`; never for a file from elsewhere whose code
             one would not run.
 
@@ -371,7 +378,7 @@ def load_model(
         raise RunError(f"{path} is one model; leave method, client, seed and round out")
     module = _network(card.task, network, path, allow_code, tensors)
     _require_trained(module, card.task.layers, tensors)
-    present = _tensors(module)
+    present = tensors_of(module)
     for layer in card.task.layers:
         present[layer].data = tensors[layer].to(present[layer], copy=True)  # a constant may be expanded
     object.__setattr__(module, "unskew", card)  # mypy and nn.Module take an attribute for a tensor or a module
@@ -505,7 +512,7 @@ def save_model(model: nn.Module, path: Path | str) -> None:
     Raises:
         ConfigError: If the model has no card.
     """
-    card, tensors = card_of(model), _tensors(model)
+    card, tensors = card_of(model), tensors_of(model)
     _write(user_path(path), card, {layer: tensors[layer] for layer in card.task.layers})
 
 
@@ -581,7 +588,8 @@ def _read_folder(
     if number is not None:
         if clients.models == "none" or (own is not None and not _users(own, clients.number)[number]):
             raise RunError(f"there is no model of client {number} {where}; {KEPT}")
-        tensors |= {} if own is None else _own_tensors(own, number)
+        tensors |= (mine := {} if own is None else _own_tensors(own, number))
+        task = task.of(name or str(number), mine)
     return ModelCard(card.method, card.seed, number, name, task), tensors
 
 
@@ -669,9 +677,8 @@ def _opened(path: Path, theirs: bool) -> Iterator[Any]:
         raise RunError(f"cannot read {path}: {error}") from None
 
 
-def _network(
-    task: TaskCard, given: nn.Module | Callable[..., nn.Module] | None, path: Path, allow_code: bool, tensors: Params
-) -> nn.Module:
+def _network(task: TaskCard, network: Given, path: Path, allow_code: bool, tensors: Params) -> nn.Module:
+    given: Any = network[task.at] if isinstance(network, Sequence) else network
     if not allow_code:
         with schema.in_file(str(path)):
             tasks.KINDS.permit(task.kind, "task.kind")
@@ -681,7 +688,8 @@ def _network(
         width = tasks.kind_of(task.kind).width(len(task.classes))
         if given is not None:
             sizes: tuple[Any, ...] = (task.input_shape, width) if models.takes_sizes(given) else ()
-            return given(*sizes)
+            made: nn.Module = given(*sizes)
+            return made
         if task.model.startswith(IN_PYTHON):
             raise ConfigError(
                 f"the network of {path}, {task.model.removeprefix(IN_PYTHON)}, was given to its run as a value, and no "
@@ -720,17 +728,13 @@ def _check_size(task: TaskCard, width: int, path: Path, tensors: Params) -> None
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes that PyTorch cannot count
         raise ConfigError(f"{path} describes a network that cannot be built: {str(error)[:120]}") from None
     # Counters of batches never travel, and the file has none.
-    has = [name for name, t in _tensors(network).items() if name in task.layers or t.numel() > 1]
+    has = [name for name, t in tensors_of(network).items() if name in task.layers or t.numel() > 1]
     _require_trained(network, [*task.layers, *has], {n: tensors[n] for n in task.layers if n in tensors})
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _require_trained(module: nn.Module, layers: Iterable[str], tensors: Params) -> None:
     """Refuse a network whose tensors are not those that were trained."""
-    present = _tensors(module)
+    present = tensors_of(module)
     for layer in layers:
         shape, has = (tuple(of[layer].shape) if layer in of else None for of in (tensors, present))
         if shape is None or shape != has:

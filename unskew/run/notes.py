@@ -61,7 +61,7 @@ def _second_class(run: NewRun) -> str:
 def _squashed_twice(run: NewRun) -> str:
     """A network of one's own returns probabilities where its loss takes logits."""
     inputs, data, task = run.setup.inputs, run.setup.dataset, run.setup.task
-    own = inputs.module is not None or inputs.factory is not None or ":" in run.experiment.task.model
+    own = inputs.networks[0] is not None or ":" in run.experiment.task.model
     if not own or len(data.y_train) < 2 or not takes_logits(task, data.y_train[:2]):
         return ""
     name = ends_in(task, data.x_train[:64])

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from unskew.info import Info
 from unskew.keys import drawn_since, global_states
+from unskew.local.trainer import LocalTrainer
 from unskew.run import attack, explain, models, unseen
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Evaluation, LiveRun, Observer, Several
@@ -162,7 +163,7 @@ class KeptModels(Observer):
         else:
             with explained(self.folder, cell.run.folder):
                 whole = {**params, **cell.setup.task.constants()}
-                models.save_of_round(self.folder, replace(self.card, round=cell.round), whole)
+                models.save_beside(self.folder, replace(self.card, round=cell.round), whole, f"round{cell.round}")
 
     def drop(self, cell: Cell) -> None:
         """Remove models that were the best for a while and are not asked for otherwise.
@@ -199,7 +200,12 @@ class KeptModels(Observer):
 
     def _own(self, cell: Cell) -> Iterator[OwnModels]:
         """The models that clients use after training, a few clients' at a time."""
-        if self.own is not None:
+        trainer = cell.sim.model.server_trainer
+        if len(cell.setup.tasks) > 1 and isinstance(trainer, LocalTrainer):
+            for c in range(cell.fed.num_clients):  # what is constant in its own network is not the server's
+                for own in own_models(cell.sim, cell.state, cell.round, [c]).values():
+                    yield {c: {**own, **trainer.of(c).task.constants()}}
+        elif self.own is not None:
             yield self.own
         elif not cell.sim.clients.remote:
             clients = range(cell.fed.num_clients)

@@ -18,7 +18,7 @@ from unskew import models, references, schema, tasks, version
 from unskew.data.augment import Augment, Transform, augmentation
 from unskew.data.batches import num_steps
 from unskew.data.dataset import Dataset, binned, forms
-from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, pooled
+from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, named_in, pooled
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, NamedMethod, Runtime, TaskConfig, resolved
@@ -41,7 +41,7 @@ from unskew.tasks.kind import Loss, Scale
 from unskew.tasks.measure import Measure
 from unskew.tasks.needs import needs_of
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
-from unskew.tree import Params, is_record
+from unskew.tree import Params, form_of, is_record
 from unskew.wrappers.malicious import with_attack
 
 THREADS_FROM = 5_000_000
@@ -55,8 +55,8 @@ class InMemoryInputs:
 
     Attributes:
         dataset: The examples; None if `task.data` says where they are.
-        module: The network whose weights every method and seed starts from; None if a factory makes it.
-        factory: Makes the network, called as `models.build` says; None if `task.model` names it.
+        networks: The network whose weights every method and seed starts from, or what makes it, called as
+            `models.build` says; one for each entry of `task.models`, where there are any.  None is named by the task.
         files: Files of them to keep in the run's folder: a function that writes each, by file name.
         loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
         transform: Change of one training example's input; None if `task.augment` names it.
@@ -66,14 +66,17 @@ class InMemoryInputs:
     """
 
     dataset: Dataset | None = None
-    module: nn.Module | None = None
-    factory: Callable[..., nn.Module] | None = None
+    networks: tuple[nn.Module | Callable[..., nn.Module] | None, ...] = (None,)
     files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     loss: Loss | None = None
     transform: Transform | None = None
     metrics: Mapping[str, Measure] = field(default_factory=dict)
     from_python: bool = False
     kept: bool = True
+
+    def of(self, at: int) -> "InMemoryInputs":
+        """The same with the network of one entry of `task.models`."""
+        return dataclasses.replace(self, networks=self.networks[at : at + 1] or (None,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +85,7 @@ class Setup:
 
     Attributes:
         dataset: The examples, on the CPU.
-        task: Network and loss.
+        tasks: Network and loss; where clients have several networks, of each entry of `task.models`.
         device: Device that trains and evaluates.
         executor: Name of the executor, as chosen by the experiment or the rule.
         parameters: Numbers in the network's parameters, frozen ones included.
@@ -92,13 +95,18 @@ class Setup:
     """
 
     dataset: Dataset
-    task: Task
+    tasks: tuple[Task, ...]
     device: torch.device
     executor: str
     parameters: int
     executor_kind: ExecutorKind
     inputs: InMemoryInputs = InMemoryInputs()
     augment: Augment | None = None
+
+    @property
+    def task(self) -> Task:
+        """The server's network, and the loss."""
+        return self.tasks[0]
 
 
 def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), one_client: bool = False) -> Setup:
@@ -142,24 +150,29 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
                 f"the noise of {method.label} does not cover which classes a client's rows have; name all of them in "
                 "task.data_options.classes"
             )
-    dataset, task = _fitting(experiment, dataset, inputs)
-    _check_ids(task, dataset)
-    count = parameter_count(task)
+    kinds, every = range(max(1, len(experiment.task.models))), list[Task]()
+    for i in kinds:
+        dataset, task = _fitting(experiment.task.of(i), dataset, inputs.of(i), experiment.metrics)
+        _check_ids(task, dataset)
+        every.append(task)
+    count = max(map(parameter_count, every))
     torch.set_num_threads(threads if experiment.runtime.threads or count >= THREADS_FROM else 1)
     if experiment.runtime.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
-    return Setup(dataset, task, device, executor, count, kind, inputs, augment)
+    return Setup(dataset, tuple(every), device, executor, count, kind, inputs, augment)
 
 
-def _fitting(experiment: Experiment, dataset: Dataset, inputs: InMemoryInputs) -> tuple[Dataset, Task]:
+def _fitting(
+    config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs, metrics: Sequence[str]
+) -> tuple[Dataset, Task]:
     """The data in the first form that the network takes, and the task; if it takes none, the first is refused."""
     refused: list[ConfigError] = []
     for form in forms(dataset):
         try:
-            task = make_named_task(experiment.task, form, inputs, experiment.metrics)
+            task = make_named_task(config, form, inputs, metrics)
             check_network(task, form.x_train[:2], form.y_train[:2])
             return form, task
         except ConfigError as error:
@@ -315,9 +328,10 @@ def network(
     config: TaskConfig, input_shape: tuple[int, ...], num_classes: int, inputs: InMemoryInputs = InMemoryInputs()
 ) -> nn.Module:
     """Make a network for such examples: a copy of the passed module, or what the passed or named factory makes."""
-    if inputs.module is not None:
-        return copied(inputs.module)
-    return models.build(inputs.factory or config.model, input_shape, num_classes, **config.model_options)
+    given = inputs.networks[0]
+    if isinstance(given, nn.Module):
+        return copied(given)
+    return models.build(given or config.model, input_shape, num_classes, **config.model_options)
 
 
 def make_named_task(
@@ -352,9 +366,8 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
             any.
     """
     key = Key(seed) / "data"
-    fed = federate(
-        dataset, experiment.split, key, experiment.test_fraction, experiment.val_fraction, experiment.unseen.clients
-    )
+    shares = experiment.test_fraction, experiment.val_fraction
+    fed = federate(dataset, experiment.split, key, *shares, experiment.unseen.clients, experiment.public)
     choice = experiment.by_validation
     if choice is not None and not fed.clients.val.sizes.any():
         raise DataError(
@@ -402,18 +415,38 @@ def clients(
         None if dataset.domains is None else dataset.domains.to(device),
         dataset.inputs.levels,
         None if weights is None else weights.to(device),
+        None if fed.public is None else fed.public.to(device),
     )
     scale = target_scale(experiment.task, setup, fed)
-    task = setup.task if scale is None or scale == experiment.task.target_scale else setup.task.scaled(scale)
-    trainer = LocalTrainer(task, device_data, device)
+    every = setup.tasks
+    if scale is not None and scale != experiment.task.target_scale:
+        every = tuple(task.scaled(scale) for task in every)
+    whose = named_in(train, [of.clients for of in experiment.task.models], "task.models")
+    own = [LocalTrainer(task, device_data, device) for task in every[1:]]
+    others = {c: own[i - 1] for c, i in whose.items() if i}
+    trainer = LocalTrainer(every[0], device_data, device, others=others)
+    starts = [{n: t.to(device) for n, t in task.init(Key(seed) / "init").items()} for task in every]
     population = Population(
         torch.from_numpy(counts),
         setup.task.layout,
-        {n: t.to(device) for n, t in setup.task.init(Key(seed) / "init").items()},
+        starts[0],
         lambda key: {n: t.to(device) for n, t in _drawn(setup, key).items()},
         trainer,
+        {c: (every[i].layout, starts[i]) for c, i in whose.items() if i},
     )
     return trainer, population, train
+
+
+def _check_networks(method: NamedMethod, setup: Setup) -> None:
+    """Refuse clients' own networks where the method averages what they do not have alike."""
+    common = hook(method.method, "common")
+    parts = [common and common(task.init(Key(0)), task.layout) for task in setup.tasks]
+    if len(parts) > 1 and parts[0] is None:
+        raise ConfigError("it averages whole networks; give all clients one, or take fedproto, fedmd or lgfedavg")
+    forms = [{name: form_of(t) for name, t in (part or {}).items()} for part in parts]
+    for name in {name: None for form in forms for name in form}:
+        if len(several := {form.get(name, "none") for form in forms}) > 1:
+            raise ConfigError(f"clients' networks must have {name} alike, got {' and '.join(sorted(several))}")
 
 
 def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: int, simulated: bool = True) -> Any:
@@ -431,7 +464,7 @@ def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: 
 
 def _drawn(setup: Setup, key: Key) -> Params:
     """A model drawn under this key, apart from the one that every client starts from."""
-    if setup.inputs.module is not None:
+    if isinstance(setup.inputs.networks[0], nn.Module):
         raise ConfigError(
             "this method needs several independent initial models, and a module has one set of weights; give the model "
             "as a function that makes it"
@@ -578,9 +611,12 @@ def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds
     """
     try:
         check_prior(method, setup)
+        _check_networks(method, setup)
         known = any(fed.split["name"] != OWN_DATA for fed in feds.values())
         if known:
             _check_inputs(method, setup)
+        if hook(method.method, "needs_public") and any(fed.public is None for fed in feds.values()):
+            raise ConfigError("it needs public data; name a client whose rows they are, or a share, as in public = 0.1")
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
             if known and (check_examples := hook(method.method, "check_examples")) is not None:

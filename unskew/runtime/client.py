@@ -496,7 +496,8 @@ def _resolve_message(
 def _validator(runtime: ClientRuntime, setup: ClientSetup) -> Validator:
     # A message may carry one model for each client, as those of gossip and clustered methods do.
     limit = limit_bytes(setup.initial, 4 + runtime.info.num_clients)
-    sizes = sizes_of(setup.trainer.task.num_classes, setup.trainer.task.layout, setup.initial)
+    task, public = setup.trainer.task, setup.trainer.public
+    sizes = sizes_of(task.num_classes, task.layout, setup.initial, public)
     return Validator(setup.initial, limit, runtime.max_norm, sizes=sizes)
 
 

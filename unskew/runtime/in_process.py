@@ -6,7 +6,7 @@ when a message carries it.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from types import GeneratorType
@@ -50,6 +50,7 @@ class Population:
         initial: Initial model, which every client can build by itself.
         initialise: Makes a fresh model from a key.
         server_trainer: Does the server's own local training; None if it does none.
+        networks: Layout and initial model of clients whose network is another one.
     """
 
     histograms: Tensor
@@ -57,6 +58,7 @@ class Population:
     initial: Params
     initialise: Callable[[Key], Params]
     server_trainer: Trainer | None = None
+    networks: Mapping[ClientId, tuple[Layout, Params]] = field(default_factory=dict)
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
@@ -82,7 +84,8 @@ class Population:
         """
         lasting = Key(key.seed) / "client" / client / "lasting"
         n, histogram = self._examples[client], self.histograms[client]
-        return Me(client, n, histogram, round, key, self.layout, self.initial, key / "private" / step, lasting)
+        layout, initial = self.networks.get(client, (self.layout, self.initial))
+        return Me(client, n, histogram, round, key, layout, initial, key / "private" / step, lasting)
 
 
 class InProcessClients(Clients):

@@ -169,7 +169,7 @@ class RemoteClients:
         self.steps, self.signatures = steps_of(method), wire.signatures(method)
         self.held_type = wire.held_type(method)
         limit = limit_bytes(model.initial, limits.models)
-        sizes = sizes_of(model.num_classes, model.layout, model.initial)
+        sizes = sizes_of(model.num_classes, model.layout, model.initial, model.public)
         self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = hook(method, "validate_reply")
         self.spool, self._begin, self._count, self.gather = spool, begin, count, gather

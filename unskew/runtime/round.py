@@ -70,6 +70,7 @@ class ServerModel:
         initialise: Makes a fresh model from a key.
         server_trainer: Does the server's own local training; None if it does none.
         measures: What remote clients report of their own models; without it no report is accepted.
+        public: Number of public rows.
     """
 
     num_classes: int
@@ -78,6 +79,7 @@ class ServerModel:
     initialise: Callable[[Key], Params]
     server_trainer: Trainer | None = None
     measures: tuple[Measure, ...] = ()
+    public: int = 0
 
 
 # ---------------------------------------------------------------- records of a round

@@ -126,10 +126,14 @@ def limit_bytes(like: Params, models: int) -> int:
     return (1 << 20) + 4 * models * sum(t.numel() * t.element_size() for t in like.values())
 
 
-def sizes_of(classes: int, layout: Layout, model: Params) -> dict[str, int]:
-    """Lengths of the dimensions that both sides know: `classes`, and `features`, the inputs of the last layer."""
+def sizes_of(classes: int, layout: Layout, model: Params, public: int = 0) -> dict[str, int]:
+    """Lengths of the dimensions that both sides know.
+
+    They are `classes`, `features`, the inputs of the last layer, and `public`, the public rows where there are any.
+    """
     last = model.get(layout.classifier) if layout.classifier is not None else None
-    return {"classes": classes, **({"features": last.shape[1]} if last is not None and last.ndim == 2 else {})}
+    features = {"features": last.shape[1]} if last is not None and last.ndim == 2 else {}
+    return {"classes": classes, **features, **({"public": public} if public else {})}
 
 
 Outline = Mapping[str, tuple[str, ...]]

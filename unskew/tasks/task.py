@@ -164,14 +164,14 @@ class Task:
         module = self.module()
         rest = () if frozen else (n for n, b in module.named_buffers() if b.is_floating_point())
         names = dict.fromkeys((*self.layout.frozen, *(n for n in rest if n not in self.layout.buffers)))
-        tensors = _tensors(module)
+        tensors = tensors_of(module)
         return {n: tensors[n].detach().clone() for n in names}
 
     def init(self, key: Key) -> Params:
         """Initial parameters and buffers for a key, in module order."""
         with key.ambient():
             module = self.build()
-        tensors = _tensors(module)
+        tensors = tensors_of(module)
         return {n: tensors[n].detach().clone() for n in (*self.layout.trainable, *self.layout.buffers)}
 
 
@@ -274,7 +274,7 @@ def make_task(
 def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[str], key: Key) -> list[str]:
     """Select the tensors that have other values where the network is made again, under this key."""
     with key.ambient():
-        here, again = _tensors(module), _tensors(build())
+        here, again = tensors_of(module), tensors_of(build())
     return [n for n in names if n not in again or not same_values(here[n], again[n])]
 
 
@@ -339,7 +339,8 @@ def check_frozen(build: Callable[[], nn.Module], module: nn.Module, frozen: Sequ
         )
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """A network's parameters and buffers by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 

@@ -308,7 +308,8 @@ def trained(prepared: PreparedMethod, job: Sgd) -> tuple[Callable[[int], Any], i
 
     def once(steps: int) -> None:
         config = dataclasses.replace(job.config, local_epochs=None, local_steps=steps)
-        prepared.trainer.fit(me, dataclasses.replace(job, config=config), me.key)
+        job_here = dataclasses.replace(job, config=config, start=me.initial)  # its network may be another
+        prepared.trainer.of(client).fit(me, job_here, me.key)
 
     return once, steps_of_job(job.config, n, prepared.trainer.task.min_batch)
 

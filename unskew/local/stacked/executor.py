@@ -15,7 +15,7 @@ keyed by client too, but they are other masks (unskew/local/stacked/network.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import GeneratorType
@@ -43,7 +43,7 @@ class Stacked:
     """Runs the steps of all clients asked in lockstep, on the device of `trainer`.
 
     Args:
-        trainer: Answers single requests; all clients share its task, data, device and type.
+        trainer: Answers single requests.  Clients with one network are stacked, each network's by themselves.
         chunk: Most clients trained side by side; None leaves it to a rule of network, batch and device memory.
         form: Form of stacked optimisations; None leaves it to a rule (`Fitter.form_of`).
     """
@@ -55,13 +55,22 @@ class Stacked:
         self._traits: NetworkTraits = probe(trainer.task, trainer.device_data.x, trainer.device_data.y)
         self._fitter = Fitter(trainer, self._traits, chunk, form)
         self._refused: dict[Hashable, str] = {}
+        self._others = {id(t): Stacked(t, chunk, form) for t in trainer.others.values()}
+
+    def _by_network(self, clients: Iterable[ClientId | None]) -> dict["Stacked", list[int]]:
+        """Positions of the clients, of each network's executor."""
+        groups: dict[Stacked, list[int]] = {}
+        for i, client in enumerate(clients):
+            groups.setdefault(self._others.get(id(self.trainer.of(client)), self), []).append(i)
+        return groups
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Reasons why something could not be done together; empty when everything could."""
         refuses = self._traits.refuses if "refuses" in vars(self._traits) else None  # never asked of a large network
         reasons = (self._traits.draws, self._traits.draws or refuses, self._fitter.context.eager, self._fitter.singly)
-        return tuple(dict.fromkeys(why for why in (*reasons, *self._refused.values()) if why))
+        theirs = (why for other in self._others.values() for why in other.notes)
+        return tuple(dict.fromkeys(why for why in (*reasons, *self._refused.values(), *theirs) if why))
 
     # ------------------------------------------------------------------ how much at once
     def width(self, job: Sgd, batch: int, clients: int) -> int:
@@ -88,6 +97,10 @@ class Stacked:
         Raises:
             Exception: What escapes a step; where several fail in the same request, the first in the order given.
         """
+        for executor, at in self._by_network(jobs).items():
+            yield from executor._complete({c: jobs[c] for c in map([*jobs].__getitem__, at)})
+
+    def _complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
         steps = {c: _ActiveStep(job) for c, job in jobs.items()}
         try:
             for step in steps.values():
@@ -211,6 +224,12 @@ class Stacked:
             DataError: If there is no global test set to evaluate on.
             ProtocolError: If a model lacks a tensor.
         """
+        values: dict[int, Columns] = {}
+        for executor, at in self._by_network(job.client for job in jobs).items():
+            values |= zip(at, executor._evaluate_all([jobs[i] for i in at]), strict=True)
+        return [values[i] for i in range(len(jobs))]
+
+    def _evaluate_all(self, jobs: Sequence[EvalJob]) -> list[Columns]:
         results: list[Columns | None] = [None] * len(jobs)
         groups: dict[tuple[str, bool], list[int]] = {}
         for i, job in enumerate(jobs):

@@ -116,6 +116,7 @@ class Workers:
                 "do": "evaluate",
                 "cell": self._cell,
                 "part": job.part,
+                "client": job.client,
                 "params": ToWorker(job.params, shared.get(id(job.params))),
                 "rows": ToWorker(rows),
             }

@@ -114,7 +114,7 @@ def _evaluate(setup: WorkerSetup, head: dict[str, Any], reader: "JobReader") -> 
     rows = rows.to(setup.trainer.device)
     if not len(rows):
         return torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=setup.trainer.dtype)
-    return setup.trainer.evaluate(params, head["part"], rows)
+    return setup.trainer.of(head["client"]).evaluate(params, head["part"], rows)
 
 
 class JobReader(Protocol):
