@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unskew.algorithms.fedavg import ModelMessage
+from unskew.algorithms.parts import OneModel
 from unskew.errors import ConfigError
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.tree import Params
 from unskew.words import counted
 
 
 @dataclass(frozen=True)
-class Centralised:
+class Centralised(OneModel):
     """SGD on pooled data.
 
     Attributes:
@@ -51,7 +52,3 @@ class Centralised:
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelMessage, None]]:
         """Run SGD from where the last round ended."""
         return ModelMessage((yield from sgd(msg.params, self.local))), None
-
-    def serve(self, state: ModelMessage, client: ClientId | None) -> Params | None:
-        """Return the model."""
-        return state.params

@@ -29,7 +29,7 @@ from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unskew.algorithms.independent import Nothing
+from unskew.algorithms.independent import NoServer, Nothing
 from unskew.algorithms.parts import OwnModels
 from unskew.keys import Key
 from unskew.protocol import (
@@ -61,7 +61,7 @@ class CFAReply:
 
 
 @dataclass(frozen=True)
-class CFA(OwnModels):
+class CFA(NoServer, OwnModels):
     """Consensus-driven federated averaging.
 
     Attributes:
@@ -75,10 +75,6 @@ class CFA(OwnModels):
     epsilon: Annotated[float, Interval(gt=0.0, le=1.0), Search(0.05, 1)] = 0.5
     epsilon_schedule: Schedule = Constant()
     local: SgdConfig = SgdConfig()
-
-    def init(self, params: Params, fed: Federation) -> Nothing:
-        """Return the empty state: there is no server."""
-        return Nothing()
 
     def round(self, state: Nothing, fed: Federation) -> Plan[Nothing]:
         """Average with neighbours, then train the cohort."""

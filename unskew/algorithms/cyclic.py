@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 
 from unskew.algorithms.fedavg import ModelMessage
+from unskew.algorithms.parts import OneModel
 from unskew.protocol import Carried, ClientId, Federation, Keep, Me, Plan, SgdConfig, Step, ask, collect, sgd, step
 from unskew.tree import Params
 
@@ -33,7 +34,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Cyclic:
+class Cyclic(OneModel):
     """One model that visits the clients in turn.
 
     Attributes:
@@ -83,7 +84,3 @@ class Cyclic:
         assert isinstance(msg.model, dict)  # a handle arrives as the model it stands for
         w = yield from sgd(msg.model, self.local)
         return Visit(Keep(w) if self.route == "d2d" else w), None
-
-    def serve(self, state: ModelMessage, client: ClientId | None) -> Params | None:
-        """Return the model."""
-        return state.params

@@ -21,13 +21,14 @@ from annotated_types import Ge
 
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply
 from unskew.algorithms.fedprox import Proximal
+from unskew.algorithms.parts import OwnModels
 from unskew.protocol import Fitted, Me, Sgd, SgdConfig, Step, step
 from unskew.schema import Search
 from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class Ditto(Averaging):
+class Ditto(Averaging, OwnModels):
     """A global model, and a personal model for every client.
 
     Attributes:
@@ -54,8 +55,3 @@ class Ditto(Averaging):
         if self.personal_epochs is None:
             return self.local
         return replace(self.local, local_epochs=self.personal_epochs, local_steps=None)
-
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-        """Return this client's own model, or the global one as long as it has none."""
-        yield from ()
-        return memory or params

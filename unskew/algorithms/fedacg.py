@@ -17,14 +17,15 @@ from annotated_types import Ge
 
 from unskew.algorithms.fedavg import FedAvgState, ModelMessage, ModelReply, Weighting, mean_of
 from unskew.algorithms.fedprox import Proximal
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.algorithms.parts import OneModel
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.schema import Search
 from unskew.server.optimise import Decay, Moments
 from unskew.tree import Params, zeros_like
 
 
 @dataclass(frozen=True)
-class FedACG:
+class FedACG(OneModel):
     """Federated averaging with accelerated client gradients.
 
     Attributes:
@@ -56,7 +57,3 @@ class FedACG:
         """Train from the received model, pulled to it (eq. 2)."""
         terms = (Proximal(self.beta),) if self.beta else ()
         return ModelReply((yield from sgd(msg.params, self.local, *terms, anchor=msg.params)), me.n), None
-
-    def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params

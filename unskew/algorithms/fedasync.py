@@ -22,13 +22,14 @@ from annotated_types import Ge, Interval
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.algorithms.fedbuff import Flow, next_replies
 from unskew.algorithms.fedprox import Proximal
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, sgd, step
+from unskew.algorithms.parts import OneModel
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, sgd, step
 from unskew.schema import Search
 from unskew.tree import Params, map_params
 
 
 @dataclass(frozen=True)
-class FedAsync:
+class FedAsync(OneModel):
     """Asynchronous averaging.
 
     Attributes:
@@ -72,7 +73,3 @@ class FedAsync:
         """Train from the received model, pulled to it (eq. 1)."""
         terms = (Proximal(self.rho),) if self.rho else ()
         return ModelReply((yield from sgd(msg.params, self.local, *terms, anchor=msg.params)), me.n), None
-
-    def serve(self, state: Flow[ModelReply], client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params

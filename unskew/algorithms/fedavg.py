@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unskew.algorithms.parts import shares_something
+from unskew.algorithms.parts import OneModel, shares_something
 from unskew.errors import QuorumError
 from unskew.protocol import (
     ClientId,
@@ -73,7 +73,7 @@ class FedAvgState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaging(ABC):
+class Averaging(OneModel, ABC):
     """FedAvg's round for any client rule and any server rule: a cohort trains the model, the server averages.
 
     Attributes:
@@ -111,10 +111,6 @@ class Averaging(ABC):
     @abstractmethod
     def train(self, me: Me, msg: ModelMessage, memory: Any) -> Step[tuple[ModelReply, Any]]:
         """Train from the received model: the client rule, which each method defines as a step."""
-
-    def serve(self, state: FedAvgState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 class OwnParts:

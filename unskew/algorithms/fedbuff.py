@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Generic
 from annotated_types import Ge, Gt
 
 from unskew.algorithms.fedavg import ModelMessage, Weighting, weights_of
+from unskew.algorithms.parts import OneModel
 from unskew.protocol import (
     Arrived,
     AsTheyCome,
@@ -58,7 +59,7 @@ class Flow(Generic[R]):
 
 
 @dataclass(frozen=True)
-class FedBuff:
+class FedBuff(OneModel):
     """Buffered asynchronous averaging; with a buffer for the whole cohort every client is waited for, as in FedAvg.
 
     Attributes:
@@ -97,10 +98,6 @@ class FedBuff:
         """Train from the received model and send the difference (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
         return UpdateReply({n: t - msg.params[n] for n, t in y.items()}, me.n), None
-
-    def serve(self, state: Flow[UpdateReply], client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def next_replies(train: Callable[..., Any], state: Any, fed: Federation, i: int, first: int) -> Plan[Arrived[Any]]:

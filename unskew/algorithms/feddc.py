@@ -39,10 +39,9 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.fednova import require_linear, work
-from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes, steps_of
+from unskew.algorithms.parts import OneModel, SizeReply, acknowledged, corrected, share, sizes, steps_of
 from unskew.protocol import (
     Aux,
-    ClientId,
     Federation,
     Fitted,
     Me,
@@ -138,7 +137,7 @@ class DriftTerm:
 
 
 @dataclass(frozen=True)
-class FedDC:
+class FedDC(OneModel):
     """Local drift decoupling and correction.
 
     Attributes:
@@ -245,7 +244,3 @@ class FedDC:
         """Return zero drift and gradient; a part that is switched off is not kept at all."""
         zero = zeros_like({n: params[n] for n in names})
         return DriftRecord(zero if self.drift else {}, zero if self.variates else {})
-
-    def serve(self, state: FedDCState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params

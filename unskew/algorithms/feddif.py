@@ -49,7 +49,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fednova import work
-from unskew.algorithms.parts import acknowledged, corrected
+from unskew.algorithms.parts import OneModel, acknowledged, corrected
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, DataError, QuorumError, WireError
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Refused
@@ -345,7 +345,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
 # ---------------------------------------------------------------- the method
 @presets(PRESETS)
 @dataclass(frozen=True)
-class FedDif:
+class FedDif(OneModel):
     """Diffusion before aggregation.
 
     Attributes:
@@ -739,10 +739,6 @@ class FedDif:
         """Return the memory after one more training."""
         own = self.own(shared, memory)
         return FedDifMemory(new or own, own, shared.heard + 1)
-
-    def serve(self, state: FedDifState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
     def info(self, state: FedDifState) -> DiffusionRound:
         """Report starts, diffusion rounds and their moves, chain sizes, refused bids and warnings of the last round."""

@@ -31,11 +31,18 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.feddw import add_soft_labels
-from unskew.algorithms.parts import OwnNetworks, TeacherMean, by_class, check_counts, masked_mean, mean_by_class
+from unskew.algorithms.parts import (
+    OneModel,
+    OwnNetworks,
+    TeacherMean,
+    by_class,
+    check_counts,
+    masked_mean,
+    mean_by_class,
+)
 from unskew.protocol import (
     Aux,
     Batch,
-    ClientId,
     Federation,
     Layout,
     Me,
@@ -184,7 +191,7 @@ class FedDistillPlusReply:
 
 
 @dataclass(frozen=True)
-class FedDistillPlus:
+class FedDistillPlus(OneModel):
     """FedAvg with a teacher.
 
     Attributes:
@@ -240,7 +247,3 @@ class FedDistillPlus:
     def validate_reply(self, step: str, reply: FedDistillPlusReply, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.outputs.counts)
-
-    def serve(self, state: FedDistillPlusState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params

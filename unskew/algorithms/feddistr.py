@@ -43,7 +43,7 @@ from annotated_types import Ge, Gt, Interval
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from unskew.algorithms.parts import OwnModels
+from unskew.algorithms.parts import OneModel, OwnNetworks
 from unskew.errors import ConfigError
 from unskew.info import Embeddings, Info, Privacy, Refused
 from unskew.keys import Key
@@ -52,7 +52,6 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
-    Layout,
     Local,
     Me,
     Plan,
@@ -398,7 +397,7 @@ def _changes(local: Local, prior: str) -> str | None:
 
 # ---------------------------------------------------------------- method
 @dataclass(frozen=True)
-class FedDistr(OwnModels):
+class FedDistr(OneModel, OwnNetworks):
     """One round of prompt embeddings.
 
     Attributes:
@@ -539,14 +538,6 @@ class FedDistr(OwnModels):
         examples, closest = yield from run(job, sets)
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted, closest
-
-    def common(self, params: Params, layout: Layout) -> Params | None:
-        """Return what clients' networks must have alike: nothing, unless the server trains a model for all."""
-        return None if self.server_model else {}
-
-    def serve(self, state: FedDistrState, client: ClientId | None) -> Params | None:
-        """Return the global model, if the server trains one."""
-        return state.params
 
     # ------------------------------------------------------------------ the record
     @property

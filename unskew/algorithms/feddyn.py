@@ -39,9 +39,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from unskew.algorithms.fedavg import ModelReply, Weighting, mean_of
-from unskew.algorithms.parts import SizeReply, acknowledged, corrected, share, sizes
+from unskew.algorithms.parts import OneModel, SizeReply, acknowledged, corrected, share, sizes
 from unskew.errors import ConfigError
-from unskew.protocol import Aux, ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.protocol import Aux, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import Moved, SumOf
 from unskew.schema import Search
 from unskew.tree import Params, zeros_like
@@ -104,7 +104,7 @@ class DynamicRegulariser:
 
 
 @dataclass(frozen=True)
-class FedDyn:
+class FedDyn(OneModel):
     """Federated learning with dynamic regularisation.
 
     Attributes:
@@ -180,7 +180,3 @@ class FedDyn:
         if memory is None:
             return zeros_like({n: msg.params[n] for n in corrected(me.layout, self.local)})
         return acknowledged(memory.g, memory.before, memory.round, msg.heard)
-
-    def serve(self, state: FedDynState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params

@@ -18,7 +18,8 @@ import torch
 from annotated_types import Gt
 
 from unskew.algorithms.fedavg import ModelMessage, ModelReply, Weighting, mean_of
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
+from unskew.algorithms.parts import OneModel
+from unskew.protocol import Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import Moved
 from unskew.schema import Search
 from unskew.tree import Params
@@ -33,7 +34,7 @@ class FedExPState:
 
 
 @dataclass(frozen=True)
-class FedExP:
+class FedExP(OneModel):
     """Federated averaging with extrapolation.
 
     Attributes:
@@ -67,10 +68,6 @@ class FedExP:
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         """Train from the received model."""
         return ModelReply((yield from sgd(msg.params, self.local)), me.n), None
-
-    def serve(self, state: FedExPState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def squares(params: Params) -> torch.Tensor:

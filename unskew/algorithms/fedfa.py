@@ -34,12 +34,12 @@ from annotated_types import Gt, Interval
 from torch import Tensor
 
 from unskew.algorithms.fedavg import average
+from unskew.algorithms.parts import OneModel
 from unskew.algorithms.presets import presets
 from unskew.errors import ConfigError, WireError
 from unskew.info import ClientWeights
 from unskew.protocol import (
     Batch,
-    ClientId,
     Federation,
     Layout,
     Me,
@@ -107,7 +107,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @presets(PRESETS)
 @dataclass(frozen=True)
-class FedFA:
+class FedFA(OneModel):
     """Fair and accurate federated learning.
 
     Attributes:
@@ -197,10 +197,6 @@ class FedFA:
         b = shares(lambda f: -math.log2(1.0 - f / visits), trained)
         rest = max(1.0 - self.alpha - self.beta, 0.0)
         return [self.alpha * a[i] + self.beta * b[i] + rest * n[i] / sum(n) for i in range(len(n))]
-
-    def serve(self, state: FedFAState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
     def info(self, state: FedFAState) -> ClientWeights:
         """Report weight, accuracy of the received model and number of trainings of every client that replied."""

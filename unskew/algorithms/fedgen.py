@@ -26,11 +26,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, one_hot
 
 from unskew.algorithms.fedavg import Weighting, mean_of
-from unskew.algorithms.parts import check_counts, classifier
+from unskew.algorithms.parts import OneModel, check_counts, classifier
 from unskew.keys import Key
 from unskew.protocol import (
     Aux,
-    ClientId,
     Federation,
     Layout,
     Me,
@@ -92,7 +91,7 @@ class OnGenerated:
 
 
 @dataclass(frozen=True)
-class FedGen:
+class FedGen(OneModel):
     """Federated averaging with a generator of features.
 
     Attributes:
@@ -171,10 +170,6 @@ class FedGen:
     def validate_reply(self, step: str, reply: FedGenReply, model: Params, layout: Layout) -> None:
         """Refuse impossible counts."""
         check_counts(reply.counts)
-
-    def serve(self, state: FedGenState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def bias_of(weight: str) -> str:

@@ -42,11 +42,6 @@ class PublicScores:
     scores: Float[Tensor, "public classes"]
 
 
-def public_rows(local: Local) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of D0."""
-    return local.public
-
-
 def score(local: Local, params: Params) -> Tensor:
     """Compute f_k(x_i) of the public rows."""
     return local.forward(params, local.public[0])[1]
@@ -81,7 +76,7 @@ class FedMD(OwnNetworks):
     @step
     def train(self, me: Me, msg: Consensus, memory: Params | None) -> Step[tuple[PublicScores, Params | None]]:
         """Begin on the public rows, or digest the consensus; revisit this client's own rows; score the public ones."""
-        x, y = yield from run(public_rows)
+        x, y = yield from run(lambda local: local.public)
         w, rows = memory or me.initial, torch.arange(len(x))
         if memory is None:
             begun: Fitted = yield Sgd(w, self.start, draw="start", examples=Examples(x, y, rows))

@@ -35,9 +35,9 @@ from annotated_types import Ge, Interval
 
 from unskew.algorithms.fedavg import ModelMessage, Weighting, without
 from unskew.algorithms.fedprox import Proximal
-from unskew.algorithms.parts import steps_of
+from unskew.algorithms.parts import OneModel, steps_of
 from unskew.errors import ConfigError, WireError
-from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, Update, ask, fit, step
+from unskew.protocol import Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, Update, ask, fit, step
 from unskew.reduction import MeanOf
 from unskew.server.optimise import momentum
 from unskew.tree import Params, map_params, zeros_like
@@ -67,7 +67,7 @@ class FedNovaReply:
 
 
 @dataclass(frozen=True)
-class FedNova:
+class FedNova(OneModel):
     """Normalised averaging.
 
     Attributes:
@@ -140,10 +140,6 @@ class FedNova:
         if self.local.lr * self.mu > 2.0 * (1.0 + rho):
             return math.inf
         return (1.0 + 1e-6) * (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho)
-
-    def serve(self, state: FedNovaState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def trainable(params: Params, fed: Federation) -> Params:

@@ -32,7 +32,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from unskew.algorithms.feddistr import PER_CLUSTER, fitting, looked_up, lowered, mixed, travelling
-from unskew.algorithms.parts import OwnModels
+from unskew.algorithms.parts import OneModel, OwnNetworks
 from unskew.errors import DataError
 from unskew.info import Mixtures, Privacy, Refused
 from unskew.keys import Key
@@ -41,7 +41,6 @@ from unskew.protocol import (
     Examples,
     Federation,
     Fitted,
-    Layout,
     Local,
     Me,
     Plan,
@@ -165,7 +164,7 @@ class Decode:
 
 # ---------------------------------------------------------------- method
 @dataclass(frozen=True)
-class FedPFT(OwnModels):
+class FedPFT(OneModel, OwnNetworks):
     """One round of Gaussian mixtures.
 
     Attributes:
@@ -234,14 +233,6 @@ class FedPFT(OwnModels):
         examples = yield from run(Decode(self.prior, self.images, own), mixture)
         fitted: Fitted = yield Sgd(me.initial, self.classifier, examples=examples)
         return fitted.params
-
-    def common(self, params: Params, layout: Layout) -> Params | None:
-        """Return what clients' networks must have alike: nothing, unless the server trains a model for all."""
-        return None if self.server_model else {}
-
-    def serve(self, state: FedPFTState, client: ClientId | None) -> Params | None:
-        """Return the global model, if the server trains one."""
-        return state.params
 
     def info(self, state: FedPFTState) -> Mixtures:
         """Report the number of components of each label, refused uploads, and what each party saw."""

@@ -28,10 +28,10 @@ import torch
 from annotated_types import Ge
 
 from unskew.algorithms.fedavg import ModelMessage
+from unskew.algorithms.parts import OneModel
 from unskew.keys import Key
 from unskew.protocol import (
     Carried,
-    ClientId,
     Federation,
     Keep,
     Me,
@@ -66,7 +66,7 @@ class FedSwapReply:
 
 
 @dataclass(frozen=True)
-class FedSwap:
+class FedSwap(OneModel):
     """Federated learning with swapped models.
 
     Attributes:
@@ -121,10 +121,6 @@ class FedSwap:
         assert isinstance(msg.model, dict)  # a handle arrives as the model it stands for
         y = yield from sgd(msg.model, self.local)
         return FedSwapReply(Keep(y) if self.route == "d2d" else y, me.n), None
-
-    def serve(self, state: ModelMessage, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def permuted(permutation: Permutation, n: int, key: Key) -> list[int]:

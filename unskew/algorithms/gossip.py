@@ -27,7 +27,7 @@ Losses     A client that did not reply is left out on both sides of its links, a
 from dataclasses import dataclass
 from typing import Literal
 
-from unskew.algorithms.independent import Nothing
+from unskew.algorithms.independent import NoServer, Nothing
 from unskew.algorithms.parts import OwnModels
 from unskew.keys import Key
 from unskew.protocol import Carried, Federation, Keep, Me, Plan, SgdConfig, Step, ask, sgd, step
@@ -51,7 +51,7 @@ class MixMessage:
 
 
 @dataclass(frozen=True)
-class Gossip(OwnModels):
+class Gossip(NoServer, OwnModels):
     """Decentralised averaging over a graph.
 
     Attributes:
@@ -65,10 +65,6 @@ class Gossip(OwnModels):
     mixing: Mixing = "metropolis"
     order: Literal["train-then-mix", "together"] = "train-then-mix"
     local: SgdConfig = SgdConfig()
-
-    def init(self, params: Params, fed: Federation) -> Nothing:
-        """Return the empty state: there is no server."""
-        return Nothing()
 
     def round(self, state: Nothing, fed: Federation) -> Plan[Nothing]:
         """Train the cohort, then average with neighbours."""

@@ -20,8 +20,16 @@ class Nothing:
     """Empty record: the state, the message and the reply of clients that do not cooperate."""
 
 
+class NoServer:
+    """The part of a method whose server has nothing to remember."""
+
+    def init(self, params: Params, fed: Federation) -> Nothing:
+        """Return the empty state."""
+        return Nothing()
+
+
 @dataclass(frozen=True)
-class Independent(OwnNetworks):
+class Independent(NoServer, OwnNetworks):
     """Local training only.
 
     Attributes:
@@ -29,10 +37,6 @@ class Independent(OwnNetworks):
     """
 
     local: SgdConfig = SgdConfig()
-
-    def init(self, params: Params, fed: Federation) -> Nothing:
-        """Return the empty state: the server has no model."""
-        return Nothing()
 
     def round(self, state: Nothing, fed: Federation) -> Plan[Nothing]:
         """Train every client."""

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, sent_part, without
 from unskew.algorithms.oneshot import longer
-from unskew.algorithms.parts import train_loss
+from unskew.algorithms.parts import OneModel, train_loss
 from unskew.errors import ConfigError, WireError
 from unskew.info import Appeals, ChosenGroups, Refused
 from unskew.protocol import ClientId, Federation, Layout, Me, Model, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
@@ -98,7 +98,7 @@ class MAXFLMemory:
 
 
 @dataclass(frozen=True)
-class MAXFL:
+class MAXFL(OneModel):
     """MAXFL as published.
 
     Attributes:
@@ -189,10 +189,6 @@ class MAXFL:
         if memory is None or memory.model is None:
             return params
         return params if (yield from train_loss(me, params)) < memory.rho else memory.model
-
-    def serve(self, state: MAXFLState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
     def info(self, state: MAXFLState) -> Appeals:
         """Report the weight of each client that replied, and the share for which the model was good enough."""

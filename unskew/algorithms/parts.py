@@ -41,6 +41,15 @@ def acknowledged(latest: T, before: T, round: int, heard: int) -> T:
     return latest if heard == round else before
 
 
+class OneModel:
+    """The part of a method whose server has one model, `params` of its state, or None, and serves it to all."""
+
+    def serve(self, state: Any, client: ClientId | None) -> Params | None:
+        """Return the global model."""
+        params: Params | None = state.params
+        return params
+
+
 class OwnModels:
     """The part of a method whose clients each have a model, in their memory; unless it says so, the server has none."""
 
@@ -57,9 +66,11 @@ class OwnModels:
 class OwnNetworks(OwnModels):
     """The same where no weight leaves a client, so that each may have another network."""
 
-    def common(self, params: Params, layout: Layout) -> Params:
-        """Return what clients' networks must have alike: nothing."""
-        return {}
+    server_model: bool = False
+
+    def common(self, params: Params, layout: Layout) -> Params | None:
+        """Return what clients' networks must have alike: nothing, unless the server trains a model for all."""
+        return None if self.server_model else {}
 
 
 # ---------------------------------------------------------------- sizes

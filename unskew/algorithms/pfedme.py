@@ -20,14 +20,14 @@ from annotated_types import Ge, Gt
 
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply, Weighting
 from unskew.algorithms.fedprox import Proximal
-from unskew.algorithms.parts import steps_of
+from unskew.algorithms.parts import OwnModels, steps_of
 from unskew.protocol import Me, Step, require_rate, sgd, step
 from unskew.schema import Search
 from unskew.tree import Params
 
 
 @dataclass(frozen=True)
-class PFedMe(Averaging):
+class PFedMe(Averaging, OwnModels):
     """Personalised models by Moreau envelopes.
 
     Attributes:
@@ -58,8 +58,3 @@ class PFedMe(Averaging):
             rate = self.eta * self.lam
             w = {n: w[n] - rate * (w[n] - t) if n in me.layout.trainable else t for n, t in theta.items()}
         return ModelReply(w, me.n), theta
-
-    def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
-        """Return theta, or the global model as long as this client has none."""
-        yield from ()
-        return memory or params

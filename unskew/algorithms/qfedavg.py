@@ -30,10 +30,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unskew.algorithms.fedavg import ModelMessage, Weighting, without
-from unskew.algorithms.parts import train_loss
+from unskew.algorithms.parts import OneModel, train_loss
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import (
-    ClientId,
     Federation,
     Layout,
     Me,
@@ -72,7 +71,7 @@ class QFedAvgReply:
 
 
 @dataclass(frozen=True)
-class QFedAvg:
+class QFedAvg(OneModel):
     """Federated averaging that favours clients with a high loss.
 
     Attributes:
@@ -153,7 +152,3 @@ class QFedAvg:
         """Refuse a loss that is none."""
         if not 0.0 <= float(reply.loss) < float("inf"):
             raise WireError(f"a loss must be a number >= 0, got {float(reply.loss):g}")
-
-    def serve(self, state: QFedAvgState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params

@@ -38,11 +38,10 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, mean_of
 from unskew.algorithms.fednova import require_linear, work
-from unskew.algorithms.parts import SizeReply, acknowledged, corrected, sizes
+from unskew.algorithms.parts import OneModel, SizeReply, acknowledged, corrected, sizes
 from unskew.errors import WireError
 from unskew.protocol import (
     Aux,
-    ClientId,
     Federation,
     Layout,
     Local,
@@ -122,7 +121,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class SCAFFOLD:
+class SCAFFOLD(OneModel):
     """Stochastic controlled averaging.
 
     Attributes:
@@ -214,10 +213,6 @@ class SCAFFOLD:
         if memory is None:
             return zeros_like(msg.c)
         return acknowledged(memory.c, memory.before, memory.round, msg.heard)
-
-    def serve(self, state: SCAFFOLDState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def full_gradient(local: Local, params: Params) -> Params:

@@ -32,7 +32,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting, mean_of
-from unskew.algorithms.parts import acknowledged, corrected
+from unskew.algorithms.parts import OneModel, acknowledged, corrected
 from unskew.errors import ProtocolError, WireError
 from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.server.ternary import Scheme, Sparse, compress, decompress
@@ -105,7 +105,7 @@ class STCMemory:
 
 
 @dataclass(frozen=True)
-class STC:
+class STC(OneModel):
     """Sparse ternary compression with error feedback, both ways.
 
     Attributes:
@@ -224,10 +224,6 @@ class STC:
     def compressed(self, params: Params, layout: Layout) -> Params:
         """Return the tensors that are compressed: parameters that local training may change."""
         return {n: params[n] for n in corrected(layout, self.local)}
-
-    def serve(self, state: STCState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def applied(params: Params, update: Params) -> Params:

@@ -42,6 +42,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Weighting
+from unskew.algorithms.parts import OneModel
 from unskew.errors import ConfigError
 from unskew.info import Exchanges
 from unskew.keys import Key
@@ -119,7 +120,7 @@ class ExchangeReply:
 
 
 @dataclass(frozen=True)
-class TTHF:
+class TTHF(OneModel):
     """Two-timescale hybrid learning.
 
     Attributes:
@@ -270,10 +271,6 @@ class TTHF:
             exchanges=tuple(map(tuple, state.exchanges)),
             warnings=(bounded,) if state.bounded else (),
         )
-
-    def serve(self, state: TTHFState, client: ClientId | None) -> Params | None:
-        """Return the global model."""
-        return state.params
 
 
 def divide(cohort: Sequence[ClientId], size: int) -> tuple[DeviceCluster, ...]:
