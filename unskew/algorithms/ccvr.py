@@ -103,7 +103,7 @@ class CCVR(Averaging):
         if isinstance(reply, FeatureMoments):
             check_counts(reply.counts)
 
-    def serve(self, state: CCVRState, client: ClientId | None) -> Params | None:  # type: ignore[override]
+    def serve(self, state: CCVRState, client: ClientId | None) -> Params | None:
         """Return the calibrated model."""
         return {**state.params, **state.head}
 
