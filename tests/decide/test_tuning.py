@@ -394,7 +394,7 @@ def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_t
     sites, fresh = sites_of(experiment, inputs), (1, 2)
     worth = run([compared(sites, searched, fresh, print)], Queue(), Here(TrainingWork(sites)))
     tuning = corrected(sites, (searched,), worth, Budget(1), fresh)
-    assert f"{method.label} {fate}" in tuning.lead
+    assert f"{method.label} {fate}" in str(tuning)
     assert [m.options["local"]["lr"] for m in tuning.experiment.methods] == [rate]
     write_tuning(tuning, tmp_path)
     assert ("default kept" in (tmp_path / "tuning.html").read_text()) == (rate == 0.1)

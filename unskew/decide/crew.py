@@ -191,7 +191,6 @@ class _Actor:
         self._work: CellWork | None = None
 
     def answer(self, asked: dict[str, Any], homes: list[str]) -> Answer:
-        """Train a cell."""
         try:
             if apart := on_ray.differences(self._expected):
                 raise WorkerError(f"a node of the Ray cluster is not like this one ({'; '.join(apart)}); take it out")

@@ -19,7 +19,7 @@ from unskew.report import tables, worth
 from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
-from unskew.report.tables import BOUNDS, Difference, bracket, counted_seeds, last_words, quantity, with_spread
+from unskew.report.tables import BOUNDS, Difference, counted_seeds, last_words, quantity, with_spread
 from unskew.report.worth import Client, Gain
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
@@ -27,7 +27,6 @@ from unskew.units import MB
 from unskew.words import beginning, counted, of_clients, of_seeds
 
 Value = Spread | Difference | Gain
-POINTS = "points, "
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
     """Every column that the run can have, by the names that `headline` takes."""
     m, methods, last = record.headline, record.methods, last_words(record)
     seeds = {method: counted_seeds(record, method) for method in methods}
-    base, tail = record.baseline, tables.steadier(record)
+    base, tail, ends = record.baseline, tables.steadier(record), "points, " * m.percent + "95 %"
 
     def each(value: Callable[[str], Value | None]) -> dict[str, Value]:
         return {method: v for method in methods if (v := value(method)) is not None}
@@ -69,7 +68,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
 
     def apart(title: str, metric: str, pick: tables.Pick = last_value) -> TableColumn:
         values = {d.method: d for d in tables.paired(record, metric, base, pick)} if base is not None else {}
-        return TableColumn(title, f"{POINTS * m.percent}95 %", values, bracket)
+        return TableColumn(title, ends, values, partial(worth.bracket, m=m))
 
     planned = {method: sum(c.method == method for c in record.cells) for method in methods}
     reached = {k: Spread(tuple(float(record.numbers.reached(k, s)) for s in of)) for k, of in seeds.items() if of}
@@ -98,7 +97,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
         "difference_tail": apart(f"mean of {last} minus {base}", m.shared, tail),
         "personal": end(f"own {m.label}", "", m.own, lead=True),
         "personal_difference": apart(f"own, minus {base}", m.own),
-        "gain": TableColumn("gain over alone", f"{POINTS * m.percent}95 %", gains, partial(worth.bracket, m=m)),
+        "gain": TableColumn("gain over alone", ends, gains, partial(worth.bracket, m=m)),
         "worst_decile": end(f"own {m.label}", "worst tenth of clients", m.worst, lead=True),
         "spread_over_clients": TableColumn(
             "spread over clients", "points" if m.percent else "", across, lambda s: m.show(s.mean)

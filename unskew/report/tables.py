@@ -344,12 +344,3 @@ def with_spread(spread: Spread | None, measure: Measure = ACCURACY) -> str:
     if spread is None:
         return "–"
     return measure.show(spread.mean) + measure.spread(spread.std) + of_seeds(len(spread.values), spread.undefined)
-
-
-def bracket(difference: Difference) -> str:
-    """A difference with its interval, percentage points for fractions.
-
-    >>> bracket(Difference("A", None, (0, 1), (0.01, 0.03), 0.02, -0.107, 0.147))
-    '+2.00 [−10.70, +14.70]'
-    """
-    return difference.measure.with_interval(difference.mean, difference.low, difference.high)

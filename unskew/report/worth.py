@@ -296,8 +296,8 @@ def _half(parts: Sequence[Chance], confidence: float) -> float:
     return t(variance**2 / below if below else math.inf) * math.sqrt(variance)
 
 
-def bracket(gain: Gain | None, m: Measure) -> str:
-    """A gain with its interval, in percentage points for fractions."""
+def bracket(gain: "Gain | tables.Difference | None", m: Measure) -> str:
+    """A gain or difference with its interval, in percentage points for fractions."""
     return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)
 
 

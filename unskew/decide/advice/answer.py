@@ -337,7 +337,6 @@ class Advice:
         )
 
     def _repr_html_(self) -> str:
-        """The first screen, as a notebook shows it."""
         return first_screen(self.screen)
 
     def site_row(self, c: ClientId) -> tuple[str, ...]:

@@ -321,7 +321,6 @@ class _WithoutPrior:
         return getattr(self._local, name)
 
     def imagery(self, source: str) -> Any:
-        """Refused."""
         raise RunError(f"it works with the prior {source}")
 
 
@@ -373,15 +372,12 @@ class _Untrained:
     name = "untrained"
 
     def window(self, model_bytes: int) -> int:
-        """Return 1."""
         return 1
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
-        """Run every step to its end."""
         for c, job in jobs.items():
             answer = partial(answer_untrained, round=job.me.round)
             yield c, StepResult(drive(job.begin(job.me, job.message, job.memory), answer))
 
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
-        """Refused: nothing was trained."""
         raise NotImplementedError(f"{len(jobs)} models cannot be evaluated: nothing was trained")

@@ -89,9 +89,7 @@ class Tuning:
         tuned = dataclasses.replace(asked, name=f"{asked.name}, tuned", methods=methods, val_fraction=0.0)
         return under_fresh_seeds(tuned, max((*asked.seeds, *self.seeds)) + 1, SEEDS)
 
-    @property
-    def lead(self) -> str:
-        """The gain from tuning, for each method."""
+    def __str__(self) -> str:
         m = self.sites.measure
         parts = [
             f"{label} {worth.reading}" + ("" if worth.gain is None or worth.kept else f" ({bracket(worth.gain, m)})")
@@ -104,9 +102,6 @@ class Tuning:
         """The methods that tuning is shown to help."""
         better = [label for label, worth in self.worth.items() if worth.verdict == "gains"]
         return f"Tuning helps {listed(better)}." if better else "Undecided: tuning is not shown to help any method."
-
-    def __str__(self) -> str:
-        return self.lead
 
     def __repr__(self) -> str:
         methods = listed([s.method.label for s in self.searches])

@@ -45,11 +45,7 @@ def gallery(
 ) -> Chart | str:
     """Images generated from a method's embeddings, a row for each class, or why there are none.
 
-    Args:
-        method, seed: Whose they are.
-        sent: The embeddings.
-        options: The method's table in config.toml.
-        division: Has the names of classes and clients.
+    `options` are the method's table in config.toml; `division` has the names of classes and clients.
     """
     source = str(options.get("prior", priors.BUILT_IN))
     missing = f"No images are drawn for {method}: "
