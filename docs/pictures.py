@@ -95,10 +95,13 @@ def main(demo: Path) -> None:
                 [sys.executable, "-m", "unskew", command[0], three, *command[1:], "--out", out], check=True, cwd=ROOT
             )
         screenshot(Path(folder) / "advise" / "advice.html", "advice")
-        screenshot(Path(folder) / "tune" / "tuning.html", "tuning")
+        screenshot(Path(folder) / "advise" / "advice.html", "advice-narrow", width=360)
+        screenshot(Path(folder) / "tune" / "tuning.html", "tuning", dark=True)
         heart = {"alone": us.Independent(), "FedAvg": us.FedAvg(), "Ditto": us.Ditto()}
         own = {"data": "heart", "task": "binary", "model": "logistic", "rounds": 20, "seeds": range(5)}
-        screenshot(page_of(us.simulate(heart, **own, out=f"{folder}/heart")), "heart")
+        page = page_of(us.simulate(heart, **own, out=f"{folder}/heart"))
+        screenshot(page, "heart")
+        screenshot(page, "heart-narrow-dark", width=360, dark=True)
         cell = us.World(channel=us.Radio())
         uneven = {"split": us.Dirichlet(0.1, num_clients=10), "rounds": 8, "seeds": range(2)}
         hops = us.simulate({"FedAvg": us.FedAvg(), "FedDif": us.FedDif()}, **uneven, world=cell, out=f"{folder}/feddif")
