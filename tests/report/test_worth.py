@@ -319,7 +319,8 @@ def test_the_constant_prediction_is_that_of_a_client_s_own_training_targets() ->
 
     def division(y: list[float], dtype: torch.dtype) -> Any:
         parts = SimpleNamespace(train=[torch.arange(len(y) - 2)], test=[torch.arange(len(y) - 2, len(y))])
-        data = SimpleNamespace(y_train=torch.tensor(y, dtype=dtype), outputs=("a", "b"))
+        outputs = ("a",) if dtype.is_floating_point else ("a", "b")
+        data = SimpleNamespace(y_train=torch.tensor(y, dtype=dtype), outputs=outputs)
         return SimpleNamespace(dataset=data, clients=parts, num_clients=1)
 
     numbers, classes = division([1, 3, 2, 4], torch.float32), division([0, 0, 1, 0, 1], torch.int64)

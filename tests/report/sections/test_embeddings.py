@@ -173,7 +173,7 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
 # ---------------------------------------------------------------- alignment
 def test_matches_have_their_distance_and_what_came_of_them() -> None:
     assert [(m["pair"], m["distance"], m["state"]) for m in embeddings.matched(uploads())] == [
-        ("label 0: 0 and 1 (0, 3)", 1, "joined"), ("label 1: 0 and 1 (2, 4)", 3, "too far apart")
+        ("0: 0 and 1 (0, 3)", 1, "joined"), ("1: 0 and 1 (2, 4)", 3, "too far apart")
     ]  # fmt: skip
     near = uploads({**ROUND, "threshold": 5.0})
     assert embeddings.matched(near)[1]["state"] == "near, its set has that client"

@@ -144,7 +144,7 @@ def matched(sent: Embeddings) -> list[dict[str, Any]]:
     pairs = [pair for pair in sent.pairs if max(pair[:2]) < len(sent.labels)]
     return [
         {
-            "pair": f"label {sent.labels[i]}: {sent.owners[i]} and {sent.owners[j]} ({i}, {j})",
+            "pair": f"{sent.labels[i]}: {sent.owners[i]} and {sent.owners[j]} ({i}, {j})",
             "distance": distance,
             "state": JOINED if place.get(i, -1) == place.get(j, -2) else NEAR if distance <= sent.threshold else FAR,
         }
@@ -167,7 +167,7 @@ def alignment_chart(name: str, sent: Embeddings) -> Chart | None:
     drawn = charts.themed(alt.layer(charts.rule(sent.threshold), dots), height=alt.Step(18))
     of = "embeddings" if sent.distance == "l2" else "the noise predicted under them"
     some = f" The first {len(pairs)} of {len(every)} pairs." if len(pairs) < len(every) else ""
-    caption = f"Pairs of clients’ clusters that the server matched: distance of {of}; line: the threshold.{some}"
+    caption = f"Label: matched clients, their embeddings. Distance of {of}; line: the threshold.{some}"
     text = "; ".join(f"{p['pair']} at {p['distance']:.3g} {p['state']}" for p in pairs)
     return Chart(f"What clients have in common, {name}", caption, drawn, f"Matches: {text}."[:1000])
 
