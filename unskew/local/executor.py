@@ -139,7 +139,7 @@ Columns = tuple[Tensor, ...]
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """The columns of all examples from those of parts of them, at least one, in order."""
+    """Concatenate the columns of parts of the examples, at least one part, in order."""
     filled = [part for part in parts if len(part[0])] or parts[:1]  # a worker with no row makes no outputs
     return tuple(torch.cat(column) for column in zip(*filled, strict=True))
 
@@ -150,7 +150,7 @@ class Executor(Protocol):
     name: str
 
     def window(self, model_bytes: int) -> int:
-        """Number of clients worth giving to it together, if their replies, of a model each, are to be kept few."""
+        """Number of clients to hand over together, where few of their replies, a model each, are to be in memory."""
         ...
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
@@ -269,7 +269,7 @@ class Trainer(Protocol):
 
 
 def room_for(model_bytes: int, least: int = 1, device: str = "cpu") -> int:
-    """Return the number of models that have room at once, and `least` at least."""
+    """Return how many models fit into memory at once, but not fewer than `least`."""
     return max(least, ROOM[device] // max(model_bytes, 1))
 
 

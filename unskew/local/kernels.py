@@ -19,7 +19,7 @@ from unskew.models.network import Network
 
 
 def wants_channels_last(module: nn.Module) -> bool:
-    """True if convolutions gain: always, except with group norm, which has no kernel for that order."""
+    """True if convolutions are faster so: always, except beside group norm, which has no kernel for that order."""
     parts = list(module.modules())
     has_conv = any(isinstance(m, nn.Conv2d) for m in parts)
     return has_conv and not any(isinstance(m, nn.GroupNorm) for m in parts)

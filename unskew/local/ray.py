@@ -499,7 +499,7 @@ def _written(job: Job, common: Mapping[int, tuple[int, Any]]) -> tuple[list[dict
 
 # ---------------------------------------------------------------- the cluster
 def connect(address: str, cores: int | None = None, store_mb: int | None = None) -> None:
-    """Start a local Ray instance, or join the cluster at an address; who handles SIGTERM goes on handling it.
+    """Start Ray on this machine, or join the cluster at an address; a handler of SIGTERM stays in place.
 
     Args:
         address: "local", "auto" or HOST:PORT.

@@ -40,10 +40,10 @@ def _looked_at(term: Term, params: Params, aux: Aux) -> Tensor:
 
 
 def check_value(term: Term, params: Params, aux: Aux) -> bool:
-    """Refuse a term of the parameters that is a constant other than zero; looked at near `params`.
+    """Refuse a term that is a constant other than zero near `params`.
 
     Returns:
-        True if that says something: not where the value is zero, as where a term is off.
+        True if the value is not zero, as it is where a term is off: then nothing was checked.
 
     Raises:
         ProtocolError: If it is.
@@ -57,7 +57,7 @@ def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
     """Compare the gradient that a term writes out with that of its value, at a point near `params`.
 
     Returns:
-        True if that says something: not where the value is zero, as where a term is off or has nothing yet to correct.
+        True if the value is not zero, as it is where a term is off or has nothing yet to correct.
 
     Raises:
         ProtocolError: If they differ by more than rounding, or the value is a constant other than zero.

@@ -170,7 +170,7 @@ class LocalTrainer:
         )
 
     def check_terms(self, me: Me, job: Sgd) -> None:
-        """Look at each term of the parameters once, or in each round until that says something.
+        """Check each term of the parameters once: in the first round in which its value is not zero.
 
         Raises:
             ProtocolError: If a written gradient is not that of the value, or a value other than zero does not depend on
@@ -188,7 +188,7 @@ class LocalTrainer:
                     self._looked_at[what] = math.inf if seen else me.round
 
     def _check_rows(self, me: Me, job: Sgd) -> None:
-        """Refuse classes and rows that there are not: some losses take any number, and indexing counts from the end.
+        """Refuse classes and rows that do not exist: some losses take any number, and indexing counts from the end.
 
         Labels may be shares of the classes, which the loss takes, too, and -100, which it leaves out.
         """
@@ -418,7 +418,7 @@ class LocalTrainer:
             raise ProtocolError(wrong)
 
     def fault(self, params: Params) -> str:
-        """Say what of a model is not as the task's; empty if all is."""
+        """Describe how a model differs from the task's; empty if it does not."""
         given: object = params  # what a method makes of it
         if not isinstance(given, Mapping):
             return (
