@@ -20,6 +20,7 @@ from unskew.decide.identity import about
 from unskew.decide.sites import sites_of
 from unskew.experiment import config
 from unskew.files import write_atomically
+from unskew.history import History
 from unskew.papers.claims import LEVEL, SAME, Claim, decide, paired, same
 from unskew.papers.result import Result, Row
 from unskew.papers.toolkit import (
@@ -30,6 +31,7 @@ from unskew.papers.toolkit import (
     drawn,
     final,
     merged,
+    percent,
     rows_of,
 )
 from unskew.report import stats
@@ -56,6 +58,37 @@ def bfloat16(request: ReproductionRequest) -> Result:
     draft.claims.append(same("trained in bfloat16 fedavg ends where it ends in float32", paired(half, single)))
     draft.curves = curves_of(history)
     return draft.result(examples=draft["draw"]["train"], margin=100 * SAME)
+
+
+def clock(request: ReproductionRequest) -> Result:
+    """Compare methods by simulated time: accuracy once the first of them has ended, and seconds until a target."""
+    draft = Draft.of(request)
+    methods = ["fedavg", "fedbuff", "fedasync", "feddif"]
+    history = draft.run("run", draft["experiment"], methods=methods)
+    late = draft.run("deadline", draft["experiment"], draft["deadline"], methods=["fedavg"])
+    timed = {m: [_by_time(history, m, s) for s in sorted(draft.seeds)] for m in methods}
+    timed["fedavg, deadline"] = [_by_time(late, "fedavg", s) for s in sorted(draft.seeds)]
+    end, target = min(max(c) for of in timed.values() for c in of), draft["target"]
+    ends: dict[str, list[float]] = {}
+    for name, seeds in timed.items():
+        grid = [end * k / 40 for k in range(41)]
+        values = [[of[max(t for t in of if t <= x)] for of in seeds] for x in grid]
+        draft.curves, ends[name] = {**draft.curves, name: percent(grid, values)}, values[-1]
+        draft.add(name, setting := history.summary["rows"][0]["setting"], "global.accuracy", ends[name])
+        reached = [[t for t, v in of.items() if v >= target] for of in seeds]
+        if all(reached):
+            draft.add(name, setting, f"clock.to_{target:.0%}", [min(times) for times in reached])
+    for name in [*ends][1:]:
+        text = f"{name} is above fedavg after {end:.0f} simulated seconds"
+        draft.claims.append(decide(text, paired(ends[name], ends["fedavg"])))
+    return draft.result(end=end)
+
+
+def _by_time(history: History, method: str, seed: int) -> dict[float, float]:
+    """The global accuracy of one training by the simulated second at which its round ended."""
+    spent = history.frame.curve(method, seed, "clock")
+    accuracies = history.frame.curve(method, seed, "global.accuracy")
+    return {sum(s for r, s in spent.items() if r <= t): value for t, value in accuracies.items()}
 
 
 OWN = "personal.accuracy.mean"
