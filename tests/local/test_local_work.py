@@ -111,8 +111,6 @@ def test_a_scheduler_that_there_is_not_or_that_needs_a_metric_is_refused(name: s
 
 
 class Checkpointed(nn.Module):
-    """Its first layer is computed again in the backward pass."""
-
     def __init__(self, reentrant: bool | None) -> None:
         super().__init__()
         self.first, self.head, self.reentrant = nn.Linear(4, 6), nn.Linear(6, 3), reentrant
@@ -131,8 +129,6 @@ def test_checkpointing_of_either_kind_changes_nothing() -> None:
 
 
 class Words(nn.Module):
-    """Embeddings of four words, whose norms are kept below 1."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(9, 5, max_norm=1.0), nn.Linear(5, 3)
