@@ -268,7 +268,7 @@ class LocalTrainer:
                 if not value.requires_grad:
                     raise ProtocolError(NOTHING_TO_MINIMISE)
                 share = len(y[part]) / len(y)
-                sums.append((loss * share, value * share))
+                sums.append((loss, value) if share == 1.0 else (loss * share, value * share))
                 torch.autograd.backward(sums[-1][1])  # reentrant checkpoints take it alone, and parts are summed
             unused[:] = [t for t in trained if t.grad is None]
             parts = (torch.zeros_like(t) if t.grad is None else t.grad.to_dense() for t in trained)
@@ -276,7 +276,7 @@ class LocalTrainer:
             for t in trained:
                 t.grad = None
             losses, values = zip(*sums, strict=True)
-            return torch.stack(losses).sum(), torch.stack(values).sum().detach()
+            return reduce(add, losses), reduce(add, values).detach()
 
         def step(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
             if update is None:
