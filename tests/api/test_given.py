@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas
-import polars
 import pytest
 import torch
 from PIL import Image
@@ -314,17 +313,6 @@ def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentenc
         us.simulate(
             us.FedAvg(), data=change(tables(pandas)[1]), target="diagnosis", preprocess=True, rounds=1, progress=False
         )
-
-
-def test_codes_at_one_client_and_words_at_another_are_noted() -> None:
-    _, parts = tables(polars)
-    parts["Bern"] = parts["Bern"].with_columns(polars.col("sex").replace_strict({"f": 1, "m": 2}))
-    sentence = "column 'sex' holds numbers at Bern and words at Basel, Chur, which count as different"
-    assert any(note.startswith(sentence) for note in us.describe(parts, target="diagnosis").notes)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        us.simulate(us.FedAvg(), data=parts, target="diagnosis", preprocess=True, rounds=1, progress=False)
-    assert sum(sentence in str(warning.message) for warning in said) == 1
 
 
 class Fails(Net):

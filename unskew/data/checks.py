@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value, value_of
+from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value
 from unskew.data.inputs import Column, column_notes, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
@@ -217,11 +217,6 @@ def no_name(table: DataTable) -> Iterable[str]:
             yield f"{what} names must differ, got {some(sorted(names))}"
 
 
-def no_column(table: DataTable) -> Iterable[str]:
-    """Columns that cannot be inputs, as they are or by their rules."""
-    return filter(None, (of_column(table, name) for name in table.columns))
-
-
 def of_column(table: DataTable, name: str) -> str:
     """A sentence on a column that cannot be an input; empty for any other."""
     values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
@@ -241,6 +236,7 @@ def of_column(table: DataTable, name: str) -> str:
     if sentence := no_value(name, values, table.place):
         return sentence
     coded, told = rule.kind == "category" or name in table.categories, rule.words is not None or rule.mean is not None
+    told = told or (table.rules is not None and table.of_texts(name))
     if not told and (sentence := no_category(name, present.tolist(), coded)):
         return sentence
     if known and table.rules is None:
@@ -259,7 +255,7 @@ REFUSALS: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     no_target,
     no_class,
     no_number,
-    no_column,
+    lambda table: filter(None, (of_column(table, name) for name in table.columns)),
 )
 
 
@@ -286,19 +282,6 @@ def spelt_alike(table: DataTable) -> Iterable[str]:
     for what, values in named.items():
         if alike := spelling_variants(sorted({v for v in values if isinstance(v, str)})):
             yield f"{what} differ in case, accents or spaces alone, and count as different: {alike}; write them alike"
-
-
-def codes_beside_words(table: DataTable) -> Iterable[str]:
-    """Columns of words that some sites write in numbers alone."""
-    for name, values in table.features.items():
-        sides: dict[bool, list[str]] = {}
-        for i, client in enumerate(table.compared if values.dtype.kind == "O" else ()):
-            kinds = {value_of(one) is not None for one in set(values[table.at(i)].tolist()) if isinstance(one, str)}
-            if len(kinds) == 1:
-                sides.setdefault(kinds.pop(), []).append(client)
-        if len(sides) == 2:
-            both = f"numbers at {some(sides[True])} and words at {some(sides[False])}"
-            yield f"column {name!r} holds {both}, which count as different: write them alike"
 
 
 def one_class(table: DataTable) -> Iterable[str]:
@@ -454,7 +437,8 @@ def gives_the_answer(table: DataTable) -> Iterable[str]:
 
 
 def _columns(table: DataTable) -> Iterator[tuple[str, Array]]:
-    return iter(table.features.items() if len(table) > ENOUGH and not table.measured else ())
+    looked_at = table.columns if len(table) > ENOUGH and not table.measured else ()
+    return ((name, table.columns[name]) for name in looked_at if not table.of_texts(name))
 
 
 def _named(columns: Sequence[str], what: str) -> Iterator[str]:
@@ -497,11 +481,6 @@ def cut_texts(table: DataTable) -> Iterable[str]:
         yield f"{share:.0%} of the training texts have {LENGTH} words or more, and only the first {LENGTH} are read"
 
 
-def names_people(table: DataTable) -> Iterable[str]:
-    """A column that seems to say who is in a row, where that is not known."""
-    return [] if table.patients is not None or table.measured else unnamed_patients(table.features)
-
-
 # ---------------------------------------------------------------- copies
 def copies(table: DataTable) -> Iterable[str]:
     """Test rows that stand in training, where rows are so rich that chance hardly makes two equal."""
@@ -537,7 +516,6 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     few_rows,
     untested,
     spelt_alike,
-    codes_beside_words,
     one_class,
     far_from_others,
     not_as_agreed,
@@ -548,7 +526,7 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     identifies,
     names_the_site,
     gives_the_answer,
-    names_people,
+    lambda table: [] if table.patients is not None or table.measured else unnamed_patients(table.features),
     copies,
 )
 

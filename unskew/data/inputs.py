@@ -20,13 +20,14 @@ from unskew.data.columns import (
     frame_of,
     gaps_in,
     is_frame,
+    is_gap,
     no_value,
     value_of,
     word,
 )
 from unskew.data.images import ByteImages
 from unskew.data.places import by_number
-from unskew.data.text import FIRST_WORD, tokens
+from unskew.data.text import FIRST_WORD, tokens, words
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import RowError
 from unskew.words import composed, counted, some
@@ -49,7 +50,7 @@ class Column:
 
     Attributes:
         name: Its name in the table.
-        kind: "number", or "category": words.
+        kind: "number"; "category": words; or "text": texts, of which `values` are words.
         fill: What takes the place of a gap, in the column's unit; empty if gaps are refused.
         mean, sd: Of the training rows; empty if the column keeps its scale.  Where sd is 0 the column becomes 0.
         gaps: Followed by a 0/1 column that says where a gap was.
@@ -61,7 +62,7 @@ class Column:
     """
 
     name: str
-    kind: Literal["number", "category"] = "number"
+    kind: Literal["number", "category", "text"] = "number"
     fill: tuple[float, ...] = ()
     mean: tuple[float, ...] = ()
     sd: tuple[float, ...] = ()
@@ -103,6 +104,12 @@ class Column:
             width = len(self.values)
             code = np.array([-1 if v is None else number.get(v, width if self.other else -1) for v in values], int)
             return np.concatenate([code[:, None] == np.arange(width + self.other), *gaps], 1, dtype=np.float64)
+        if self.kind == "text":
+            number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
+            known = np.zeros((len(values), len(self.values)))
+            for row, text in enumerate(values):
+                known[row, [number[word] for word in words(text or "") if word in number]] = 1
+            return np.concatenate([known, *gaps], 1, dtype=np.float64)
         with np.errstate(over="ignore"):  # networks take float32, in which larger numbers are infinite
             bad = np.flatnonzero(np.isinf(values.astype(np.float32)) | (missing & (not self.fill)))
         if len(bad):
@@ -424,6 +431,8 @@ def _as(column: Column, values: Array) -> Array:
     """
     if column.kind == "category":
         return _codes(values, column.values)
+    if column.kind == "text":
+        return np.array([None if is_gap(value) else str(value) for value in values.tolist()], object)
     if values.dtype.kind == "O":
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)

@@ -162,7 +162,9 @@ class Look:
         if self.train_span and self.test_span:
             train, later = (f"from {first} to {last}" for first, last in (self.train_span, self.test_span))
             test += f" ({later}; the others {train})"
-        each = "".join(f"; {target.name} has {_some_classes(target.classes)}" for target in self.targets)
+        known = {target.name: [str(one) for one in target.classes if one != NO_VALUE] for target in self.targets}
+        held = {name: f"{len(of)} classes ({some(of)})" if of else "numbers" for name, of in known.items()}
+        each = "".join(f"; {name} has {of}" for name, of in held.items())
         who = "" if self.patients is None else f", {counted(self.patients, 'patient')}"
         return f"{self.rows:,} rows{test}{who}, {counted(len(self.columns), 'column')}, {sites}{each}"
 
@@ -178,11 +180,6 @@ class Look:
 
     def __repr__(self) -> str:
         return f"<Look at {self.name}: {self.size}; print() says more>"
-
-
-def _some_classes(classes: Sequence[Label]) -> str:
-    known = [str(one) for one in classes if one != NO_VALUE]
-    return f"{len(known)} classes ({some(known)})" if known else "numbers"
 
 
 # ---------------------------------------------------------------- the door

@@ -51,7 +51,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.images import as_tensor
 from unskew.data.latest import Latest, cut, moments
 from unskew.data.patients import PatientIds
-from unskew.data.preprocess import Preprocess, no_category
+from unskew.data.preprocess import Preprocess
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
 from unskew.errors import ConfigError, DataError
 from unskew.keys import drawn_since, global_states
@@ -244,14 +244,8 @@ def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> Da
 
 def text_of(rows: DataTable) -> DataTable:
     """A table whose only input is a column of texts: of more entries than categories have, most of several words."""
-    if rows.inputs is not None or len(rows.columns) != 1:
-        return rows
-    ((name, values),) = rows.columns.items()
-    words = [value for value in values.tolist() if isinstance(value, str)]
-    several = 2 * sum(" " in word.strip() for word in words) > len(words)
-    if not several or name in rows.categories or not no_category(name, words, False):
-        return rows
-    return replace(rows, inputs=values.astype(object), columns={})
+    only = rows.inputs is None and len(rows.columns) == 1 and rows.of_texts(*rows.columns)
+    return replace(rows, inputs=next(iter(rows.columns.values())).astype(object), columns={}) if only else rows
 
 
 def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> DataTable:
@@ -344,17 +338,17 @@ def _apart(first: Frame, part: Frame) -> str:
     255 and another's, in all likelihood, from 0 to 1.
     """
     odd = sorted((first.columns.keys() ^ part.columns.keys()) - {NUMBER})
-    if PATIENTS in odd:
-        return "whether patients are named"
     if odd:
-        return "whether columns have names" if INPUTS in odd else f"columns: {', '.join(odd)}"
-    x, y = first.columns.get(INPUTS), part.columns.get(INPUTS)
-    if x is not None and y is not None:
+        named = "whether columns have names" if INPUTS in odd else f"columns: {', '.join(odd)}"
+        return "whether patients are named" if PATIENTS in odd else named
+    if INPUTS in first.columns:
+        x, y = first.columns[INPUTS], part.columns[INPUTS]
+        kinds = {of.dtype.kind if of.dtype.kind in "fO" else "iu" for of in (x, y)}
         if x.shape[1:] != y.shape[1:]:
             return f"the shape of an example, {x.shape[1:]} and {y.shape[1:]}"
-        if (x.dtype.kind == "O") != (y.dtype.kind == "O"):
+        if len(kinds) > 1 and "O" in kinds:
             return "texts and numbers"
-        if (x.dtype.kind == "f") != (y.dtype.kind == "f") and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
+        if len(kinds) > 1 and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
             return f"the scale, {_range(x)} and {_range(y)}"
     for name in (LABELS, *first.names):
         if name in first.columns:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unskew.data.columns import WRITTEN, Array, RawTable, column, gaps_in, is_date, natural, numbers_as_words, value_of
 from unskew.data.inputs import Column, Inputs, prepared
+from unskew.data.text import FIRST_WORD, OF_COLUMN, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed
 from unskew.words import composed, some
 
@@ -44,14 +45,15 @@ class ColumnRule:
     """Rules for one column where they differ from those for all, and numbers that were agreed on already.
 
     Attributes:
-        kind: "category" for numbers that are codes, "number" otherwise; by default as the column looks.
+        kind: "category" for numbers that are codes, "text" for texts, which become a 0/1 column for each of their 500
+            commonest words, "number" otherwise; by default as the column looks.
         scale, missing: The same as in `Preprocess`.
         mean, sd: Agreed numbers, used instead of those of the rows at hand.
         words: Agreed words of a category, in order.
         gaps: Agreed answer to whether the column has gaps; with `indicator` it gets a 0/1 column then.
     """
 
-    kind: Literal["number", "category"] | None = None
+    kind: Literal["number", "category", "text"] | None = None
     scale: Scale | None = None
     missing: Missing | None = None
     mean: float | None = None
@@ -246,14 +248,21 @@ def fit(
     for name in rules.ordered(table):
         values, rule, (scale, instead) = table[name], rules.columns.get(name, ColumnRule()), rules.of(name)
         words = values.dtype.kind == "O"
-        category = rule.kind == "category" or (rule.kind is None and words)
-        if words and (not category or rule.mean is not None):
+        held = [value for rows in training for value in values[rows].tolist() if isinstance(value, str)]
+        undeclared = rule.kind is None and rule.words is None
+        text = rule.kind == "text" or (undeclared and looks_like_texts(name, held, len(table) == 1))
+        category = not text and (rule.kind == "category" or (rule.kind is None and words))
+        if words and not text and (not category or rule.mean is not None):
             odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
             raise DataError(f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or set {WRITTEN}")
         here = agreed([ColumnSums.of(values[rows], category) for rows in training])
         if not here.n and not here.words and rule.gaps is None:
             raise DataError(f"column {name!r} has no value in any training row; leave it out")
         gaps = rules.indicator and (here.gaps if rule.gaps is None else rule.gaps)
+        if text:
+            common = tuple(vocabulary(held, OF_COLUMN + FIRST_WORD)) if rule.words is None else rule.words
+            columns.append(Column(name, "text", gaps=gaps, values=common))
+            continue
         if category:
             kept = (here.words or ()) if rule.words is None else rule.words
             if here.words and not set(here.words) & set(kept) and rules.unseen == "none":
@@ -312,6 +321,13 @@ def no_category(name: str, words: Sequence[str], declared: bool) -> str:
             f"it with patient = {name!r}"
         )
     return ""
+
+
+def looks_like_texts(name: str, values: Sequence[object], alone: bool) -> bool:
+    """True for words that are no categories, most of two words or more; beside others of four, which names have not."""
+    held = [value for value in values if isinstance(value, str) and not is_date(value)]
+    several = sum(value.strip().count(" ") >= (1 if alone else 3) for value in held)
+    return 2 * several > len(held) and bool(no_category(name, held, False))
 
 
 # ---------------------------------------------------------------- agreeing without rows
@@ -404,7 +420,7 @@ def check_agreed(rules: Preprocess, columns: Sequence[Column] | None = None) -> 
     for one in columns:
         own, (scale, instead) = rules.columns.get(one.name, ColumnRule()), rules.of(one.name)
         needed = {
-            "words": one.kind == "category" and own.words is None,
+            "words": one.kind != "number" and own.words is None,
             "mean": one.kind == "number" and "agreed" in (scale, instead.partition(" ")[0]) and own.mean is None,
             "sd": one.kind == "number" and scale == "agreed" and own.sd is None,
             "gaps": rules.indicator and own.gaps is None,

@@ -12,7 +12,7 @@ from unskew.data.columns import Array, RawTable, is_gap, value_of
 from unskew.data.inputs import Inputs
 from unskew.data.patients import PatientIds, coded
 from unskew.data.places import Place, by_number
-from unskew.data.preprocess import ColumnRule, Preprocess
+from unskew.data.preprocess import ColumnRule, Preprocess, looks_like_texts
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -203,6 +203,12 @@ class DataTable:
     def rule(self, name: str) -> ColumnRule:
         """The rules for one column."""
         return self.rules.columns.get(name, ColumnRule()) if self.rules else ColumnRule()
+
+    def of_texts(self, name: str) -> bool:
+        """True for a column of texts, as declared or as it looks."""
+        kind = "category" if name in self.categories else self.rule(name).kind
+        looks = kind is None and looks_like_texts(name, self.columns[name].tolist(), len(self.columns) == 1)
+        return kind == "text" or looks
 
     def by_site(self, name: str) -> bool:
         """True for a column that each client scales with numbers of its own, which takes its unit away."""

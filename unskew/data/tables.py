@@ -288,7 +288,7 @@ def read(kind: str, path: Path, options: TableOptions, words: Sequence[str] = ()
     polars = _polars()
     native, lines = _native(kind, path, options)
     if kind == "csv":
-        native = native.select(polars.when(~polars.all().is_in(_gaps(options))).then(polars.all()))
+        native = native.select(polars.when(~polars.all().is_in([*GAPS, *options.gaps])).then(polars.all()))
         if "" in native.columns and native[""].null_count() == native.height:
             native = native.drop("")
         if native.width > 1:
@@ -336,10 +336,6 @@ def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
     return frame.select(polars.all().str.strip_chars()), lines
 
 
-def _gaps(options: TableOptions) -> list[str]:
-    return [*GAPS, *options.gaps]
-
-
 def _typed(frame: Any, options: TableOptions, kind: str) -> Any:
     """Words of a CSV file as numbers where all of a column are, in the declared notation, or as truths.
 
@@ -350,7 +346,7 @@ def _typed(frame: Any, options: TableOptions, kind: str) -> Any:
         return frame
     polars, decimal, thousands = _polars(), re.escape(options.decimal), re.escape(options.thousands)
     grouped = rf"^[+-]?\d{{1,3}}({thousands}\d{{3}})*({decimal}\d*)?$"
-    frame, typed = frame.select(polars.when(~polars.all().is_in(_gaps(options))).then(polars.all())), []
+    frame, typed = frame.select(polars.when(~polars.all().is_in([*GAPS, *options.gaps])).then(polars.all())), []
     for words in frame:
         known = words.drop_nulls()
         if not len(known) or (words.name in options.names and known.str.contains(r"^[+-]?0\d").any()):

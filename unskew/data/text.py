@@ -12,6 +12,8 @@ VOCABULARY = 10_000
 LENGTH = 200
 """Tokens per text, shorter texts padded and longer ones cut at the end."""
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+OF_COLUMN = 500
+"""Words that a column of texts beside others has, the commonest."""
 
 
 class _BetweenWords(dict[int, int | str]):

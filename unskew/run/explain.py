@@ -89,8 +89,9 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
     loss = loss_of(config.model, config.loss, task.kind) or next(iter(task.kind.losses))
     known = LIKELIHOODS.get((task.kind.name, loss)) if cell.setup.inputs.loss is None else None
     rows, width = cell.fed.clients.train.values, dataset.input_shape[0]
+    texts = any(column.kind == "text" for column in dataset.inputs.columns)  # of whose words no one stands alone
     theta = linear_predictor(model) if known is not None and config.model in LINEAR else None
-    if known is None or theta is None or len(rows) * width > MOST_CELLS or dataset.y_train.dim() > 1:
+    if known is None or theta is None or len(rows) * width > MOST_CELLS or dataset.y_train.dim() > 1 or texts:
         return None
     bias = torch.full((len(rows), 1), float(len(model) > 1), dtype=torch.float64)
     x = torch.cat([dataset.x_train[rows].double(), bias], 1)
