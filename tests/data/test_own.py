@@ -274,6 +274,13 @@ def test_a_list_of_data_sets_is_one_a_client_by_number() -> None:
     assert pair.sha256 == own.dataset((X, Y)).sha256
 
 
+def test_train_and_test_are_parts_and_no_clients_in_any_form() -> None:
+    halves = {"train": (X[:40], Y[:40]), "test": (X[40:], Y[40:])}
+    sets = {name: torch.utils.data.TensorDataset(*map(torch.tensor, of)) for name, of in halves.items()}
+    for data in (own.dataset(halves), own.dataset(sets)):
+        assert (len(data.x_train), len(data.x_test), data.client_names) == (40, 20, ())
+
+
 def test_a_column_of_texts_that_is_the_only_input_is_texts() -> None:
     notes = [f"{what} since {day} days" for what in ("a cough", "no fever", "chest pain") for day in range(20)]
     table = pandas.DataFrame({"note": notes, "kind": np.resize(["a", "b"], 60), "few": np.resize(["x", "y"], 60)})

@@ -408,10 +408,10 @@ def _is_set(one: Any) -> bool:
 
 
 def _of_clients(data: Mapping[Any, Any], raw: bool, left_out: Collection[str]) -> Frame:
-    """One frame of {client: ...}, or of the parts "train" and "test" of a DatasetDict."""
+    """One frame of {client: ...}, or of {"train": ..., "test": ...}, as a DatasetDict has them."""
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
-    if all(hasattr(part, "column_names") for part in data.values()) and {"train", "test", "validation"} & data.keys():
+    if data.keys() <= {"train", "test", "validation"}:
         if "train" not in data:
             raise DataError(f'the data have the parts {some(list(data))}, and no part "train"; give that, too')
         rows = read(data["train"], raw, left_out)
