@@ -14,9 +14,7 @@ X, Y = np.zeros((60, 2)) + np.arange(60)[:, None], np.arange(60) % 2
 FRAME = pandas.DataFrame({"age": X[:, 0], "site": ["Basel", "Bern", "Chur"] * 20, "y": Y})
 SITES = {"target": "y", "client": "site"}
 CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
-    "labels under another index": ((FRAME[["age"]], FRAME["y"][::-1]), {}, ("index of y", "another order")),
     "a blank client": (FRAME.assign(site=[" ", *FRAME["site"][1:]]), SITES, ("'site'", "row 0")),
-    "one client's table": ({"Bern": FRAME[["age", "y"]]}, {"target": "y"}, ("Bern", "only one client")),
     "patients that are halves": ((X, Y, [0.5, *range(59)]), {}, ("row 0", "0.5")),
 }
 

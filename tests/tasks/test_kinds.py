@@ -353,22 +353,9 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     ),
     "negative time": ("survival", (X, np.stack([RISK, RISK > 0], 1)), r"has the time -.*, must be at least 0"),
     "no event": ("survival", (X, np.stack([RISK**2, RISK * 0], 1)), "survival' needs an event, and none of 96"),
-    "three values": ("binary", (X, np.arange(120) % 3), r"needs a target of two values, got 3 \(0, 1, 2\); use"),
-    "grades in words": (
-        "ordinal",
-        (X, np.array(["mild", "grave", "none"] * 40)),
-        "and words such as .grave. have none: number",
-    ),
-    "two grades": ("ordinal", (X, np.arange(120) % 2), r"needs three grades or more, got 2 \(0, 1\); use binary"),
-    "a half": ("multi_label", (X, X[:, :2] * 0 + 0.5), "the target of row 0 must have a 0 or 1 for each label"),
     "token below": ("next_token", (TOKENS, TOKENS - 1), "has a token beyond 4"),
     "counts": (us.TaskConfig(kind="regression", loss="poisson"), (X, RISK), "needs targets of at least 0, got -"),
     "classes as numbers": ("regression", load("digits"), "learns numbers, and the targets of digits are classes"),
-    "weights of a number": (
-        us.TaskConfig(kind="regression", class_weights="balanced"),
-        (X, RISK),
-        "task.class_weights goes with classes, and regression learns numbers",
-    ),
 }
 
 
