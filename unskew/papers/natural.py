@@ -5,6 +5,8 @@ Settings", NeurIPS 2022; numbers of the results in its repository (owkin/FLamby,
 five seeds.
 """
 
+import json
+import lzma
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,9 +19,11 @@ from torch import nn
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError
 from unskew.history import History
 from unskew.info import ClientGroups
+from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired, same
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
@@ -255,6 +259,93 @@ def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequen
             arrays |= {f"y_{part}": y[rows] if survival else y[rows].astype(np.int64)}
             arrays |= {f"client_{part}": content[client][rows].astype(np.int64)}
     return write_npz(request.folder / "data" / f"{name}.npz", arrays)
+
+
+# ---------------------------------------------------------------- a language model, film by film
+FILM = 20
+"""Reviews from which on a film is a client."""
+TOKENS = 80
+
+
+class FilmReader(nn.Module):
+    """A BERT of two layers for token ids (N, tokens), 0 is padding; with the weights of a file."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, weights: str = "", words: int = 5000) -> None:
+        from transformers import BertConfig, BertForSequenceClassification  # takes seconds
+
+        super().__init__()
+        sizes: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        sizes |= {"intermediate_size": 128, "vocab_size": words, "max_position_embeddings": input_shape[0]}
+        sizes["num_labels"] = num_classes
+        self.bert = BertForSequenceClassification(BertConfig(**sizes))
+        if weights:
+            self.load_state_dict(torch.load(weights, weights_only=True))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Logits (N, classes)."""
+        return self.bert(x, attention_mask=(x > 0).long()).logits
+
+
+def pretrained(x: torch.Tensor, y: torch.Tensor, file: Path) -> str:
+    """Train a reader on public reviews, two epochs of AdamW, into a file, unless it is there already."""
+    if file.is_file():
+        return str(file)
+    with Key(0).ambient():
+        network = FilmReader(tuple(x.shape[1:]), 2)
+        optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3)
+        for rows in torch.split(torch.cat([torch.randperm(len(x)) for _ in range(2)]), 32):
+            loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    torch.save(network.state_dict(), file)
+    return str(file)
+
+
+def films(request: ReproductionRequest, number: int, public: int) -> dict[str, Any]:
+    """Task settings for IMDB by film: `number` drawn films are clients, and a reader knows `public` reviews of others.
+
+    Words are those of the public reviews; test rows are reviews of films that no client has.
+    """
+    root = Path(request.data_dir or os.environ.get("UNSKEW_DATA", "data"))
+    with lzma.open(root / "imdb" / "imdb.json.xz", "rt", encoding="utf8") as f:
+        book = json.load(f)
+    film, y = np.array(book["film_train"]), np.array(book["y_train"])
+    names, counts = np.unique(film, return_counts=True)
+    chosen = np.sort((Key(0) / "films").numpy().choice(names[counts >= FILM], number, replace=False))
+    own, others = np.flatnonzero(np.isin(film, chosen)), np.flatnonzero(~np.isin(film, names[counts >= FILM]))[:public]
+    ids = vocabulary([book["x_train"][i] for i in others], 5000)
+    x, known = (tokens([book["x_train"][i] for i in rows], ids, TOKENS) for rows in (own, others))
+    arrays = {
+        "x_train": x.numpy(), "y_train": y[own], "client_train": np.searchsorted(chosen, film[own]),
+        "clients": np.array([f"tt{name:07d}" for name in chosen]), "classes": np.array(["negative", "positive"]),
+        "x_test": tokens(book["x_test"][:1000], ids, TOKENS).numpy(), "y_test": np.array(book["y_test"][:1000]),
+    }  # fmt: skip
+    task = write_npz(request.folder / "data" / "films.npz", arrays)
+    weights = pretrained(known, torch.from_numpy(y[others]), request.folder / "data" / "reader.pt")
+    return {"task": {**task, "model": f"{__name__}:FilmReader", "model_options": {"weights": weights}}}
+
+
+def imdb_films(request: ReproductionRequest) -> Result:
+    """All weights against adapters, of which both halves travel, or one."""
+    draft = Draft.of(request)
+    base = merged(draft["experiment"], films(request, draft["films"], draft["public"]))
+    for part in ("whole", "adapters", "alone"):
+        history = draft.run(part, base, draft[part])
+        draft.rows += rows_of(history, ("global.accuracy", "personal.accuracy.mean", "personal.accuracy.worst_decile"))
+        for row in rows_of(history, ("bytes.total",)):
+            kilobytes = [n / draft["experiment"]["rounds"] / 1000 for n in row.seeds]
+            draft.add(row.method, row.setting, "kB a round", kilobytes)
+    data, options = sources.load(base["task"]["data"]), base["task"]["model_options"]
+    with torch.no_grad():
+        right = FilmReader(data.input_shape, 2, **options).eval()(data.x_test).argmax(1) == data.y_test
+    draft.add("as pre-trained", draft.rows[0].setting, "global.accuracy", [float(right.double().mean())])
+    values = {(r.method, r.metric): r.seeds for r in draft.rows}
+    own, both = "personal.accuracy.mean", "FedAvg of adapters"
+    for one, other in (("FedAvg", "alone"), (both, "FedAvg"), ("FFA-LoRA", both), ("FedSA-LoRA", both)):
+        gain = paired(values[one, own], values[other, own])
+        draft.claims.append(decide(f"{one} is better than {other} for the films' own reviews", gain))
+    return draft.result(n=len(draft["experiment"]["seeds"]))
 
 
 # ---------------------------------------------------------------- unseen clients and known groups
