@@ -26,6 +26,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess, rules_of
+from unskew.data.rows import Items
 from unskew.data.saved import save
 from unskew.data.sources import DATA
 from unskew.data.split import IID, Dirichlet, Natural, Split
@@ -138,7 +139,9 @@ def simulate(
         data: Arrays or tensors (x, y), or (x, y, patients), where x may be a list of texts; {client: either}; a pandas
             or Polars DataFrame, or a Hugging Face dataset, with `target` and, if it has one, `client`; {client:
             DataFrame}, with `target`; the path of a table, .csv or .parquet; a torch Dataset of (input, label) pairs;
-            what `unskew.load` returns; or a name.  Labels may be words.  By default what `task` names, else digits.
+            what `unskew.load` returns; or a name.  Inputs of several parts are a tuple, which enters the network as
+            its positional arguments, or a dictionary, as its keyword arguments.  Labels may be words.  By default what
+            `task` names, else digits.
             With `out`, the run's folder keeps all rows of data that are given as values, in data.npz, to be
             resumed with.
         model: A module, whose weights every method and seed starts from; a function or class that makes one, called
@@ -230,10 +233,8 @@ def simulate(
         for note in notes:
             watcher.note(note) if progress else warn(note, 1)
         # The history keeps the network's factory, and not the data.
-        of_run, config = dataclasses.replace(inputs, dataset=None), experiment.task
-        kinds = range(max(1, len(config.models)))
-        fresh = [partial(network, config.of(i), inputs=of_run.of(i)) for i in kinds]
-        keeps = out is not None and experiment.task.data == RUN_DATA
+        fresh = partial(network, experiment.task, inputs=dataclasses.replace(inputs, dataset=None))
+        keeps = out is not None and experiment.task.data == RUN_DATA and not isinstance(dataset.x_train, Items)
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = Backend(dataclasses.replace(inputs, files=files, kept=out is not None))
         listening = watcher if callback is None else Several(watcher, callback)

@@ -9,10 +9,55 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from unskew.errors import ProtocolError, WireError
 
 Params = dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tree:
+    """Inputs of several parts: a tuple, or a dictionary by name, of tensors with a row for each example.
+
+    A tuple enters a network as its positional arguments, a dictionary as its keyword arguments.
+
+    >>> Tree({"ids": torch.zeros(3, 5), "mask": torch.ones(3, 5)})[:2].shapes
+    {'ids': (5,), 'mask': (5,)}
+    """
+
+    parts: Any
+
+    def map(self, fn: Callable[[Any], Any]) -> "Tree":
+        """The same of what `fn` makes of each tensor."""
+        return Tree(pytree.tree_map(fn, self.parts))
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The tensors, in order."""
+        return pytree.tree_leaves(self.parts)
+
+    @property
+    def shapes(self) -> Any:
+        """Shape of an example, part by part."""
+        return self.map(lambda t: tuple(t.shape[1:])).parts
+
+    def __len__(self) -> int:
+        return len(self.leaves[0])
+
+    def __getitem__(self, rows: Any) -> "Tree":
+        return self.map(lambda t: t[rows])
+
+    def to(self, *where: Any) -> "Tree":
+        """The same on a device."""
+        return self.map(lambda t: t.to(*where))
+
+    def clone(self) -> "Tree":
+        """A copy."""
+        return self.map(torch.clone)
+
+
+pytree.register_pytree_node(Tree, lambda tree: ([tree.parts], None), lambda parts, _: Tree(next(iter(parts))))
 
 
 def is_record(value: object) -> bool:

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import unskew as us
-from unskew.data.images import as_tensor
+from unskew.data.rows import as_tensor
 from unskew.errors import DataError
 
 N = 120

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unskew as us
-from unskew.data.images import as_tensor
+from unskew.data.rows import as_tensor
 from unskew.data.sources import load
 from unskew.errors import ConfigError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unskew.data import Dataset, build, load, own
-from unskew.data.images import ByteImages, as_tensor, extremes
+from unskew.data.rows import ByteImages, as_tensor, extremes
 from unskew.data.saved import save
 from unskew.experiment.config import TaskConfig
 from unskew.keys import Key
@@ -67,7 +67,7 @@ def test_rows_of_bytes_are_the_floats_they_would_have_become(both: tuple[Dataset
 
 def test_many_images_are_converted_in_pieces(both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     eager, kept = both
-    monkeypatch.setattr("unskew.data.images.NUMBERS", 3 * 12 * 10 * 7)
+    monkeypatch.setattr("unskew.data.rows.NUMBERS", 3 * 12 * 10 * 7)
     assert same(as_tensor(kept.x_train), as_tensor(eager.x_train))
 
 

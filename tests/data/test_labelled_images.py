@@ -9,7 +9,7 @@ import pytest
 import unskew as us
 from unskew import tasks
 from unskew.data.dataset import Dataset
-from unskew.data.images import as_tensor
+from unskew.data.rows import as_tensor
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError
 

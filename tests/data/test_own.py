@@ -17,8 +17,8 @@ import unskew as us
 from unskew import tasks
 from unskew.data import Natural, federate, load, own
 from unskew.data.dataset import Dataset
-from unskew.data.images import as_tensor
 from unskew.data.preprocess import ColumnRule, Preprocess
+from unskew.data.rows import as_tensor
 from unskew.errors import DataError
 from unskew.keys import Key
 

@@ -35,7 +35,7 @@ from unskew.bench.toolkit import (
     take_turns,
     threads,
 )
-from unskew.data.images import as_tensor
+from unskew.data.rows import as_tensor
 from unskew.decide.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.sequential import Sequential

@@ -13,15 +13,16 @@ from torch import Tensor
 from unskew.data import checks
 from unskew.data.columns import Array
 from unskew.data.dataset import Dataset
-from unskew.data.images import NUMBERS, ByteImages, as_tensor, extremes
 from unskew.data.inputs import ROWS, Column, Inputs, standardised
 from unskew.data.patients import part_of, set_aside
 from unskew.data.preprocess import Preprocess, RawRows
+from unskew.data.rows import NUMBERS, ByteImages, Items, Rows, are_items, arrays_of, extremes, joined, unpacked
 from unskew.data.table import TEST, DataTable, label_name, names_of_numbers, names_to
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
 from unskew.tasks.targets import IGNORED, LabelType, mislabelled
+from unskew.tree import Tree
 
 TEST_FRACTION = 0.2
 """Share of each client's rows, or of each class, that becomes the global test part where the data have none."""
@@ -69,7 +70,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         sha256=sha256,
         owners=_tensor(owners, rows),
         client_names=table.clients if owners is not None else (),
-        inputs=_described(inputs, x).read_as(table.way),
+        inputs=inputs.read_as(table.way),
         never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
         own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.unseen else None,
         targets=kind,
@@ -95,13 +96,7 @@ def _all_for_testing(data: Dataset) -> Dataset:
     """The data set with all its examples as the test part."""
     if data.own_test is not None:  # the training part holds clients' own test examples already
         return replace(data, x_test=data.x_train, y_test=data.y_train)
-    return replace(data, x_test=_joined(data.x_train, data.x_test), y_test=torch.cat([data.y_train, data.y_test]))
-
-
-def _joined(x: Tensor | ByteImages, test: Tensor | ByteImages) -> Tensor | ByteImages:
-    if isinstance(x, ByteImages) and isinstance(test, ByteImages):
-        return ByteImages(torch.cat([x.levels, test.levels]), x.table)
-    return torch.cat([as_tensor(x), as_tensor(test)])
+    return replace(data, x_test=joined(data.x_train, data.x_test), y_test=torch.cat([data.y_train, data.y_test]))
 
 
 # ---------------------------------------------------------------- labels
@@ -146,27 +141,15 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
         if named is not None and len(named) != len(outputs):
             raise DataError(f"{table.name}: {len(named)} names for {len(outputs)} {kind.what}; give one for each")
         return outputs if named is None else tuple(named)
-    x, tokens = table.inputs, y.reshape(len(y), -1).max(1)
-    if kind.tokens and x is not None and x.dtype.kind in "iu" and x.ndim == 2:
-        tokens = np.maximum(tokens, x.max(1))
+    tokens = y.reshape(len(y), -1).max(1)
+    for _, x in arrays_of(table.inputs) if kind.tokens and table.inputs is not None else ():
+        tokens = np.maximum(tokens, x.max(1)) if x.dtype.kind in "iu" and x.ndim == 2 else tokens
     outputs = tuple(named) if named is not None else names_to(int(tokens.max()), len(y), f"{table.name}: y")
     if kind.tokens:
         lowest = np.where(y == IGNORED, 0, y).reshape(len(y), -1).min(1)
         if len(bad := np.flatnonzero((lowest < 0) | (tokens >= len(outputs)))):
             raise DataError(f"{table.name}: {table.place(int(bad[0]))} has a token beyond {len(outputs) - 1}")
     return outputs
-
-
-def _described(inputs: Inputs, x: Tensor | ByteImages) -> Inputs:
-    """The way from raw inputs, with what is known once there are examples."""
-    if inputs.kind not in ("as given", "images"):
-        return inputs
-    shape = tuple(x.shape[1:])
-    inputs = replace(inputs, shape=shape)
-    if inputs.kind == "images":
-        return inputs
-    largest = max(map(abs, extremes(x))) if inputs.are_images else None
-    return replace(inputs, dtype=str(x.dtype).removeprefix("torch."), largest=largest)
 
 
 def _codes(table: DataTable, words: Sequence[str], names: Sequence[str]) -> Array:
@@ -220,7 +203,7 @@ def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.ND
 
 
 # ---------------------------------------------------------------- inputs
-_Tensors = tuple[Tensor | ByteImages, Tensor | ByteImages, Inputs]
+_Tensors = tuple[Rows, Rows, Inputs]
 
 
 def _inputs(table: DataTable, theirs: bool) -> tuple[*_Tensors, RawRows | None]:
@@ -230,16 +213,41 @@ def _inputs(table: DataTable, theirs: bool) -> tuple[*_Tensors, RawRows | None]:
         return _prepared(table, np.concatenate([train, test]) if theirs else train)
     if table.rules is not None:
         raise ConfigError(f"preprocess is for columns of a table, and {table.name} holds none; leave it out")
+    x_train, x_test, inputs = _read(table, x)
+    return joined(x_train, x_test) if theirs else x_train, x_test, inputs, None
+
+
+def _read(table: DataTable, x: Array) -> _Tensors:
+    """Both parts of inputs, each of whose own parts is read as if it were alone."""
+    if names := x.dtype.names:
+        parts = {name: _read(table, x[name]) for name in names}
+        one, other = (Tree(unpacked({name: of[i] for name, of in parts.items()})) for i in (0, 1))
+        return one, other, Inputs("tree", parts=tuple((name, of[2]) for name, of in parts.items()))
+    # Views where rows follow one another.
+    train, test = (table.take(rows).inputs if x is table.inputs else x[rows] for rows in (table.train, table.test))
+    assert train is not None
+    assert test is not None
+    if are_items(x):
+        items = Items(train)
+        return items, Items(test), _as_read(items.first, Inputs())
     if x.dtype.kind == "O":
-        ids = vocabulary(x[train].tolist())
-        one, other = (tokens(x[rows].tolist(), ids) for rows in (train, test))
-        read: _Tensors = (one, other, Inputs("texts", vocabulary=tuple(ids)))
-    else:
-        # Views where rows follow one another.
-        parts: list[Any] = [table.take(rows).inputs for rows in (train, test)]
-        read = inputs_of(table.name, parts[0], parts[1], BYTES_FROM if table.own else None, table.constants)
-    x_train, x_test, inputs = read
-    return _joined(x_train, x_test) if theirs else x_train, x_test, inputs, None
+        ids = vocabulary(train.tolist())
+        return *(tokens(of.tolist(), ids) for of in (train, test)), Inputs("texts", vocabulary=tuple(ids))  # type: ignore[return-value]
+    bytes_from = BYTES_FROM if table.own else None
+    x_train, x_test, inputs = inputs_of(table.name, train, test, bytes_from, table.constants, x is table.inputs)
+    return x_train, x_test, _as_read(x_train, inputs)
+
+
+def _as_read(x: Any, inputs: Inputs) -> Inputs:
+    """The way from raw inputs, with what is known once there are examples."""
+    if isinstance(x, Tree):
+        fields = x.parts if isinstance(x.parts, dict) else {str(i): part for i, part in enumerate(x.parts)}
+        return Inputs("tree", parts=tuple((name, _as_read(part, inputs)) for name, part in fields.items()))
+    inputs = replace(inputs, shape=tuple(x.shape[1:]))
+    if inputs.kind == "images":
+        return inputs
+    largest = max(map(abs, extremes(x))) if inputs.are_images else None
+    return replace(inputs, dtype=str(x.dtype).removeprefix("torch."), largest=largest)
 
 
 def _prepared(table: DataTable, rows: Array) -> tuple[*_Tensors, RawRows | None]:
@@ -264,19 +272,29 @@ def inputs_of(
     test: Array,
     bytes_from: int | None = None,
     constants: Sequence[tuple[float, float]] | None = None,
+    alone: bool = True,
 ) -> _Tensors:
     """Both parts of the inputs as tensors, and the way to them.
 
     Images that would take `bytes_from` bytes as floats stay bytes.  They are standardised by `constants`, the mean and
     deviation of each channel, by default those of the training part.
     """
-    train, test = _shaped(train), _shaped(test)
+    if alone or train.dtype == np.uint8:  # a part of several is as it is given
+        train, test = _shaped(train), _shaped(test)
+    elif train.dtype.kind in "iub":
+        train, test = train.astype(np.int64), test.astype(np.int64)
     if constants is not None and not (train.ndim in (3, 4) and train.dtype.kind in "iu"):
         raise ConfigError(f"task.data_options: mean and std are for images of bytes, and {name} has {train.dtype}")
-    if train.dtype == test.dtype == np.int64 and max(train.ndim, test.ndim) < 3:
+    if train.dtype == test.dtype == np.int64 and (not alone or max(train.ndim, test.ndim) < 3):
         return torch.from_numpy(train), torch.from_numpy(test), Inputs()
     *sides, last = train.shape[1:] or (0,)
-    if train.dtype.kind == "f" and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
+    if (
+        alone
+        and train.dtype.kind == "f"
+        and len(sides) > 1
+        and last < min(sides)
+        and (last <= 4 or len(set(sides)) == 1)
+    ):
         raise DataError(f"{name}: {train.shape} seems to have channels last; give floats as np.moveaxis(x, -1, 1)")
     if train.dtype.kind == "f" and test.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
@@ -304,8 +322,8 @@ def inputs_of(
 def _shaped(x: Array) -> Array:
     """Inputs in the one shape of their kind; what is of no kind stays as it is.
 
-    Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers in two
-    dimensions are int64.  A dimension of 1 or 3 is that of the channels.
+    Images of whole numbers are uint8, channels last or absent; images of floats are (N, C, H, W); whole numbers of one
+    or two dimensions are int64.  A dimension of 1 or 3 is that of the channels.
     """
     channels_first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] not in (1, 3)
     channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
@@ -313,7 +331,7 @@ def _shaped(x: Array) -> Array:
         return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if channels_last else x
     if x.dtype.kind not in "iub":
         return x
-    if x.ndim == 2:
+    if x.ndim < 3:
         return np.ascontiguousarray(x, np.int64)
     if x.ndim in (3, 4) and x.dtype != np.uint8 and x.size and x.min() >= 0 and x.max() <= 255:
         x = x.astype(np.uint8)
@@ -337,8 +355,10 @@ def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
 def _sha256(table: DataTable) -> str:
     """Hash of what the rows hold and of their roles, before anything is drawn or scaled."""
     digest = hashlib.sha256()
+    x = table.inputs
+    held = {} if x is None else {"inputs": np.arange(len(x))} if are_items(x) else dict(arrays_of(x, "inputs"))
     roles: Mapping[str, Array | None] = {
-        "inputs": table.inputs,
+        **held,
         **{f"column {name}": values for name, values in table.columns.items()},
         "y": table.y,
         "client": table.owners,

@@ -14,6 +14,7 @@ from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of
 from unskew.data.inputs import Column, column_notes, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
+from unskew.data.rows import arrays_of
 from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, codes_of, names_of_numbers
 from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
@@ -176,19 +177,21 @@ def no_patient(table: DataTable) -> Iterable[str]:
 # ---------------------------------------------------------------- what cannot be meant: the inputs
 def no_input(table: DataTable) -> Iterable[str]:
     """Inputs that are no finite numbers and no texts."""
-    x = table.inputs
-    if x is None:
-        return
+    for called, x in () if table.inputs is None else arrays_of(table.inputs):
+        yield from _no_array(table, called, x)
+
+
+def _no_array(table: DataTable, called: str, x: Array) -> Iterable[str]:
     texts = x.reshape(-1).tolist() if x.dtype.kind in "OU" else []
     if any(isinstance(v, str) and v.lower().endswith(IMAGES) for v in texts[:1]):
-        yield f"x holds the names of image files, such as {texts[0]!r}: give data='images:FOLDER', or arrays of pixels"
+        yield f"{called} holds names of image files, such as {texts[0]!r}: give data='images:FOLDER', or their pixels"
     elif texts and x.ndim == 1 and x.dtype.kind == "O" and any(isinstance(v, str) for v in texts):
         if (row := next((i for i, v in enumerate(texts) if not isinstance(v, str)), None)) is not None:
-            yield f"x holds texts, and {texts[row]!r} in {table.place(row)}; give a text, or leave the row out"
+            yield f"{called} holds texts, and {texts[row]!r} in {table.place(row)}; give a text, or leave the row out"
     elif x.dtype.kind not in "fiub":
-        yield f"x must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
+        yield f"{called} must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
     elif bad := refused_row(x):
-        yield f"x: {table.place(bad[0])} {bad[1]}"
+        yield f"{called}: {table.place(bad[0])} {bad[1]}"
 
 
 def no_name(table: DataTable) -> Iterable[str]:
@@ -488,7 +491,7 @@ def copies(table: DataTable) -> Iterable[str]:
     if x is None:
         numbers = [values for values in table.columns.values() if values.dtype.kind == "f"]
         x = np.stack(numbers, 1) if numbers else np.empty((len(table), 0))
-    if not len(test) or x.dtype.kind == "O":
+    if not len(test) or x.dtype.kind in "OV":
         return
     if x.ndim == 2 and x.shape[1] < 2 * MOST_CLASSES:
         different = np.unique(x[:2000], axis=0)  # copies do not vouch for each other

@@ -131,12 +131,12 @@ def cells(values: Any) -> Array:
         array[np.ma.getmaskarray(values)] = gap
         return array if kind is not object else _objects(array)
     if isinstance(values, list | tuple) and any(isinstance(one, str) or is_gap(one) for one in values):
-        return _objects(_listed(values))  # of which NumPy would make words of gaps
+        return _objects(listed(values))  # of which NumPy would make words of gaps
     try:
         array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except (TypeError, ValueError) as error:
         if isinstance(values, list | tuple):
-            raise DataError("got lists of different lengths; give rows of one length") from None
+            return listed([cells(one) for one in values])  # sequences, of several lengths
         raise DataError(f"it is not an array of numbers: {' '.join(str(error).split())}") from None
     return array if array.dtype.kind in "fiubU" else _objects(array)
 
@@ -154,12 +154,14 @@ def _of_series(column: "nw.Series[Any]") -> Array:
         array = np.asarray((column.cast(nw.Float64) if column.null_count() else column).to_numpy())
         if array.dtype.kind in "fiub":
             return array
-    return _objects(_listed(column.to_list()))
+    return _objects(listed(column.to_list()))
 
 
-def _listed(values: Sequence[Any]) -> Array:
+def listed(values: Sequence[Any]) -> Array:
+    """The values as objects, (N,)."""
     array = np.empty(len(values), object)
-    array[:] = values
+    for i, value in enumerate(values):  # at once, NumPy would look into lists
+        array[i] = value
     return array
 
 
@@ -194,10 +196,10 @@ def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Arr
     none = {*gaps, *gap_numbers(gaps)}
     plain = [None if is_gap(v) or (isinstance(v, str | int | float) and v in none) else v for v in array.tolist()]
     if category or any(isinstance(value, str) for value in plain):
-        return _listed([word(v) if isinstance(v, bool | int | float) else v for v in plain])
+        return listed([word(v) if isinstance(v, bool | int | float) else v for v in plain])
     if all(v is None or isinstance(v, bool | int | float) for v in plain):
         return np.array([np.nan if v is None else v for v in plain], np.float64)
-    return _listed(plain)
+    return listed(plain)
 
 
 def no_value(name: str, values: Array, place: Place) -> str:

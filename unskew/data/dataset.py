@@ -1,21 +1,24 @@
 """A data set in memory: tensors of a table that was checked once, so that nothing later has to."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from unskew.data.images import ByteImages, as_tensor
 from unskew.data.inputs import Inputs, check_values
 from unskew.data.preprocess import RawRows
+from unskew.data.rows import Items, Rows, as_tensor
 from unskew.data.text import FIRST_WORD, UNKNOWN
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.tasks.targets import CLASS, LabelType, Targets
+from unskew.tree import Tree
 from unskew.words import some
 
 
@@ -25,8 +28,8 @@ class Dataset:
 
     Attributes:
         name: Short name, for tables and manifests.
-        x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or token ids (N, L), int64.  Many
-            images of your own stay bytes, and their rows are float32.
+        x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or whole numbers (N, L), int64; or
+            as `unskew.data.rows` has them: bytes, several parts, items that are read when they are needed.
         y_train: Targets, of the form `targets`: labels (N,), int64, 0 .. num_classes - 1, unless it is said otherwise.
         x_test: Global test examples, shaped as `x_train`.
         y_test: Their targets.
@@ -57,9 +60,9 @@ class Dataset:
     """
 
     name: str
-    x_train: Tensor | ByteImages
+    x_train: Rows
     y_train: Tensor
-    x_test: Tensor | ByteImages
+    x_test: Rows
     y_test: Tensor
     classes: tuple[str, ...]
     domains: Tensor | None
@@ -98,9 +101,10 @@ class Dataset:
         return self.y_train if self.groups is None else self.groups
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one example, such as (3, 32, 32)."""
-        return tuple(self.x_train.shape[1:])
+    def input_shape(self) -> Any:
+        """Shape of one example, such as (3, 32, 32); of several parts the shape of each, in the same tree."""
+        x = self.x_train.first if isinstance(self.x_train, Items) else self.x_train
+        return x.shapes if isinstance(x, Tree) else tuple(x.shape[1:])
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column of a table's training rows as it was given, (N,).
@@ -121,7 +125,8 @@ class Dataset:
     @property
     def nbytes(self) -> int:
         """Bytes of the examples in memory."""
-        examples = sum(t.nbytes for t in (self.x_train, self.y_train, self.x_test, self.y_test))
+        held = pytree.tree_leaves((self.x_train, self.y_train, self.x_test, self.y_test))
+        examples: int = sum(getattr(t, "nbytes", 0) for t in held)
         return examples + (0 if self.raw is None else self.raw.nbytes)
 
 
@@ -164,18 +169,23 @@ def _with_words_of(dataset: Dataset, train: Tensor) -> Dataset:
 
 
 def forms(dataset: Dataset) -> Iterator[Dataset]:
-    """The data set in each form that a network may take: as it is; whole numbers as floats, for one without an
+    """The data set in each form in which a network may take it: as it is; whole numbers as floats, for one without an
     embedding; and numbers of two dimensions without the channel of an image, for one that reads them as steps.
     """
     yield dataset
-    inputs, x, x_test = dataset.inputs, dataset.x_train, dataset.x_test
-    if inputs.kind == "as given" and isinstance(x, Tensor) and isinstance(x_test, Tensor):
-        if x.dtype == torch.int64:
-            way = replace(inputs, dtype="float32")
-            yield replace(dataset, x_train=x.float(), x_test=x_test.float(), inputs=way)
-        elif x.dim() == 4 and x.shape[1] == 1:
-            way = replace(inputs, shape=inputs.shape[1:], largest=None)
-            yield replace(dataset, x_train=x[:, 0], x_test=x_test[:, 0], inputs=way)
+    inputs, shape = dataset.inputs, dataset.input_shape
+    changes: dict[str, Callable[[Tensor], Tensor]] = {}
+    if inputs.kind == "as given" and inputs.dtype == "int64":
+        changes["float32"] = torch.Tensor.float
+    if inputs.kind == "as given" and inputs.dtype == "float32" and len(shape) == 3 and shape[0] == 1:
+        changes["float32"], shape = partial(torch.squeeze, dim=1), shape[1:]
+    for dtype, change in changes.items():
+        both = [
+            replace(x, change=change) if isinstance(x, Items) else change(as_tensor(x))
+            for x in (dataset.x_train, dataset.x_test)
+        ]
+        way = replace(inputs, dtype=dtype, shape=shape, largest=None)
+        yield replace(dataset, x_train=both[0], x_test=both[1], inputs=way)
 
 
 def binned(dataset: Dataset, bins: int | Sequence[float], allow_empty: bool = False) -> Dataset:

@@ -25,11 +25,12 @@ from unskew.data.columns import (
     value_of,
     word,
 )
-from unskew.data.images import ByteImages
 from unskew.data.places import by_number
+from unskew.data.rows import ByteImages, padded, unpacked
 from unskew.data.text import FIRST_WORD, tokens, words
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import RowError
+from unskew.tree import Tree
 from unskew.words import composed, counted, some
 
 FAR_BEYOND = 20
@@ -154,7 +155,7 @@ class Inputs:
 
     Attributes:
         kind: "images" are uint8 and standardised by channel, "texts" become token ids, a "table" is prepared column by
-            column, anything else stays as given.
+            column, a "tree" part by part, anything else stays as given.
         mean, std: By which each channel of images, in [0, 1], is standardised; a deviation of 0 makes the channel 0.
         vocabulary: Words of the training texts, in the order of their token ids.
         columns: Columns of a table, in order.
@@ -165,9 +166,10 @@ class Inputs:
         dtype: "float32" or "int64", of inputs that stay as given; empty of others.
         largest: Largest absolute value of the training images, before they were standardised; None of others.
         made_grey: True if images with colours were made grey, so that a new one is made so, too.
+        parts: Names of the parts of a tree, and the way of each; of a tuple the names are 0, 1, ...
     """
 
-    kind: Literal["as given", "images", "texts", "table"] = "as given"
+    kind: Literal["as given", "images", "texts", "table", "tree"] = "as given"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     vocabulary: tuple[str, ...] = ()
@@ -181,6 +183,7 @@ class Inputs:
     dtype: str = ""
     largest: float | None = None
     made_grey: bool = False
+    parts: tuple[tuple[str, "Inputs"], ...] = ()
 
     @property
     def are_images(self) -> bool:
@@ -200,7 +203,7 @@ class Inputs:
         how = {key: getattr(other, key) for key in ("gaps", "thousands", "decimal", "encoding", "made_grey")}
         return replace(self, **how)
 
-    def contradiction(self, shape: tuple[int, ...]) -> str:
+    def contradiction(self, shape: Any) -> str:
         """Say what cannot be in a file from elsewhere, since a part does not fit another; empty if all fit.
 
         Args:
@@ -235,24 +238,30 @@ class Inputs:
         ]
         return replace(self, columns=tuple(own), clients=(self.clients[at],))
 
-    def prepare(self, x: Any, client: str | int | None = None) -> Tensor:
+    def prepare(self, x: Any, client: str | int | None = None) -> Tensor | Tree:
         """The tensor a network takes for a batch of raw inputs.
 
         Args:
             x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W), with whole values from 0 to 255 or with
                 floats, as in training; texts; an array of numbers; or a DataFrame, a mapping of columns, a row
-                (mapping) or a list of rows, with the columns trained on.
+                (mapping) or a list of rows, with the columns trained on.  Of several parts a tuple or a mapping.
             client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
 
         Raises:
             DataError: If they are no such inputs, of another shape than those of training, or not finite.
         """
+        if self.kind == "tree":
+            names = [name for name, _ in self.parts]
+            given = {str(i): part for i, part in enumerate(x)} if isinstance(x, tuple) else x
+            if not isinstance(given, Mapping) or set(names) - given.keys():
+                raise DataError(f"inputs must have the parts {some(names)}, as in training, got {type(x).__name__}")
+            return Tree(unpacked({name: way.prepare(given[name]) for name, way in self.parts}))
         if self.kind == "texts":
             return self._texts(x)
         if self.kind == "table":
             return self.of(client)._table(x)
-        values = cells(x)
-        if values.dtype.kind not in "fiub" or values.ndim < 2:
+        values = padded(cells(x))
+        if values.dtype.kind not in "fiub" or values.ndim <= min(len(self.shape), 1):
             raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
         prepared = self._images(values) if self.kind == "images" else self._as_given(values)
         if self.largest and values.size:

@@ -24,10 +24,10 @@ from unskew.data import checks, own, sources, tables
 from unskew.data.columns import Array, composed_names, gaps_in, is_date
 from unskew.data.dataset import Dataset
 from unskew.data.differs import ALPHA, SiteDifference, differs, holm, shown_p
-from unskew.data.images import stored
 from unskew.data.latest import Latest, written
 from unskew.data.patients import PatientIds, most_frequent
 from unskew.data.preprocess import LARGEST, Preprocess, rules_of
+from unskew.data.rows import stored
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, label_name
 from unskew.errors import ConfigError, DataError
 from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of

@@ -1,10 +1,12 @@
 """The door: whatever a user has in Python becomes columns, then one table with its roles, then a data set.
 
-    (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts, or a DataFrame
+    (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts, a DataFrame, or
+                                several of these, as a tuple or a dictionary; sequences of several lengths are padded
     (x, y, patients)            the same with who is in each example, in words or whole numbers
     a DataFrame                 of pandas, Polars, Arrow, ...; `target` and `client` name columns
     {client: one of these}      the clients' names are kept; frames have the same columns at all clients
-    a torch Dataset             of (input, label) pairs, the same whenever they are read
+    a torch Dataset             of (input, label), (input, input, label) or dictionaries with "label"; one that draws at
+                                random is read anew in each epoch, one larger than `IN_MEMORY` by item
     a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as of a DataFrame
     a `Dataset`                 what `unskew.load` returns, as it is
 
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
@@ -41,21 +44,32 @@ from unskew.data.columns import (
     frame_of,
     is_frame,
     kinds_of_labels,
+    listed,
     no_value,
     order_of,
-    stacked,
     truths,
     type_name,
 )
 from unskew.data.dataset import Dataset
-from unskew.data.images import as_tensor
 from unskew.data.latest import Latest, cut, moments
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
+from unskew.data.rows import (
+    Item,
+    are_items,
+    arrays_of,
+    as_tensor,
+    of_sequences,
+    packed,
+    padded,
+    parted,
+    records,
+    together,
+)
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
 from unskew.errors import ConfigError, DataError
 from unskew.keys import drawn_since, global_states
-from unskew.tasks.targets import CLASS, Targets
+from unskew.tasks.targets import CLASS, IGNORED, Targets
 from unskew.words import composed, some
 
 FORMS = (
@@ -63,8 +77,15 @@ FORMS = (
     "client, what us.load returns, or a name"
 )
 
-DRAWING = "are others each time they are read; give a random transform to transform="
-AGAIN = 64  # items that are read twice of data that seem to draw nothing
+AGAIN = 64  # items that are read twice, to see whether they are drawn at random
+
+DRAWN = (
+    "inputs are drawn at random: in training anew in each epoch, in tests always alike; for tests without it give the "
+    "change as transform="
+)
+
+IN_MEMORY = 2 << 30
+"""Bytes that a torch Dataset's inputs may take, to be read once and kept."""
 
 
 def dataset(
@@ -146,7 +167,7 @@ def table(
         raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
     roles = (*(("target", one) for one in targets), ("client", client), ("patient", patient), ("test", of_test))
     frame = read(data, rules is not None, left_out)
-    _check_roles(data, frame, roles, left_out, kind is not UNKNOWN)
+    _check_roles(data, frame, roles, left_out, not (kind is UNKNOWN or kind.tokens))
     if client is not None and isinstance(data, Mapping) and CLIENT in frame.columns:
         raise DataError("every client has data of its own, so no column names the clients; leave client out")
     if frame.part is not None and test is not None:
@@ -160,6 +181,10 @@ def table(
         patient_ids=patient_ids,
     )  # fmt: skip
     rows = columns_of_arrays(rows) if rules is not None else text_of(rows)
+    if kind.tokens and rows.inputs is not None:
+        rows = replace(rows, y=following(rows.inputs, rows.y))
+    if rows.inputs is not None and are_items(rows.inputs) and any(item.draws for item in rows.inputs):
+        rows = replace(rows, notes=(*rows.notes, DRAWN))
     if rule is not None:
         return cut_in_time(rows, rule, _times(data, frame, rows, rule), fraction)
     if of_test is not None:
@@ -202,6 +227,9 @@ def told(
     left = [column for column in held if column not in taken]
     if INPUTS not in held and not left:
         raise DataError(f"no column is left to learn from beside {', '.join(map(repr, taken - GIVEN - {None}))}")
+    inputs = held.get(INPUTS)
+    if inputs is None and any(held[column].ndim > 1 or of_sequences(held[column]) for column in left):
+        inputs = packed({column: held[column] for column in left})
     labels = [held[column] for column in targets]
     y = held[LABELS] if LABELS in held else labels[0] if len(labels) == 1 else None
     whose, called = client or CLIENT, targets[0] if len(targets) == 1 else LABELS
@@ -212,9 +240,9 @@ def told(
         owners, clients = numbered(held[whose].tolist(), frame.clients)
     return DataTable(
         frame.name,
-        (np.column_stack(labels) if labels else np.empty((n, 0))) if y is None else y,
-        held.get(INPUTS),
-        {} if INPUTS in held else {column: frame.column(column) for column in left},
+        (np.column_stack(labels) if labels else np.empty((n, 0))) if y is None else padded(y, IGNORED),
+        None if inputs is None else padded(inputs),
+        {} if inputs is not None else {column: frame.column(column) for column in left},
         target=targets,
         client=client,
         patient=patient,
@@ -240,6 +268,23 @@ def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> Da
     if len(names) != x.shape[1]:
         raise DataError(f"{rows.name}: features has {len(names)} names for {x.shape[1]} columns")
     return replace(rows, inputs=None, columns={name: x[:, i].astype(np.float64) for i, name in enumerate(names)})
+
+
+def following(x: Array, y: Array) -> Array:
+    """The token after each of a sequence, for data without targets, or whose targets are their inputs.
+
+    >>> following(np.array([[5, 6, 7]]), np.empty((1, 0))).tolist()
+    [[6, 7, -100]]
+    """
+    names = x.dtype.names or ()
+    ids = x["input_ids"] if "input_ids" in names else x
+    if ids.dtype.kind not in "iu" or ids.ndim != 2:
+        return y
+    there = x["attention_mask"] != 0 if "attention_mask" in names else np.ones(ids.shape, bool)
+    if y.size and not (y.shape == ids.shape and (y == ids)[there & (y != IGNORED)].all()):
+        return y
+    after = np.where(there, ids if not y.size else y, IGNORED)[:, 1:]
+    return np.concatenate([after, np.full((len(ids), 1), IGNORED)], 1)
 
 
 def text_of(rows: DataTable) -> DataTable:
@@ -314,7 +359,7 @@ def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) 
         return frames[i].place(row - int(ends[i]) + len(frames[i])) + suffix[i]
 
     numbers = [frame.columns.get(NUMBER, np.arange(len(frame))) for frame in frames]
-    columns = {name: stacked([frame.columns[name] for frame in frames]) for name in first.columns if name != NUMBER}
+    columns = {name: together([frame.columns[name] for frame in frames]) for name in first.columns if name != NUMBER}
     return replace(
         first,
         columns={**columns, NUMBER: np.concatenate(numbers)},
@@ -339,17 +384,19 @@ def _apart(first: Frame, part: Frame) -> str:
     """
     odd = sorted((first.columns.keys() ^ part.columns.keys()) - {NUMBER})
     if odd:
-        named = "whether columns have names" if INPUTS in odd else f"columns: {', '.join(odd)}"
-        return "whether patients are named" if PATIENTS in odd else named
-    if INPUTS in first.columns:
-        x, y = first.columns[INPUTS], part.columns[INPUTS]
-        kinds = {of.dtype.kind if of.dtype.kind in "fO" else "iu" for of in (x, y)}
-        if x.shape[1:] != y.shape[1:]:
+        named = ", ".join(odd) if INPUTS not in odd else "whether they have names"
+        return "whether patients are named" if PATIENTS in odd else f"columns: {named}"
+    mine, its = (dict(arrays_of(frame.columns[INPUTS])) if INPUTS in first.columns else {} for frame in (first, part))
+    if mine.keys() != its.keys():
+        return "the parts of an example"
+    for x, y in ((x, its[name]) for name, x in mine.items()):
+        kinds = {
+            "numbers" if of.dtype.kind == "f" else "texts" if of.dtype.kind == "O" else "whole numbers" for of in (x, y)
+        }
+        if not (of_sequences(x) or of_sequences(y)) and x.shape[1:] != y.shape[1:]:
             return f"the shape of an example, {x.shape[1:]} and {y.shape[1:]}"
-        if len(kinds) > 1 and "O" in kinds:
-            return "texts and numbers"
-        if len(kinds) > 1 and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
-            return f"the scale, {_range(x)} and {_range(y)}"
+        if len(kinds) > 1 and ("texts" in kinds or x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
+            return f"the kind of inputs, {x.dtype} and {y.dtype}: give {' or '.join(sorted(kinds))} at all"
     for name in (LABELS, *first.names):
         if name in first.columns:
             kinds, others = (kinds_of_labels(frame.columns[name]) for frame in (first, part))
@@ -357,15 +404,10 @@ def _apart(first: Frame, part: Frame) -> str:
                 one, other = first.columns[name].flat[0], part.columns[name].flat[0]
                 return f"the kind of labels, such as {one!r} and {other!r}"
     for name, order in first.orders.items():
-        its = part.orders.get(name, order)
-        if its != order and not all(str(one).isdecimal() for one in (*its, *order)):
+        its_order = part.orders.get(name, order)
+        if its_order != order and not all(str(one).isdecimal() for one in (*its_order, *order)):
             return "the order of labels"
     return ""
-
-
-def _range(x: Array) -> str:
-    what = "numbers" if x.dtype.kind == "f" else "whole numbers"
-    return f"{what} ({x.dtype}) from {x.min():g} to {x.max():g}" if x.size else what
 
 
 # ---------------------------------------------------------------- forms
@@ -447,11 +489,23 @@ def _of_hugging_face(part: Any, left_out: Collection[str]) -> Frame:
     names = {composed(name): getattr(features.get(name), "names", None) for name in kept}
     columns: dict[str, Array] = dict(frame.columns)
     if images:
-        columns[INPUTS] = hub.images(part[images[0]], None, "data", images[0])
-        drawn = (getattr(part, "format", None) or {}).get("type") == "custom"  # a function of the user's makes rows
-        if drawn and not np.array_equal(columns[INPUTS], hub.images(part[images[0]], None, "data", images[0])):
-            raise DataError(f"the data set {DRAWING}")
+        first = next(iter(part[images[0]]))
+        whole = hub.images(part[images[0]], None, "data", images[0]) if hasattr(first, "convert") else None
+        columns[INPUTS] = _of_torch(_Column(part, images[0])).columns[INPUTS] if whole is None else whole
     return _named(replace(frame, columns=columns, name="dataset"), names)
+
+
+class _Column:
+    """A column of arrays as a torch Dataset without labels."""
+
+    def __init__(self, part: Any, name: str) -> None:
+        self.part, self.name = part, name
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, i: int) -> Array:
+        return np.asarray(self.part[i][self.name])
 
 
 def _named(frame: Frame, names: Mapping[str, Sequence[object] | None]) -> Frame:
@@ -478,18 +532,17 @@ def _holds_images(part: Any, name: str) -> bool:
 
 def _of_arrays(arrays: Sequence[Any], raw: bool) -> Frame:
     """The columns of (x, y) or (x, y, patients), of equal lengths."""
-    x, y = arrays[0], _cells(arrays[1], "y")
+    x, y = arrays[0], None if arrays[1] is None else _cells(arrays[1], "y")
     frame = frame_of(x, "x") if is_frame(x) else Frame({})
     values = next(iter(frame.columns.values()), None)
     if values is None or (not raw and len(frame.columns) == 1 and _are_texts(values)):
-        inputs = _cells(x, "x") if values is None else values
-        frame = Frame({INPUTS: inputs.astype(object) if inputs.dtype.kind == "U" and inputs.ndim == 1 else inputs})
+        frame = Frame({INPUTS: _inputs(x, None if y is None else len(y)) if values is None else values})
     n = len(frame)
-    if n != len(y):
+    if y is not None and n != len(y):
         raise DataError(f"x has {n} examples, y has {len(y)} labels")
     for name, other in zip(("y", "patients"), arrays[1:], strict=False):
         _check_index(x, other, name)
-    columns = {**frame.columns, LABELS: y}
+    columns = frame.columns if y is None else {**frame.columns, LABELS: y}
     if len(arrays) == 3:
         columns[PATIENTS] = _cells(arrays[2], "patients")
         if columns[PATIENTS].shape != (n,):
@@ -498,6 +551,15 @@ def _of_arrays(arrays: Sequence[Any], raw: bool) -> Frame:
             )
     order = order_of(arrays[1])
     return replace(frame, columns=columns, orders={LABELS: order} if order else {}, name="arrays")
+
+
+def _inputs(x: Any, n: int | None, what: str = "x") -> Array:
+    """Inputs as one array: of numbers, of texts, of sequences, or of records of such parts."""
+    named = x if isinstance(x, Mapping) else dict(enumerate(x)) if isinstance(x, tuple) and len(x) != n else {}
+    if isinstance(x, Mapping) or (named and all(hasattr(part, "__len__") and len(part) == n for part in x)):
+        return packed({str(name): _inputs(part, n, f"{what}[{name!r}]") for name, part in named.items()}, what)
+    values = _cells(x, what)
+    return values.astype(object) if values.dtype.kind == "U" and values.ndim == 1 else values
 
 
 def _cells(values: Any, what: str) -> Array:
@@ -520,31 +582,61 @@ def _check_index(x: Any, other: Any, name: str) -> None:
 
 
 def _of_torch(data: Any) -> Frame:
-    """The columns of a torch Dataset of (input, label) pairs, each of which must be the same whenever it is read."""
-    name, inputs, labels = type(data).__name__, [], []
-    before = global_states()
-    for i in range(len(data)):
-        item = data[i]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"item {i} of {name} must be a pair (input, label), got {type_name(item)}")
-        inputs.append(_input(item[0], i))
-        labels.append(item[1].item() if isinstance(item[1], torch.Tensor | np.generic) else item[1])
-        if inputs[i].shape != inputs[0].shape:
-            raise DataError(f"item {i} of {name} has shape {inputs[i].shape}, item 0 has {inputs[0].shape}")
-    if not inputs:
+    """The columns of a torch Dataset: read once, or as items where they are drawn at random or take much memory."""
+    name, n = type(data).__name__, len(data)
+    if not n:
         raise DataError(f"{name} holds no examples, at least 1 is needed")
-    # Whoever draws from no global generator has one of its own, or none.
-    again = range(len(data) if drawn_since(before) else min(len(data), AGAIN))
-    if not all(np.array_equal(inputs[i], _input(data[i][0], i), equal_nan=True) for i in again):
-        raise DataError(f"items of {name} {DRAWING}")
+    before, few = global_states(), range(min(n, AGAIN))
+    read = [_item(data, i) for i in few]
+    draws = not _alike(read, [_item(data, i) for i in few])
+    large = n * sum(of.nbytes for of in pytree.tree_leaves(read[0][0])) > IN_MEMORY
+    if not (draws or large):
+        read += [_item(data, i) for i in range(len(few), n)]
+        draws = bool(drawn_since(before)) and not _alike(read, [_item(data, i) for i in range(n)])
+    if draws and not drawn_since(before):
+        raise DataError(
+            f"{name} draws from a generator of its own; draw from PyTorch's, NumPy's or Python's global one"
+        )
+    inputs, labels = ([one[k] for one in read] for k in (0, 1))
+    if draws or large:
+        known = labels_known(data)
+        if known is None or not _alike(labels, known[: len(labels)]):
+            known = [*labels, *(_item(data, i)[1] for i in range(len(labels), n))]
+        x, labels = listed([Item(data, i, draws) for i in range(n)]), known
+    else:
+        x = records(inputs)
+    y = {} if labels[0] is None else {LABELS: cells(labels)}
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
-    frame = Frame({INPUTS: np.stack(inputs), LABELS: cells(labels)}, name=name)
-    return _named(frame, {LABELS: names if isinstance(names, list | tuple) else None})
+    return _named(
+        Frame({INPUTS: x, **y}, name=name), {LABELS: names if y and isinstance(names, list | tuple) else None}
+    )
 
 
-def _input(given: Any, i: int) -> Array:
-    # A copy: an item may be changed in place when it is read again.
-    return np.array(given if hasattr(given, "convert") else _cells(given, f"the input of item {i}"))
+def _item(data: Any, i: int) -> tuple[Any, Any]:
+    """Input and label of an item, which may be read again and changed."""
+    try:
+        given, label = parted(data[i])
+    except DataError as error:
+        raise DataError(f"item {i} of {type(data).__name__}: {error}") from None
+    label = cells(label) if isinstance(label, torch.Tensor | np.ndarray | np.generic | list) else label
+    return given, label.item() if isinstance(label, np.ndarray) and label.ndim == 0 else label
+
+
+def _alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """True if items are equal, number by number."""
+    pairs = zip(pytree.tree_leaves(list(some)), pytree.tree_leaves(list(others)), strict=False)
+    return all(np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f") for a, b in pairs)
+
+
+def labels_known(data: Any) -> list[Any] | None:
+    """The labels that a torch Dataset keeps beside its items, as torchvision's do; None without any."""
+    if hasattr(data, "indices") and (known := labels_known(data.dataset)) is not None:
+        return [known[i] for i in data.indices]
+    if hasattr(data, "datasets"):
+        parts = [labels_known(part) for part in data.datasets]
+        return [label for part in parts for label in part or ()] if None not in parts else None
+    held = next((getattr(data, name) for name in ("targets", "labels") if hasattr(data, name)), None)
+    return cells(held).tolist() if held is not None else None
 
 
 def names_of_classes(names: object, targets: Targets) -> tuple[str, ...] | None:

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from unskew.data.archives import archive_of, array_of
 from unskew.data.dataset import Dataset
-from unskew.data.images import ByteImages, stored
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import Preprocess, RawRows
+from unskew.data.rows import ByteImages, Rows, from_one, in_one
 from unskew.errors import DataError
 from unskew.tasks.targets import LabelType, Targets
 
@@ -52,8 +51,8 @@ def save(dataset: Dataset, path: Path) -> None:
     content: dict[str, Any] = {
         "sha256": dataset.sha256,
         "about": _ABOUT.dump_json(about).decode(),
-        "x_train": stored(dataset.x_train),
-        "x_test": stored(dataset.x_test),
+        "x_train": in_one(dataset.x_train),
+        "x_test": in_one(dataset.x_test),
         "table": dataset.x_train.table if isinstance(dataset.x_train, ByteImages) else None,
         **{key: getattr(dataset, key) for key in (*OF_TRAINING, "y_test", "test_patients")},
     }
@@ -92,13 +91,13 @@ def load_saved(path: Path, targets: Targets) -> Dataset:
             raise ValueError(f"it has no {min(lacking)}")
         about = _ABOUT.validate_json(str(arrays["about"]))  # what it refuses is a ValueError
         keys = [key for key in (*OF_TRAINING, "x_train", "x_test", "y_test", "test_patients", "table") if key in arrays]
-        if odd := [key for key in keys if arrays[key].dtype.kind not in "biuf"]:
+        if odd := [key for key in keys if arrays[key].dtype.kind not in "biuf" + "V" * key.startswith("x_")]:
             raise ValueError(f"{odd[0]} must hold numbers, and is of type {arrays[odd[0]].dtype}")
-        tensors = {key: torch.from_numpy(arrays[key]) for key in keys}
+        tensors = {key: from_one(arrays[key]) for key in keys}
         table = tensors.pop("table", None)
-        x: dict[str, Tensor | ByteImages] = {key: tensors.pop(key) for key in ("x_train", "x_test")}
+        x: dict[str, Rows] = {key: tensors.pop(key) for key in ("x_train", "x_test")}
         if table is not None:
-            x = {key: ByteImages(levels, table) for key, levels in x.items() if isinstance(levels, Tensor)}
+            x = {key: ByteImages(levels, table) for key, levels in x.items()}
         y = arrays["y_train"]
         parts: dict[str, Any] = {"domains": None, "owners": None, **tensors, **x}
         dataset = Dataset(

@@ -13,6 +13,7 @@ from unskew.data.inputs import Inputs
 from unskew.data.patients import PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess, looks_like_texts
+from unskew.data.rows import are_items
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -218,6 +219,8 @@ class DataTable:
     def what(self) -> str:
         """The kind of the rows."""
         x = self.inputs
+        if x is not None and (x.dtype.names or are_items(x)):
+            return "examples"
         if x is None or x.ndim < 3:
             return "texts" if x is not None and x.dtype.kind == "O" else "rows"
         return "examples" if windows_of(x) is not None else "images"
@@ -233,6 +236,8 @@ class DataTable:
         x = self.inputs
         if x is None:
             return self.columns
+        if are_items(x):
+            return {}
         if x.dtype.kind == "O":
             return {"number of words": np.array([len(words(text)) for text in x], np.float64)}
         if x.dtype.kind not in "fiub":

@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from unskew.data.federated import FederatedData, cut, named_in
-from unskew.data.images import ByteImages
 from unskew.data.places import path_of
 from unskew.data.preprocess import check_agreed
+from unskew.data.rows import ByteImages
 from unskew.data.sources import gives_bytes
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import (

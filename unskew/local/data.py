@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unskew.data.augment import Augment
 from unskew.data.batches import Batches, num_steps, plan
-from unskew.data.images import ByteImages
+from unskew.data.rows import Rows
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 
@@ -17,7 +17,7 @@ class DeviceData:
     """The data set on the device, and the part of it that each client may see.
 
     Attributes:
-        x: All training inputs, (N, ...); images that are bytes become floats as they are gathered.
+        x: All training inputs, (N, ...), as `unskew.data.rows` has them.
         y: Their labels, (N,), or targets of another form, (N, ...).
         train: Row numbers of each client's training examples, (n,) int64.
         val: Row numbers kept aside from training, (m,) int64.
@@ -30,12 +30,12 @@ class DeviceData:
         public: Row numbers of training examples that are public, (m,) int64; None without any.
     """
 
-    x: Tensor | ByteImages
+    x: Rows
     y: Tensor
     train: Sequence[Tensor]
     val: Sequence[Tensor]
     augment: Augment | None = None
-    x_test: Tensor | ByteImages | None = None
+    x_test: Rows | None = None
     y_test: Tensor | None = None
     domains: Tensor | None = None
     levels: tuple[tuple[float, float], ...] | None = None

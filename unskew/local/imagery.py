@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unskew import priors
-from unskew.data.images import ByteImages, extremes
+from unskew.data.rows import ByteImages, extremes
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.priors import Inversion, Prior

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches
-from unskew.data.images import ByteImages
+from unskew.data.rows import Items, Rows, as_tensor
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense, imagery
@@ -213,7 +213,7 @@ class LocalTrainer:
         lr = config.lr_at(me.round)
         space = self._workspace(config.trainable, config.buffers == "freeze")
         space.load(job.start)
-        x_train: Tensor | ByteImages = self.device_data.x
+        x_train: Rows = self.device_data.x
         y_train, augment, weights = self.device_data.y, self.device_data.augment, self.device_data.weights
         if job.examples is None:
             rows = self.device_data.train[me.id]
@@ -228,8 +228,8 @@ class LocalTrainer:
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if augment else None
         by_hand = self._by_hand(space, job)
-        drawing = key.ambient(self.device) if not by_hand or job.terms or augment else nullcontext()
-        with drawing, torch.set_grad_enabled(not by_hand):
+        drawing = not by_hand or job.terms or augment or isinstance(x_train, Items)
+        with key.ambient(self.device) if drawing else nullcontext(), torch.set_grad_enabled(not by_hand):
             labels = y_train
             if self._targets is not None and by_hand:
                 given_targets = job.examples is not None
@@ -376,25 +376,28 @@ class LocalTrainer:
         return objective
 
     def _gather(
-        self, inputs: Tensor | ByteImages, rows: Tensor, labels: Tensor, batches: Batches, weights: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Batches as views of one gather per epoch; images that are bytes become floats a batch at a time."""
+        self, inputs: Rows, rows: Tensor, labels: Tensor, batches: Batches, weights: Tensor | None
+    ) -> Iterator[tuple[Any, Tensor, Tensor | None]]:
+        """Batches as views of one gather per epoch; inputs that are no tensor are read a batch at a time."""
         for order, sizes in batches.epochs():
             pick = rows.index_select(0, order.to(self.device))  # a third of indexing's time
             y = labels.index_select(0, pick)
-            x: Iterable[Tensor]
-            if isinstance(inputs, ByteImages):
-                x = (self._laid_out(inputs.index_select(0, part)) for part in torch.split(pick, list(sizes)))
-            else:
+            x: Iterable[Any]
+            if isinstance(inputs, Tensor):
                 x = torch.split(self._laid_out(inputs.index_select(0, pick)), list(sizes))
+            else:
+                parts = torch.split(pick, list(sizes))
+                read = partial(inputs.read, anew=True) if isinstance(inputs, Items) else inputs.__getitem__
+                x = (self._laid_out(read(part)) for part in parts)
             by_batch: Iterable[Tensor | None] = (
                 [None] * len(sizes) if weights is None else torch.split(weights.index_select(0, pick), list(sizes))
             )
             yield from zip(x, torch.split(y, list(sizes)), by_batch, strict=True)
 
-    def _laid_out(self, x: Tensor) -> Tensor:
+    def _laid_out(self, x: Any) -> Any:
         """Inputs in the memory format that suits the network's kernels."""
-        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
+        last = self._channels_last and isinstance(x, Tensor) and x.dim() == 4
+        return x.contiguous(memory_format=torch.channels_last) if last else x
 
     def _workspace(self, trainable: tuple[str, ...], freeze: bool) -> Workspace:
         chosen = self.task.layout.select(trainable)
@@ -440,21 +443,22 @@ class LocalTrainer:
                 )
         return ""
 
-    def refer(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+    def refer(self, x: Any, params: Params) -> tuple[Tensor, Tensor]:
         """(features, logits) of a model in evaluation mode, without gradients."""
         self.check_model(params)
-        parts = [self._passed(self._tuned_reference, b, params) for b in torch.split(x, self._block or max(len(x), 1))]
+        blocks = torch.split(x, self._block) if self._block and isinstance(x, Tensor) else (x,)
+        parts = [self._passed(self._tuned_reference, block, params) for block in blocks]
         if len(parts) == 1:
             return parts[0]
         features, logits = (torch.cat(t) for t in zip(*parts, strict=True))
         return features, logits
 
-    def refer_plainly(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+    def refer_plainly(self, x: Any, params: Params) -> tuple[Tensor, Tensor]:
         """The same by PyTorch's own layers, for which `torch.func.vmap` has rules."""
         self.check_model(params)
         return self._passed(self._reference, x, params)
 
-    def _passed(self, network: FeatureNetwork, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+    def _passed(self, network: FeatureNetwork, x: Any, params: Params) -> tuple[Tensor, Tensor]:
         if network is not self._reference:
             x = self._laid_out(x)
         with torch.no_grad():
@@ -477,7 +481,7 @@ class LocalTrainer:
         carry = job.init
         with torch.no_grad():
             for pick in torch.split(rows, self.at_once(len(rows))):
-                x, y = self.device_data.x.index_select(0, pick), self.device_data.y.index_select(0, pick)
+                x, y = self.device_data.x[pick], self.device_data.y[pick]
                 features, logits = self.refer(x, job.params)
                 each = self.device_data.weighted(self._loss(logits, y), pick)
                 carry = job.fn(
@@ -505,11 +509,12 @@ class LocalTrainer:
         y = self.device_data.y if part == "train" else self.device_data.y_test
         return 0 if y is None else len(y)
 
-    def evaluate_on(self, params: Params, x: Tensor | ByteImages, y: Tensor, rows: Tensor | None = None) -> Columns:
+    def evaluate_on(self, params: Params, x: Rows, y: Tensor, rows: Tensor | None = None) -> Columns:
         """The columns of each example or of some rows, in evaluation mode, not augmented."""
         parts = []
         with torch.no_grad():
-            for pick in _slices(len(y)) if rows is None else torch.split(rows, LocalTrainer.CHUNK):
+            at_once = LocalTrainer.CHUNK if not isinstance(x, Items) else x.at_once(LocalTrainer.CHUNK)
+            for pick in _slices(len(y), at_once) if rows is None else torch.split(rows, at_once):
                 xs, ys = x[pick], y[pick]
                 _, logits = self.refer(xs, params)
                 parts.append(self.task.columns(logits, ys))
@@ -529,8 +534,8 @@ class _Local:
 
     @cached_property
     def x(self) -> Tensor:
-        """Training inputs; images that are bytes become floats when they are first looked at."""
-        return self._trainer.device_data.x[self._rows]
+        """Training inputs, read when they are first looked at."""
+        return as_tensor(self._trainer.device_data.x[self._rows])
 
     @property
     def public(self) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from unskew.local.kernels import tune
 from unskew.protocol import Layout
 from unskew.tasks.kind import is_ours
 from unskew.tasks.task import Task
-from unskew.tree import Params
+from unskew.tree import Params, Tree
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 _FIXED = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, FunctionType)
@@ -90,7 +90,7 @@ class FeatureNetwork(nn.Module):
     def _catch(self, _layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._features = next((t for t in (*inputs, *named.values()) if isinstance(t, Tensor)), None)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor | Tree) -> tuple[Tensor, Tensor]:
         """(features, logits) of a batch; features of the last call of a head that is called again."""
         if not self.training:
             self.restore()

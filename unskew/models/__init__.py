@@ -107,7 +107,7 @@ def loss_of(model: str, loss: str | None, kind: "TaskKind") -> str | None:
 
 
 def build(
-    model: "str | Callable[..., nn.Module]", input_shape: tuple[int, ...], num_classes: int, **options: object
+    model: "str | Callable[..., nn.Module]", input_shape: Any, num_classes: int, **options: object
 ) -> "nn.Module":
     """The network `model` for examples of `input_shape`, freshly initialised.
 
@@ -115,7 +115,8 @@ def build(
         model: A key of `TABLE`, or "module.path:factory" for a network of your own, or the factory itself.  The
             factory, a function or a class, takes input_shape and num_classes, or nothing where its sizes are fixed,
             and then its options; it returns any module.  An option without a type is taken as it is.
-        input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors.
+        input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors; of several parts a
+            tuple or a dictionary of their shapes.
         num_classes: Outputs of the network, at least 1: one for each class, or one number.
         options: The network's own settings; `options_of(name)` lists them.  With `lora`, settings of
             `unskew.models.lora.Lora`, the network is frozen and gets adapters.
@@ -129,7 +130,12 @@ def build(
     """
     name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
     factory = _factory(model) if isinstance(model, str) else model
-    if not input_shape or any(type(n) is not int or n < 1 for n in input_shape):
+    several = isinstance(input_shape, dict) or any(isinstance(part, tuple | list | dict) for part in input_shape)
+    if several and name in TABLE:
+        raise ConfigError(
+            f"model {name} takes one tensor, and inputs have the parts {input_shape}; give your own network"
+        )
+    if not several and (not input_shape or any(type(n) is not int or n < 1 for n in input_shape)):
         raise ConfigError(f"input_shape of model {name} must be positive integers, got {tuple(input_shape)}")
     if type(num_classes) is not int or num_classes < 1:
         raise ConfigError(f"num_classes of model {name} must be an integer of at least 1, got {num_classes!r}")
@@ -139,7 +145,7 @@ def build(
     network: nn.Module = (
         factory(tuple(input_shape), num_classes, **checked)
         if name in TABLE
-        else _build_own(name, factory, tuple(input_shape), num_classes, checked)
+        else _build_own(name, factory, input_shape if several else tuple(input_shape), num_classes, checked)
     )
     if lora is None:
         return network
@@ -151,7 +157,7 @@ def build(
 def _build_own(
     name: str,
     factory: "Callable[..., nn.Module]",
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     num_classes: int,
     options: dict[str, object],
 ) -> "nn.Module":

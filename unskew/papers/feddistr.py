@@ -28,7 +28,7 @@ from unskew.algorithms.fedavg import ModelMessage, ModelReply
 from unskew.algorithms.oneshot import longer
 from unskew.data import sources
 from unskew.data.dataset import Dataset
-from unskew.data.images import as_tensor
+from unskew.data.rows import as_tensor
 from unskew.errors import DataError
 from unskew.experiment.config import Experiment
 from unskew.history import History

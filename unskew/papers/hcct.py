@@ -28,8 +28,8 @@ import torch
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, to_manifest
-from unskew.data.images import as_tensor
 from unskew.data.patients import part_of
+from unskew.data.rows import as_tensor
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.files import write_atomically

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.data.fonts import FACES, font_files
-from unskew.data.images import as_tensor
+from unskew.data.rows import as_tensor
 from unskew.data.sources import load
 from unskew.errors import DataError
 from unskew.keys import Key

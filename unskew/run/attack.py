@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.federated import FederatedData
-from unskew.data.images import ByteImages, as_tensor, extremes
+from unskew.data.rows import ByteImages, as_tensor, extremes
 from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.local.executor import Trainer

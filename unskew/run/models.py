@@ -45,8 +45,8 @@ from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.kind import Scale, TaskKind
 from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
-from unskew.tasks.task import Task, outputs_of, tensors_of
-from unskew.tree import Params
+from unskew.tasks.task import Task, copied_arguments, outputs_of, tensors_of
+from unskew.tree import Params, Tree
 from unskew.words import composed, counted, some
 
 WHOLE, OWN = ".safetensors", ".clients.safetensors"
@@ -64,7 +64,7 @@ class TaskCard:
 
     Attributes:
         model, model_options: The network, as in a configuration: a name, or module:factory.
-        input_shape: Shape of one example, as the network takes it.
+        input_shape: Shape of one example, as the network takes it; of several parts the shape of each.
         classes: A name for each class, label or token that outputs stand for; of a number, one name.
         inputs: The way from raw inputs to the network's.
         layers: Names of a model's tensors, parameters first and frozen ones last.
@@ -76,7 +76,7 @@ class TaskCard:
 
     model: str
     model_options: dict[str, Any]
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] | tuple[Any, ...] | dict[str, Any]
     classes: tuple[str, ...]
     inputs: Inputs
     layers: tuple[str, ...]
@@ -468,13 +468,13 @@ def predict(
         model.train(training)
 
 
-def _outputs(model: nn.Module, batch: Tensor, kind: TaskKind, width: int) -> Tensor:
+def _outputs(model: nn.Module, batch: Tensor | Tree, kind: TaskKind, width: int) -> Tensor:
     """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
-        # It may work in place, and the rows are the caller's.
-        outputs: Tensor = outputs_of(model(batch.clone()), kind, width)
+        given, named = copied_arguments(None, (batch,), {})  # it may work in place, and the rows are the caller's
+        outputs: Tensor = outputs_of(model(*given, **named), kind, width)
     except (IndexError, RuntimeError) as error:
-        if batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
+        if isinstance(batch, Tree) or batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
             raise
         what = " ".join(str(error).split())
         raise DataError(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from unskew import models, references, schema, tasks, version
 from unskew.data.augment import Augment, Transform, augmentation
@@ -174,22 +175,24 @@ def _fitting(
         try:
             task = make_named_task(config, form, inputs, metrics)
             check_network(task, form.x_train[:2], form.y_train[:2])
-            return form, task
         except ConfigError as error:
             refused.append(error)
+        else:
+            return form, task
     raise refused[0]
 
 
 def _check_ids(task: Task, dataset: Dataset) -> None:
     """Refuse a token id for which the network has no vector: one rare example may have it, amid a run."""
     for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)):
-        if isinstance(x, torch.Tensor) and x.dtype == torch.int64 and x.numel():
-            least, most = int(x.flatten(1).amin(1).argmin()), int(x.flatten(1).amax(1).argmax())
-            try:
-                check_network(task, x[[least, most]], y[[least, most]])
-            except ConfigError as error:
-                odd, name = int(x.min() if x.min() < 0 else x.max()), type(task.module()).__name__
-                raise ConfigError(f"{name} cannot take token id {odd}; correct it, or give it a vector") from error
+        for ids in (t.flatten(1) for t in pytree.tree_leaves(x) if isinstance(t, torch.Tensor) and t.dim() > 1):
+            if ids.dtype == torch.int64 and ids.numel():
+                least, most = int(ids.amin(1).argmin()), int(ids.amax(1).argmax())
+                try:
+                    check_network(task, x[[least, most]], y[[least, most]])
+                except ConfigError as error:
+                    odd, name = int(ids.min() if ids.min() < 0 else ids.max()), type(task.module()).__name__
+                    raise ConfigError(f"{name} cannot take token id {odd}; correct it, or give it a vector") from error
 
 
 def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:

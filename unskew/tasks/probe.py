@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from unskew.keys import Key, drawn_since, global_states
 from unskew.protocol import is_part
+from unskew.tree import Tree
 
 
-def head_of(module: nn.Module, examples: Tensor, width: int) -> tuple[str, ...]:
+def head_of(module: nn.Module, examples: Tensor | Tree, width: int) -> tuple[str, ...]:
     """The layer that makes the `width` outputs; none if a run does not show one.
 
     It is the last that is called of those with parameters, and its weight has a row for each output.  That nothing
@@ -67,7 +68,7 @@ PASSES = 4
 """Passes in which a buffer that training changes is changed: some wait for a warm-up, or for every second one."""
 
 
-def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
+def statistics_of(module: nn.Module, examples: Tensor | Tree) -> frozenset[str]:
     """Buffers that passes in training mode change, or write to in a layer where they change another.
 
     A mean may stay zero by chance beside a variance, and a mask may be computed anew.  All floating buffers, if the
@@ -97,7 +98,7 @@ def statistics_of(module: nn.Module, examples: Tensor) -> frozenset[str]:
     return frozenset(changed)
 
 
-def draws_in_evaluation(module: nn.Module, examples: Tensor) -> list[str]:
+def draws_in_evaluation(module: nn.Module, examples: Tensor | Tree) -> list[str]:
     """Global generators that a pass in evaluation mode draws from, as `global_states` names them."""
     with _quietly(), torch.no_grad():
         before = global_states()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils import _pytree as pytree
 
 from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
@@ -20,7 +21,7 @@ from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.kind import Loss, Scale, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, scaled, standardised
 from unskew.tasks.measure import Measure
 from unskew.tasks.probe import head_of, same_values, statistics_of
-from unskew.tree import Params, form_of
+from unskew.tree import Params, Tree, form_of
 from unskew.words import some
 
 LOSS = 1
@@ -152,7 +153,7 @@ class Task:
         with Key(0).ambient():
             module = _without_counters(self.build())
         if not is_ours(module):
-            module.register_forward_pre_hook(_given_copies)
+            module.register_forward_pre_hook(copied_arguments, with_kwargs=True)
             module.register_forward_hook(lambda _module, _inputs, given: outputs_of(given, self.kind, self.width))
         frozen = frozenset(self.layout.frozen)
         for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
@@ -180,7 +181,7 @@ def make_task(
     num_classes: int,
     *,
     loss: str | Loss | None = None,
-    examples: Tensor | None = None,
+    examples: Tensor | Tree | None = None,
     head: str | None = None,
     kind: TaskKind = CLASSIFICATION,
     asked: Sequence[str | Measure] = (),
@@ -278,9 +279,13 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
     return [n for n in names if n not in again or not same_values(here[n], again[n])]
 
 
-def _given_copies(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def copied_arguments(
+    _module: nn.Module | None, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place."""
-    return tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
+    parts = inputs[0].parts if inputs and isinstance(inputs[0], Tree) else inputs
+    copies = pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, parts)
+    return ((), copies) if isinstance(copies, dict) else (copies, named)
 
 
 def outputs_of(given: Any, kind: TaskKind, width: int) -> Any:
@@ -377,7 +382,7 @@ def check_tensors(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def ends_in(task: Task, examples: Tensor) -> str | None:
+def ends_in(task: Task, examples: Tensor | Tree) -> str | None:
     """Name the function, softmax or sigmoid, that the network ends in; None if in neither.
 
     Seen from outputs under large random weights, where others than such a function's do not all lie in [0, 1].
@@ -421,7 +426,7 @@ _SQUASHES = ("LogSoftmax", "Softmax", "Sigmoid", "LogSigmoid", "BinaryCrossEntro
 
 def check_network(
     task: Task,
-    examples: Tensor,
+    examples: Tensor | Tree,
     targets: Tensor | None = None,
     precision: Literal["float32", "bfloat16"] = "float32",
 ) -> None:
@@ -440,7 +445,8 @@ def check_network(
     positions = tuple(targets.shape[1:]) if task.kind.positions and targets is not None else ()
     name, wanted = type(module).__name__, (len(examples), *positions, task.width)
     asked = (len(examples), task.width, *positions) if task.kind.maps else wanted
-    shapes = f"examples of shape {tuple(examples.shape[1:])}"
+    tensor = None if isinstance(examples, Tree) else examples
+    shapes = f"examples of shape {examples.shapes if isinstance(examples, Tree) else tuple(examples.shape[1:])}"
     try:
         with torch.no_grad(), Key(0).ambient(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             logits = module(examples)
@@ -450,11 +456,13 @@ def check_network(
         remedy = "give its first layer the width of the data, or reshape in its forward"
         if precision != "float32":
             remedy = "leave local.precision out, or let its forward take the type of its layers' outputs"
-        elif examples.dim() == 2 and not examples.is_floating_point():
+        elif tensor is None:
+            remedy = "give its forward a parameter for each part, by name or in order"
+        elif tensor.dim() == 2 and not tensor.is_floating_point():
             remedy = "token ids, as of texts, need a network that reads them, such as bag_of_words or bilstm"
+        kind = "" if tensor is None else f" and {tensor.dtype}"
         raise ConfigError(
-            f"{name} cannot take {shapes} and {examples.dtype}: {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; {remedy}"
+            f"{name} cannot take {shapes}{kind}: {type(error).__name__}: {' '.join(str(error).split())}; {remedy}"
         ) from error
     shape: tuple[int, ...] = tuple(getattr(logits, "shape", ()))
     fits = shape == wanted

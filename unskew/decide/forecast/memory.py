@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from unskew.data.images import ByteImages
+from unskew.data.rows import ByteImages
 from unskew.decide.forecast.dry_run import DryRun, PreparedMethod, Requests
 from unskew.decide.forecast.measure import outputs
 from unskew.decide.forecast.values import NOW, MemoryPart, Place

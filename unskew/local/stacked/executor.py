@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from unskew.data.images import ByteImages
+from unskew.data.rows import ByteImages
 from unskew.errors import UnskewError
 from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, joined, room_for
+from unskew.local.sequential import Sequential
 from unskew.local.stacked.fitter import Fitter, aux_key
 from unskew.local.stacked.network import NetworkTraits, probe
 from unskew.local.stacked.rows import Fit, Form
@@ -270,7 +271,7 @@ class Stacked:
     @property
     def _room(self) -> int:
         """Examples that may go through the network at once."""
-        bytes_ = self.trainer.device_data.x.element_size() * max(self._traits.activations, 1)
+        bytes_: int = self.trainer.device_data.x.element_size() * max(self._traits.activations, 1)
         return _ROOM[self.trainer.device.type] // bytes_
 
     def _passes(
@@ -381,8 +382,10 @@ class _ActiveStep:
             self._asked[type(self.request)] += 1
 
 
-def _stacked(parts: CellParts) -> Stacked:
-    return Stacked(parts.trainer)
+def _stacked(parts: CellParts) -> Stacked | Sequential:
+    """Inputs of several parts, and those read by item, go one client after the other."""
+    plain = isinstance(parts.trainer.device_data.x, Tensor | ByteImages)
+    return Stacked(parts.trainer) if plain else Sequential(parts.trainer)
 
 
 STACKED = ExecutorKind(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from unskew.data.images import ByteImages
+from unskew.data.rows import ByteImages
 from unskew.keys import Key
 from unskew.local.workspace import Attributes
 from unskew.tasks.probe import same_values

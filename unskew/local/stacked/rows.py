@@ -25,7 +25,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches
-from unskew.data.images import ByteImages
+from unskew.data.rows import ByteImages
 from unskew.keys import Key
 from unskew.local import dense
 from unskew.local.data import batches_of, steps_of_job
