@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[1]
 # Room, the packages and modules in it (the longest name decides), target, ceiling.  Vocabulary is any other module.
 DECIDE = "decide run/again run/decide run/more_seeds"
 ROOMS = [
-    ("vocabulary", "", 4_500, 5_220),
+    ("vocabulary", "", 4_500, 5_270),
     ("algorithms", "algorithms", 11_000, 11_045),
     ("wrappers, server", "wrappers server", 4_800, 6_085),
-    ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_185),
-    ("data", "data", 5_500, 8_920),
-    ("tasks, models", "tasks models", 3_000, 3_675),
+    ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_195),
+    ("data", "data", 5_500, 9_310),
+    ("tasks, models", "tasks models", 3_000, 3_690),
     ("run", "run experiment record", 5_500, 8_105),
     ("results", "results report history", 4_000, 6_290),
     ("decide", DECIDE, 3_600, 5_360),
@@ -27,8 +27,8 @@ ROOMS = [
     ("papers", "papers", 3_200, 5_130),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_835),
     ("bench", "bench", 1_500, 1_990),
-    ("all of unskew/", "", 62_000, 82_420),
-    ("tests/", "", 45_000, 56_060),
+    ("all of unskew/", "", 62_000, 82_900),
+    ("tests/", "", 45_000, 56_300),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 
