@@ -305,7 +305,7 @@ def tables(library: Any) -> tuple[Any, dict[str, Any]]:
         (lambda p: {**p, "Bern": p["Bern"][:0]}, "client Bern: the table has no rows"),
         (lambda p: {1: p["Bern"], "1": p["Bern"]}, "clients 1 and '1' have one name when written out"),
         (lambda p: {**p, "Bern": p["Bern"].assign(age=np.inf)}, "column 'age' is infinite in row 0 of Bern"),
-        (lambda p: {**p, "Bern": (np.eye(2), [0, 1])}, "differ in whether columns have names"),
+        (lambda p: {**p, "Bern": (np.eye(2), [0, 1])}, "differ in columns: whether they have names"),
     ],
 )
 def test_clients_tables_that_do_not_go_together_are_refused(change: Any, sentence: str) -> None:

@@ -43,7 +43,7 @@ from unskew.tree import Params
 
 @dataclass(frozen=True)
 class UpdateReply:
-    """What local training changed in the received model, and the examples it was trained on."""
+    """Change that local training made to the received model, and the examples it was trained on."""
 
     update: Update
     n: SampleCount

@@ -1,4 +1,4 @@
-"""How the inputs of many examples are held: as a tensor, as bytes, in several parts, or read when they are needed.
+"""Forms of the inputs of many examples: a tensor, bytes, several parts, or items read when they are needed.
 
     Tensor       (N, ...)
     ByteImages   images of whole numbers 0..255, a quarter of their size as floats

@@ -50,7 +50,7 @@ def backup(federation: FederationFolder, target: Path) -> None:
 
 
 def _stamps(folder: Path) -> dict[Path, int]:
-    """When the files were last written that belong to a record's last transaction."""
+    """Time at which the files of a record's last transaction were written."""
     files = [*folder.glob("experiments/*/run/checkpoint/*"), *folder.glob("experiments/*/deployment.json")]
     return {path: path.stat().st_mtime_ns for path in files if path.exists()}
 

@@ -52,7 +52,7 @@ class Resident:
         self._recorded: dict[str, str] = {}
 
     def status(self) -> dict[str, Any]:
-        """How the site is, for the server's status: version, free disk, what it does, its last error."""
+        """State of the site, for the server's status: version, free disk, what it does, its last error."""
         self.away = ""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()

@@ -313,7 +313,7 @@ def ran(planned: Planned, kept: Queue) -> dict[tuple[str, int], Outcome]:
 
 # ---------------------------------------------------------------- claims
 @dataclass(frozen=True)
-class Standing:
+class ClaimStanding:
     """The standing of a comparison; differences are in points, or in the metric's own unit if that is not a percentage.
 
     Attributes:
@@ -328,7 +328,7 @@ class Standing:
     why: str = ""
 
 
-def standing(planned: Planned, kept: Queue) -> Standing:
+def standing(planned: Planned, kept: Queue) -> ClaimStanding:
     """The standing of a comparison by the arms that have run, seed by seed.
 
     Raises:
@@ -341,9 +341,9 @@ def standing(planned: Planned, kept: Queue) -> Standing:
         both = {arm.label: outcomes[arm.address, seed] for arm in planned.arms if (arm.address, seed) in outcomes}
         for label, outcome in both.items():
             if outcome.diverged:
-                return Standing(tuple(last), tuple(fifth), "diverged", f"{label}, {outcome.diverged}")
+                return ClaimStanding(tuple(last), tuple(fifth), "diverged", f"{label}, {outcome.diverged}")
         if len(both) < 2:
-            return Standing(tuple(last), tuple(fifth))
+            return ClaimStanding(tuple(last), tuple(fifth))
         first = next(iter(both.values()))
         metric, scale = first.metric(claim), first.scale(claim)
         for label, outcome in both.items():
@@ -354,8 +354,8 @@ def standing(planned: Planned, kept: Queue) -> Standing:
             values += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
         values = last if rule.metric == "last_round" else fifth
         if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent=scale == 100.0)):
-            return Standing(tuple(last), tuple(fifth), *verdict)
-    return Standing(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
+            return ClaimStanding(tuple(last), tuple(fifth), *verdict)
+    return ClaimStanding(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
 
 
 def _verdict(
@@ -447,7 +447,7 @@ def run(
 
 
 def seconds(claim: Planned, asked: Sequence[QueuedCell], kept: Queue) -> float:
-    """What cells of a claim will take: each as long as its arm's longest, or as the file says where none has run."""
+    """Expected seconds of a claim's cells: each as long as its arm's longest, or as the file says where none ran."""
     ran_before: dict[str, float] = {}
     for (address, _), outcome in ran(claim, kept).items():
         ran_before[address] = max(outcome.seconds, ran_before.get(address, 0.0))

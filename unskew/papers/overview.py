@@ -102,7 +102,7 @@ class Kept:
 
     @property
     def size(self) -> str:
-        """Whether it has the paper's size."""
+        """Its size: the paper's, or reduced."""
         return FULL if self.full else REDUCED
 
     def link(self, root: Path, title: str) -> str:
@@ -134,7 +134,7 @@ Answer = tuple[PaperHeadline, Kept | None, KeptClaim | None]
 
 @dataclass(frozen=True)
 class ResultSize:
-    """What a result, NAME/SCALE, was run on; `full` says that it is the paper's data set and size."""
+    """Data and size of a result, NAME/SCALE; `full` says that it is the paper's data set and size."""
 
     result: str
     data: str

@@ -118,7 +118,7 @@ def _of_model(record: Record, method: str) -> Iterator[Section]:
 
 
 def _limits(record: Record, method: str) -> Section:
-    """What the run does not show, and every note on it."""
+    """Limits of what the run shows, and every note on it."""
     first = next(iter(record.partitions.values()), None)
     unmeasured = {
         "Only the clients of this run were tested, so nothing is known of others.": first is None or not first.unseen,

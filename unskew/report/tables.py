@@ -103,7 +103,7 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
 
 
 def last_words(record: Record) -> str:
-    """What the steadier number averages, in words: `last fifth` or `last 10`."""
+    """Rounds that the steadier number averages, in words: `last fifth` or `last 10`."""
     return f"last {settings(record).get('mean_last') or 'fifth'}"
 
 
@@ -241,7 +241,7 @@ def difference(
 
 
 def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
-    """How many comparisons have a p-value, and the methods that still differ after Holm's correction."""
+    """Number of comparisons with a p-value, and the methods that still differ after Holm's correction."""
     corrected = holm({d.method: d.p for d in rows if d.p is not None})
     return len(corrected), tuple(
         d.method for d in rows if corrected.get(d.method, 1.0) <= 1.0 - CONFIDENCE and d.verdict in ("higher", "lower")

@@ -412,7 +412,7 @@ class Worth:
 
     @property
     def over(self) -> str:
-        """What the mean's interval covers, in words; empty without an interval."""
+        """Scope of the mean's interval, in words; empty without an interval."""
         return "" if self.whole.low is None else " and ".join(filter(None, ("seeds" * (self.seeds > 1), self.beside)))
 
     def count(self, verdict: str) -> int:

@@ -86,7 +86,7 @@ OF_RUNS = (_second_class, _squashed_twice, _draws)
 
 # ---------------------------------------------------------------- of a method
 def _losses(run: NewRun, method: Any) -> str:
-    """What the method makes of clients that a round will lose."""
+    """Effect on the method of clients that a round will lose."""
     outage, expected = run.experiment.world.outage, hook(method, "expected_losses")
     lost = 1.0 - (1.0 - outage.unreachable) * (1.0 - outage.late)
     return str(expected(lost, run.experiment.cohort(run.num_clients))) if lost and expected is not None else ""

@@ -190,7 +190,7 @@ def _other_images(theirs: tuple[str, ...], ours: tuple[str, ...], others: Sequen
 
 @dataclass
 class Standing:
-    """What a node is to the run: "new", "here", "refused" until it is mended, or "left out" for being late.
+    """State of a node in the run: "new", "here", "refused" until it is mended, or "left out" for being late.
 
     Attributes:
         client: Client that it says it is, or whose key it has; -1 if neither is known.

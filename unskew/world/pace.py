@@ -1,4 +1,4 @@
-"""How fast clients train and send: the virtual clock of a simulation.
+"""Speeds at which clients train and send: the virtual clock of a simulation.
 
 A pace turns what a client did for one request into seconds, and the driver of rounds makes a clock of them: an exchange
 ends with its slowest client, or at the deadline, after which replies are late.
@@ -20,7 +20,7 @@ Rate = Annotated[float, Gt(0.0)]
 
 
 class Errand(NamedTuple):
-    """What a client did for one request: `examples` went through training, `down` and `up` are bytes."""
+    """Work of a client for one request: `examples` went through training, `down` and `up` are bytes."""
 
     round: int
     hop: int
