@@ -81,9 +81,8 @@ def test_a_strangers_info_is_kept_and_gets_no_section_of_ours(tmp_path: Path) ->
     assert {m: types - TYPES.keys() for m, types in record.info.items()} == {
         "frugal": {stranger}, "loose": {"dict"}, "friendly": {stranger}
     }  # fmt: skip
-    assert {(w.method, w.text) for w in record.warned} == {
-        ("frugal", "the budget is nearly spent"), ("friendly", "the budget is nearly spent")
-    }  # fmt: skip
+    said = [note for note in record.notes if "the budget is nearly spent" in note]
+    assert [("frugal" in note, "friendly" in note, "loose" in note) for note in said] == [(True, True, False)]
     page = write_report(folder)
     assert "Groups" in titles(page)
     assert not {"Soft labels and class relations", "Embeddings and generated images", "Diffusion"} & set(titles(page))

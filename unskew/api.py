@@ -233,7 +233,9 @@ def simulate(
         for note in notes:
             watcher.note(note) if progress else warn(note, 1)
         # The history keeps the network's factory, and not the data.
-        fresh = partial(network, experiment.task, inputs=dataclasses.replace(inputs, dataset=None))
+        of_run, config = dataclasses.replace(inputs, dataset=None), experiment.task
+        kinds = range(max(1, len(config.models)))
+        fresh = [partial(network, config.of(i), inputs=of_run.of(i)) for i in kinds]
         keeps = out is not None and experiment.task.data == RUN_DATA and not isinstance(dataset.x_train, Items)
         files = {DATA_FILE: partial(save, dataset)} if keeps else {}
         backend = Backend(dataclasses.replace(inputs, files=files, kept=out is not None))

@@ -135,7 +135,7 @@ D2D = {"feddif", "cyclic", "tthf", "cfa", "gossip"}
 
 
 # Several models down for one up, or more or less up than down; their own tests count them.
-UNEVEN = {"maxfl_hcct", "ifca", "flsc", "qfedavg", "fedfomo"}
+UNEVEN = {"fedbuff", "fedasync", "maxfl_hcct", "ifca", "flsc", "qfedavg", "fedfomo"}
 
 # Something for each class travels, beside models or without them; their own tests count it.
 BY_CLASS = {"fedmd", "feddw", "feddistill", "feddistill_plus", "fedproto", "fedpac", "fedgen", "ccvr"}

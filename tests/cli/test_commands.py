@@ -260,6 +260,7 @@ NAMES = {
     "losses": {name for kind in map(KINDS.resolve, KINDS.ours) for name in kind.losses},
     "augmentations": {"none", "crop", "flip", "crop+flip"},
     "channels": {"even", "radio"},
+    "paces": {"devices"},
     "attacks": {"honest", "sign_flip", "label_flip", "gaussian", "ALIE", "IPM", "backdoor"},
     "experiments": {"digits", "domains", "feddistr"},
     "reproductions": set(papers.TABLE),

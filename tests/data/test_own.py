@@ -238,10 +238,8 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
     shuffled = pandas.Series(Y).sample(frac=1, random_state=0)
     return {
         "one column for two roles": (lambda: own.dataset(frame, target="town", client="town"), "'town' is named twice"),
-        "lists": (lambda: own.dataset(frame.assign(town=[[1, 2]] * 60), **kind), "'town' holds a list"),
         "a lazy frame": (lambda: own.dataset(polars.DataFrame({"a": X[:, 0], "kind": Y}).lazy(), **kind), "collect"),
         "no label": (lambda: own.dataset((X, [None, *Y[1:].tolist()])), "row 0"),
-        "ragged": (lambda: own.dataset(([[1], [1, 2]], [0, 1])), "lists of different lengths"),
         "files": (lambda: own.dataset(([f"{i}.png" for i in range(60)], Y)), "names of image files"),
         "a missing text": (lambda: own.dataset((["a b", None, *["c"] * 58], Y)), "row 1"),
         "patients at one client only": (
@@ -251,7 +249,7 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
         "other index": (lambda: own.dataset((pandas.DataFrame(X), shuffled)), "another order"),
         "an unknown test client": (lambda: own.dataset({"a": (X, Y), "b": (X, Y)}, test={"c": (X, Y)}), "client 'c'"),
         "a stream": (lambda: own.dataset(Stream()), "no fixed examples"),
-        "random items": (lambda: own.dataset(Drawing()), "are others each time they are read"),
+        "random items": (lambda: own.dataset(Drawing()), "draws from a generator of its own"),
         "channels last": (lambda: own.dataset((RNG.random((60, 8, 8, 4)).astype("f"), Y)), "channels last"),
     }
 

@@ -61,7 +61,7 @@ def write_your_own(printed: str) -> None:
 
 
 def own_data(printed: str) -> None:
-    assert re.search(r"^ independent \(local training\)\s+–\s", printed, re.M)
+    assert re.search(r"^ independent \(training alone\)\s+–\s", printed, re.M)
     assert column(printed, "fedavg", 0) > 80
     assert "±" in printed
 

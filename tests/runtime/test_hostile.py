@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from recipe import CASES, PROTECTED, make
+from recipe import DEPLOYED, PROTECTED, make
 from torch import Tensor
 
 from unskew import wire
@@ -41,7 +41,7 @@ FURTHER = (
     "feddif, pooled",
     "feddif, drift",
 )
-TRIED = [c for c in CASES if (c in TABLE or c in FURTHER or "+dw" in c) and not getattr(make(c), "pooled", False)]
+TRIED = [c for c in DEPLOYED if (c in TABLE or c in FURTHER or "+dw" in c) and not getattr(make(c), "pooled", False)]
 
 OF_FEDDIF = {"feddif, pooled", "feddif, drift", "feddif+dw"}
 

@@ -13,6 +13,7 @@ from unskew.wrappers.secure_sum import SecureSum
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protections.md"
 REASONS = {
+    "takes replies as they come": "no: the server does not simply average uploads",
     "marks none": "no: the server does not simply average uploads",
     "by itself": "no: single replies are compared",
     "marked Each": "no: single models are collected",

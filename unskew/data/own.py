@@ -390,13 +390,13 @@ def _apart(first: Frame, part: Frame) -> str:
     if mine.keys() != its.keys():
         return "the parts of an example"
     for x, y in ((x, its[name]) for name, x in mine.items()):
-        kinds = {
-            "numbers" if of.dtype.kind == "f" else "texts" if of.dtype.kind == "O" else "whole numbers" for of in (x, y)
-        }
+        kinds = {of.dtype.kind if of.dtype.kind in "fO" else "iu" for of in (x, y)}
         if not (of_sequences(x) or of_sequences(y)) and x.shape[1:] != y.shape[1:]:
             return f"the shape of an example, {x.shape[1:]} and {y.shape[1:]}"
-        if len(kinds) > 1 and ("texts" in kinds or x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
-            return f"the kind of inputs, {x.dtype} and {y.dtype}: give {' or '.join(sorted(kinds))} at all"
+        if len(kinds) > 1 and "O" in kinds:
+            return "texts and numbers"
+        if len(kinds) > 1 and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
+            return f"the scale, {x.dtype} and {y.dtype}"
     for name in (LABELS, *first.names):
         if name in first.columns:
             kinds, others = (kinds_of_labels(frame.columns[name]) for frame in (first, part))

@@ -354,9 +354,10 @@ def restless(
         square = d[rows] @ among[np.ix_(rows, rows)] @ d[rows] + 2.0 * d * (among[:, rows] @ d[rows])
         square = square + d * d * among.diagonal()
         scale = (d[rows] @ np.sqrt(among.diagonal()[rows]) + d * np.sqrt(among.diagonal())) ** 2
-        joined = _similar(inner, square, d, own, scale, False) - weight / (d[rows].sum() + d)
-        joined[[*rows, *np.flatnonzero(~(own > 0.0))]] = -np.inf
-        best = np.maximum(best, joined)
+        apart = np.isfinite(own) & (own > 0.0) & np.isfinite(inner) & np.isfinite(square)
+        apart[rows] = False
+        similar = _similar(inner[apart], square[apart], d[apart], own[apart], scale[apart], False)
+        best[apart] = np.maximum(best[apart], similar - weight[apart] / (d[rows].sum() + d[apart]))
     now = utilities(products, n, weight, groups)
     return tuple(sorted(i for i, u in now.items() if best[i] > u + TIE))
 

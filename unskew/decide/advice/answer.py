@@ -223,7 +223,8 @@ class Advice:
         local = self.method.options.get("local", {})
         federated = race.rounds if cost is None else cost["rounds"]
         settings = [f"local rate {local['lr']:g}"] if "lr" in local else []
-        settings += [f"local epochs {local['local_epochs']:g}"] if "local_epochs" in local else []
+        epochs = local.get("local_epochs")
+        settings += [f"{epochs:g} local epoch{'s' * (epochs != 1)}"] if epochs is not None else []
         settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
         known = race.chosen is not None or self.verdict != "undecided"
         came = [
