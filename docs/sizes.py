@@ -27,7 +27,7 @@ ROOMS = [
     ("papers", "papers", 3_200, 5_130),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_840),
     ("bench", "bench", 1_500, 1_990),
-    ("all of unskew/", "", 62_000, 82_840),
+    ("all of unskew/", "", 62_000, 82_850),
     ("tests/", "", 45_000, 56_200),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}

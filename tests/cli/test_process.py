@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from unskew.run import progress
 
 from .conftest import Unskew
 
+PYTHON = shlex.quote(sys.executable)
 ROOT = Path(package.__file__).parent.parent
 
 
@@ -69,7 +71,7 @@ def test_a_refusal_by_a_process_is_one_line_and_exit_code_2(here: Path) -> None:
 
 def test_output_that_cannot_be_written_is_no_traceback() -> None:
     said = subprocess.run(
-        f"{sys.executable} -m unskew list experiments | true; {sys.executable} -m unskew list experiments > /dev/full",
+        f"{PYTHON} -m unskew list experiments | true; {PYTHON} -m unskew list experiments > /dev/full",
         shell=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
         capture_output=True,
@@ -85,7 +87,7 @@ def test_output_that_cannot_be_written_is_no_traceback() -> None:
 
 @pytest.mark.parametrize(("streams", "code"), [("2> /dev/full", 0), ("> /dev/full", 2)])
 def test_a_run_whose_output_nobody_reads_ends_all_the_same(here: Path, streams: str, code: int) -> None:
-    command = f"{sys.executable} -m unskew run tiny.toml --out r {streams}"
+    command = f"{PYTHON} -m unskew run tiny.toml --out r {streams}"
     ran = subprocess.run(
         command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=120, check=False
     )
