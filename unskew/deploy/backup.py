@@ -69,7 +69,8 @@ def restore(source: Path, folder: Path) -> None:
             if odd:
                 raise tarfile.TarError(f"it has {odd[0]!r}")
             # Python before 3.11.4 has no filters.
-            tar.extractall(new, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(new)
             if not (new / "federation" / DATABASE).is_file():
                 raise tarfile.TarError("it has no federation")
             make_private(new / "federation" / "authority")
