@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # What only tests need, so that a demo does not wait for it; the few modules they use are compiled when they are.
 $(EXTRAS): $(STAMP)
-	$(PIP) -e '.[dp,diffusion,tune,ray]'
+	$(PIP) -e '.[dp,diffusion,tune,ray,peft]'
 	touch $(EXTRAS)
 
 demo: $(STAMP) ## Compare methods on real handwritten digits and write a report (about a minute)

@@ -232,7 +232,7 @@ def _read(table: DataTable, x: Array) -> _Tensors:
         return items, Items(test), _as_read(items.first, Inputs())
     if x.dtype.kind == "O":
         ids = vocabulary(train.tolist())
-        return *(tokens(of.tolist(), ids) for of in (train, test)), Inputs("texts", vocabulary=tuple(ids))  # type: ignore[return-value]
+        return tokens(train.tolist(), ids), tokens(test.tolist(), ids), Inputs("texts", vocabulary=tuple(ids))
     bytes_from = BYTES_FROM if table.own else None
     x_train, x_test, inputs = inputs_of(table.name, train, test, bytes_from, table.constants, x is table.inputs)
     return x_train, x_test, _as_read(x_train, inputs)

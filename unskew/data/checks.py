@@ -238,9 +238,9 @@ def of_column(table: DataTable, name: str) -> str:
         return ""
     if sentence := no_value(name, values, table.place):
         return sentence
-    coded, told = rule.kind == "category" or name in table.categories, rule.words is not None or rule.mean is not None
-    told = told or (table.rules is not None and table.of_texts(name))
-    if not told and (sentence := no_category(name, present.tolist(), coded)):
+    coded, agreed = rule.kind == "category" or name in table.categories, rule.words is not None or rule.mean is not None
+    agreed = agreed or (table.rules is not None and table.of_texts(name))
+    if not agreed and (sentence := no_category(name, present.tolist(), coded)):
         return sentence
     if known and table.rules is None:
         return f"column {name!r} holds words, such as {present[0]!r} in {first}: make numbers of them{way}"

@@ -586,8 +586,6 @@ class _Round:
 
     def as_they_come(self, request: AsTheyCome) -> Arrived[Any]:
         """Run the step on clients at once, and hold each reply until the clock is there."""
-        if self.driver.clients.remote:
-            raise ConfigError("replies as they come are for simulations so far; take a method that asks by round")
         if busy := request.to.keys() & request.under_way.keys():
             raise ProtocolError(f"round {self.t}: client {min(busy)} is under way; ask it when it has replied")
         under_way = dict(request.under_way)
