@@ -75,8 +75,7 @@ def sequence(model: str, shape: tuple[int, ...]) -> None:
         ConfigError: If so.
     """
     if len(shape) != 1:
-        way = "use mlp, which accepts any input"
-        raise ConfigError(f"model {model} reads texts, token ids of shape (length,), got {shape}; {way}")
+        raise ConfigError(f"model {model} reads token ids of shape (length,), got {shape}; take another model")
 
 
 def stack(**layers: nn.Module | None) -> nn.Sequential:
