@@ -110,10 +110,8 @@ class Resident:
         named = self.folder / "experiments" / offer.name
         named = named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
         place, rules = self.place(offer.run) or named, read_rules(self.site)
-        word = text_of(place / "answer")
         try:
-            if word == "refused":
-                raise WireError("a person at this site has refused it")
+            word = _answer(place)
             if offer.own_data and self.site.data is None:
                 raise ConfigError("this site has named no data of its own; join anew with --data")
             try:
@@ -172,8 +170,7 @@ class Resident:
             WireError: If it takes no part in such a run.
         """
         if self._open is not None and self._open[0] == run:
-            if text_of(self._open[1].state.parent / "answer") == "refused":
-                raise WireError("a person at this site has refused it")
+            _answer(self._open[1].state.parent)
             return self._open[1]
         if (place := self.place(run)) is not None:
             offer, waits = self.consider(tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
@@ -289,3 +286,11 @@ def _renewing(folder: Path, at: Address, say: Say) -> None:
             if str(error) != last:
                 say(f"the certificate ends on {certificates.ends(folder / 'site.crt'):%Y-%m-%d}: {error}")
                 last = str(error)
+
+
+def _answer(place: Path) -> str:
+    """Answer of a person at the site to an experiment, empty for none yet; a refusal is raised."""
+    word = text_of(place / "answer")
+    if word == "refused":
+        raise WireError("a person at this site has refused it")
+    return word
