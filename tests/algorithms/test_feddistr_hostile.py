@@ -30,7 +30,6 @@ from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population
 from unskew.runtime.message import REQUESTS, Envelope, StepRequest, read
-from unskew.runtime.network import Limits
 from unskew.tree import leaves
 
 QUICK = SgdConfig(0.02, local_steps=2, batch_size=16, optimizer="adam")
@@ -132,8 +131,8 @@ def lived(
     monkeypatch.setattr(loopback, "world", lambda network, pooled: first_of(clients))
     loopback.built.cache_clear()
     # Every client replies, so that on a busy machine none is to be lost for being slow.
-    patient = Limits(deadline_s=120.0)
-    there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients, limits=patient)
+    patient = {"deadline_s": 120.0}
+    there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients, terms=patient)
     there.runtime.model = dataclasses.replace(there.runtime.model, server_trainer=there.trainer)
     liar = clients - 1
     there.grid.handlers[there.node(liar)] = told(lie, step, [there, liar])

@@ -112,7 +112,7 @@ def test_only_the_same_order_on_the_same_data_draws_the_same(tmp_path: Path, mon
     def me(what: str = "order", data: str = "rows", client: int = 0, **where: Any) -> Me:
         runtime = there.client_runtime(client)  # as a fresh process
         runtime = dataclasses.replace(runtime, info=dataclasses.replace(runtime.info, data=data))
-        return client_side._me(runtime, runtime.open_setup(0), context(**where), Key(11) / "x", what)
+        return client_side._Cell(runtime, context(**where)).me(Key(11) / "x", what)
 
     same = me()
     assert me().private == same.private

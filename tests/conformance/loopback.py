@@ -19,9 +19,10 @@ from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Me
 from unskew.runtime.client import ClientRuntime, ClientSetup, _StoredAnswer
 from unskew.runtime.in_process import Population
-from unskew.runtime.membership import Expected, Membership, layout_hash
+from unskew.runtime.membership import Membership, layout_hash
 from unskew.runtime.message import ClientInfo, Delivery, Envelope, Node
-from unskew.runtime.network import Limits, RemoteClients
+from unskew.runtime.network import RemoteClients
+from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver, ServerModel
 
 Handler = Callable[[Envelope], Envelope]
@@ -88,7 +89,7 @@ def built(case: str, network: str, device: str = "cpu") -> tuple[Any, Population
 def info(case: str, network: str, client: int, num_clients: int) -> ClientInfo:
     _, population, _ = built(case, network)
     layout = layout_hash(population.initial)
-    return ClientInfo(client, num_clients, "0", "small world", CLASSES, layout, "rows", False, "")
+    return ClientInfo(client, num_clients, "0", "small world", CLASSES, layout, "rows", False)
 
 
 def client_runtime(
@@ -122,9 +123,9 @@ class Deployed:
         self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
         self.starts: list[tuple[int, int]] = []
         self.begun = 0
+        terms = {"deadline_s": 5.0, "own_data": False, **options.pop("terms", {})}
+        self.config = ServerConfig(self.num_clients, 1, **terms)
         self.membership = self.greet_clients()
-        self.of_clients = {"limits": Limits(deadline_s=5.0)}
-        self.of_clients |= {name: options.pop(name) for name in ("limits", "gather") if name in options}
         self.options = {"clients_per_round": 1 if pooled else 4, **options}
         self.runtime = self.start_server()
 
@@ -143,10 +144,15 @@ class Deployed:
         return lambda message: self.client_runtime(client).answer(message)
 
     def greet_clients(self, run: str = "smallworld", at_least: int | None = None) -> Membership:
-        expected = Expected(self.num_clients, "0", "small world", CLASSES, layout_hash(self.population.initial))
-        membership = Membership(self.grid, run, expected)
+        membership = self.meet(run)
         membership.wait(at_least or self.num_clients, wait_s=60.0)
         return membership
+
+    def meet(self, run: str = "smallworld", *of_clients: Any, **options: Any) -> Membership:
+        """A membership of this federation, which nobody has joined."""
+        expected = options.pop("expected", info(self.case, self.network, 0, self.num_clients))
+        config = options.pop("config", self.config)
+        return Membership(self.grid, run, expected, config, *of_clients, **options)
 
     def start_server(self) -> Driver[Any]:
         """A server that knows nothing but what a checkpoint would tell it."""
@@ -172,13 +178,11 @@ class Deployed:
         clients = RemoteClients(
             self.method,
             model,
-            self.num_clients,
             self.membership,
             Sequential(self.trainer),
             begin=begin,
             count=count,
             key=Key(self.seed),
-            **self.of_clients,
         )
         return Driver(self.method, model, clients, seed=self.seed, **self.options)
 

@@ -109,7 +109,7 @@ BEFORE: dict[str, dict[str, str]] = {
         '    refused: str = ""\n\n\n@dataclass(frozen=True)\nclass Fetch': "\n\n@dataclass(frozen=True)\nclass Fetch",
         "    input: tuple[str, ...] = ()\n    target: tuple[str, ...] = ()\n": "",
     },
-    "runtime/client.py": {"if head.refused:\n                    log": "if False:\n                    log"},
+    "runtime/client.py": {"if head.refused:\n            self.runtime": "if False:\n            self.runtime"},
     "deploy/client.py": {
         "        input=shape_of(setup.dataset.x_train),\n        target=shape_of(setup.dataset.y_train),\n": ""
     },

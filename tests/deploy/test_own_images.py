@@ -11,11 +11,12 @@ import tomli_w
 
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.server import at_server
-from unskew.deploy.settings import ServerConfig, Site
+from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataWarning
 from unskew.experiment import config
 from unskew.run import setup as run_setup
 from unskew.runtime.client import ClientRuntime
+from unskew.runtime.policy import ServerConfig
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -91,10 +92,10 @@ def test_grey_and_coloured_sites_come_to_one_shape_where_channels_are_said(tmp_p
     for channels in (1, 3):
         (tmp_path / str(channels)).mkdir()
         layouts = {
-            opened(client(tmp_path / str(channels), i, images, {"channels": channels})).info.images[1]
+            opened(client(tmp_path / str(channels), i, images, {"channels": channels})).info.images
             for i, images in enumerate((coloured, grey))
         }
-        assert layouts == {f"{channels} x 8 x 8"}
+        assert layouts == {f"bytes {channels} x 8 x 8"}
 
 
 def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path: Path) -> None:

@@ -130,7 +130,6 @@ def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path
     rows = before.open_setup(0).trainer.device_data.x
     frames["basel"].select(reversed(frames["basel"].columns)).write_csv(tmp_path / "basel.csv")
     after = opened(tmp_path / "client-0")
-    assert after.columns == before.columns == ("age", "chol", "smokes")
     assert after.info.columns == before.info.columns
     assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
 
@@ -153,16 +152,15 @@ def test_words_that_were_not_agreed_on_are_named(tmp_path: Path) -> None:
 def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp_path: Path) -> None:
     labels = {"sick": ["no", "yes"] * 20, "part": ["train", "train", "test", "test"] * 10}
     given = {"age": RNG.normal(size=40), "bp": RNG.normal(size=40)}
-    told = []
+    told = set()
     for names in (("age", "bp"), ("bp", "age"), ("height", "weight")):
         frame = {name: given.get(name, given["age"]) for name in names}
         polars.DataFrame({**frame, **labels}).write_csv(tmp_path / "basel.csv")
         folder = tmp_path / "-".join(names)
         folder.mkdir()
-        told.append(opened(site(folder, 0, None, tmp_path / "basel.csv")).info.columns)
-    (same, order), (permuted, other_order), (other, _) = told
-    assert same == permuted != other
-    assert order != other_order
+        told.add(opened(site(folder, 0, None, tmp_path / "basel.csv")).info.columns)
+    assert len(told) == 3
+    assert not any(name in hashed for hashed in told for name in given)
 
 
 def test_test_rows_have_no_part_in_what_a_site_tells(tmp_path: Path) -> None:
@@ -332,7 +330,6 @@ def test_a_site_of_its_own_keeps_patients_apart(named: bool, tmp_path: Path) -> 
         "val_fraction = 0.25\n" + (text if named else text.replace('test = "part"\n', ""))
     )
     runtime = opened(folder)
-    assert runtime.columns == ("age", "row")
     data = runtime.open_setup(0).trainer.device_data
     train, val, test = (
         {int(x) // 3 for x in rows[:, 1]} for rows in (data.x[data.train[0]], data.x[data.val[0]], data.x_test)
@@ -351,7 +348,6 @@ def test_a_site_of_its_own_applies_the_experiments_rule_in_time(tmp_path: Path) 
     text = (folder / "experiment.toml").read_text()
     (folder / "experiment.toml").write_text("val_fraction = 0.25\n" + text)
     runtime = opened(folder)
-    assert runtime.columns == ("age", "row")
     data = runtime.open_setup(0).trainer.device_data
     train, val, test = (
         sorted(rows[:, 1].tolist()) for rows in (data.x[data.train[0]], data.x[data.val[0]], data.x_test)

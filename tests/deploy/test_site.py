@@ -48,7 +48,7 @@ def offered(party: Party, name: str = "small", site: str = "basel") -> tuple[Off
 
 
 def greet(here: member.Resident, offer: Offer, parts: tuple[bytes, ...]) -> Any:
-    head = Hello(offer.run, "x", "n")
+    head = Hello(offer.run, "x")
     return read(here.answer(write("hello", head, *parts)), REPLIES)
 
 
@@ -102,9 +102,7 @@ def test_a_method_that_may_not_run_is_refused_before_its_code_is_imported(
     named = dataclasses.replace(offer, toml=offer.toml.replace('name = "fedavg"', 'name = "evil_code:Mine"'))
     parts = named.signed(party.federation.authority)
     policy(methods=["fedavg"], allow_code=True)
-    assert (
-        "method evil_code:Mine (evil_code:Mine) may not run here" in greet(party.opened("basel"), offer, parts).reason
-    )
+    assert "method evil_code:Mine may not run here" in greet(party.opened("basel"), offer, parts).reason
     policy(allow_code=False)
     assert "names code (evil_code:Mine)" in greet(party.opened("basel"), offer, parts).reason
     assert audited(party) == [("small", "refused"), ("small", "accepted")], "code is not a matter of the offer"
@@ -126,7 +124,7 @@ def test_a_person_accepts_or_refuses_where_the_policy_asks(
     site.answer(folder, "small", "refused")
     assert "a person at this site has refused it" in greet(here, offer, parts).reason
     context = RoundContext(offer.run, greet_config(party), 0, ((1, 0),), 1)
-    request = write("evaluate", EvaluationRequest(context, ("personal",), False, 0, False, "n"))
+    request = write("evaluate", EvaluationRequest(context, ("personal",), 0, False))
     assert "has refused it" in read(here.answer(request), REPLIES).reason
     assert audited(party) == [("small", "waits"), ("small", "accepted"), ("small", "refused")]
 
@@ -140,7 +138,7 @@ def test_a_site_that_starts_again_knows_what_it_takes_part_in(party: Party, smal
     party.queue(small())
     offer, parts = offered(party)
     context = RoundContext(offer.run, greet_config(party), 0, ((1, 0),), 0)
-    request = write("evaluate", EvaluationRequest(context, ("personal",), False, 0, False, "n"))
+    request = write("evaluate", EvaluationRequest(context, ("personal",), 0, False))
     assert "takes no part in that run" in read(party.opened("basel").answer(request), REPLIES).reason
     greet(party.opened("basel"), offer, parts)
     assert read(party.opened("basel").answer(request), REPLIES).scores == ()

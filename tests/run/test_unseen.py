@@ -15,7 +15,6 @@ from unskew.data import checked
 from unskew.data.federated import FederatedData, federate, from_manifest, to_manifest
 from unskew.data.split import Natural
 from unskew.deploy import server
-from unskew.deploy.settings import ServerConfig
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
@@ -26,6 +25,7 @@ from unskew.report import stats
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.unseen import UnseenClients, adaptation, served_to
+from unskew.runtime.policy import ServerConfig
 from unskew.tree import Params
 
 METHODS = """

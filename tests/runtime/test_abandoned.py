@@ -142,7 +142,8 @@ def test_remote_clients_may_leave_so_many_rounds_without_a_result_and_no_more(tm
 
     waits: list[int] = []
     outage = Late(in_rounds=tuple(range(2, 99)))
-    there = Deployed("fedavg", NETWORK, tmp_path, outage=outage, gather=lambda: waits.append(1))
+    there = Deployed("fedavg", NETWORK, tmp_path, outage=outage)
+    there.runtime.clients.gather = lambda: waits.append(1)  # type: ignore[method-assign]
     state = there.runtime.start()
     for t in range(1, IN_A_ROW + 1):
         state, _ = there.runtime.attempt(state, t)

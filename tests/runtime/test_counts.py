@@ -27,7 +27,6 @@ from unskew.protocol import Me, Step, step
 from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, read, write
-from unskew.runtime.network import Limits
 from unskew.tree import Params
 from unskew.wrappers.base import wrap
 from unskew.wrappers.robust import Median, NormBound
@@ -36,7 +35,7 @@ SIZES = (9, 4, 12, 6, 2, 7)
 
 
 def deployed(folder: Path, **limits: Any) -> loopback.Deployed:
-    return loopback.Deployed("fedavg", "perceptron", folder, clients_per_round=6, limits=Limits(5.0, **limits))
+    return loopback.Deployed("fedavg", "perceptron", folder, clients_per_round=6, terms=limits)
 
 
 def lies(there: loopback.Deployed, client: int, n: Callable[[int], int], declared: tuple[int, ...] = ()) -> None:
@@ -60,9 +59,9 @@ def lies(there: loopback.Deployed, client: int, n: Callable[[int], int], declare
 
 
 def greeted(there: loopback.Deployed, **options: Any) -> Membership:
-    expected, examples = there.membership.expected, options.pop("examples", {})
-    there.membership = Membership(there.grid, "smallworld", expected, **options)
-    there.membership.expect(expected, examples)
+    examples = options.pop("examples", {})
+    there.membership = there.meet(config=dataclasses.replace(there.config, **options))
+    there.membership.expect(there.membership.expected, examples)
     there.membership.call()
     there.runtime = there.start_server()
     return there.membership
@@ -141,7 +140,7 @@ def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path:
     there = deployed(tmp_path)
     for client, n in enumerate(SIZES):
         lies(there, client, lambda t: 1, (n + (client == 4),))
-    membership = greeted(there, own=False, examples={c: (n,) for c, n in enumerate(SIZES)})
+    membership = greeted(there, examples={c: (n,) for c, n in enumerate(SIZES)})
     assert membership.present == (0, 1, 2, 3, 5)
     assert membership.refused() == [(4, "it declares (3,) examples, the experiment's split gives it (2,)")]
 
@@ -161,14 +160,15 @@ def test_where_nothing_is_weighted_by_examples_nobody_is_named_for_having_most(
     case: str, method: Any, warned: int, tmp_path: Path
 ) -> None:
     """With a bound of a hundredth whoever has most is named where it decides something."""
-    limits = Limits(5.0, warn_share=0.01)
-    there = loopback.Deployed(case, "perceptron", tmp_path, clients_per_round=6, limits=limits, method=method)
+    there = loopback.Deployed(
+        case, "perceptron", tmp_path, clients_per_round=6, terms={"warn_share": 0.01}, method=method
+    )
     there.runtime.round(there.runtime.start(), 1)
     assert len(there.runtime.drain_warnings()) == warned
 
 
 def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) -> None:
-    there = loopback.Deployed("fedproto", "perceptron", tmp_path, clients_per_round=6, limits=Limits(5.0))
+    there = loopback.Deployed("fedproto", "perceptron", tmp_path, clients_per_round=6)
     honest = there.fresh(4)
 
     def liar(message: Envelope) -> Envelope:

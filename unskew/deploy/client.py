@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, ClientSetup
-from unskew.runtime.membership import columns_hash, images_told, layout_hash
+from unskew.runtime.membership import layout_hash
 from unskew.runtime.message import ClientInfo
 from unskew.runtime.policy import Rules
 from unskew.tree import Params
@@ -66,8 +67,8 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
     if not 0 <= client < num_clients:
         raise ConfigError(f"a client's number must be 0 to {num_clients - 1}, got {client}")
     experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
-    covered = {m.label: bool(hook(m.method, "covers_replies")) for m in experiment.methods}
-    rules.check_methods({m.label: m.name for m in experiment.methods}, covered)
+    for m in experiment.methods:
+        rules.check_method(m.name, bool(hook(m.method, "covers_replies")))
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else audit
     privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
@@ -97,23 +98,13 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
             check_examples(examples)
     # The number of examples has no noise, nor has the scale of images.
     silent = not policy.metrics or any(hook(m.method, "has_dp_noise") for m in experiment.methods)
-    info = ClientInfo(
+    info = replace(
+        introduction(setup, num_clients, folder / EXPERIMENT, own),
         client=client,
-        num_clients=num_clients,
-        library=__version__,
-        config=written_fingerprint(folder / EXPERIMENT, portable=True),
-        classes=setup.dataset.outputs,
-        layout=layout_hash(setup.task.init(Key(0))),
         data=data,
-        own=own,
-        nonce="",
         examples=() if silent else tuple(len(fed.clients[client].train) for fed in feds),
-        columns=columns_hash(setup.dataset.inputs.columns),
-        images=images_told(setup.dataset.inputs, scale=not silent),
-        frozen=tensors_hash(setup.task.constants(frozen=True)),
-        input=shape_of(setup.dataset.x_train),
-        target=shape_of(setup.dataset.y_train),
     )
+    info = replace(info, scale=None) if silent else info
 
     def open_setup(cell: int) -> ClientSetup:
         cells = run_setup.cells(experiment)
@@ -148,21 +139,45 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
             seed,
             {"personal": ("test", None) if own else ("train", mine.test), "val": ("train", mine.val)},
             keep_model,
+            method.label,
         )
 
     return ClientRuntime(
         info,
         folder / "state",
         functools.lru_cache(maxsize=2)(open_setup),
-        policy.metrics,
         rules=rules,
         audit=audit,
         privacy=privacy,
         account=account_of(site.data or experiment.task.data),
-        columns=tuple(column.name for column in setup.dataset.inputs.columns),
         rounds=experiment.rounds,
-        cells=tuple(f"{method.label}, seed {seed}" for seed, method in run_setup.cells(experiment)),
-        until=experiment.until is not None,
+    )
+
+
+def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) -> ClientInfo:
+    """What server and clients must agree on: of the experiment's file, of data, and of the network.
+
+    The scale of images is the exponent of the power of two next to the largest absolute value: nothing else of a pixel
+    is told.  Bytes have one scale, and are standardised.
+    """
+    inputs = setup.dataset.inputs
+    columns = [[c.name, c.kind, list(c.features)] for c in inputs.columns]
+    kind = ("bytes" if inputs.kind == "images" else "floats") if inputs.are_images else ""
+    return ClientInfo(
+        client=0,
+        num_clients=num_clients,
+        library=__version__,
+        config=written_fingerprint(experiment, portable=True),
+        classes=setup.dataset.outputs,
+        layout=layout_hash(setup.task.init(Key(0))),
+        data="",
+        own=own,
+        columns=hashlib.sha256(json.dumps(columns).encode()).hexdigest() if columns else "",
+        images=f"{kind} {' x '.join(map(str, inputs.shape))}" if kind else "",
+        scale=round(math.log2(inputs.largest)) if kind == "floats" and inputs.largest else None,
+        frozen=tensors_hash(setup.task.constants(frozen=True)),
+        input=shape_of(setup.dataset.x_train),
+        target=shape_of(setup.dataset.y_train),
     )
 
 

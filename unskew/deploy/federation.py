@@ -25,11 +25,12 @@ from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
-from unskew.deploy.settings import EXPERIMENT, Address, ServerConfig
+from unskew.deploy.settings import EXPERIMENT, Address
 from unskew.errors import ConfigError, DeployError, RunError, did_you_mean
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.runtime.log import printable
+from unskew.runtime.policy import ServerConfig
 
 if TYPE_CHECKING:
     from unskew.experiment.config import Experiment

@@ -21,7 +21,7 @@ from unskew import schema
 from unskew.deploy.channel import decode, encode, size_of
 from unskew.deploy.client import open_client
 from unskew.deploy.server import serve
-from unskew.deploy.settings import EXPERIMENT, ServerConfig, Site, own_state, read_rules
+from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
 from unskew.errors import ConfigError, UnskewError, WireError
 from unskew.experiment.config import Experiment, load, read_toml, to_toml
 from unskew.files import write_atomically
@@ -30,6 +30,7 @@ from unskew.run.folder import locked
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import log
 from unskew.runtime.message import Delivery, Envelope, Node, Refusal, Transport, write
+from unskew.runtime.policy import ServerConfig
 
 ANSWER = "accepted"
 """File that a person makes at a site whose policy has accept = "ask"."""
@@ -104,7 +105,7 @@ def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
         reply = open_it().answer(envelope)
     except UnskewError as error:
         log(f"this site takes no part: {error}")
-        reply = write("refused", Refusal(f"{type(error).__name__}; the site's own log has more", ""))
+        reply = write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))
     return b"".join(encode(reply))
 
 

@@ -23,7 +23,7 @@ from unskew.files import append_row, from_toml, read_bytes, write_atomically
 from unskew.run.folder import locked
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import printable
-from unskew.runtime.message import REQUESTS, Envelope, Hello, Refusal, Waiting, read, write
+from unskew.runtime.message import REQUESTS, Envelope, Hello, Refusal, read, write
 from unskew.signals import stoppable
 from unskew.version import __version__
 
@@ -63,23 +63,21 @@ class Resident:
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Reply to a request; whatever is wrong with it, there is a reply."""
-        nonce = ""
         try:
             head = read(envelope, REQUESTS)
-            nonce = head.nonce
             if isinstance(head, Hello):
                 offer, waits = self.consider(envelope.parts)
                 if offer.run != head.run:
                     raise WireError("the experiment is not the one that the server greets for")
                 if waits:
-                    return write("waiting", Waiting(waits, nonce))
+                    return write("waiting", Refusal(waits))
                 self.doing = offer.name
                 runtime = self.opened(offer)
             else:
                 runtime = self.of_run(head.context.run)
                 self.doing = f"{runtime.state.parent.name}, round {head.context.round}"
         except UnskewError as error:
-            return write("refused", Refusal(self.failed(error), nonce))
+            return write("refused", Refusal(self.failed(error)))
         reply = runtime.answer(envelope)
         self.vitals.bytes.labels("down").inc(len(envelope.head) + envelope.payload)
         self.vitals.bytes.labels("up").inc(len(reply.head) + reply.payload)

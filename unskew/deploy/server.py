@@ -19,8 +19,8 @@ from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES
-from unskew.deploy.client import divided
-from unskew.deploy.settings import EXPERIMENT, ServerConfig, find_own_code
+from unskew.deploy.client import divided, introduction
+from unskew.deploy.settings import EXPERIMENT, find_own_code
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, load, written_fingerprint
 from unskew.files import write_atomically
@@ -34,18 +34,12 @@ from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.setup import Setup
 from unskew.runtime.log import log, printable
-from unskew.runtime.membership import (
-    Expected,
-    Membership,
-    columns_hash,
-    images_told,
-    layout_hash,
-)
+from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, Node, Transport, read
-from unskew.runtime.network import Limits, RemoteClients
+from unskew.runtime.network import RemoteClients
+from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver, ServerModel
 from unskew.version import __version__
-from unskew.wire import tensors_hash
 
 EXECUTOR = "network"
 COMMAND = "unskew fed"
@@ -99,8 +93,9 @@ def serve(
     # As the file is written, which clients have, too: read, it would be another after an upgrade.
     settings = written_fingerprint(folder / EXPERIMENT, portable=True)
     deployment = DeploymentState.open(folder / "deployment.json", settings, run)
-    of_clients = nodes, deployment.clients, callback.note, config.max_examples, config.own_data
-    membership = Membership(transport, deployment.run, Expected(number, __version__, settings), *of_clients)
+    expected = ClientInfo(0, number, __version__, settings, (), "", "", config.own_data)
+    of_clients = nodes, deployment.clients, callback.note
+    membership = Membership(transport, deployment.run, expected, config, *of_clients)
     inputs = run_setup.InMemoryInputs()
     if config.own_data and not is_here(experiment.task.data):
         callback.note(f"{experiment.task.data} is not on this machine: results are those of the sites")
@@ -118,37 +113,18 @@ def serve(
     nothing = {experiment.seeds[0]: run_setup.with_own_data(setup.dataset, number, experiment.seeds[0])}
     for method in experiment.methods:
         run_setup.check_method(experiment, method, setup, nothing)
-    expected = Expected(
-        number,
-        __version__,
-        settings,
-        setup.dataset.outputs,
-        layout_hash(setup.task.init(Key(0))),
-        columns_hash(setup.dataset.inputs.columns),
-        images_told(setup.dataset.inputs),
-        tensors_hash(setup.task.constants(frozen=True)),
-    )
     deployment.check_data(setup.dataset.sha256)
 
     own, feds = config.own_data, [] if config.own_data else divided(experiment, setup, number)
     sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number) if feds}
-    membership.expect(expected, sizes)
+    membership.expect(introduction(setup, number, folder / EXPERIMENT, own), sizes)
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
-    limits = Limits(
-        config.deadline_s,
-        config.max_norm,
-        config.max_ratio,
-        max_examples=config.max_examples,
-        warn_share=config.warn_share,
-    )
     if own and setup.dataset.inputs.kind == "images" and "mean" not in experiment.task.data_options:
         callback.note(OWN_CONSTANTS)
         notes = (*setup.dataset.notes, OWN_CONSTANTS)
         setup = replace(setup, dataset=replace(setup.dataset, notes=notes))  # which the run's card and report have
-    backend = OverNetwork(
-        setup, membership, deployment, limits, own, names, lambda: membership.wait(config.min_clients, config.wait_s)
-    )
+    backend = OverNetwork(setup, membership, deployment, names)
     if (place / "run.json").exists():
         return loop.resume(place, callback, force, backend, allow_code=True)
     return loop.start(experiment, place, callback, command=COMMAND, backend=backend)
@@ -334,19 +310,13 @@ class OverNetwork(run_setup.Backend):
         ready: Data set, network and device of the server, which evaluates the global model.
         membership: Clients that are connected.
         deployment: State that outlives this server.
-        limits: Deadlines and bounds.
-        own: True if clients declared data of their own, of which nothing is known here.
-        names: Names of those clients; empty if there are none.
-        gather: Waits until enough clients are connected; it raises QuorumError if they do not come.
+        names: Names of clients with data of their own; empty if there are none.
     """
 
     ready: Setup
     membership: Membership
     deployment: DeploymentState
-    limits: Limits
-    own: bool
     names: tuple[str, ...]
-    gather: Callable[[], None]
     remote: ClassVar[bool] = True
 
     def prepare(self, experiment: Experiment) -> Setup:
@@ -355,9 +325,9 @@ class OverNetwork(run_setup.Backend):
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
         """Split the data as the clients do; clients with data of their own hold nothing that is known here."""
-        if not self.own:
+        if not self.membership.config.own_data:
             return run_setup.divide(experiment, setup.dataset, seed)
-        number = self.membership.expected.num_clients
+        number = self.membership.config.num_clients
         experiment.cohort(number)
         return run_setup.with_own_data(setup.dataset, number, seed, self.names)
 
@@ -365,7 +335,7 @@ class OverNetwork(run_setup.Backend):
         self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
         """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
-        run_setup.played(experiment, method, experiment.seeds[0], self.membership.expected.num_clients, simulated=False)
+        run_setup.played(experiment, method, experiment.seeds[0], self.membership.config.num_clients, simulated=False)
         run_setup.check_method(experiment, method, setup, feds)
 
     def runtime(
@@ -392,17 +362,14 @@ class OverNetwork(run_setup.Backend):
         clients = RemoteClients(
             method.method,
             model,
-            fed.num_clients,
             self.membership,
             Sequential(trainer),
             begin=lambda first: self.deployment.begin(cell, first),
             count=lambda: self.deployment.count(cell),
             key=Key(seed),
             cell=cell,
-            limits=self.limits,
             seed_index=experiment.seeds.index(seed),
             spool=self.deployment.path.parent,
-            gather=self.gather,
         )
         driver: Driver[Any] = Driver(
             method.method,

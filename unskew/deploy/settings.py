@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Interval
 
 from unskew import schema
 from unskew.errors import ConfigError, DeployError
@@ -33,34 +33,6 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """Settings of a run over a network.
-
-    Attributes:
-        num_clients: Number of clients of the experiment.
-        min_clients: Number of them that must be connected before the first round.
-        deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
-        wait_s: Longest time to wait for those clients, seconds.
-        max_norm: Largest L2 norm of all floating-point tensors of a reply together.
-        max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
-        max_examples: Largest number of training examples that a client may say it has.
-        warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
-        own_data: Every client has data of its own, and the experiment's images are all for testing; else each has its
-            part of the experiment's split.
-    """
-
-    num_clients: Annotated[int, Ge(1)]
-    min_clients: Annotated[int, Ge(1)]
-    deadline_s: Annotated[float, Gt(0.0)] = 600.0
-    wait_s: Annotated[float, Gt(0.0)] = 3600.0
-    max_norm: Annotated[float, Gt(0.0)] = 1e6
-    max_ratio: Annotated[float, Gt(1.0)] = 100.0
-    max_examples: Annotated[int, Ge(1)] = 10_000_000
-    warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
-    own_data: bool = True
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,6 @@ class Hello:
 
     run: str
     config: str
-    nonce: str
     refused: str = ""
 
 
@@ -89,7 +88,6 @@ class StepRequest:
     index: int
     since: int
     moved: tuple[Held, ...]
-    nonce: str
     refused: str = ""
 
 
@@ -99,7 +97,6 @@ class FetchRequest:
 
     context: RoundContext
     held: tuple[Held, ...]
-    nonce: str
 
 
 @dataclass(frozen=True)
@@ -108,37 +105,35 @@ class EvaluationRequest:
 
     Attributes:
         parts: Parts of the client's data to evaluate on: personal, val or both.
-        served: True if a model is sent along.
         since: Same as in `StepRequest`.
         last: True if training is over, so that the client keeps its model.
     """
 
     context: RoundContext
     parts: tuple[str, ...]
-    served: bool
     since: int
     last: bool
-    nonce: str
 
 
 # ---------------------------------------------------------------- replies
 @dataclass(frozen=True)
 class ClientInfo:
-    """A client's description of itself.  All but `client`, `data`, `own` and `examples` must agree with the server's.
+    """A client's description of itself; all but `client`, `library`, `data` and `examples` must be the server's.
 
     Attributes:
         client: Number of the client, from 0.
         num_clients: Number of clients in the federation.
-        library: Version of unskew.
+        library: Version of unskew; another one than the server's is noted, since numbers may differ.
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
         layout: SHA-256 of the model's tensor names, shapes and element types.
         data: SHA-256 of the data, and of the experiment's own splits; it is sent under a key of the client's own.
         own: True if the client declared data of its own.
         examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
-        columns: `columns_hash` of its data's input columns; empty if they have no names.
-        images: `images_told` of its data's images; empty if they are none.
-        frozen: `tensors_hash` of its network's frozen tensors; empty if it has none.
+        columns: SHA-256 of its data's input columns, their kinds and their order; empty if they have no names.
+        images: "bytes" or "floats" and the shape of its images; empty if its data are none.
+        scale: Exponent of the power of two next to the largest absolute value of its images; None if they are bytes.
+        frozen: SHA-256 of its network's frozen tensors; empty if it has none.
         input, target: Type and shape of one input and of one target, for a server without data, as ("float32", "64").
     """
 
@@ -150,10 +145,10 @@ class ClientInfo:
     layout: str
     data: str
     own: bool
-    nonce: str
     examples: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    images: tuple[str, ...] = ()
+    columns: str = ""
+    images: str = ""
+    scale: int | None = None
     frozen: str = ""
     input: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
@@ -174,14 +169,11 @@ class StepReply:
     n: int
     examples: int
     losses: tuple[float, ...]
-    nonce: str
 
 
 @dataclass(frozen=True)
 class FetchReply:
     """Held values as payloads, in the order of the request."""
-
-    nonce: str
 
 
 class Score(NamedTuple):
@@ -199,27 +191,17 @@ class EvaluationReply:
     """
 
     scores: tuple[tuple[str, tuple[float | None, ...], int], ...]
-    nonce: str
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Answer of a client that did not do what was requested, with the reason."""
+    """Answer of a client that did not do what was requested, or (waiting) has yet to be allowed to, with the reason."""
 
     reason: str
-    nonce: str
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Answer to a greeting while somebody at the client has yet to accept the experiment."""
-
-    reason: str
-    nonce: str
 
 
 Request = Hello | StepRequest | FetchRequest | EvaluationRequest
-Reply = ClientInfo | StepReply | FetchReply | EvaluationReply | Refusal | Waiting
+Reply = ClientInfo | StepReply | FetchReply | EvaluationReply | Refusal
 Header = Request | Reply
 REQUESTS: Mapping[str, type] = {
     "hello": Hello,
@@ -233,7 +215,7 @@ REPLIES: Mapping[str, type] = {
     "fetch": FetchReply,
     "evaluate": EvaluationReply,
     "refused": Refusal,
-    "waiting": Waiting,
+    "waiting": Refusal,
 }
 
 

@@ -10,10 +10,9 @@ A reply counts if it answers this very request, has the type that the step decla
 """
 
 import math
-import secrets
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -47,7 +46,6 @@ from unskew.runtime.log import printable
 from unskew.runtime.membership import HELLO_S, Membership
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
-    COUNT,
     REPLIES,
     Delivery,
     Envelope,
@@ -86,31 +84,12 @@ SPOOL = 1 << 28
 """Bytes of replies that wait in memory until all have come; what is more waits in a file."""
 HEAD_BYTES = 1 << 20
 """Largest size of a reply beyond its messages."""
+MODELS = 8
+"""Number of models that a reply may carry (see `limit_bytes`)."""
 GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
 MOST_LOSSES = 100
 """Most training losses in a reply: a step has one for each time it trains, and all weigh in the loss of the round."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds on what clients may do.
-
-    Attributes:
-        deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
-        max_norm: Largest L2 norm of a reply's floating-point tensors.
-        max_ratio: Largest norm of a reply's model tensors, in multiples of the median of the exchange's replies.
-        models: Number of models that a reply may carry (see `limit_bytes`).
-        max_examples: Largest number of examples that a client may say it has.
-        warn_share: Share of its cohort's examples above which the log and the report name a client.
-    """
-
-    deadline_s: float = 600.0
-    max_norm: float = 1e6
-    max_ratio: float = 100.0
-    models: int = 8
-    max_examples: int = COUNT
-    warn_share: float = 0.5
 
 
 class RemoteClients:
@@ -122,18 +101,15 @@ class RemoteClients:
     Args:
         method: Method whose steps they run.
         model: Task and model it is run on.
-        num_clients: Number of clients of the federation, connected or not.
-        membership: Clients that are connected.
+        membership: Clients that are connected, and the server's terms.
         executor: Evaluates the global model; trains nothing.
         begin: (first round) -> server processes that have worked on this cell, including this one:
             `RoundContext.starts`.  It is called again when a round is run again.
         count: Counts a round that begins, for good, and returns how many have begun on this cell.
         key: Root of all randomness, as the driver's.
         cell: Index of seed and method, counted from 0.
-        limits: Deadlines and bounds.
         seed_index: Place of the seed among the experiment's.
         spool: Folder for replies that wait; None is the system's for temporary files.
-        gather: Waits until enough clients are connected, after a round without a result; it raises QuorumError.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -146,7 +122,6 @@ class RemoteClients:
         self,
         method: Method[Any],
         model: ServerModel,
-        num_clients: int,
         membership: Membership,
         executor: Executor,
         *,
@@ -154,28 +129,24 @@ class RemoteClients:
         count: Callable[[], int],
         key: Key,
         cell: int = 0,
-        limits: Limits = Limits(),
         seed_index: int = 0,
         spool: Path | None = None,
-        gather: Callable[[], None] = lambda: None,
     ) -> None:
-        if hook(method, "pooled") and num_clients > 1:
+        self.config = membership.config
+        if hook(method, "pooled") and self.config.num_clients > 1:
             raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
         wire.memory_type(method)
         self.model, self.membership, self.executor = model, membership, executor
-        self.ids = tuple(range(num_clients))
-        self.key, self.cell, self.limits = key, cell, limits
+        self.ids = tuple(range(self.config.num_clients))
+        self.key, self.cell, self.seed_index, self.spool = key, cell, seed_index, spool
         self.memory, self.memory_type = Memory(), int
         self.steps, self.signatures = steps_of(method), wire.signatures(method)
         self.held_type = wire.held_type(method)
-        limit = limit_bytes(model.initial, limits.models)
         sizes = sizes_of(model.num_classes, model.layout, model.initial, model.public)
-        self.validator = Validator(model.initial, limit, limits.max_norm, 0, sizes)
+        self.validator = Validator(model.initial, limit_bytes(model.initial, MODELS), self.config.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = hook(method, "validate_reply")
-        self.spool, self._begin, self._count, self.gather = spool, begin, count, gather
-        self.rounds_begun = 0
+        self._begin, self._count, self.rounds_begun = begin, count, 0
         self._begun: tuple[tuple[int, int], ...] = ()
-        self.seed_index = seed_index
         self.weighs_examples = hook(method, "weighting") != "uniform"
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
@@ -187,12 +158,16 @@ class RemoteClients:
         self.refused: dict[ClientId, str] = {}  # why the last reply of a client was, which it is yet to be told
         self._sent: list[NetworkTransfer] = []
 
+    def gather(self) -> None:
+        """Wait until enough clients are connected for a round."""
+        self.membership.wait(self.config.min_clients, self.config.wait_s)
+
     def begin(self, t: int) -> "_RemoteRound":
         """Open round `t`: clients that have come since the last one take part from now on."""
         if not self._abandoned:  # a round that has no result without them must wait for them
-            self.membership.count_round(self._late, self._replied - self._late, self.limits.deadline_s)
+            self.membership.count_round(self._late, self._replied - self._late, self.config.deadline_s)
         self._late, self._replied, self._abandoned = set(), set(), False
-        self.membership.call(min(HELLO_S, self.limits.deadline_s))
+        self.membership.call(min(HELLO_S, self.config.deadline_s))
         self.rounds_begun = self._count()
         return _RemoteRound(self, t)
 
@@ -210,18 +185,17 @@ class RemoteClients:
         Who has come since the last round began is asked then, too: there is no other time to get a model.
         """
         if last:
-            self.membership.call(min(HELLO_S, self.limits.deadline_s))
+            self.membership.call(min(HELLO_S, self.config.deadline_s))
         context = self.context(t, t + 1)
-        envelopes, nonces = {}, {}
+        envelopes = {}
         for c, model in served.items():
-            nonces[c] = secrets.token_hex(16)
-            head = EvaluationRequest(context, tuple(parts), model is not None, self.known(c), last, nonces[c])
+            head = EvaluationRequest(context, tuple(parts), self.known(c), last)
             envelopes[c] = write("evaluate", head, *([] if model is None else [wire.encode(model)]))
         by_part: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
         silent = []
         for c, delivery in sorted(self.transport("evaluate", t, NO_HOP, envelopes, None), key=itemgetter(0)):
             try:
-                head = self.open_reply(delivery, "evaluate", EvaluationReply, nonces[c], 0)
+                head = self.open_reply(delivery, "evaluate", EvaluationReply, 0)
                 self.validator.check(head)
                 if not {part for part, _, _ in head.scores} <= set(parts):
                     raise WireError(f"scores must be of {', '.join(parts)}, got another part")
@@ -254,7 +228,7 @@ class RemoteClients:
             if not measure.allows(value):
                 raise WireError(f"{measure.name} of {part} must be {measure.range}, got {value}")
         try:
-            check_count([n], self._scored.get((client, part)), self.limits.max_examples)
+            check_count([n], self._scored.get((client, part)), self.config.max_examples)
         except WireError as error:
             raise WireError(f"refused: {error}") from None
         self._scored[client, part] = n
@@ -281,7 +255,7 @@ class RemoteClients:
         Raises:
             WireError: If so, or if they are too large.
         """
-        n = check_count(counts, self.examples(client), self.limits.max_examples)
+        n = check_count(counts, self.examples(client), self.config.max_examples)
         if n is not None:
             self._counts[client] = n
 
@@ -289,7 +263,7 @@ class RemoteClients:
         """Warn of a client that says it has most of its cohort's examples, if the method weights clients by these."""
         if not self.weighs_examples:
             return
-        warning = heavy_share({c: self._counts[c] for c in cohort if c in self._counts}, self.limits.warn_share)
+        warning = heavy_share({c: self._counts[c] for c in cohort if c in self._counts}, self.config.warn_share)
         if warning is not None:
             self._warnings.append(warning)
 
@@ -315,7 +289,7 @@ class RemoteClients:
         try:
             for c, delivery in self.membership.exchange(
                 {c: envelope for c, envelope in envelopes.items() if c not in self._late},
-                self.limits.deadline_s if timeout_s is None else timeout_s,
+                self.config.deadline_s if timeout_s is None else timeout_s,
                 HEAD_BYTES + messages * self.validator.max_bytes,
             ):
                 if delivery.sent:
@@ -330,17 +304,15 @@ class RemoteClients:
             for c in envelopes:
                 self._sent.extend(sent[c])
 
-    def open_reply(self, delivery: Delivery, action: str, of: type, nonce: str, parts: int) -> Any:
+    def open_reply(self, delivery: Delivery, action: str, of: type, parts: int) -> Any:
         """Decode the head of the reply to a request.
 
         Raises:
-            WireError: If there is no reply, it is a refusal, or it answers another request.
+            WireError: If there is no reply, or it is a refusal.
         """
         if delivery.reply is None:
             raise WireError(delivery.lost)
         head = read(delivery.reply, {action: of, "refused": REPLIES["refused"]})
-        if head.nonce != nonce:
-            raise WireError("refused: a reply to another request, sent again")
         if isinstance(head, Refusal):
             raise WireError(f"client error: {printable(head.reason)}")
         if len(delivery.reply.parts) != parts:
@@ -382,11 +354,10 @@ class _RemoteRound:
         """
         clients = self.clients
         encoded = {i: wire.encode(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
-        envelopes, nonces = {}, {}
+        envelopes = {}
         for c, m in exchange.messages.items():
             moved = exchange.moving[c]
-            nonces[c] = secrets.token_hex(16)
-            place = (self.context, exchange.step, exchange.hop, exchange.index, clients.known(c), moved, nonces[c])
+            place = (self.context, exchange.step, exchange.hop, exchange.index, clients.known(c), moved)
             head = StepRequest(*place, clients.refused.pop(c, ""))
             envelopes[c] = write("ask", head, encoded[id(m)], *(exchange.values[h].data for h in moved))
         answers: dict[ClientId, Answer | Lost] = {}
@@ -396,7 +367,7 @@ class _RemoteRound:
         with SpooledTemporaryFile(SPOOL, dir=None if clients.spool is None else str(clients.spool)) as spool:
             for c, delivery in clients.transport("ask", self.t, exchange.hop, envelopes, exchange.timeout_s, 1):
                 try:
-                    answer = self.receive(exchange, c, delivery, nonces[c])
+                    answer = self.receive(exchange, c, delivery)
                 except WireError as error:
                     answers[c] = Lost(printable(str(error)), delivery.sent)  # it may quote the client
                     if str(error).startswith("refused: "):
@@ -424,14 +395,14 @@ class _RemoteRound:
                 yield c, checked
                 del checked
 
-    def receive(self, exchange: Exchange, client: ClientId, delivery: Delivery, nonce: str) -> Answer:
+    def receive(self, exchange: Exchange, client: ClientId, delivery: Delivery) -> Answer:
         """Check a reply and the client's report of its work.
 
         Raises:
             WireError: If the reply is lost or refused, with the reason.
         """
         clients = self.clients
-        head = clients.open_reply(delivery, "ask", StepReply, nonce, 1)
+        head = clients.open_reply(delivery, "ask", StepReply, 1)
         assert delivery.reply is not None
         (data,) = delivery.reply.parts
         try:
@@ -469,7 +440,7 @@ class _RemoteRound:
         odd = odd_ones({c: outlines[c] for c in came}, outline(self.sketch(exchange, message)))
         norms = {c: norms[c] for c in came if c not in odd}
         self.scale = max([self.scale, *table_norms(message).values()])
-        heavy = heavy_ones(norms, self.clients.limits.max_ratio, self.scale)
+        heavy = heavy_ones(norms, self.clients.config.max_ratio, self.scale)
         self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
         self.clients.warn_of_share([c for c in came if c in self.counted and c not in odd and c not in heavy])
         return odd | heavy
@@ -527,16 +498,13 @@ class _RemoteRound:
         by_owner: dict[ClientId, list[Held]] = {}
         for h in held:
             by_owner.setdefault(h.owner, []).append(h)
-        nonces = {c: secrets.token_hex(16) for c in by_owner}
-        envelopes = {
-            c: write("fetch", FetchRequest(self.context, tuple(own), nonces[c])) for c, own in by_owner.items()
-        }
+        envelopes = {c: write("fetch", FetchRequest(self.context, tuple(own))) for c, own in by_owner.items()}
         many = max(map(len, by_owner.values()))
         deliveries = dict(self.clients.transport("fetch", self.t, hop, envelopes, timeout_s, many))
         values: dict[Held, HeldValue | Lost] = {}
         for c, own in by_owner.items():
             try:
-                self.clients.open_reply(deliveries[c], "fetch", FetchReply, nonces[c], len(own))
+                self.clients.open_reply(deliveries[c], "fetch", FetchReply, len(own))
                 reply = deliveries[c].reply
                 assert reply is not None
                 checked = {h: self.checked(data) for h, data in zip(own, reply.parts, strict=True)}
@@ -574,7 +542,7 @@ class _RemoteRound:
                     of_owner |= {path: max(n, of_owner.get(path, 0.0)) for path, n in table_norms(value).items()}
             # The model has a vote too: often the values of a single client are fetched.
             model = {SERVER_ID: dict.fromkeys(by_path(norms), self.scale)}
-            heavy = heavy_ones(norms | model, self.clients.limits.max_ratio, self.scale)
+            heavy = heavy_ones(norms | model, self.clients.config.max_ratio, self.scale)
             odd |= {i: heavy[handles[i].owner] for i in alike if i not in odd and handles[i].owner in heavy}
             refused |= {handles[i]: Lost(f"refused: {reason}") for i, reason in odd.items()}
             self.norms.append({c: of_owner for c, of_owner in norms.items() if c not in heavy})

@@ -1,7 +1,7 @@
-"""A participant's own rules: what may run on its data, and what may leave.
+"""The server's terms, and a participant's own rules: what may run on its data, and what may leave.
 
-The coordinator writes the experiment, the server sends the orders; neither can change these rules, which lie in a file
-of the participant's own.
+The coordinator writes the experiment, the server sends the orders; neither can change a participant's rules, which lie
+in a file of its own.
 """
 
 import json
@@ -13,6 +13,34 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, WireError
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Settings of a run over a network.
+
+    Attributes:
+        num_clients: Number of clients of the experiment.
+        min_clients: Number of them that must be connected before the first round.
+        deadline_s: Longest time for an exchange unless the plan sets its own, seconds.
+        wait_s: Longest time to wait for those clients, seconds.
+        max_norm: Largest L2 norm of all floating-point tensors of a reply together.
+        max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
+        max_examples: Largest number of training examples that a client may say it has.
+        warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
+        own_data: Every client has data of its own, and the experiment's images are all for testing; else each has its
+            part of the experiment's split.
+    """
+
+    num_clients: Annotated[int, Ge(1)]
+    min_clients: Annotated[int, Ge(1)]
+    deadline_s: Annotated[float, Gt(0.0)] = 600.0
+    wait_s: Annotated[float, Gt(0.0)] = 3600.0
+    max_norm: Annotated[float, Gt(0.0)] = 1e6
+    max_ratio: Annotated[float, Gt(1.0)] = 100.0
+    max_examples: Annotated[int, Ge(1)] = 10_000_000
+    warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
+    own_data: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,36 +123,26 @@ class Rules:
             ConfigError: Naming the first method, the file and the key.
         """
         several = table.get("methods")
-        entries = several if isinstance(several, list) else [table.get("method")]
-        for entry in entries if self.policy.methods is not None else ():
-            name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
-            self._check_name(name[:80], name)
+        for entry in several if isinstance(several, list) else [table.get("method")]:
+            self._check_name(str(entry.get("name") if isinstance(entry, Mapping) else entry))
 
-    def _check_name(self, label: str, name: str) -> None:
-        if self.policy.methods is not None and name not in self.policy.methods:
-            raise ConfigError(
-                f"method {label} ({name[:80]}) may not run here: {self.where} allows methods = "
-                f"{list(self.policy.methods)}"
-            )
+    def _check_name(self, name: str) -> None:
+        allowed = self.policy.methods
+        if allowed is not None and name not in allowed:
+            raise ConfigError(f"method {name[:80]} may not run here: {self.where} allows methods = {list(allowed)}")
 
-    def check_methods(self, names: Mapping[str, str], covered: Mapping[str, bool]) -> None:
-        """Refuse an experiment with a method that may not run.
-
-        Args:
-            names: Names of methods by label.
-            covered: By label, True if clients' own noise is on all that they reply.
+    def check_method(self, name: str, covered: bool) -> None:
+        """Refuse an experiment with a method that may not run; it is `covered` by noise on all that clients reply.
 
         Raises:
-            ConfigError: Naming the first method, the file and the key.
+            ConfigError: Naming method, file and key.
         """
-        policy = self.policy
-        for label, name in names.items():
-            self._check_name(label, name)
-            if policy.max_epsilon is not None and not covered[label]:
-                raise ConfigError(
-                    f"method {label} ({name}) sends what has no noise of this client's own, and {self.where} has "
-                    f"max_epsilon = {policy.max_epsilon:g}; use local_dp or dp_sgd"
-                )
+        self._check_name(name)
+        if self.policy.max_epsilon is not None and not covered:
+            raise ConfigError(
+                f"method {name} sends what has no noise of this client's own, and {self.where} has "
+                f"max_epsilon = {self.policy.max_epsilon:g}; use local_dp or dp_sgd"
+            )
 
     def check(self, step: str | None = None, minutes: float = 0.0, relay: bool = False, size: int = 0) -> None:
         """Refuse what goes beyond the policy.
@@ -139,17 +157,11 @@ class Rules:
             WireError: Naming the first rule that is broken.
         """
         p = self.policy
-        broken = {
-            "steps": step is not None and p.steps is not None and step not in p.steps,
-            "max_minutes": p.max_minutes is not None and minutes >= p.max_minutes,
-            "relay": relay and not p.relay,
-            "max_bytes": p.max_bytes is not None and size > p.max_bytes,
-        }
-        reasons = {
-            "steps": f"this client does not answer step {(step or '')[:40]!r}",
-            "max_minutes": f"this experiment's steps have taken {minutes:.1f} minutes here",
-            "relay": "this client hands over no value for other clients",
-            "max_bytes": f"{size} bytes would leave this client in one round",
-        }
-        for key in [key for key, is_broken in broken.items() if is_broken]:
-            raise self.forbid(key, reasons[key])
+        if step is not None and p.steps is not None and step not in p.steps:
+            raise self.forbid("steps", f"this client does not answer step {step[:40]!r}")
+        if p.max_minutes is not None and minutes >= p.max_minutes:
+            raise self.forbid("max_minutes", f"this experiment's steps have taken {minutes:.1f} minutes here")
+        if relay and not p.relay:
+            raise self.forbid("relay", "this client hands over no value for other clients")
+        if p.max_bytes is not None and size > p.max_bytes:
+            raise self.forbid("max_bytes", f"{size} bytes would leave this client in one round")
