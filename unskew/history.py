@@ -7,13 +7,12 @@ unskew.load_run("runs/digits")      # that of a run that ended, from its folder
 
 import difflib
 import importlib
-import re
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,24 +27,17 @@ from unskew.files import user_path
 from unskew.record import reader
 from unskew.record.frame import COLUMNS, Numbers
 from unskew.record.logs import CLOCK, DivergedRow, why_diverged
-from unskew.record.reader import Part, read, rows_of
+from unskew.record.reader import Part, Record, configured, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
 from unskew.run.models import Given, Round, load_model
-from unskew.tasks.measure import Measure, described
+from unskew.tasks.measure import Measure
 from unskew.words import listed
 
 if TYPE_CHECKING:
     import altair as alt
 
-    from unskew.record.reader import Record
     from unskew.report.section import Chart
-
-
-def of_all_seeds(values: Mapping[int, Sequence[float]]) -> list[int]:
-    """The rounds in which every seed has a value, in order: a mean over fewer seeds says nothing about learning."""
-    seeds = max(map(len, values.values()))
-    return sorted(t for t, of in values.items() if len(of) == seeds)
 
 
 class Scratch:
@@ -62,20 +54,22 @@ class History:
     """The numbers of a run; `print` shows their table and the verdict, a notebook its figures, too.
 
     Attributes:
-        frame: Every number of every round.
+        record: What the run wrote down, as `unskew.report` takes it.
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
-        client_names: Names of clients 0, 1, ..., where the data name them.
     """
 
-    frame: Numbers
+    record: Record
     summary: dict[str, Any]
     path: Path | None
-    client_names: tuple[str, ...] = ()
-    _names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _scratch: Scratch | None = None
     _network: Given = None
     _allow_code: bool = False
+
+    @property
+    def frame(self) -> Numbers:
+        """Every number of every round."""
+        return self.record.frame
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -102,12 +96,18 @@ class History:
     @property
     def headline(self) -> Measure:
         """The metric by which the run's models are compared: its name, label, direction and unit."""
-        return described(self.summary.get("headline"))
+        return self.record.headline
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Labels of the methods, in the run's order."""
-        return tuple(dict.fromkeys(row["method"] for row in (*self.summary["rows"], *self.diverged)))
+        return self.record.methods
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of clients 0, 1, ..., where the data name them, the same under every seed."""
+        names = {self.record.names(seed) for seed in self.record.partitions or self.record.seeds}
+        return names.pop() if len(names) == 1 else ()
 
     @property
     def diverged(self) -> list[DivergedRow]:
@@ -115,17 +115,7 @@ class History:
 
         `rows` have the rounds before it.
         """
-        return list(self.summary.get("diverged", ()))
-
-    @cached_property
-    def _counted(self) -> Numbers:
-        """The numbers of trainings that did not diverge."""
-        lost = {(row["method"], row["seed"]) for row in self.diverged}
-        return self.frame.where(lambda n: (n.method, n.seed) not in lost)
-
-    @cached_property
-    def _seeds(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(n.seed for n in self.frame.numbers))
+        return list(self.record.diverged)
 
     def model(
         self,
@@ -165,17 +155,18 @@ class History:
         Raises:
             KeyError: If that method has no such metric of single clients under that seed.
         """
-        seed = min(self._seeds, default=0) if seed is None else seed
+        seed = min(self.record.seeds) if seed is None else seed
         metric = metric or f"personal.{self.headline.name}"
-        if (method, seed) in {(row["method"], row["seed"]) for row in self.diverged}:
+        if seed in self.record.diverged_seeds(method):
             raise self._unknown(method, metric, ())
-        if values := self._counted.clients(method, seed, metric):
+        if values := self.record.numbers.clients(method, seed, metric):
             return {self._name(k, seed) or k: value for k, value in values.items()}
         raise KeyError(f"{method}, seed {seed}, has no {metric} of single clients")
 
     def _name(self, client: int | None, seed: int) -> str | None:
         """The name of the client of that number; None where it is nobody's, or the data name no clients."""
-        names = self._names.get(seed, ())
+        of = self.record.partitions.get(seed)
+        names = (*of.client_names, *of.unseen_names) if of else ()
         return None if client is None or client >= len(names) else names[client]
 
     def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
@@ -219,7 +210,7 @@ class History:
         from unskew.report.stats import curve_by_round
 
         name = metric or self.headline.shared
-        by_seed = [self._counted.curve(method, s, name) for s in self._of_seed(seed)]
+        by_seed = [self.record.numbers.curve(method, s, name) for s in self._of_seed(seed)]
         if (curve := curve_by_round(list(filter(None, by_seed)))) is None:
             raise self._unknown(method, name, self.frame.names(method))
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
@@ -246,46 +237,31 @@ class History:
 
     def _results_of(self, seed: int) -> list[dict[str, Any]]:
         """The table of results of one seed: that of all leaves out seeds without saying which."""
-        names = "\n".join(row["metric"] for row in self.summary["rows"])
-        last, base = re.search(r"\.mean_last_(\d+)", names), re.search(r"\.minus_(.+)", names)
-        of_seed, mean_last = self.frame.where(lambda n: n.seed == seed), int(last[1]) if last else None
         self._of_seed(seed)
-        diverged = [row for row in self.diverged if row["seed"] == seed]
-        args = self.methods, (seed,), "", mean_last, base and base[1], self.headline, diverged
-        return summarise(of_seed, *args)
+        return _results(self.record, self.record.numbers.where(lambda n: n.seed == seed), (seed,))
 
     def _of_seed(self, seed: int | None) -> tuple[int, ...]:
         """Keep one seed, or all of them without one."""
-        if seed not in (None, *self._seeds):
-            raise KeyError(
-                f"no seed {seed!r} in this run; it has {', '.join(map(str, self._seeds)) or 'no numbers yet'}"
-            )
-        return self._seeds if seed is None else (seed,)
+        seeds = self.record.seeds
+        if seed not in (None, *seeds):
+            raise KeyError(f"no seed {seed!r} in this run; it has {', '.join(map(str, seeds))}")
+        return seeds if seed is None else (seed,)
 
     def _unknown(self, method: str, metric: str, known: Iterable[str]) -> KeyError:
         """An error that names the methods there are, or the metrics nearest to the one asked for."""
         if method and method not in self.methods:
-            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods) or 'no numbers yet'}")
+            return KeyError(f"no method {method!r} in this run; it has {', '.join(self.methods)}")
         if lost := [why_diverged(row) for row in self.diverged if row["method"] == method]:
             return KeyError(f"{metric} of {method} is not known, since it diverged: {'; '.join(lost)}")
         names, what = list(dict.fromkeys(known)), f"no {metric} of {method}" if method else f"no method has {metric}"
         part, _, name = metric.partition(".")
-        asked = [card["name"] for card in self.summary.get("asked") or ()]
+        asked = {m.name for m in self.record.asked}
         if name.removesuffix(".mean") in asked and any(known.startswith(f"{part}.") for known in names):
             return KeyError(f"{what}: it was measured, and was not a number (NaN)")
         near = difflib.get_close_matches(metric, names, n=3)
         of_results = sorted(name for name in names if not name.startswith(("bytes.", CLOCK)))
         named = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(of_results)}"
         return KeyError(f"{what}; {named}" if names else what)
-
-    @cached_property
-    def record(self) -> "Record":
-        """The run's record, as `unskew.report` takes it.
-
-        Raises:
-            RunError: If the run's files are gone or corrupt.
-        """
-        return read(self.folder)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -519,29 +495,20 @@ def load_run(
         require_done(folder)
     record = read(folder)
     summary = dict(record.summary) if record.summary is not None else _summary_so_far(record)
-    trained = {record.names(seed) for seed in record.partitions or record.seeds}
-    return History(
-        record.frame,
-        summary,
-        folder,
-        trained.pop() if len(trained) == 1 else (),
-        {seed: (*split.client_names, *split.unseen_names) for seed, split in record.partitions.items()},
-        _network=network,
-        _allow_code=allow_code,
-    )
+    return History(record, summary, folder, _network=network, _allow_code=allow_code)
 
 
-def _summary_so_far(record: "Record") -> dict[str, Any]:
+def _summary_so_far(record: Record) -> dict[str, Any]:
     """The content of a summary.json so far, of the seeds of each method that came furthest and did not diverge."""
-    reached = {at: record.numbers.reached(*at) for at in dict.fromkeys((m, s) for m, s, _ in record.numbers.keys)}
-    furthest = {m: max(t for (k, _), t in reached.items() if k == m) for m, _ in reached}
-    last = record.numbers.where(lambda n: reached.get((n.method, n.seed)) == furthest.get(n.method, -1))
-    methods, seeds = [m for m in record.methods if m in furthest], list(dict.fromkeys(c.seed for c in record.cells))
-    args = None, record.baseline or None, record.headline, record.diverged
-    return {
-        "headline": record.card.get("measures", [None])[0],
-        "asked": record.card.get("measures", [])[2:],
-        "fingerprint": "",
-        "rows": summarise(last, methods, seeds, record.cells[0].setting, *args),
-        "diverged": list(record.diverged),
-    }
+    from unskew.report.tables import counted_seeds
+
+    counted = {(method, seed) for method in record.methods for seed in counted_seeds(record, method)}
+    last = record.numbers.where(lambda n: (n.method, n.seed) in counted)
+    return {"fingerprint": "", "seconds": 0.0, "rows": _results(record, last, record.seeds)}
+
+
+def _results(record: Record, numbers: Numbers, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """The table of results of these numbers."""
+    setting, last = record.cells[0].setting, configured(record).get("mean_last")
+    lost = [row for row in record.diverged if row["seed"] in seeds]
+    return summarise(numbers, record.methods, seeds, setting, last, record.baseline, record.headline, lost)

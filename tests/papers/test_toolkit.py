@@ -9,19 +9,16 @@ import pytest
 
 from unskew import papers
 from unskew.errors import DataError
-from unskew.history import History
 from unskew.papers.toolkit import (
     FOLDER,
     SCALES,
     Draft,
     ReproductionRequest,
-    curves_of,
     drawn,
     load,
     published,
     settings,
 )
-from unskew.record.frame import Numbers
 from unskew.run.cell import Observer
 
 
@@ -124,29 +121,6 @@ def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp
     assert (result.seeds, result.seconds) == ((2, 4), history.summary["seconds"])
     assert result.about.startswith("digits, Dirichlet alpha 0.1 by class, two seeds, 1 rounds. Accuracy is")
     assert draft["experiment"]["methods"]["fedprox"] == {"mu": 0.25}
-
-
-# ---------------------------------------------------------------- from a run
-def history() -> History:
-    rows = [
-        {"method": "fedavg", "seed": s, "round": t, "name": "global.accuracy", "value": v, "weight": 1.0}
-        for s, values in enumerate([(0.1, 0.5), (0.2, 0.7)])
-        for t, v in enumerate(values)
-    ]
-    rows.append({**rows[0], "client": 3, "value": 0.9})
-    rows.append({**rows[0], "name": "global.loss"})
-    table = {"setting": "iid", "mean": 0.6, "std": 0.1, "seeds": [0.5, 0.7]}
-    results = [{"method": "fedavg", "metric": m, **table} for m in ("global.accuracy", "seconds")]
-    return History(Numbers.of(rows), {"rows": results}, None)
-
-
-def test_a_curve_is_the_mean_over_seeds_between_the_lowest_and_the_highest() -> None:
-    """Seeds (10, 50) and (20, 70) percent: means 15 and 60.  A single client's row is no part of it."""
-    ((name, curve),) = curves_of(history()).items()
-    assert (name, curve.x) == ("fedavg", (0.0, 1.0))
-    assert curve.mean == pytest.approx((15.0, 60.0))
-    assert curve.low == pytest.approx((10.0, 50.0))
-    assert curve.high == pytest.approx((20.0, 70.0))
 
 
 # ---------------------------------------------------------------- the table of reproductions

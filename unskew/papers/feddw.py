@@ -96,11 +96,8 @@ def above(text: str, ours: Sequence[float], theirs: Sequence[float], published: 
 
 def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
     """The highest of a run's accuracies on the test set, by seed; optimistic, since it is chosen on that set."""
-    best: dict[int, float] = {}
-    for r in history.rows:
-        if (r["method"], r["name"]) == (method, ACCURACY[kind]) and "client" not in r:
-            best[r["seed"]] = max(r["value"], best.get(r["seed"], 0.0))
-    return tuple(best.values())
+    curves = (history.frame.curve(method, seed, ACCURACY[kind]) for seed in history.record.seeds)
+    return tuple(max(curve.values()) for curve in curves if curve)
 
 
 def accuracy_rows(runs: History, method: str, where: str, paper: float | None = None) -> list[Row]:

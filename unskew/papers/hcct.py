@@ -49,7 +49,6 @@ from unskew.papers.toolkit import (
     share,
     write_npz,
 )
-from unskew.record.frame import Numbers
 from unskew.record.logs import rows as log
 from unskew.record.reader import info_of, read
 from unskew.report.sections.groups import adjusted_rand, members
@@ -282,13 +281,9 @@ def run_seeds(
 def client_errors(runs: Sequence[History]) -> dict[str, list[Floats]]:
     """Error of each client in the last round, by method, an array for every run."""
     out: dict[str, list[Floats]] = {}
-    for history in runs:
-        by: dict[str, dict[int, float]] = {}
-        for row in history.rows:
-            if row["name"] == "personal.accuracy" and "client" in row:
-                by.setdefault(row["method"], {})[row["client"]] = 1.0 - row["value"]
-        for method, errors in by.items():
-            out.setdefault(method, []).append(np.array([errors[c] for c in sorted(errors)]))
+    for history, method, seed in ((h, m, s) for h in runs for m in h.methods for s in h.record.seeds):
+        if right := history.frame.clients(method, seed, "personal.accuracy"):
+            out.setdefault(method, []).append(1.0 - np.array([*right.values()]))
     return out
 
 
@@ -309,9 +304,7 @@ def over_clients(method: str, setting: str, metric: str, errors: Sequence[Floats
 
 def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
     """Mean error over clients by round, a curve for each method."""
-    name = "personal.accuracy.mean"
-    rows = [{**row, "value": 1.0 - row["value"]} for run in runs for row in run.rows if row["name"] == name]
-    return curves_of(History(Numbers.of(rows), {}, None), name)
+    return curves_of(*runs, name="personal.accuracy.mean", errors=True)
 
 
 # ---------------------------------------------------------------- three clients, five patterns (Table II)

@@ -25,14 +25,12 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
-from unskew.history import History, load_run, of_all_seeds
+from unskew.history import History, load_run
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.record.frame import Numbers
 from unskew.record.logs import require_none_diverged
-from unskew.record.logs import rows as recorded
-from unskew.report.stats import Curve, curve
+from unskew.report.stats import Curve, curve, curve_by_round
 from unskew.run.again import complete
 from unskew.run.cell import Observer
 
@@ -293,13 +291,12 @@ class Draft:
         try:
             history = load_run(complete(compared, folder, self.request.callback).folder)
         except DivergedError:
-            history = History(
-                Numbers(), {"rows": [], "seconds": 0.0, "diverged": [*recorded(folder, "diverged")]}, folder
-            )
+            history = load_run(folder, unfinished=True)
         lost = {row["method"] for row in history.diverged}
         table = [row for row in history.summary["rows"] if row["method"] not in lost]
-        frame, summary = history.frame.where(lambda n: n.method not in lost), {**history.summary, "rows": table}
-        return self.count(compared, dataclasses.replace(history, frame=frame, summary=summary))
+        record = dataclasses.replace(history.record, frame=history.frame.where(lambda n: n.method not in lost))
+        summary = {**history.summary, "rows": table}
+        return self.count(compared, dataclasses.replace(history, record=record, summary=summary))
 
     def count(self, experiment: config.Experiment, history: History) -> History:
         """Add a run's seeds and seconds to the reproduction's."""
@@ -342,9 +339,9 @@ def final(history: History, method: str, metric: str) -> tuple[float, ...] | Non
 def by_round(history: History, method: str, name: str = "global.accuracy") -> dict[int, list[float]]:
     """A metric by round, with the values of all seeds that reached the round."""
     values: dict[int, list[float]] = {}
-    for row in history.rows:
-        if (row["method"], row["name"]) == (method, name) and "client" not in row:
-            values.setdefault(row["round"], []).append(row["value"])
+    for seed in history.record.seeds:
+        for t, value in history.frame.curve(method, seed, name).items():
+            values.setdefault(t, []).append(value)
     return values
 
 
@@ -365,12 +362,12 @@ def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
     return curve(x, [[100.0 * v for v in column] for column in columns], len(columns[0]))
 
 
-def curves_of(history: History, name: str = "global.accuracy") -> dict[str, Curve]:
-    """A metric's curves in percent, by method, in the rounds that every seed reached."""
-    methods = dict.fromkeys(r["method"] for r in history.rows if r["name"] == name and "client" not in r)
+def curves_of(*runs: History, name: str = "global.accuracy", errors: bool = False) -> dict[str, Curve]:
+    """A metric's curves in percent, or one less it, by method, in the rounds that every seed of the runs reached."""
     curves = {}
-    for method in methods:
-        values = by_round(history, method, name)
-        rounds = of_all_seeds(values)
-        curves[method] = percent(rounds, [values[t] for t in rounds])
+    for method in dict.fromkeys(method for run in runs for method in run.methods):
+        seeds = [run.frame.curve(method, seed, name) for run in runs for seed in run.record.seeds]
+        shares = [{t: 100.0 * (1.0 - v if errors else v) for t, v in seed.items()} for seed in seeds if seed]
+        if (line := curve_by_round(shares)) is not None:
+            curves[method] = line
     return curves
