@@ -333,7 +333,6 @@ def test_the_variances_over_seeds_and_over_test_rows_are_added() -> None:
     whole, of_sites = gain(seeds, [_scores([0.0] * 4)] * 3, SCORE)
     assert whole.mean == of_sites[0].mean == pytest.approx(1.0)
     assert whole.high == of_sites[0].high == pytest.approx(1.0 + 2.602 * math.sqrt(2 / 3), abs=2e-3)
-    assert whole.part == pytest.approx(0.5)
 
 
 def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() -> None:

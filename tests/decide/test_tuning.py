@@ -400,18 +400,6 @@ def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_t
     assert ("default kept" in (tmp_path / "tuning.html").read_text()) == (rate == 0.1)
 
 
-def test_verdicts_are_corrected_for_the_number_of_methods_by_hand() -> None:
-    """Of four, a excludes zero at 1 - .05/4; b then at 1 - .05/3; c does not at 1 - .05/2, though it does at .95."""
-    from unskew.report.worth import standing
-
-    most = {"a": 0.99, "b": 0.985, "c": 0.96, "d": 0.5}  # confidence up to which each excludes zero
-    gains = {
-        n: (lambda level, most=at: Gain(0.1, 0.01 if level <= most else -0.01, 0.2, "seeds")) for n, at in most.items()
-    }
-    assert standing(gains) == {"a", "b"}
-    assert standing({"c": gains["c"]}) == {"c"}
-
-
 def test_a_verdict_that_does_not_stand_is_open(tmp_path: Path) -> None:
     gain = Gain(0.1, 0.05, 0.15, "seeds")
     assert (TuningGain(None, None, gain).verdict, TuningGain(None, None, gain, stands=False).verdict) == (

@@ -6,12 +6,12 @@ initial model, local optimisation and rounds; server learning rates are round nu
 """
 
 import dataclasses
+import functools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 
 from unskew import algorithms
-from unskew.data.differs import holm
 from unskew.data.federated import to_manifest
 from unskew.data.split import FromManifest
 from unskew.decide.cells import queue, run
@@ -175,22 +175,23 @@ tuned_fashion_mnist = tuned_mnist_writers
 def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
     """The claims that methods end above FedAvg, from {(method, metric): values by seed} of a run until decided.
 
-    A claim is decided where its p-value, which pays for the looks, is at most .05 once corrected for the number of
-    claims (Holm), and level where the confidence sequence, widened for that number (Bonferroni), lies within LEVEL.
+    A claim is decided where its confidence sequence, which pays for the looks, excludes zero when corrected for their
+    number (Holm), and level where it lies within LEVEL when it is widened for their number (Bonferroni).
     """
     gains = {}
     for method in dict.fromkeys(m for m, _ in values if m != "fedavg"):
         metric = next(n for n in ("global.accuracy", OWN) if (method, n) in values)
         gains[method] = paired(values[method, metric], values["fedavg", metric])
-    p_values = {m: p for m, gain in gains.items() if (p := stats.p_value(gain, sequential=True)) is not None}
-    corrected, claims = holm(p_values), []
+    looks = {m: functools.partial(stats.interval, gain, sequential=True) for m, gain in gains.items()}
+    known, claims = {m: at for m, at in looks.items() if at() is not None}, []
+    stand = stats.standing(known)
     for method, gain in gains.items():
-        ends, p = stats.interval(gain, sequential=True), corrected.get(method)
-        mean = statistics.fmean(gain)
+        ends, mean, decided = looks[method](), statistics.fmean(gain), method in stand
         between = "no interval" if ends is None else f"95 % [{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]"
         evidence = f"{100 * mean:+.2f} points, {between} over {len(gain)} seeds"
-        evidence += "" if p is None else f", p {p:.2g} for {len(p_values)} methods"
-        decided = p is not None and p <= 1.0 - CONFIDENCE
+        evidence += (
+            f", {'' if decided else 'not '}significant of {len(known)} methods (Holm)" if method in known else ""
+        )
         wide = stats.interval(gain, 1.0 - (1.0 - CONFIDENCE) / len(gains), sequential=True)
         level = not decided and wide is not None and -LEVEL < wide[0] <= 0 <= wide[1] < LEVEL
         holds = mean > 0 if decided else False if level else None

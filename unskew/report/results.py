@@ -232,7 +232,7 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
         rows = []
         for d in several:
             ends = m.interval(d.low, d.high) if d.low is not None and d.high is not None else "–"
-            corrected = "–" if d.p is None or d.bound else "yes" if d.method in stands else "no"
+            corrected = "–" if d.low is None or d.bound else "yes" if d.method in stands else "no"
             cells = (
                 m.signed(d.mean, (d.high or 0.0) - (d.low or 0.0)), ends,
                 READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)),

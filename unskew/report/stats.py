@@ -5,7 +5,7 @@ Used by reports and by reproductions, so that both decide by the same interval.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy import special
@@ -92,22 +92,28 @@ def interval(
     return mean - half, mean + half
 
 
-def p_value(values: Sequence[float], sequential: bool = False) -> float | None:
-    """Two-sided p-value of a mean of zero; it is below 0.05 exactly where the 95 % `interval` excludes zero.
+Ends = tuple[float, float]
 
-    None where there is no interval for want of values or of spread.
 
-    >>> f"{p_value([0.01, 0.02, 0.03]):.4f}"
-    '0.0742'
+def excludes_zero(ends: Ends | None) -> bool:
+    """True if there is an interval, and zero is not in it."""
+    return ends is not None and (ends[0] > 0.0 or ends[1] < 0.0)
+
+
+def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset[str]:
+    """The effects whose interval excludes zero when it is corrected for their number (S. Holm, 1979).
+
+    Each is a function from the confidence to its interval.  Of k effects those that exclude zero at 1 - .05 / k stand;
+    then of the rest those that do at theirs; and so on.
     """
-    if sequential:
-        return decide.p_value(values)
-    if (ends := interval(values)) is None:
-        return None
-    n, s = len(values), statistics.stdev(values)
-    if ends[0] == ends[1]:
-        return 1.0
-    return 2.0 * float(special.stdtr(n - 1, -abs(statistics.fmean(values)) * math.sqrt(n) / s))
+    stand: frozenset[str] = frozenset()
+    while left := effects.keys() - stand:
+        level = 1.0 - (1.0 - CONFIDENCE) / len(left)
+        more = {name for name in left if excludes_zero(effects[name](level))}
+        if not more:
+            break
+        stand |= more
+    return stand
 
 
 def welch(

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from unskew.algorithms import TABLE
-from unskew.data.differs import holm
 from unskew.errors import RunError
 from unskew.info import Info
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, Bound
 from unskew.record.reader import Record, configured, info_of
-from unskew.report.stats import CONFIDENCE, Curve, Spread, curve_by_round, interval, p_value
+from unskew.report import stats
+from unskew.report.stats import Curve, Spread, curve_by_round, interval
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
@@ -34,8 +34,8 @@ BOUNDS: dict[Bound, str] = {"lower": "training alone", "pooled": "pooled data"}
 class Difference:
     """Method minus reference on the same seeds, as fractions.
 
-    `low`, `high` and `p`, that of no difference, are None if there is no interval.  `until` is the width at which an
-    interval is narrow, in a run that adds seeds until it excludes zero or is narrow.
+    `low` and `high` are None if there is no interval.  `until` is the width at which an interval is narrow, in a run
+    that adds seeds until it excludes zero or is narrow; it then allows for a look after every seed.
     """
 
     method: str
@@ -46,7 +46,6 @@ class Difference:
     low: float | None
     high: float | None
     measure: Measure = ACCURACY
-    p: float | None = None
     until: float | None = None
 
     @property
@@ -187,6 +186,7 @@ def paired(
     base = record.baseline if base is None else base
     metric = metric or record.headline.shared
     rows = []
+    narrow = None if record.until is None else record.until["until"] / record.headline.scale
     for method in record.methods if base is not None and record.comparable else ():
         if method == base:
             continue
@@ -198,9 +198,7 @@ def paired(
                 if apart is not None:
                     pairs[seed] = apart
         if pairs:
-            row = difference(method, pairs, record.cell(method).bound, record.headline, record.until is not None)
-            narrow = None if record.until is None else record.until["until"] / record.headline.scale
-            rows.append(replace(row, until=narrow))
+            rows.append(difference(method, pairs, record.cell(method).bound, record.headline, narrow))
     return tuple(rows)
 
 
@@ -228,24 +226,19 @@ def difference(
     by_seed: Mapping[int, float],
     bound: Bound | None = None,
     measure: Measure = ACCURACY,
-    sequential: bool = False,
+    until: float | None = None,
 ) -> Difference:
-    """A row of differences: one for each seed, at least one, with their mean and its interval.
-
-    With `sequential` the interval allows for a look after every seed.
-    """
+    """A row of differences: one for each seed, at least one, with their mean and its interval."""
     values = tuple(by_seed.values())
-    low, high = interval(values, sequential=sequential) or (None, None)
-    p = p_value(values, sequential)
-    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high, measure, p)
+    low, high = interval(values, sequential=until is not None) or (None, None)
+    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high, measure, until)
 
 
 def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
-    """Number of comparisons with a p-value, and the methods that still differ after Holm's correction."""
-    corrected = holm({d.method: d.p for d in rows if d.p is not None})
-    return len(corrected), tuple(
-        d.method for d in rows if corrected.get(d.method, 1.0) <= 1.0 - CONFIDENCE and d.verdict in ("higher", "lower")
-    )
+    """Number of comparisons with an interval, and the methods that still differ after Holm's correction."""
+    known = {d.method: partial(interval, d.values, sequential=d.until is not None) for d in rows if d.low is not None}
+    stand = stats.standing(known)
+    return len(known), tuple(d.method for d in rows if d.method in stand and d.verdict in ("higher", "lower"))
 
 
 def leader(record: Record, metric: str | None = None) -> str | None:

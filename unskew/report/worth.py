@@ -44,7 +44,7 @@ from unskew.info import WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record
 from unskew.report import tables
-from unskew.report.stats import CONFIDENCE, interval
+from unskew.report.stats import CONFIDENCE, Ends, interval, standing
 from unskew.tasks.measure import FEWEST, Measure
 from unskew.words import counted
 
@@ -76,7 +76,6 @@ class Gain:
         mean: Mean over seeds.
         low, high: Its 95 % interval; None if there is none.
         over: What the interval is over, or most of it; empty without one.
-        part: The part of the interval's variance that is from `over`.
         per_row: Of a mean over sites, the mean in which each test row counts alike; None where their number is unknown.
     """
 
@@ -84,7 +83,6 @@ class Gain:
     low: float | None
     high: float | None
     over: Over
-    part: float = 1.0
     per_row: "Gain | None" = None
 
     @property
@@ -136,7 +134,7 @@ def gain(
     mean = statistics.fmean(of_seeds) if of_seeds else math.nan
     ends = interval(of_seeds, confidence, sequential=True) if sequential and of_seeds else (mean, mean)
     seeds = spread(of_seeds) or Chance(0.0)
-    if rows is None or not of_seeds or ends is None or not (both := rows.variance + seeds.variance) > 0.0:
+    if rows is None or not of_seeds or ends is None or not rows.variance + seeds.variance > 0.0:
         return Gain(mean, None, None, "")
     half = _half([rows] if sequential else [rows, seeds], confidence)
     middle = mean + rows.shift
@@ -145,7 +143,7 @@ def gain(
     if share:
         low, high = max(low, -1.0), min(high, 1.0)
     over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
-    return Gain(mean, low, high, over, max(rows.variance, seeds.variance) / both)
+    return Gain(mean, low, high, over)
 
 
 def mean_gain(
@@ -195,21 +193,6 @@ def chance_in_mean(
         variances = [c.variance for c in chances]
         return "test examples", [in_mean(chances, sum(w**2 * variances), w) for w in weights]
     return "clients", [spread(means, w) for w in weights]
-
-
-def standing(gains: Mapping[str, Callable[[float], Gain]]) -> frozenset[str]:
-    """The gains, each a function of its confidence, that exclude zero when corrected for their number (S. Holm, 1979).
-
-    Of k gains those that exclude zero at 1 - .05 / k stand; then of the rest those that do at theirs; and so on.
-    """
-    stand: frozenset[str] = frozenset()
-    while left := gains.keys() - stand:
-        level = 1.0 - (1.0 - CONFIDENCE) / len(left)
-        more = {label for label in left if gains[label](level).verdict != "open"}
-        if not more:
-            break
-        stand |= more
-    return stand
 
 
 def over_rows(rows: Floats, share: bool, ranked: bool = False) -> Chance | None:
@@ -450,8 +433,14 @@ def per_row(of: Sequence[Worth]) -> tuple[Worth, ...]:
 
 def _corrected(of: Sequence[Worth]) -> tuple[Worth, ...]:
     rivals = competing(of)
-    lost = rivals.keys() - standing(rivals)
+    lost = rivals.keys() - standing({method: partial(ends, at) for method, at in rivals.items()})
     return tuple(replace(w, stands=w.method not in lost) for w in of)
+
+
+def ends(at: Callable[[float], Gain], confidence: float) -> Ends | None:
+    """The interval of a gain, a function of its confidence."""
+    gain = at(confidence)
+    return None if gain.low is None or gain.high is None else (gain.low, gain.high)
 
 
 def competing(of: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:

@@ -88,29 +88,6 @@ def interval(values: Sequence[float], alpha: float = ALPHA) -> tuple[float, floa
     return mean - unit * (bound + more * (c < 0)), mean + unit * (bound + more * (c > 0))
 
 
-def p_value(values: Sequence[float]) -> float | None:
-    """A p-value that holds at whatever seed the run stopped: `1 / B_n(0)`, at most one, of the t that skewness leaves;
-    below alpha just where the interval excludes zero.  None if there is none: fewer than two values, or no spread but a
-    difference.
-
-    >>> f"{p_value([0.01, 0.02, 0.03, 0.02, 0.02, 0.01, 0.02]):.4f}"
-    '0.0136'
-    """
-    n = len(values)
-    if n < 2 or not all(map(math.isfinite, values)):
-        return None
-    mean, s = statistics.fmean(values), statistics.stdev(values)
-    if has_no_spread(values, s):
-        return 1.0 if abs(mean) < 1e-12 else None
-    if n < FIRST:
-        return 1.0
-    t, c = math.sqrt(n) * abs(mean) / s, _skewness(values)
-    if c * mean < 0 and (b := _shift(c, n)) > 0:  # t = x + b (1 + 2 x^2), solved for x in a form without cancellation
-        t = 2.0 * max(t - b, 0.0) / (1.0 + math.sqrt(1.0 + 8.0 * b * max(t - b, 0.0)))
-    a, u = 1.0 + n * SPREAD, t**2 / (n - 1)
-    return min(1.0, math.exp(0.5 * (math.log(a) - n * (math.log1p(u) - math.log1p(u / a)))))
-
-
 def has_no_spread(values: Sequence[float], s: float) -> bool:
     """Return true if values differ only by rounding, as 0.3 - 0.1 and 0.4 - 0.2 do."""
     return s <= 1e-12 * max(1.0, max(map(abs, values)))

@@ -1,6 +1,7 @@
 """Tuned against default settings on test rows, under seeds that no trial has seen; and the tuned experiment."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ from unskew.decide.training import TrainingJob, trained
 from unskew.decide.tuning.search import Budget, Searched
 from unskew.errors import shown
 from unskew.experiment.config import Experiment
-from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import Gain, bracket, standing
+from unskew.report.stats import CONFIDENCE, standing
+from unskew.report.worth import Gain, bracket, ends
 from unskew.tasks.measure import Measure
 from unskew.words import listed
 
@@ -153,7 +154,8 @@ def corrected(
     """The result, with verdicts corrected for the number of methods (Holm)."""
     by_label = {s.method.label: w for s, w in zip(searches, worth, strict=True)}
     tuned = {s.method.label: by_label[s.method.label] for s in searches if s.ranges}
-    stand = standing({label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None})
+    known = {label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None}
+    stand = standing({label: functools.partial(ends, at) for label, at in known.items()})
     by_label |= {label: dataclasses.replace(w, stands=label in stand) for label, w in tuned.items()}
     return Tuning(sites, searches, by_label, budget, seeds)
 
