@@ -34,6 +34,7 @@ from unskew.experiment.config import Experiment, NamedMethod
 from unskew.report.worth import Floats, Gain
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
+from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import ACCURACY, Measure
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -148,8 +149,11 @@ def test_a_patient_decides_in_one_fold_with_all_rows() -> None:
     trained = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
     trained.go_on(1)
     scores = trained.scores(sites.fed.clients.test)
-    assert all(len(scores.patients[c]) == len(scores.each[c]) for c in scores.each)
-    assert len(scores.patients) == 4
+    assert scores.people
+    assert len(scores.rows) == 4
+    for c, (units, values) in scores.rows.items():
+        assert len(units) == len(values)
+        assert set(units.tolist()) == set(people[sites.fed.clients.test[c]].tolist())
 
 
 def test_where_times_are_known_a_fold_decides_after_training_on_what_was_before_it() -> None:
@@ -225,13 +229,13 @@ def test_rounds_that_lose_all_replies_end_no_training() -> None:
 
 def test_the_folds_of_a_site_are_scored_as_one() -> None:
     """Rows (1, 0) in one fold and (1) in the other: two of three; a site that one fold lacks has the other's rows."""
-    both = together([_scores([1, 0], [1]), Scores({0: 1.0}, {0: np.array([1.0])})])
+    both = together([_scores([1, 0], [1]), _scores([1])], RIGHT)
     assert both.values == {0: pytest.approx(2 / 3), 1: 1.0}
-    assert [len(both.each[c]) for c in (0, 1)] == [3, 1]
+    assert [len(both.rows[c][1]) for c in (0, 1)] == [3, 1]
 
 
 def test_what_is_no_mean_over_rows_is_averaged_over_the_folds_that_have_it() -> None:
-    assert together([Scores({0: 0.5}, {}), Scores({0: 0.7, 1: 0.9}, {})]).values == {0: pytest.approx(0.6), 1: 0.9}
+    assert together([Scores({0: 0.5}), Scores({0: 0.7, 1: 0.9})], AUROC).values == {0: pytest.approx(0.6), 1: 0.9}
 
 
 @pytest.mark.usefixtures("one_rate")
@@ -241,7 +245,7 @@ def test_two_folds_train_twice_and_all_their_rows_decide() -> None:
     assert of.race.folds == 2
     fedavg = of.race.bounds[FEDAVG]
     decided = sum(len(fold.clients.val[0]) for fold in of.sites.folds[:2])
-    assert len(fedavg.last.each[0]) == decided
+    assert len(fedavg.last.rows[0][1]) == decided
 
 
 def test_final_seeds_are_new_and_those_of_the_recommended_file_are_new_again(simple: Advice) -> None:
@@ -253,12 +257,15 @@ def test_final_seeds_are_new_and_those_of_the_recommended_file_are_new_again(sim
 # ---------------------------------------------------------------- intervals
 def _scores(*rows: Sequence[float] | Floats) -> Scores:
     each = {c: np.array(r) for c, r in enumerate(rows)}
-    return Scores({c: float(v.mean()) for c, v in each.items()}, each)
+    return Scores({c: float(v.mean()) for c, v in each.items()}, {c: (np.arange(len(v)), v) for c, v in each.items()})
+
+
+RIGHT = CLASSIFICATION.headline
 
 
 def test_a_difference_has_the_standard_error_of_its_rows() -> None:
     """Differences (1, 0) and (0, 0): mean .25; pooled variance (.25 + .25) / (4 - 2); two sites of two rows."""
-    mean, error = difference(_scores([1, 0], [1, 1]), _scores([0, 0], [1, 1]), ACCURACY)
+    mean, error = difference(_scores([1, 0], [1, 1]), _scores([0, 0], [1, 1]), RIGHT)
     assert mean == pytest.approx(0.25)
     assert error == pytest.approx(math.sqrt(0.25 * (1 / 2 + 1 / 2) / 4))
 
@@ -294,22 +301,23 @@ def test_methods_that_agree_on_every_one_of_few_rows_are_not_certainly_equal() -
     assert high < 1e-3
 
 
+def of_patients(scores: Scores, people: Any) -> Scores:
+    """The scores of one site whose rows are these patients'."""
+    return dataclasses.replace(scores, rows={0: (people, scores.rows[0][1])}, people=True)
+
+
 def test_rows_of_a_patient_count_as_the_patient_does() -> None:
     """Eight rows of four patients, two each and alike: the intervals are those of four rows, one of each patient.
 
     As eight rows the site's variance would be (9/10 - .64) / 10 and not (5/6 - 4/9) / 6.
     """
-    people = {0: np.repeat(np.arange(4), 2)}
+    people = np.repeat(np.arange(4), 2)
     for won in ([1, 1, 1, 1], [1, 0, 1, 1], [1, 0, -1, 1]):
         rows, none = _scores(won), _scores([0] * 4)
-        twice = dataclasses.replace(_scores(np.repeat(won, 2)), patients=people)
-        others = dataclasses.replace(_scores([0] * 8), patients=people)
+        twice, others = of_patients(_scores(np.repeat(won, 2)), people), of_patients(_scores([0] * 8), people)
         assert gain([twice], [others], ACCURACY) == gain([rows], [none], ACCURACY)
-        assert difference(twice, others, ACCURACY) == pytest.approx(difference(rows, none, ACCURACY))
-        assert (
-            difference(twice, others, ACCURACY)[1]
-            >= difference(_scores(np.repeat(won, 2)), _scores([0] * 8), ACCURACY)[1]
-        )
+        assert difference(twice, others, RIGHT) == pytest.approx(difference(rows, none, RIGHT))
+        assert difference(twice, others, RIGHT)[1] >= difference(_scores(np.repeat(won, 2)), _scores([0] * 8), RIGHT)[1]
 
 
 def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_linearised_one() -> None:
@@ -337,7 +345,7 @@ def test_the_variances_over_seeds_and_over_test_rows_are_added() -> None:
 
 def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() -> None:
     """Gains .1, .2, .3 of three sites, two seeds: Student's interval .2 ∓ 4.30 * .1 / sqrt(3); no site has one."""
-    ours, theirs = Scores({0: 0.6, 1: 0.7, 2: 0.8}, {}), Scores({0: 0.5, 1: 0.5, 2: 0.5}, {})
+    ours, theirs = Scores({0: 0.6, 1: 0.7, 2: 0.8}), Scores({0: 0.5, 1: 0.5, 2: 0.5})
     whole, of_sites = gain([ours] * 2, [theirs] * 2, Measure("auroc", "AUROC", percent=False))
     assert whole.low == pytest.approx(0.2 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-4)
     assert all(g.low is None for g in of_sites.values())
@@ -351,7 +359,8 @@ def _ranked(scores: Sequence[float], y: Sequence[int]) -> Scores:
     outputs, labels = torch.tensor(scores)[:, None], torch.tensor(y)
     assert AUROC.whole is not None
     rows = AUROC.rows_of(outputs, labels)
-    return Scores({0: AUROC.whole(outputs.numpy(), labels.numpy())}, {}, {} if rows is None else {0: rows})
+    known = {} if rows is None else {0: (np.arange(len(y)), rows)}
+    return Scores({0: AUROC.whole(outputs.numpy(), labels.numpy())}, known)
 
 
 def test_a_site_s_auroc_has_delong_s_paired_interval_over_its_test_rows() -> None:
@@ -362,8 +371,8 @@ def test_a_site_s_auroc_has_delong_s_paired_interval_over_its_test_rows() -> Non
     """
     y = [1, 1, 0, 0] * 5
     one, other = _ranked([4.0, 2.0, 3.0, 1.0] * 5, y), _ranked([2.0, 4.0, 3.0, 1.0] * 5, y)
-    assert one.by_row[0].mean() == pytest.approx(0.75)
-    assert one.by_row[0].var() / 20 == pytest.approx(2 * 0.0625 / 9)
+    assert one.rows[0][1].mean() == pytest.approx(0.75)
+    assert one.rows[0][1].var() / 20 == pytest.approx(2 * 0.0625 / 9)
     _, of_sites = gain([one] * 2, [other] * 2, AUROC)
     half = 1.959964 * math.sqrt(0.25 / 9)
     assert of_sites[0].low == pytest.approx(-half, abs=1e-6)
@@ -376,11 +385,10 @@ def test_the_chance_in_an_auroc_over_patients_has_their_degrees_of_freedom() -> 
     """Twelve patients of two rows: DeLong's values by patient, variance over 11, and Student's t of 11 (Obuchowski)."""
     rng, y, people = np.random.default_rng(1), [0, 0, 1, 1] * 6, np.repeat(np.arange(12), 2)
     better, worse = (
-        dataclasses.replace(_ranked((shift * np.array(y) + rng.normal(size=24)).tolist(), y), patients={0: people})
-        for shift in (1.0, 0.0)
+        of_patients(_ranked((shift * np.array(y) + rng.normal(size=24)).tolist(), y), people) for shift in (1.0, 0.0)
     )
     _, of_sites = gain([better] * 2, [worse] * 2, AUROC)
-    values = by_patient(better.by_row[0] - worse.by_row[0], people)
+    values = by_patient(better.rows[0][1] - worse.rows[0][1], people)
     half = 2.200985 * math.sqrt(values.var(ddof=1) / 12)
     assert of_sites[0].low == pytest.approx(of_sites[0].mean - half)
 
@@ -401,7 +409,7 @@ def test_few_patients_of_a_class_leave_a_site_s_auroc_open_however_many_rows(eac
     )
     training = Training(config.method("fedavg", {}), sites, 1, 0, sites.fed)
     training.go_on(1)
-    assert bool(training.scores(sites.fed.clients.test).by_row) == known
+    assert bool(training.scores(sites.fed.clients.test).rows) == known
 
 
 def test_patients_of_a_class_are_counted_or_those_with_an_event() -> None:
@@ -412,7 +420,7 @@ def test_patients_of_a_class_are_counted_or_those_with_an_event() -> None:
 
 
 def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
-    ours, theirs = Scores({0: 0.8, 1: 0.8}, {}), Scores({0: 0.5, 1: 0.4}, {})
+    ours, theirs = Scores({0: 0.8, 1: 0.8}), Scores({0: 0.5, 1: 0.4})
     _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("r2", "R²", percent=False))
     assert [g.verdict for g in of_sites.values()] == ["open", "open"]
 
@@ -460,7 +468,7 @@ def test_a_method_that_is_worse_by_chance_alone_is_not_chosen(simple: Advice) ->
     sites = [[0.0, 1.0] * 5 for _ in range(4)]
     best = _entry("best", *[[1.0] * 6 + [0.0] * 4 for _ in sites])
     worse = _entry("worse", *[[0.0] * 4 + [1.0] * 6 if k else [0.0] * 6 + [1.0] * 4 for k in range(4)])
-    gap, error = difference(best.last, worse.last, ACCURACY)
+    gap, error = difference(best.last, worse.last, RIGHT)
     assert 0 < gap < error
     assert choose([worse, best], simple.sites)[0] is best
 
@@ -724,7 +732,7 @@ def test_a_rate_that_wins_at_first_and_fails_later_is_not_taken(
     def best_first(self: Training, rows: Any) -> Scores:
         of = scores(self, rows)
         if self.method.options["local"]["lr"] > 1:
-            return _scores(*[np.ones(len(v)) for v in of.each.values()])
+            return _scores(*[np.ones(len(v)) for _, v in of.rows.values()])
         return of
 
     monkeypatch.setattr(Training, "go_on", fails)
@@ -846,7 +854,7 @@ def test_test_rows_from_which_the_headline_cannot_be_measured_are_refused_before
 
 
 def test_where_no_site_has_a_result_a_gain_has_no_interval() -> None:
-    of_mean, of_sites = gain([Scores({}, {})] * 2, [Scores({}, {})] * 2, BINARY.headline)
+    of_mean, of_sites = gain([Scores({})] * 2, [Scores({})] * 2, BINARY.headline)
     assert (of_mean.low, of_mean.high, of_sites) == (None, None, {})
 
 

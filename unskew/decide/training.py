@@ -14,7 +14,6 @@ import torch
 from pydantic import TypeAdapter
 
 from unskew.data.federated import ClientIndices, FederatedData
-from unskew.data.patients import fewest_of_a_class
 from unskew.data.ragged import Ragged
 from unskew.decide.cells import CellWork, Outcome, QueuedCell
 from unskew.decide.forecast.measure import threads
@@ -29,9 +28,9 @@ from unskew.protocol import ClientId, report_of
 from unskew.record.logs import ADAPTED, SERVED
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import own_models
+from unskew.run.final import by_row
 from unskew.run.unseen import UnseenClients
 from unskew.runtime.in_process import Simulator
-from unskew.tasks.measure import FEWEST
 
 MOST_HELD = 50_000_000
 """Numbers in models of trainings that go on side by side up to which several are in memory."""
@@ -129,23 +128,12 @@ class Training:
         every = {c: task.values(columns) for c, columns in measured.items()}
         values = {c: of[0] for c, of in every.items()}
         headline = self.sites.measure
-        each = {c: columns[0].double().cpu().numpy() for c, columns in measured.items()} if headline.of_rows else {}
         if any(math.isinf(v) or (math.isnan(v) and headline.each is not None) for v in values.values()):
             raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
-        patients = self.fed.dataset.patients
-        by_row = {c: headline.rows_of(*columns[-2:]) for c, columns in measured.items() if headline.by_row is not None}
-        if patients is not None:  # a class of one patient's many rows says as little as one row
-            labels, event = self.fed.dataset.labels, 1 if headline.of_events else None
-            by_row = {
-                c: of
-                for c, of in by_row.items()
-                if fewest_of_a_class(patients[rows[c]], labels[rows[c]], event) >= FEWEST
-            }
         return Scores(
             {c: v for c, v in values.items() if not math.isnan(v)},
-            each,
-            {c: rows for c, rows in by_row.items() if rows is not None},
-            {} if patients is None else {c: patients[rows[c]].numpy() for c in values},
+            by_row(measured, rows, self.fed.dataset, headline),
+            self.fed.dataset.patients is not None,
             {m.name: _mean([of[i] for of in every.values()]) for i, m in enumerate(task.measures) if i >= ASKED},
             {c: len(rows[c]) for c in values},
         )

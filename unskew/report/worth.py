@@ -50,6 +50,8 @@ from unskew.words import counted
 
 K = TypeVar("K", bound=Hashable)
 Floats = npt.NDArray[np.float64]
+Rows = Mapping[int, tuple[npt.NDArray[np.int64], Floats]]
+"""By client, what chance draws for each of its test rows, a patient or the row itself, and the row's value."""
 Over = Literal["seeds", "test examples", ""]
 Verdict = Literal["gains", "loses", "open"]
 Beside = Literal["test examples", "clients", ""]
@@ -301,7 +303,7 @@ class Client:
     seed: int | None
     examples: int
     patients: int
-    rarest: tuple[int, str] | None
+    rarest: tuple[int, str] | None = None
     gain: Gain = Gain(math.nan, None, None, "")
     useless: bool = False
     diverged: bool = False
@@ -471,44 +473,73 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     m, by_seed = record.headline, tables.client_pairs(record, method, base)
     if not by_seed:
         return None
-    sign, sequential = 1.0 if m.higher else -1.0, record.until is not None
-    same = lasting(record)
-    rows = {seed: _row_differences(record, method, base, seed, sign) for seed in by_seed}
+    seeds, pairs = list(by_seed), list(by_seed.values())
     worse, diverged = _both_worse(record, method, base), bool(record.diverged_seeds(method))
-
-    def client(c: int, seeds: Sequence[int]) -> tuple[Client, Chance | None, Floats | None]:
-        of = client_of(record, c, seeds, record.tested(method, seeds[0]).get(c, 0))
-        pairs, known = [by_seed[seed][c] for seed in seeds], _over_units([rows[seed].get(c) for seed in seeds])
-        if known is not None:
-            ranked = record.tested_rows[method, seeds[0]].ranked
-            chance = over_rows(known, m.percent and not ranked, ranked and not of.patients)
-            of_rows = None if ranked else known
-        else:
-            n = min(of.patients, of.examples) if of.patients else of.examples
-            chance, of_rows = _bound(pairs, n, m), None
-        chance = None if of.too_few else chance
-        gained = gain([sign * (a - b) for a, b in pairs], chance, m.percent, sequential=sequential)
-        useless = all(seed in worse and c in worse[seed][0] for seed in seeds)
-        return replace(of, gain=gained, useless=useless, diverged=diverged), chance, of_rows
-
-    if same:
-        of = [client(c, list(by_seed)) for c in sorted(set.intersection(*map(set, by_seed.values())))]
+    tested = [record.tested(method, seed) for seed in seeds]
+    if lasting(record):
+        whose = [(c, range(len(seeds))) for c in sorted(set.intersection(*map(set, pairs)))]
     else:
-        of = [client(c, [seed]) for seed, values in by_seed.items() for c in values]
-    clients = tuple(c for c, _, _ in of)
-    gains = [{c: sign * (a - b) for c, (a, b) in values.items()} for values in by_seed.values()]
+        whose = [(c, range(k, k + 1)) for k, values in enumerate(pairs) for c in values]
+    known = [(_tested_rows(record, method, seed), _tested_rows(record, base, seed)) for seed in seeds]
+    ranked = any(of.ranked for (k, _), of in record.tested_rows.items() if k == method)
+    every = [(client_of(record, c, [seeds[k] for k in at], tested[at[0]].get(c, 0)), at) for c, at in whose]
+    clients, beside, whole = gained(every, pairs, known, tested, m, ranked, record.until is not None)
+    useless = [all(seeds[k] in worse and c in worse[seeds[k]][0] for k in at) for c, at in whose]
+    return Worth(
+        method, record.cell(method).bound, whole, beside, len(seeds),
+        sum(c.method == method for c in record.cells) - len(seeds),
+        tuple(replace(c, useless=of, diverged=diverged) for c, of in zip(clients, useless, strict=True)),
+        all(seed in worse and worse[seed][1] for seed in seeds), diverged,
+    )  # fmt: skip
+
+
+def _tested_rows(record: Record, method: str, seed: int) -> Rows:
+    return record.tested_rows[method, seed].by_client if (method, seed) in record.tested_rows else {}
+
+
+def gained(
+    clients: Sequence[tuple[Client, Sequence[int]]],
+    pairs: Sequence[Mapping[int, tuple[float, float]]],
+    rows: Sequence[tuple[Rows, Rows]],
+    tested: Sequence[Mapping[int, float]],
+    m: Measure,
+    ranked: bool,
+    sequential: bool = False,
+) -> tuple[list[Client], Beside, Callable[[float], Gain]]:
+    """The clients with their gains; what the interval of their mean is over beside seeds; and that mean's gain.
+
+    Args:
+        clients: The clients, each with the places of the seeds that have it.
+        pairs: By seed, each client's result and that with which it is compared.
+        rows: By seed, both results by row, where they are known.
+        tested: By seed, the clients' numbers of test rows.
+        m: The measure of the results.
+        ranked: True if rows have DeLong's values of an AUROC.
+        sequential: As in `gain`.
+    """
+    sign = 1.0 if m.higher else -1.0
+    apart = [_row_differences(*both, sign) for both in rows]
+    gains = [{c: sign * (a - b) for c, (a, b) in values.items()} for values in pairs]
+    out, chances, of_rows = list[Client](), list[Chance | None](), list[Floats | None]()
+    for client, at in clients:
+        known = _over_units([apart[k].get(client.number) for k in at])
+        if known is None:
+            n = min(client.patients, client.examples) if client.patients else client.examples
+            chance = _bound([pairs[k][client.number] for k in at], n, m)
+        else:
+            chance = over_rows(known, m.percent and not ranked, ranked and not client.patients)
+        chances.append(None if client.too_few else chance)
+        of_rows.append(None if ranked else known)
+        own = gain([gains[k][client.number] for k in at], chances[-1], m.percent, sequential=sequential)
+        out.append(replace(client, gain=own))
     beside: Beside = ""
-    chances: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
-    if same:
-        parts = [rows for _, _, rows in of], [chance for _, chance, _ in of], [c.gain.mean for c in clients]
-        beside, chances = chance_in_mean(*parts, [c.examples for c in clients], m)
-    if 2 * sum(c.too_few for c in clients) > len(clients) and few(clients, m):
-        chances = [None, None]
-    tested = [record.tested(method, seed) for seed in by_seed]
-    whole = partial(mean_gain, gains, tested, chances, m.percent, sequential=sequential)
-    useless = all(seed in worse and worse[seed][1] for seed in by_seed)
-    lost = sum(c.method == method for c in record.cells) - len(by_seed)
-    return Worth(method, record.cell(method).bound, whole, beside, len(by_seed), lost, clients, useless, diverged)
+    of_mean: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
+    if all(c.seed is None for c in out):
+        means = [c.gain.mean for c in out]
+        beside, of_mean = chance_in_mean(of_rows, chances, means, [c.examples for c in out], m)
+    if 2 * sum(c.too_few for c in out) > len(out) and few(out, m):
+        of_mean = [None, None]
+    return out, beside, partial(mean_gain, gains, tested, of_mean, m.percent, sequential=sequential)
 
 
 def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[frozenset[int], bool]]:
@@ -521,13 +552,8 @@ def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[froze
     }
 
 
-def _row_differences(
-    record: Record, method: str, base: str, seed: int, sign: float
-) -> dict[int, tuple[npt.NDArray[np.int64], Floats]]:
-    """Units and differences of each client's test rows under a seed, of clients of which both methods have them."""
-    if (method, seed) not in record.tested_rows or (base, seed) not in record.tested_rows:
-        return {}
-    mine, theirs = (record.tested_rows[of, seed].by_client for of in (method, base))
+def _row_differences(mine: Rows, theirs: Rows, sign: float) -> Rows:
+    """Units and differences of each client's test rows, of clients of which both have them."""
     return {
         c: (unit, sign * (value - theirs[c][1]))
         for c, (unit, value) in mine.items()

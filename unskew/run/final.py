@@ -9,11 +9,14 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
 from unskew.data.patients import fewest_of_a_class
+from unskew.data.ragged import Ragged
 from unskew.info import Info, OneClassModels, RecallByClass, WorseThanConstant
 from unskew.local.executor import Columns, EvalJob
 from unskew.local.trainer import LocalTrainer
@@ -145,18 +148,28 @@ def tested_rows(cell: Cell, seen: Evaluation) -> RowResults | None:
 
     A client whose test rows or patients are too few of a class, or with an event, for a variance is left out.
     """
-    rows, dataset, measure = cell.fed.clients.test, cell.fed.dataset, cell.setup.task.headline
-    patients, event = dataset.patients, 1 if measure.of_events else None
+    rows, measure = cell.fed.clients.test, cell.setup.task.headline
     if rows.sizes[list(seen.own or ())].sum() > MOST_ROWS or not (measure.of_rows or measure.by_row is not None):
         return None
+    return RowResults(by_row(seen.on_own_rows, rows, cell.fed.dataset, measure), ranked=measure.each is None)
+
+
+def by_row(
+    measured: Mapping[ClientId, Columns], rows: Ragged, dataset: Dataset, measure: Measure
+) -> dict[ClientId, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+    """What chance draws for each of a client's rows, a patient or the row itself, and the row's value of the measure.
+
+    A client of whose rows none is known, or whose patients are too few of a class for a variance, is left out.
+    """
+    patients, event = dataset.patients, 1 if measure.of_events else None
     by_client = {}
-    for c, columns in sorted(seen.on_own_rows.items()):
+    for c, columns in sorted(measured.items()):
         values = columns[0].double().cpu().numpy() if measure.of_rows else measure.rows_of(*columns[-2:])
         units = rows[c] if patients is None else patients[rows[c]]
         few = patients is not None and fewest_of_a_class(units, dataset.labels[rows[c]], event) < FEWEST
         if values is not None and (measure.of_rows or not few):
             by_client[c] = units.numpy(), values
-    return RowResults(by_client, ranked=measure.each is None)
+    return by_client
 
 
 def of_constants(kind: TaskKind, headline: Measure, fed: FederatedData) -> dict[ClientId, float]:

@@ -235,7 +235,7 @@ class Race:
         elif not all(r.within for r in results):
             entry.out = f"a round sends {results[0].sent / 1e6:.3g} MB, more than is allowed"
         else:
-            entry.scores[entry.at] = together([r.scores for r in results if r.scores is not None])
+            entry.scores[entry.at] = together([r.scores for r in results if r.scores is not None], self.sites.measure)
             if all(_all_alone(entry.groups or r.groups) for r in results):
                 entry.out = "it lets every site train by itself"
 
