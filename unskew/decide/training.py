@@ -132,7 +132,7 @@ class Training:
             raise DivergedError(f"its {headline.label} is not finite after round {self.at}")
         return Scores(
             {c: v for c, v in values.items() if not math.isnan(v)},
-            by_row(measured, rows, self.fed.dataset, headline),
+            by_row(measured, rows, self.fed.dataset, headline).by_client,
             self.fed.dataset.patients is not None,
             {m.name: _mean([of[i] for of in every.values()]) for i, m in enumerate(task.measures) if i >= ASKED},
             {c: len(rows[c]) for c in values},

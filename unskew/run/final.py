@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -132,7 +131,9 @@ class TrainedAlone(Observer):
         if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
             return
         task, record, where = cell.setup.task, cell.run.record, {**cell.where, "round": seen.round}
-        if (results := tested_rows(cell, seen)) is not None:
+        rows, by_rows = cell.fed.clients.test, task.headline.of_rows or task.headline.by_row is not None
+        if by_rows and rows.sizes[list(seen.own)].sum() <= MOST_ROWS:
+            results = by_row(seen.on_own_rows, rows, cell.fed.dataset, task.headline)
             with explained(record.path, cell.run.folder):
                 record.add("tested", ({**where, **row} for row in results.rows()))
         if cell.seed not in self.constants:
@@ -143,23 +144,10 @@ class TrainedAlone(Observer):
             yield worse
 
 
-def tested_rows(cell: Cell, seen: Evaluation) -> RowResults | None:
-    """The headline of each test row under its client's own model; None where it has no value by row, or rows are many.
+def by_row(measured: Mapping[ClientId, Columns], rows: Ragged, dataset: Dataset, measure: Measure) -> RowResults:
+    """The headline of each of the clients' rows, where it has values by row.
 
-    A client whose test rows or patients are too few of a class, or with an event, for a variance is left out.
-    """
-    rows, measure = cell.fed.clients.test, cell.setup.task.headline
-    if rows.sizes[list(seen.own or ())].sum() > MOST_ROWS or not (measure.of_rows or measure.by_row is not None):
-        return None
-    return RowResults(by_row(seen.on_own_rows, rows, cell.fed.dataset, measure), ranked=measure.each is None)
-
-
-def by_row(
-    measured: Mapping[ClientId, Columns], rows: Ragged, dataset: Dataset, measure: Measure
-) -> dict[ClientId, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
-    """What chance draws for each of a client's rows, a patient or the row itself, and the row's value of the measure.
-
-    A client of whose rows none is known, or whose patients are too few of a class for a variance, is left out.
+    A client whose rows or patients are too few of a class, or with an event, for a variance is left out.
     """
     patients, event = dataset.patients, 1 if measure.of_events else None
     by_client = {}
@@ -169,7 +157,7 @@ def by_row(
         few = patients is not None and fewest_of_a_class(units, dataset.labels[rows[c]], event) < FEWEST
         if values is not None and (measure.of_rows or not few):
             by_client[c] = units.numpy(), values
-    return by_client
+    return RowResults(by_client, ranked=measure.each is None)
 
 
 def of_constants(kind: TaskKind, headline: Measure, fed: FederatedData) -> dict[ClientId, float]:
