@@ -24,11 +24,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "far from the others": ({"dose": np.where(BERN, 18, 1) * (5 + DOSE / 9)}, "is it in the same unit there?"),
     "not measured at a site": ({"dose": np.where(BERN, 0, 5 + DOSE / 9)}, "has one value only at Bern (0)"),
     "a number for no value": ({"dose": np.where(ROWS % 9 == 1, -999, DOSE)}, "is -999 in "),
-    "numbers of rows": ({"number": ROWS + 100.0}, "column 'number' numbers or names the rows"),
-    "numbers of rows at each site": ({"number": ROWS // 3 + 0.0}, "column 'number' numbers or names the rows"),
-    "two identifiers": ({"one": ROWS + 1.0, "two": ROWS[::-1] + 1.0}, "column 'one', 'two' numbers or names the rows"),
     "the target once more": ({"ill": SICK == "yes"}, "column 'ill' tells the target by itself"),
-    "the site once more": ({"code": ROWS % 3}, "column 'code' tells the site by itself"),
     "the patients": ({"patient": ROWS // 3}, "column 'patient' seems to say who is in a row"),
     "a large column": ({"dose": DOSE * 5000}, "column 'dose' has a root mean square of "),
     "few rows": ({"site": np.where(ROWS < 3, "Davos", SITE)}, "Davos has fewer than 5 training rows: too few to train"),
@@ -85,20 +81,6 @@ def test_what_chance_explains_is_noted_by_neither() -> None:
 
 
 # ---------------------------------------------------------------- targets that are numbers
-def of_numbers(y: Any, site: Any, kind: str = "regression") -> tuple[set[str], set[str]]:
-    """What a run and a look say of a target of these numbers, or, of survival, of these times."""
-    data = {"age": np.random.default_rng(2).normal(size=len(y)), "y": y, "site": site}
-    target: Any = "y"
-    if kind == "survival":
-        data, target = {**data, "died": np.arange(len(y)) % 2}, ["y", "died"]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        targets = tasks.kind_of(kind).targets
-        own.dataset(pandas.DataFrame(data), target=target, client="site", targets=targets, test_fraction=0.05)
-    look = us.describe(pandas.DataFrame(data), target=target, client="site")
-    return {str(warning.message) for warning in caught}, set(look.notes)
-
-
 SITES = np.repeat([f"s{i}" for i in range(8)], 40)
 
 
@@ -106,32 +88,6 @@ def lives(seed: int, between: float = 0.4, within: float = 0.8) -> Any:
     """Log-normal numbers, and log-normal medians of sites."""
     rng = np.random.default_rng(seed)
     return 1000 * np.exp(np.repeat(rng.normal(0, between, 8), 40) + within * rng.normal(size=320))
-
-
-@pytest.mark.parametrize("kind", ["regression", "survival"])
-def test_a_site_whose_target_is_far_from_the_others_is_noted(kind: str) -> None:
-    """The others' numbers have a deviation of about their mean: 1000 times as much lies far beyond 20."""
-    for times, noted in ((1000, True), (1, False)):
-        for one in of_numbers(np.where(SITES == "s3", times, 1) * lives(0, 0.2), SITES, kind):
-            assert any(" has the mean " in said and " at s3, and " in said for said in one) == noted
-
-
-@pytest.mark.parametrize(
-    ("stands", "rows", "of", "noted"),
-    [
-        (-999, 3, np.round(lives(0) / 100), True),
-        (999, 3, np.minimum(lives(0) / 100, 90), True),
-        (-2, 1, lives(0), False),
-    ],
-)
-def test_a_number_that_stands_for_no_value_in_a_positive_target_is_noted(
-    stands: float, rows: int, of: Any, noted: bool
-) -> None:
-    y = np.where(np.arange(320) % 320 < rows, stands, of)
-    run, look = of_numbers(np.random.default_rng(4).permutation(y), SITES)
-    sentence = f"the target is {stands} in "
-    assert any(sentence in one and one.endswith("leave such rows out") for one in run) == noted, run
-    assert any(sentence in one for one in look) == noted, look
 
 
 def test_a_site_without_an_event_is_named_and_one_without_censoring_is_not() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unskew.data.columns import Array, column, gaps_in, is_date, is_gap, kind_of_time, no_value
+from unskew.data.columns import Array, column, gaps_in, is_gap, no_value
 from unskew.data.inputs import Column, column_notes, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
@@ -47,33 +47,23 @@ def have(names: Sequence[object]) -> str:
 
 # ---------------------------------------------------------------- what cannot be meant: the target
 def no_target(table: DataTable) -> Iterable[str]:
-    """Rows without a target, and targets that are dates, spans of time or infinite."""
+    """Rows without a target."""
     for target in table.targets:
         missing = np.array([v is None or v != v for v in target.values.tolist()], bool)
-        present = target.values[~missing].tolist() if target.values.dtype.kind == "O" else []
         if missing.all():
             yield f"{target.called} has no value in any row: name another column"
-        elif present and all(is_date(v) or (not isinstance(v, str) and kind_of_time(v)) for v in present):
-            yield f"{target.called} holds {kind_of_time(present[0])}s, such as {present[0]!s:.30}: make numbers of them"
         elif missing.any():
-            first = table.place(int(missing.argmax()))
-            yield (
-                f"{target.called} has no value in {counted(int(missing.sum()), 'row')}, the first {first} (the label "
-                "is missing): leave such rows out"
-            )
-        if not target.classes and target.values.dtype.kind == "f" and np.isinf(target.values).any():
-            yield f"{target.called} is infinite in {table.place(int(np.isinf(target.values).argmax()))}: correct it"
+            first = f"{counted(int(missing.sum()), 'row')}, the first {table.place(int(missing.argmax()))}"
+            yield f"{target.called} has no value in {first} (the label is missing): leave such rows out"
 
 
 def no_class(table: DataTable) -> Iterable[str]:
     """Targets that are no classes, where classes are learned."""
-    if table.kind.tokens or not (table.kind.classes or table.kind is UNKNOWN):
-        return
-    called = "column " + repr(table.target[0]) if len(table.target) == 1 else "y"
-    y, names = table.y.reshape(-1), table.classes or table.declared
+    called, names = f"column {table.target[0]!r}" if len(table.target) == 1 else "y", table.classes or table.declared
     if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
         yield f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1)"
         return
+    y = table.y.reshape(-1)
     if table.kind.classes and y.dtype.kind in "iu" and not (table.declared and not mislabelled(names or (), "integer")):
         own = not names and names_of_numbers(np.unique(y), table.of_table, table.alone)
         if not own and len(bad := np.flatnonzero((y < 0) | (y >= len(names) if names else False))):
@@ -87,13 +77,11 @@ def no_class(table: DataTable) -> Iterable[str]:
         known = set(values)
         words = any(isinstance(v, str) for v in known)
         way = "name another column" if words else "set task.kind = regression, or name another column"
-        # A fraction, a number beyond 64 bits, or a word that is none of the declared classes.
-        declared = table.declared or known
-        odd = {v for v in known if (v not in declared if isinstance(v, str) else v % 1 or not -(2**63) <= v < 2**63)}
+        odd = {v for v in known if not _is_label(v, table.declared)}
         if len({isinstance(v, str | bool) for v in values}) > 1:
             yield f"{called}: some labels are words and some are numbers; make them all one or the other"
         elif len(known) > max(MOST_CLASSES, len(values) / 2) and not table.classes and table.of_table:
-            yield f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!r}: {way}"
+            yield f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!s}: {way}"
         elif odd:
             row = next(i for i, v in enumerate(labels) if v in odd)
             nearest = did_you_mean(str(labels[row]), table.declared or ())
@@ -102,15 +90,16 @@ def no_class(table: DataTable) -> Iterable[str]:
             yield f"{called} is {values[0]!r} in all {len(values):,} rows: name another column"
 
 
+def _is_label(value: Any, declared: Sequence[str] | None) -> bool:
+    """True for a word, if classes are declared one of these, and for a whole number of 64 bits."""
+    if isinstance(value, str):
+        return not declared or value in declared
+    return isinstance(value, int | float) and not value % 1 and -(2**63) <= value < 2**63
+
+
 def no_number(table: DataTable) -> Iterable[str]:
     """Targets that a task of another form does not take."""
-    if table.kind.classes or table.kind is UNKNOWN:
-        return
     called = f"column{'s' * (len(table.target) > 1)} {', '.join(map(repr, table.target))}" if table.target else "y"
-    for target in table.targets:
-        if word := next((v for v in target.values.tolist() if isinstance(v, str)), None):
-            yield f"{called}: {target.called} holds words, such as {word!r}, and the task learns {table.kind.what}"
-            return
     try:
         table.kind.read(called, table.y)
     except RowError as error:
@@ -119,27 +108,33 @@ def no_number(table: DataTable) -> Iterable[str]:
         yield str(error)
 
 
+def not_as_learned(table: DataTable) -> Iterable[str]:
+    """Targets of another form than the task's."""
+    if table.kind.classes or table.kind is UNKNOWN:
+        return no_class(table)
+    return no_number(table)
+
+
 # ---------------------------------------------------------------- what cannot be meant: who has the rows
 def nobodys(table: DataTable) -> Iterable[str]:
     """Rows that name no client."""
     if table.owners is not None:
         rows = np.flatnonzero((table.owners < 0) & (not table.common_test or table.part == TRAIN))
         if len(rows):
-            first = table.place(rows[0])
-            n = counted(len(rows), "row")
-            yield f"column {table.client!r} names nobody in {n}, first {first}: fill it, or leave the row out"
+            first = f"{counted(len(rows), 'row')}, first {table.place(rows[0])}"
+            yield f"column {table.client!r} names nobody in {first}: fill it, or leave the row out"
 
 
 def no_federation(table: DataTable) -> Iterable[str]:
     """Clients who are only one, or as many as rows."""
     if table.owners is None or table.alone or not table.target:
         return
+    called = f"column {table.client!r}" if table.client else "data"
     if len(table.clients) == 1:
-        called = f"column {table.client!r}" if table.client else "data"
         way = "name another column, or leave client out and choose a split"
         yield f"{called} names only one client ({table.clients[0]}): {way}"
     elif table.part is None and table.patients is None and table.count().max(initial=0) == 1:
-        yield f"column {table.client!r} has {len(table.clients):,} clients with one row each: name the column of sites"
+        yield f"{called} has {len(table.clients):,} clients with one row each: name the column of sites"
 
 
 def strangers(table: DataTable) -> Iterable[str]:
@@ -178,20 +173,18 @@ def no_patient(table: DataTable) -> Iterable[str]:
 def no_input(table: DataTable) -> Iterable[str]:
     """Inputs that are no finite numbers and no texts."""
     for called, x in () if table.inputs is None else arrays_of(table.inputs):
-        yield from _no_array(table, called, x)
-
-
-def _no_array(table: DataTable, called: str, x: Array) -> Iterable[str]:
-    texts = x.reshape(-1).tolist() if x.dtype.kind in "OU" else []
-    if any(isinstance(v, str) and v.lower().endswith(IMAGES) for v in texts[:1]):
-        yield f"{called} holds names of image files, such as {texts[0]!r}: give data='images:FOLDER', or their pixels"
-    elif texts and x.ndim == 1 and x.dtype.kind == "O" and any(isinstance(v, str) for v in texts):
-        if (row := next((i for i, v in enumerate(texts) if not isinstance(v, str)), None)) is not None:
-            yield f"{called} holds texts, and {texts[row]!r} in {table.place(row)}; give a text, or leave the row out"
-    elif x.dtype.kind not in "fiub":
-        yield f"{called} must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
-    elif bad := refused_row(x):
-        yield f"{called}: {table.place(bad[0])} {bad[1]}"
+        texts = x.tolist() if x.dtype.kind == "O" and x.ndim == 1 else []
+        words = [isinstance(v, str) for v in texts]
+        if texts and words[0] and texts[0].lower().endswith(IMAGES):
+            yield f"{called} holds names of image files, such as {texts[0]!r}: give data='images:FOLDER', or pixels"
+        elif any(words):
+            if not all(words):
+                row = words.index(False)
+                yield f"{called} holds texts, and {texts[row]!r} in {table.place(row)}; give a text, or leave it out"
+        elif x.dtype.kind not in "fiub":
+            yield f"{called} must hold numbers, or be a list of texts, got {x.dtype} of shape {x.shape}"
+        elif bad := refused_row(x):
+            yield f"{called}: {table.place(bad[0])} {bad[1]}"
 
 
 def no_name(table: DataTable) -> Iterable[str]:
@@ -211,11 +204,16 @@ def no_name(table: DataTable) -> Iterable[str]:
         # A vocabulary may have characters that are not printed, and of a data set it is the name of a file.
         printed = what not in ("data set", "class" * table.kind.tokens)
         for name in known:
-            wrong = "" if writable(name) else "cannot be written in UTF-8"
-            wrong = f"has {len(name):,} characters, and {LONGEST:,} are the most" if len(name) > LONGEST else wrong
-            if wrong := "has control characters, which terminals obey" if printed and obeyed(name) else wrong:
-                yield f"the {what} name {name[:40]!r} {wrong}; rename it"
-                break
+            if printed and obeyed(name):
+                wrong = "has control characters, which terminals obey"
+            elif len(name) > LONGEST:
+                wrong = f"has {len(name):,} characters, and {LONGEST:,} are the most"
+            elif not writable(name):
+                wrong = "cannot be written in UTF-8"
+            else:
+                continue
+            yield f"the {what} name {name[:40]!r} {wrong}; rename it"
+            break
         if what in ("client", "domain", "class") and len(known) < len(names):
             yield f"{what} names must differ, got {some(sorted(names))}"
 
@@ -223,10 +221,8 @@ def no_name(table: DataTable) -> Iterable[str]:
 def of_column(table: DataTable, name: str) -> str:
     """A sentence on a column that cannot be an input; empty for any other."""
     values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
-    missing = gaps_in(values)
-    present, way = values[~missing], "" if table.rules else ", which preprocess does"
-    first = "" if missing.all() else table.place(int((~missing).argmax()))
-    if not first:
+    missing, way = gaps_in(values), "" if table.rules else ", which preprocess does"
+    if missing.all():
         needed = rule.gaps is None and not table.by_site(name)
         return f"column {name!r} has no value in any row: leave it out" if needed else ""
     if values.dtype.kind == "f":
@@ -238,11 +234,12 @@ def of_column(table: DataTable, name: str) -> str:
         return ""
     if sentence := no_value(name, values, table.place):
         return sentence
-    coded, agreed = rule.kind == "category" or name in table.categories, rule.words is not None or rule.mean is not None
-    agreed = agreed or (table.rules is not None and table.of_texts(name))
-    if not agreed and (sentence := no_category(name, present.tolist(), coded)):
+    present = values[~missing].tolist()
+    agreed = rule.words is not None or rule.mean is not None or (table.rules is not None and table.of_texts(name))
+    if not agreed and (sentence := no_category(name, present, rule.kind == "category" or name in table.categories)):
         return sentence
     if known and table.rules is None:
+        first = table.place(int((~missing).argmax()))
         return f"column {name!r} holds words, such as {present[0]!r} in {first}: make numbers of them{way}"
     return ""
 
@@ -256,8 +253,7 @@ REFUSALS: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     no_patient,
     strangers,
     no_target,
-    no_class,
-    no_number,
+    not_as_learned,
     lambda table: filter(None, (of_column(table, name) for name in table.columns)),
 )
 
@@ -387,9 +383,7 @@ def empty_at(table: DataTable) -> Iterable[str]:
     for name, values in table.features.items():
         present = ~gaps_in(values)
         silent = table.names((table.count() > 0) & (table.count(present) == 0))
-        if table.alone and table.by_site(name) and not present.any():
-            yield f"column {name!r} has no value here, so nothing is learnt from it"
-        elif silent and present.any():
+        if silent and present.any():
             yield f"column {name!r} has no value at {some(silent)}"
         elif values.dtype.kind == "f" and not table.by_site(name) and len(np.unique(values)) >= 10:
             held = [(site, values[table.at(i)]) for i, site in enumerate(table.compared)]
@@ -399,54 +393,14 @@ def empty_at(table: DataTable) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- columns that say too much
-def identifies(table: DataTable) -> Iterable[str]:
-    """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
-    yield from _named(
-        [name for name, values in _columns(table) if _never_return(values, table)],
-        "numbers or names the rows: nothing learnt from it holds for new ones",
-    )
-
-
-def _never_return(values: Array, table: DataTable) -> bool:
-    present = ~gaps_in(values)
-    values = values[present]
-    if values.dtype.kind == "O":
-        return len(set(values.tolist())) > max(MOST_CLASSES, len(values) / 2)
-    if len(values) <= ENOUGH or (values % 1 != 0).any():
-        return False
-    sites = np.zeros(len(values)) if table.owners is None else table.owners[present]
-    width = values.max() - values.min() + 1
-    dense = width < 10 * len(values) or np.abs(values).min() > 1e6  # numbers drawn so densely would return
-    return bool(dense and len(np.unique(np.stack([values, sites]), axis=1).T) == len(values))
-
-
-def names_the_site(table: DataTable) -> Iterable[str]:
-    """Columns of values that return, nearly each at one site alone."""
-    if table.owners is not None:
-        here, owners = table.owners >= 0, table.owners
-        yield from _named(
-            [name for name, of in _columns(table) if _tells(of[here], owners[here])],
-            "tells the site by itself: nothing learnt from it holds at other sites",
-        )
-
-
 def gives_the_answer(table: DataTable) -> Iterable[str]:
     """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
-    for target in table.targets:
-        yield from _named(
-            [name for name, of in _columns(table) if _gives(of, target) or _gives(gaps_in(of) * 1.0, target)],
-            f"tells {target.called} by itself, with its gaps, and may be known only afterwards",
-        )
-
-
-def _columns(table: DataTable) -> Iterator[tuple[str, Array]]:
     looked_at = table.columns if len(table) > ENOUGH and not table.measured else ()
-    return ((name, table.columns[name]) for name in looked_at if not table.of_texts(name))
-
-
-def _named(columns: Sequence[str], what: str) -> Iterator[str]:
-    if columns:
-        yield f"column {some([repr(name) for name in columns])} {what}; leave it out by leave_out"
+    columns = {name: table.columns[name] for name in looked_at if not table.of_texts(name)}
+    for target in table.targets:
+        if told := [repr(n) for n, of in columns.items() if _gives(of, target) or _gives(gaps_in(of) * 1.0, target)]:
+            what = f"tells {target.called} by itself, with its gaps, and may be known only afterwards"
+            yield f"column {some(told)} {what}; leave it out by leave_out"
 
 
 def _tells(values: Array, kinds: Array) -> bool:
@@ -526,8 +480,6 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     unscaled,
     empty_at,
     cut_texts,
-    identifies,
-    names_the_site,
     gives_the_answer,
     lambda table: [] if table.patients is not None or table.measured else unnamed_patients(table.features),
     copies,

@@ -47,9 +47,6 @@ ROWS = 4096
 MOST_COMPARED = 100
 """Sites up to which each one's numbers are compared with those of the others."""
 
-MOST_CHANNELS = 64
-"""Length of the shorter of two dimensions up to which it is that of channels."""
-
 
 @dataclass(frozen=True, eq=False)
 class DataTable:
@@ -92,7 +89,6 @@ class DataTable:
         own: The data are a user's own: what may not be meant is said, and large images stay bytes.
         testing: All rows are for testing, unless it is said which are; those that are not still give their constants.
         way: How raw inputs are read, of which a model's new ones are read alike.
-        origin: Where the data were read, for messages.
     """
 
     name: str
@@ -131,7 +127,6 @@ class DataTable:
     own: bool = True
     testing: bool = False
     way: Inputs = Inputs()
-    origin: str = ""
 
     def __post_init__(self) -> None:
         """Number the rows where nobody has."""
@@ -219,11 +214,13 @@ class DataTable:
     def what(self) -> str:
         """The kind of the rows."""
         x = self.inputs
-        if x is not None and (x.dtype.names or are_items(x)):
+        if x is None:
+            return "rows"
+        if x.dtype.names or are_items(x):
             return "examples"
-        if x is None or x.ndim < 3:
-            return "texts" if x is not None and x.dtype.kind == "O" else "rows"
-        return "examples" if windows_of(x) is not None else "images"
+        if x.ndim < 3:
+            return "texts" if x.dtype.kind == "O" else "rows"
+        return "images" if x.ndim == 4 or x.dtype.kind in "iu" else "examples"
 
     @property
     def measured(self) -> bool:
@@ -236,14 +233,12 @@ class DataTable:
         x = self.inputs
         if x is None:
             return self.columns
-        if are_items(x):
-            return {}
-        if x.dtype.kind == "O":
+        if x.dtype.kind == "O" and not are_items(x):
             return {"number of words": np.array([len(words(text)) for text in x], np.float64)}
         if x.dtype.kind not in "fiub":
             return {}
         if x.ndim > 2:
-            return measured(x, self.what == "images")
+            return measured(x, ("brightness", "contrast") if self.what == "images" else ("mean", "spread"))
         named = self.kind is UNKNOWN and x.dtype.kind == "f"
         return {f"x{i}": x[:, i].astype(np.float64) for i in range(x.shape[1])} if named else {}
 
@@ -335,29 +330,12 @@ def label_name(label: object) -> str:
 
 
 # ---------------------------------------------------------------- what is measured
-def windows_of(x: Array) -> Array | None:
-    """Floats as windows (N, channels, steps), the shorter dimension for channels; None where both are equal."""
-    sides = x.shape[2:] if x.ndim == 4 and x.shape[1] == 1 else x.shape[1:]
-    if x.dtype.kind != "f" or len(sides) != 2 or sides[0] == sides[1] or min(sides) > MOST_CHANNELS:
-        return None
-    flat = x.reshape(len(x), *sides)
-    return flat if flat.shape[1] < flat.shape[2] else np.moveaxis(flat, 2, 1)
-
-
-def measured(x: Array, images: bool = False) -> dict[str, Array]:
-    """Brightness and contrast of each image, or mean and spread of each channel of each window."""
-    windows = None if images else windows_of(x)
-    pictures = x.reshape(len(x), 1, -1) if windows is None else windows
-    parts = [pictures[i : i + ROWS] for i in range(0, len(x), ROWS)]
-    means, spreads = (np.concatenate([of(part, 2, np.float64) for part in parts]) for of in (np.mean, np.std))
-    if windows is None:
-        largest = 255 if x.dtype.kind in "iu" else 1  # what networks take is about 1
-        return {"brightness": means[:, 0] / largest, "contrast": spreads[:, 0] / largest}
-    return {
-        f"channel {i} {what}": values
-        for i, pair in enumerate(zip(means.T, spreads.T, strict=True))
-        for what, values in zip(("mean", "spread"), pair, strict=True)
-    }
+def measured(x: Array, names: tuple[str, str]) -> dict[str, Array]:
+    """Mean and standard deviation of each example, under these names; of bytes in units of 255."""
+    parts = [x[i : i + ROWS].reshape(len(x[i : i + ROWS]), -1) for i in range(0, len(x), ROWS)]
+    largest = 255 if x.dtype.kind in "iu" else 1  # what networks take is about 1
+    both = [np.concatenate([of(part, 1, np.float64) for part in parts]) / largest for of in (np.mean, np.std)]
+    return dict(zip(names, both, strict=True))
 
 
 # ---------------------------------------------------------------- names
