@@ -50,24 +50,6 @@ def test_a_row_far_down_is_named_too() -> None:
         made(x, np.arange(len(x)) % 2)
 
 
-@pytest.mark.parametrize(
-    ("label", "more", "message"),
-    [
-        (-1, {}, "the label of row 17 is -1, and classes are numbers from 0: "),
-        (
-            7,
-            {"classes": np.array(["a", "b", "c", "d"])},
-            "the label of row 17 is 7, and classes are numbers from 0 to 3",
-        ),
-    ],
-)
-def test_a_label_out_of_range_is_named_by_its_row_as_given(label: int, more: dict[str, Any], message: str) -> None:
-    y = np.arange(N) % 4
-    y[17] = label
-    with pytest.raises(DataError, match=message):
-        made(numbers(), y, **more)
-
-
 # ---------------------------------------------------------------- labels
 def test_labels_far_apart_are_classes_by_their_own_names() -> None:
     """{1, 999} are two classes, not a thousand."""
@@ -101,9 +83,6 @@ def test_a_class_that_only_the_test_part_has_counts() -> None:
     data = made(numbers(), np.array(["a", "c"] * 20), x_test=numbers()[:2], y_test=np.array(["b", "c"]))
     assert data.classes == ("a", "b", "c")
     assert data.y_test.tolist() == [1, 2]
-
-
-# ---------------------------------------------------------------- messages
 
 
 # ---------------------------------------------------------------- shares of a client

@@ -15,11 +15,7 @@ from unskew.data.domains import coloured, join
 from unskew.data.fonts import printed
 from unskew.data.sources import load
 from unskew.data.split import ByGroup, assign
-from unskew.errors import DataError
 from unskew.keys import Key
-
-LUMA = np.array([0.299, 0.587, 0.114])
-Images = npt.NDArray[np.uint8]
 
 
 @pytest.fixture(autouse=True)
@@ -121,36 +117,6 @@ def test_the_constants_are_those_of_all_domains_together(small: Dataset):
     assert small.x_train.std((0, 2, 3), correction=0).numpy() == pytest.approx(np.ones(3), abs=1e-4)
     means = torch.stack([small.x_train[small.domains == g].mean() for g in range(5)])
     assert means.std() > 0.1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"y_train": np.full(40, 10)}, r"usps has the label 10"),
-        ({"y_test": np.full(30, -1)}, r"usps has the label -1"),
-        ({"y_train": np.arange(3)}, "usps: x_train has 40 entries for 3 examples"),
-        ({"x_train": np.zeros((40, 256))}, r"usps and test differ in"),
-        (
-            {"x_test": np.zeros((30, 3, 16, 16), np.uint8)},
-            r"usps and test differ in the shape of an example, \(16, 16\)",
-        ),
-    ],
-)
-def test_a_domain_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
-    folder(tmp_path, "mnist", "mnist_m")
-    np.savez(tmp_path / "usps.npz", **SETS["usps"] | changes)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=message):
-        load("digit_domains", tmp_path)
-
-
-def test_a_domain_without_a_test_part_sets_a_fifth_aside(tmp_path: Path):
-    """USPS has 4 of each digit and a fifth of 4 is .8, so 1 of each is set aside: its 30 are the fewest for training,
-    its 10 the fewest for testing (MNIST-M has 50 and 12)."""
-    folder(tmp_path, "mnist", "mnist_m")
-    train = {key: value for key, value in SETS["usps"].items() if key.endswith("train")}
-    np.savez(tmp_path / "usps.npz", **train)  # type: ignore[arg-type]
-    data = load("digit_domains", tmp_path)
-    assert (len(data.y_train), len(data.y_test)) == (150, 50)
 
 
 # clients

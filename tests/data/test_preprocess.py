@@ -95,20 +95,6 @@ def test_a_column_that_is_suddenly_empty_is_named() -> None:
         prepared(inputs, crp=[1.0] * 20, sex=["f"] * 20, ward=[None] * 20)
 
 
-def test_codes_that_look_like_numbers_are_the_words_of_training() -> None:
-    """A reader makes 250.0, 7 and True of 250.00, 007 and True where a table has no others."""
-    codes = np.array(["250.00", "V27.0", "007", "True", "maybe", "False"], object)
-    inputs = fit(Preprocess(), {"code": codes}, np.zeros(6, int), ("Bern",))
-    eye = prepared(inputs, code=list(codes))
-    assert sorted(map(sum, eye)) == [1] * 6
-    assert prepared(inputs, code=[250.0, 7]) == [eye[0], eye[2]]
-    assert prepared(inputs, code=[True, False]) == [eye[3], eye[5]]
-    numbers = fit(
-        Preprocess(columns={"code": ColumnRule(kind="category")}), {"code": np.arange(3.0)}, np.zeros(3, int), ("Bern",)
-    )
-    assert prepared(numbers, code=["1.0", "2", "0"]) == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
-
-
 def test_numbers_that_are_codes_are_words_in_the_order_of_numbers() -> None:
     table = {"grade": np.array([10.0, 2.0, 1.0, 2.0])}
     inputs = fit(Preprocess(columns={"grade": ColumnRule(kind="category")}), table, OWNERS, NAMES)
@@ -377,29 +363,12 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "a date": (
-        {"day": ["2021-03-04"] * 40},
-        {},
-        "column 'day' holds dates, such as '2021-03-04'",
-    ),
-    "all missing": ({"ca": [None] * 40}, {}, "column 'ca' has no value in any row"),
     "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 40 different words in 40"),
-    "a name of two words": ({"who": [f"Ann Smith{i}" for i in range(40)]}, {}, "holds 40 different words in 40"),
     "times": ({"at": [f"2021-03-04 10:{i}" for i in range(10, 50)]}, {}, "column 'at' holds dates"),
-    "a word among measurements": (
-        {"ca": [*map(str, range(39)), "high"]},
-        {},
-        "column 'ca' holds numbers as words, such as 'high': set preprocess.columns.ca.kind",
-    ),
-    "an infinite number": ({"ca": [1.0, float("inf")] * 20}, {}, "column 'ca' is infinite in row 1"),
+    "a word among measurements": ({"ca": [*map(str, range(39)), "high"]}, {}, "column 'ca' holds numbers as words"),
     "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39"),
     "a gap where none is allowed": ({}, {"missing": "refuse"}, "column 'age' has no value in row"),
     "a rule for no column": ({}, {"columns": {"agge": ColumnRule()}}, "there is no column 'agge'; did you mean age?"),
-    "words as numbers": (
-        {},
-        {"columns": {"smokes": ColumnRule(kind="number")}},
-        "column 'smokes' is to hold numbers and holds 'yes'",
-    ),
     "a site without a value": (
         {"ca": [1.0, None] * 20},
         {"scale": "none", "missing": "site mean"},

@@ -140,25 +140,6 @@ def test_imdb_learns_its_words_from_training_texts_only(tmp_path: Path):
 # bad input
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(DataError, match="unknown data set 'fashion-mnist'; did you mean fashion_mnist"):
-        load("fashion-mnist")
-    with pytest.raises(DataError, match="data set 'zip:x' cannot be imported from zip:x: No module named 'zip'"):
-        load("zip:x")
-
-
-def test_a_missing_set_names_every_place_and_file(tmp_path: Path):
-    with pytest.raises(DataError) as caught:
-        load("svhn", tmp_path)
-    for place in ("svhn.npz", "svhn/svhn.npz", "svhn/train_1.npz"):
-        assert str(tmp_path / place) in str(caught.value)
-    assert "ufldl.stanford.edu" in str(caught.value)
-    with pytest.raises(DataError, match=r"no data folder is given; set --data-dir or UNSKEW_DATA .* emnist\.npz"):
-        load("emnist")
-    with pytest.raises(DataError, match=r"imdb was not found; looked for .*imdb\.json"):
-        load("imdb", tmp_path)
-
-
 def whole_file(path: Path) -> bytes:
     save_npz(path, plain())
     return path.read_bytes()
@@ -189,19 +170,6 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path):
     np.savez(path, **plain() | {"x_train": np.array([{}, "x"], dtype=object)})  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"pickled objects, which are never loaded .*SHA-256"):
         load(f"npz:{path}")
-
-
-def test_a_broken_training_batch_is_named(tmp_path: Path):
-    folder = tmp_path / "cifar10"
-    save_npz(folder / "train_1.npz", {"d": coded(pictures()), "y": np.zeros(20, np.uint8)})
-    with pytest.raises(DataError, match=r"test\.npz is missing"):
-        load("cifar10", tmp_path)
-    save_npz(folder / "test.npz", {"y": np.zeros(20, np.uint8)})
-    with pytest.raises(DataError, match=r"test\.npz is not a readable data file.*SHA-256"):
-        load("cifar10", tmp_path)
-    (folder / "test.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"test\.npz is not a readable data file.*0 bytes"):
-        load("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def corrupt(path: Path, why: object) -> DataError:
         with path.open("rb") as file:
             mark = f"{path.stat().st_size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
     except OSError as error:
-        mark = f"cannot be opened: {error.strerror}"
+        return DataError(f"there is no file {path.absolute()}, or it cannot be opened: {error.strerror}")
     reason = " ".join(str(why).split()) or type(why).__name__
     if "allow_pickle" in reason:  # NumPy's text advises to load it unsafely
         reason = "it is no NumPy file, or it holds pickled objects, which are never loaded"

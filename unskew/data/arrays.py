@@ -29,6 +29,7 @@ from unskew.data import build
 from unskew.data.archives import archive_of, array_of
 from unskew.data.columns import CLIENT, INPUTS, LABELS, PATIENTS, Array, Frame
 from unskew.data.dataset import Dataset
+from unskew.data.inputs import constants_of
 from unskew.data.latest import Latest
 from unskew.data.own import columns_of_arrays, cut_in_time, tested, told
 from unskew.data.patients import PatientIds
@@ -81,14 +82,13 @@ def read(
     """The table in an npz file.
 
     Raises:
-        DataError: If it is not there or cannot be read, a key is misspelt, or as in `table`.
+        DataError: If it cannot be read, a key is misspelt, or as in `table`.
     """
-    if not path.is_file():
-        raise DataError(f"there is no file {path.absolute()}")
     rule = options.test
     times = () if rule is None or rule.column is None else (rule.column,)
-    arrays, given = npz(path, times), {"alone": options.alone, "patient_ids": options.patient_ids}
-    rows = table(path.stem, arrays, rules=rules, targets=targets, **given)  # type: ignore[arg-type]
+    arrays = npz(path, times)
+    rows = table(path.stem, arrays, rules=rules, kind=targets, alone=options.alone, patient_ids=options.patient_ids)
+    rows = replace(rows, constants=constants_of(options.mean, options.std))
     if rule is None:
         return rows
     if rows.part is not None:
@@ -96,18 +96,7 @@ def read(
     return cut_in_time(rows, rule, arrays[times[0]] if times else rule.latest, fraction)
 
 
-def table(
-    name: str,
-    arrays: Mapping[str, Array],
-    classes: tuple[str, ...] | None = None,
-    *,
-    rules: Preprocess | None = None,
-    targets: Targets = CLASS,
-    unseen: bool = False,
-    alone: bool = False,
-    patient_ids: PatientIds | None = "network",
-    own: bool = True,
-) -> DataTable:
+def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | None = None, **known: Any) -> DataTable:
     """The table that arrays in the plain layout hold.
 
     Where `client_test` says whose the test rows are, they are also their clients' own test rows.
@@ -116,31 +105,23 @@ def table(
         name: Short name, for tables and manifests.
         arrays: By the keys of `LAYOUT` and `NAMES`; others are left out.
         classes: Names, where the arrays have none.
-        rules: Preprocessing of the columns of a table.
-        targets: The form of y_train and y_test.
-        unseen: Clients of test rows are others than those of training rows, and come after training: all their rows
-            are theirs to divide.
-        alone: The data are those of one client of several, which may lack a class.
-        patient_ids: Whose the patients' numbers are; None to ask.
-        own: As of a `DataTable`.
+        known: Further attributes of the `DataTable`.  Patients' numbers are the network's unless it is said otherwise.
 
     Raises:
         DataError: If shapes, types or lengths do not fit.
     """
-    lengths = {part: len(np.atleast_1d(arrays[f"y_{part}"])) for part in ("train", "test") if f"y_{part}" in arrays}
-    frames, n = {}, sum(lengths.values())
-    for part, length in lengths.items():
+    frames = {}
+    for part in ("train", "test"):
         held = {role: arrays[f"{role}_{part}"] for role in ROLES if f"{role}_{part}" in arrays}
+        if held and not {"x", "y"} <= held.keys():
+            raise DataError(f"{name}: x_{part} and y_{part} must be there together")
         for role, values in held.items():
-            if values.ndim == 0 or len(values) != length:
-                raise DataError(f"{name}: {role}_{part} has {len(np.atleast_1d(values))} entries for {length} examples")
+            if values.ndim == 0 or len(values) != np.atleast_1d(held["y"]).shape[0]:
+                raise DataError(f"{name}: {role}_{part} and y_{part} must have one length, got {values.shape}")
             if role not in "xy" and (values.dtype.kind not in "iu" or values.ndim > 1 or (values < 0).any()):
                 raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {values.dtype}")
-        if "x" not in held:
-            raise DataError(f"{name}: x_{part} and y_{part} must be there together")
-        frames[part] = Frame({ROLES[role]: values for role, values in held.items() if role in COLUMNS}, name=name)
-    if "test" not in lengths and "x_test" in arrays:
-        raise DataError(f"{name}: x_test and y_test must be there together")
+        if held:
+            frames[part] = Frame({ROLES[role]: held[role] for role in COLUMNS if role in held}, name=name)
     rows = told(tested(frames["train"], frames["test"], CLIENT) if len(frames) > 1 else frames["train"])
 
     def named(role: str) -> tuple[Any, tuple[str, ...]]:
@@ -148,12 +129,12 @@ def table(
         names = names_of(name, f"{role}s", arrays)
         if f"{role}_train" not in arrays:
             return None, ()
-        values = np.concatenate([arrays.get(f"{role}_{part}", np.full(of, -1)) for part, of in lengths.items()])
+        values = np.concatenate([arrays.get(f"{role}_{part}", np.full(len(of), -1)) for part, of in frames.items()])
         largest = int(values.max(initial=-1))
         if names is not None and largest >= len(names):
             at = rows.place(int(values.argmax()))
             raise DataError(f"{name}: {role} of {at} is {largest}, must be 0..{len(names) - 1}")
-        return values, names or names_to(largest, n, f"{name}: {role}_train")
+        return values, names or names_to(largest, len(rows), f"{name}: {role}_train")
 
     (owners, clients), (domains, domain_names) = named("client"), named("domain")
     own_names = names_of(name, "classes", arrays)
@@ -161,17 +142,12 @@ def table(
         rows,
         owners=owners,
         clients=clients,
-        patient_ids=patient_ids,
         common_test=rows.part is not None and "client_test" not in arrays,
         domains=domains,
         domain_names=domain_names or None,
         classes=own_names or classes,
         order=own_names or (),
-        rules=rules,
-        kind=targets,
-        alone=alone,
-        unseen=unseen,
-        own=own,
+        **{"patient_ids": "network", **known},
     )
     return columns_of_arrays(rows, names_of(name, "features", arrays))
 
@@ -219,7 +195,7 @@ def checked(
     if odd := [key for key in content if key not in (*LAYOUT, *NAMES)]:
         raise DataError(f"{name}: there is no {odd[0]!r}{did_you_mean(odd[0], (*LAYOUT, *NAMES))}")
     given = {key: np.asarray(value) for key, value in content.items()}
-    return build.dataset(table(name, given, None if classes is None else tuple(classes), targets=targets, own=False))
+    return build.dataset(table(name, given, None if classes is None else tuple(classes), kind=targets, own=False))
 
 
 # ---------------------------------------------------------------- files
@@ -245,30 +221,22 @@ def _check_keys(path: Path, present: Sequence[str], arrays: Arrays, more: Sequen
     Another letter, as in CIFAR-100's c_train of coarse classes, is another array and not a misspelt one.
     """
     known = (*LAYOUT, *NAMES, "d_train", "d_test", *more)
-    for key in present:
-        own = key in known or re.fullmatch("[a-wz]_(train|test)", key)
-        if not own and (meant := did_you_mean(key.lower(), known, MISSPELT)):
+    for key in set(present) - set(known):
+        if not re.fullmatch("[a-wz]_(train|test)", key) and (meant := did_you_mean(key.lower(), known, MISSPELT)):
             raise DataError(f"{path} has an unknown key {key}{meant} rename it, or leave it out")
     if missing := [key for key in ("x_train", "y_train", *more) if key not in arrays]:
-        near = did_you_mean(missing[0], present)
-        raise DataError(f"{path} must have {missing[0]}{near} (it has: {some(present) or 'none'})")
+        raise DataError(f"{path} must have {missing[0]} (it has: {some(present) or 'none'})")
 
 
 def batches(path: Path) -> Arrays:
     """Coded training batches train_1.npz, train_2.npz, ... and test.npz, each with images d and labels y."""
     train = sorted(path.glob("train_*.npz"), key=lambda f: (len(f.name), f.name))
     x, y = zip(*map(_batch, train), strict=True)
-    try:
-        joined = np.concatenate(x), np.concatenate(y)
-    except ValueError as error:
-        raise DataError(f"{path}: the training batches do not fit together: {error}") from error
     x_test, y_test = _batch(path / "test.npz")
-    return {"x_train": joined[0], "y_train": joined[1], "x_test": x_test, "y_test": y_test}
+    return {"x_train": np.concatenate(x), "y_train": np.concatenate(y), "x_test": x_test, "y_test": y_test}
 
 
 def _batch(path: Path) -> tuple[Array, Array]:
-    if not path.is_file():
-        raise DataError(f"{path.absolute()} is missing beside the training batches")
     with archive_of(path) as archive:
         return _decoded(archive["d"]), array_of(archive, "y")
 

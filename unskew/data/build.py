@@ -52,10 +52,13 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
     rows = np.concatenate([train, test]) if theirs else train
     x, x_test, inputs, raw = _inputs(table, theirs)
     notes = checks.warned(table) if table.own and not table.testing else ()
-    owners, patients, when, kind = table.owners, table.people, None, table.kind
-    if table.when is not None:
-        when = np.unique(table.when, return_inverse=True)[1]
+    owners, patients, kind = table.owners, table.people, table.kind
+    when = None if table.when is None else np.unique(table.when, return_inverse=True)[1]
     later = table.clients if table.unseen else ()
+
+    def of(values: Array | None, chosen: Array = rows) -> Tensor | None:
+        return None if values is None else torch.from_numpy(np.ascontiguousarray(values[chosen], np.int64))
+
     outputs = outputs_of(table, y, names)
     by_number = (kind.classes or kind.tokens) and all(name == str(i) for i, name in enumerate(outputs))
     data = Dataset(
@@ -65,10 +68,10 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         x_test=x_test,
         y_test=torch.from_numpy(y[test]),
         classes=outputs if kind.classes else kind.groups,
-        domains=_tensor(table.domains, rows),
+        domains=of(table.domains),
         domain_names=table.domain_names if table.domains is not None and table.domain_names else (),
         sha256=sha256,
-        owners=_tensor(owners, rows),
+        owners=of(owners),
         client_names=table.clients if owners is not None else (),
         inputs=inputs.read_as(table.way),
         never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
@@ -79,24 +82,19 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         raw=raw,
         notes=notes,
         ordered=kind.classes and bool(table.declared or table.order),
-        patients=_tensor(patients, rows),
-        test_patients=_tensor(patients, test),
+        patients=of(patients),
+        test_patients=of(patients, test),
         label_type=label_type or ("integer" if by_number else "text"),
-        rows=None if table.files else _tensor(table.numbers, rows),
-        when=_tensor(when, rows),
+        rows=None if table.files else of(table.numbers),
+        when=of(when),
     )
-    return _all_for_testing(data) if table.testing and drawn else data
-
-
-def _tensor(values: Array | None, rows: Array) -> Tensor | None:
-    return None if values is None else torch.from_numpy(np.ascontiguousarray(values[rows], np.int64))
-
-
-def _all_for_testing(data: Dataset) -> Dataset:
-    """The data set with all its examples as the test part."""
-    if data.own_test is not None:  # the training part holds clients' own test examples already
-        return replace(data, x_test=data.x_train, y_test=data.y_train)
-    return replace(data, x_test=joined(data.x_train, data.x_test), y_test=torch.cat([data.y_train, data.y_test]))
+    if not (table.testing and drawn):
+        return data
+    # All are for testing; the training part holds clients' own test examples already.
+    whole = (
+        (x, data.y_train) if data.own_test is not None else (joined(x, x_test), torch.cat([data.y_train, data.y_test]))
+    )
+    return replace(data, x_test=whole[0], y_test=whole[1])
 
 
 # ---------------------------------------------------------------- labels
@@ -186,8 +184,7 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
     else:
         aside = set_aside(np.arange(len(y)) if patients is None else patients, table.owners, labels, share, key)
     if not aside.any():
-        who = f"{len(y)} rows" if patients is None else f"{len(np.unique(patients))} patients"
-        raise DataError(f"{table.name}: a share of {share:g} of {who} is nobody: say which rows are for testing")
+        raise DataError(f"{table.name}: a share of {share:g} is nobody: say which rows are for testing")
     apart = table.apart or table.rules is not None or table.share is not None
     return replace(table, part=np.where(aside, TEST, 0).astype(np.int8), common_test=not apart)
 
@@ -224,9 +221,8 @@ def _read(table: DataTable, x: Array) -> _Tensors:
         one, other = (Tree(unpacked({name: of[i] for name, of in parts.items()})) for i in (0, 1))
         return one, other, Inputs("tree", parts=tuple((name, of[2]) for name, of in parts.items()))
     # Views where rows follow one another.
-    train, test = (table.take(rows).inputs if x is table.inputs else x[rows] for rows in (table.train, table.test))
-    assert train is not None
-    assert test is not None
+    whole = table if x is table.inputs else replace(table, inputs=x)
+    train, test = (np.asarray(whole.take(rows).inputs) for rows in (table.train, table.test))
     if are_items(x):
         items = Items(train)
         return items, Items(test), _as_read(items.first, Inputs())
@@ -283,32 +279,24 @@ def inputs_of(
         train, test = _shaped(train), _shaped(test)
     elif train.dtype.kind in "iub":
         train, test = train.astype(np.int64), test.astype(np.int64)
-    if constants is not None and not (train.ndim in (3, 4) and train.dtype.kind in "iu"):
-        raise ConfigError(f"task.data_options: mean and std are for images of bytes, and {name} has {train.dtype}")
+    are_bytes = all(x.dtype == np.uint8 and (x.ndim == 3 or x.shape[3:] in ((1,), (3,))) for x in (train, test))
+    channels = train.shape[3] if train.ndim == 4 else 1
+    if constants is not None and not (are_bytes and len(constants) == channels):
+        raise ConfigError(f"mean and std need a number for each of {channels} channels of bytes, got {train.dtype}")
     if train.dtype == test.dtype == np.int64 and (not alone or max(train.ndim, test.ndim) < 3):
         return torch.from_numpy(train), torch.from_numpy(test), Inputs()
     *sides, last = train.shape[1:] or (0,)
-    if (
-        alone
-        and train.dtype.kind == "f"
-        and len(sides) > 1
-        and last < min(sides)
-        and (last <= 4 or len(set(sides)) == 1)
-    ):
-        raise DataError(f"{name}: {train.shape} seems to have channels last; give floats as np.moveaxis(x, -1, 1)")
-    if train.dtype.kind == "f" and test.dtype.kind == "f":
+    if train.dtype.kind == test.dtype.kind == "f":
+        if alone and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
+            raise DataError(f"{name}: {train.shape} seems to have channels last; give floats as np.moveaxis(x, -1, 1)")
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
             x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
         return torch.from_numpy(x), torch.from_numpy(x_test), Inputs()
-    for x in (train, test):
-        if x.dtype != np.uint8 or not (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))):
-            got = f"{x.dtype} of shape {x.shape} from {x.min()} to {x.max()}"
-            raise DataError(f"{name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or ids, got {got}")
+    if not are_bytes:
+        got = f"{train.dtype} of shape {train.shape} from {train.min()} to {train.max()}"
+        raise DataError(f"{name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or ids, got {got}")
     train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
-    channels = range(train.shape[3])
-    if constants is not None and len(constants) != len(channels):
-        raise ConfigError(f"task.data_options: mean and std need a number for each of {len(channels)} channels")
-    moments = constants or [_moments(train[..., c]) for c in channels]
+    moments = constants or [_moments(train[..., c]) for c in range(channels)]
     tables = np.stack([standardised(mean, std) for mean, std in moments])
     kept = bytes_from is not None and tables.itemsize * (train.size + test.size) >= bytes_from
     means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
@@ -371,11 +359,7 @@ def _sha256(table: DataTable) -> str:
             continue
         digest.update(f"{role} {values.dtype.kind} {values.shape};".encode("utf-8", "surrogatepass"))
         for start in range(0, len(values), ROWS):
-            part = values[start : start + ROWS]
-            text = "\0".join("" if v is None else str(v) for v in part.reshape(-1)) if part.dtype.kind in "OU" else None
-            digest.update(
-                np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
-                if text is None
-                else text.encode("utf-8", "surrogatepass")
-            )
+            part = np.ascontiguousarray(values[start : start + ROWS]).reshape(-1)
+            words = "\0".join("" if v is None else str(v) for v in part) if part.dtype.kind in "OU" else None
+            digest.update(part.view(np.uint8).data if words is None else words.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

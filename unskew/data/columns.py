@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -24,9 +23,6 @@ RawTable = Mapping[str, Array]
 
 GAPS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 """Words of a CSV file that mean that there is no value."""
-
-MOST = 1 << 16
-"""Most columns of a table: each is looked at by itself, which takes half a millisecond."""
 
 WRITTEN = "separator, decimal, thousands, encoding or gaps, which say how a CSV file is written"
 """What to set where numbers were read as words."""
@@ -54,13 +50,6 @@ def is_date(value: object) -> bool:
         or isinstance(value, np.datetime64)
         or (isinstance(value, str) and _DATE.fullmatch(value.strip()) is not None)
     )
-
-
-def kind_of_time(value: object) -> str:
-    """Name a date, a span of time or a time of day in words; empty for anything else."""
-    if isinstance(value, timedelta | np.timedelta64):
-        return "span of time"
-    return "time of day" if isinstance(value, time) else "date" if is_date(value) else ""
 
 
 def value_of(word: str) -> float | None:
@@ -111,13 +100,11 @@ def cells(values: Any) -> Array:
     What is masked is a gap.  Decimals, and NumPy's single numbers among objects, are plain numbers.
 
     Raises:
-        DataError: If it is a sparse matrix, or lists of different lengths.
+        DataError: If it is something else.
     """
     if isinstance(values, Tensor):
         plain = values.detach().cpu()
         return np.asarray((plain if plain.dtype.is_complex or not plain.is_floating_point() else _known(plain)).numpy())
-    if hasattr(values, "toarray"):
-        raise DataError("a sparse matrix is not read; give its .toarray()")
     column = nw.from_native(values, series_only=True, pass_through=True)
     if isinstance(column, nw.Series):
         return _of_series(column)
@@ -206,7 +193,7 @@ def no_value(name: str, values: Array, place: Place) -> str:
     """A sentence on a column of something else than numbers and words; else empty."""
     for i, value in enumerate(values.tolist() if values.dtype.kind == "O" else ()):
         if value is not None and not isinstance(value, str | int | float):
-            what = with_article(kind_of_time(value) or type(value).__name__)
+            what = with_article("date" if is_date(value) else type(value).__name__)
             return f"column {name!r} holds {what} in {place(i)}: make numbers of them, such as days since a day"
     return ""
 
@@ -295,7 +282,6 @@ def frame_of(data: Any, what: str = "the table") -> Frame:
     name, count = Counter(composed(str(one)) for one in names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise DataError(f"{what} has {count} columns {name!r}; rename or remove all but one")
-    check_width(len(names), what)
     frame = nw.from_native(data, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         columns = {composed(str(name)): cells(data[name]) for name in names}
@@ -311,16 +297,6 @@ def frame_of(data: Any, what: str = "the table") -> Frame:
             if order := order_of(series.to_native()):
                 orders[name] = order
     return Frame(columns, frozenset(categories), orders)
-
-
-def check_width(columns: int, what: str) -> None:
-    """Refuse a table of more columns than can be looked at, one by one.
-
-    Raises:
-        DataError: If so.
-    """
-    if columns > MOST:
-        raise DataError(f"{what} has {columns:,} columns, and a table has {MOST:,} at most; give an array")
 
 
 def order_of(labels: Any) -> tuple[Any, ...]:

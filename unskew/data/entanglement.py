@@ -67,8 +67,8 @@ def entanglement(counts: npt.NDArray[np.int64] | Floats) -> Entanglement:
     >>> entanglement(np.array([[1, 0], [0, 2], [3, 4]]))
     Entanglement(average=0.4667, maximum=0.8)
     """
-    pairs = _pairs(counts)
-    return Entanglement(round(float(pairs.mean()), 4), round(float(pairs.max()), 4))
+    pairs = coefficients(counts)[np.triu_indices(len(counts), 1)]
+    return Entanglement(round(_average(counts), 4), round(float(pairs.max(initial=0.0)), 4))
 
 
 def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
@@ -84,9 +84,7 @@ def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
     """
     if kind == "domains" and domains is None:
         raise DataError('base distributions by "domains" need the domain of every example, and this data set has none')
-    columns = [
-        c for c in (labels if kind != "domains" else None, domains if kind != "labels" else None) if c is not None
-    ]
+    columns = [labels] * (kind != "domains") + ([] if kind == "labels" or domains is None else [domains])
     numbers: Ints = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return numbers
 
@@ -149,13 +147,9 @@ def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
     return min(tried, key=lambda table: abs(_average(table) - xi))
 
 
-def _pairs(table: npt.NDArray[np.int64] | Floats) -> Floats:
+def _average(table: npt.NDArray[np.int64] | Floats) -> float:
     pairs: Floats = coefficients(table)[np.triu_indices(len(table), 1)]
-    return pairs if len(pairs) else np.zeros(1)
-
-
-def _average(table: Floats) -> float:
-    return float(_pairs(table).mean())
+    return float(pairs.mean()) if len(pairs) else 0.0
 
 
 def rounded(shares: Floats, stock: Ints, draws: Floats) -> Ints:

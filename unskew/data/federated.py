@@ -227,7 +227,11 @@ def federate(
     if isinstance(split, Natural) and dataset.never_train:
         fed = _without(fed, numbers_of(fed, dataset.never_train))
     if unseen:
-        apart = _drawn(fed, unseen, key / "unseen") if isinstance(unseen, float) else numbers_of(fed, unseen)
+        if isinstance(unseen, float):
+            count = max(1, math.floor(unseen * fed.num_clients + 0.5))
+            apart = np.sort((key / "unseen").numpy().choice(fed.num_clients, count, replace=False))
+        else:
+            apart = numbers_of(fed, unseen)
         fed = _without(fed, apart)
     if public:
         fed = _with_public(fed, public, key / "public")
@@ -242,10 +246,9 @@ def _with_public(fed: FederatedData, public: float | str, key: Key) -> Federated
     else:
         train = fed.clients.train
         order = [torch.randperm(len(of), generator=(key / c).generator()) for c, of in enumerate(train)]
-        cut = [of >= min(math.floor(public * len(of) + 0.5), len(of) - 1) for of in order]
-        kept = [of[stays] for of, stays in zip(train, cut, strict=True)]
-        rows = torch.cat([of[~stays] for of, stays in zip(train, cut, strict=True)]).sort().values
-        clients = ClientIndices(Ragged.of(kept), fed.clients.val, fed.clients.test)
+        stays = torch.cat([of >= min(math.floor(public * len(of) + 0.5), len(of) - 1) for of in order])
+        rows = train.values[~stays].sort().values
+        clients = ClientIndices(train.where(stays.numpy()), fed.clients.val, fed.clients.test)
     return replace(fed, clients=clients, sha256=clients.sha256, public=rows)
 
 
@@ -278,13 +281,6 @@ def _without(fed: FederatedData, apart: Ints) -> FederatedData:
         sha256=known.sha256,
         unseen=replace(fed, clients=later, sha256=later.sha256, unseen=None),
     )
-
-
-def _drawn(fed: FederatedData, share: float, key: Key) -> Ints:
-    """A share of the clients, at least one, ascending."""
-    count = max(1, math.floor(share * fed.num_clients + 0.5))
-    chosen: Ints = np.sort(key.numpy().choice(fed.num_clients, count, replace=False))
-    return chosen
 
 
 def named_in(fed: FederatedData, groups: Sequence[Sequence[str]], role: str) -> dict[int, int]:
@@ -348,28 +344,26 @@ def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[Ints, ...]:
             _check_together(dataset, shares, f"split {record(split)['name']!r}")
         return shares
     codes, of_row = np.unique(patients, return_inverse=True)
-    label, domain = (None if of is None else most_frequent(patients, of) for of in (labels, domains))
-    assert label is not None
+    domain = None if domains is None else most_frequent(patients, domains)
     try:
-        of_patients = assign(split, label, dataset.num_classes, key, domain)
+        of_patients = assign(split, most_frequent(patients, labels), dataset.num_classes, key, domain)
     except DataError as error:
         raise DataError(f"{error} (each of {len(codes):,} patients counts as an example)") from error
     client = np.full(len(codes), len(of_patients))
     for i, chosen in enumerate(of_patients):
         client[chosen] = i
-    order = np.argsort(client[of_row], kind="stable")
-    sizes = np.bincount(client[of_row], minlength=len(of_patients))[: len(of_patients)]
-    return tuple(np.split(order, sizes.cumsum())[: len(of_patients)])
+    client = client[of_row]
+    order = np.argsort(client, kind="stable")
+    return tuple(np.split(order, np.bincount(client, minlength=len(of_patients)).cumsum()[: len(of_patients)])[:-1])
 
 
 def _check_together(dataset: Dataset, parts: Sequence[Ints], where: str) -> None:
     """Refuse a division that has examples of one patient in several parts."""
     if dataset.patients is None:
         return
-    rows = np.concatenate([np.empty(0, np.int64), *parts])
-    codes = dataset.patients.numpy()[rows]
     part = np.repeat(np.arange(len(parts)), [len(held) for held in parts])
-    _, first, of_row = np.unique(codes, return_index=True, return_inverse=True)
+    rows = np.concatenate([np.empty(0, np.int64), *parts])
+    _, first, of_row = np.unique(dataset.patients.numpy()[rows], return_index=True, return_inverse=True)
     other = np.flatnonzero(part != part[first[of_row]])
     if len(other):
         one = first[of_row[other[0]]]
@@ -439,24 +433,16 @@ def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: floa
     return clients
 
 
-def apart(clients: Sequence[ClientIndex], patients: Ints | None) -> ClientIndices:
+def apart(clients: ClientIndices, patients: Ints | None) -> ClientIndices:
     """The clients without training examples of patients who validate or test at any, nor validation ones of the latter.
 
     Only of patients who are at several clients there are such.
     """
-    clients = ClientIndices.of(list(clients)) if not isinstance(clients, ClientIndices) else clients
     if patients is None:
         return clients
-    tests, validates = (patients[getattr(clients, part).values.numpy()] for part in ("test", "val"))
-
-    def without(part: Ragged, others: Ints) -> Ragged:
-        stays = ~np.isin(patients[part.values.numpy()], others)
-        owner = np.repeat(np.arange(len(part)), part.sizes)[stays]
-        return Ragged(part.values[torch.from_numpy(stays)], np.bincount(owner, minlength=len(part)))
-
-    return ClientIndices(
-        without(clients.train, np.concatenate([tests, validates])), without(clients.val, tests), clients.test
-    )
+    train, val, test = (patients[getattr(clients, part).values.numpy()] for part in PARTS)
+    kept = ~np.isin(train, np.concatenate([test, val]))
+    return ClientIndices(clients.train.where(kept), clients.val.where(~np.isin(val, test)), clients.test)
 
 
 def pooled(fed: FederatedData) -> FederatedData:

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
-from unskew.data.columns import cells
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.data.columns import cells, listed
+from unskew.errors import DataError
 from unskew.words import some
 
 INSTALL = "pip install 'unskew[hub]'"
@@ -50,15 +50,6 @@ class HubOptions:
     revision: str | None = None
     size: Annotated[int, Ge(1)] | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse texts beside images.
-
-        Raises:
-            ConfigError: If both are asked for.
-        """
-        if self.text is not None and (self.image is not None or self.size is not None):
-            raise ConfigError("a data set is read as texts or as images; leave text or image and size out")
-
 
 KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "mnist": ("ylecun/mnist", {}),
@@ -81,38 +72,34 @@ def fetch(name: str, options: HubOptions) -> dict[str, Any]:
 
     Args:
         name: A name of `KNOWN`, or OWNER/NAME.
-        options: The part of it.
+        options: Columns and splits; a text column is read in place of images.
 
     Raises:
         DataError: If there can be no such repository, `datasets` is not installed, the hub cannot be reached, the
             repository, configuration, split or a column does not exist, or images do not fit together.
     """
     repository, known = KNOWN.get(name, (name, {}))
-    if name not in KNOWN and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        near = did_you_mean(f"hub:{name}", [f"hub:{one}" for one in KNOWN], 0.75)
-        raise DataError(f"hub:{name} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}{near}")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise DataError(f"hub:{name} must name a repository, hub:OWNER/NAME, or one of {', '.join(KNOWN)}")
     usual = {"image": "image", "label": "label", "train": "train", "test": "test"}
     of = {**usual, **known, **{key: value for key, value in asdict(options).items() if value is not None}}
     where, text, domain = f"hub:{repository}", of.get("text"), of.get("domain")
-    splits = {"train": of["train"], "test": of["test"]}
     parts = {
-        key: _part(repository, split, where, of.get("config"), of.get("revision"))
-        for key, split in splits.items()
-        if split != NONE
+        key: _part(repository, of[key], where, of.get("config"), of.get("revision"))
+        for key in ("train", "test")
+        if of[key] != NONE
     }
     content: dict[str, Any] = {}
     for key, part in parts.items():
         values = _column(part, text or of["image"], where, "text" if text else "image")
-        texts = np.array([*values, None], object)[:-1] if text else None
-        content[f"x_{key}"] = images(values, of.get("size"), where, of["image"]) if texts is None else texts
+        content[f"x_{key}"] = listed(list(values)) if text else images(values, of.get("size"), where, of["image"])
         content[f"y_{key}"] = cells(list(_column(part, of["label"], where, "label")))
     if (names := _names(parts["train"], of["label"])) is not None:
         content["classes"] = names
     if domain is not None:
-        values, names = list(_column(parts["train"], domain, where, "domain")), None
+        values, names = list(_column(parts["train"], domain, where, "domain")), _names(parts["train"], domain)
         if values and all(isinstance(value, str) for value in values):
             names, values = np.unique(values, return_inverse=True)
-        names = names if (own := _names(parts["train"], domain)) is None else own
         content |= {"domain_train": np.asarray(values), **({} if names is None else {"domains": names})}
     return content
 
@@ -139,9 +126,7 @@ def _part(repository: str, split: str, where: str, config: str | None, revision:
 # ---------------------------------------------------------------- columns to arrays
 def _column(part: Any, name: str, where: str, option: str) -> Any:
     if name not in part.column_names:
-        raise DataError(
-            f"{where} has no column {name!r} (it has {some(part.column_names)}); name it in data_options.{option}"
-        )
+        raise DataError(f"{where} has no column {name!r} (it has {some(part.column_names)}); name it in {option}")
     return part[name]
 
 
@@ -177,7 +162,7 @@ def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
     """One image as uint8, (H, W) if it is grey, else (H, W, 3).
 
     Raises:
-        DataError: If it is no image of 8 bits a channel.
+        DataError: If it is no image of 8 bits a channel, or an array of another size than is asked for.
     """
     if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
         check_depth(value, where)
@@ -185,9 +170,8 @@ def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
         return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
     array = np.asarray(value)
     is_bytes = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255
-    if not is_bytes or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3))):
-        raise DataError(f"{where}: an image of 0..255, (H, W) or (H, W, 3), is needed, got {array.dtype} {array.shape}")
-    if size is not None and array.shape[:2] != (size, size):
-        raise DataError(f"{where}: size= resizes images, not arrays; this one is {array.shape}")
-    grey = array.ndim == 3 and array.shape[2] == 1
-    return np.asarray(array[..., 0] if grey else array, dtype=np.uint8)
+    fits = array.ndim == 2 or array.shape[2:] in ((1,), (3,))
+    if not (is_bytes and fits) or (size is not None and array.shape[:2] != (size, size)):
+        wanted = "(H, W) or (H, W, 3)" if size is None else f"{size} x {size}, as arrays are not resized,"
+        raise DataError(f"{where}: an image of 0..255, {wanted} is needed, got {array.dtype} {array.shape}")
+    return np.asarray(array[..., 0] if array.shape[2:] == (1,) else array, dtype=np.uint8)

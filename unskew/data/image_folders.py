@@ -101,9 +101,10 @@ class ImageOptions:
         for setting in ("image", "target", "client", "patient", "classes"):
             object.__setattr__(self, setting, composed_names(getattr(self, setting)))
         columns = [name for name in ("image", "target", "client", "test") if getattr(self, name) is not None]
-        if self.labels is None and (columns or self.patient not in (None, "folder")):
-            raise ConfigError(f"{', '.join(columns or ['patient'])} are columns of a table; name it in labels")
-        if self.labels is not None and (self.image is None or self.target is None):
+        columns += ["patient"] * (self.patient not in (None, "folder"))
+        if self.labels is None and columns:
+            raise ConfigError(f"{', '.join(columns)} are columns of a table; name it in labels")
+        if self.labels is not None and not {"image", "target"} <= set(columns):
             raise ConfigError("labels is a table; name its columns image and target, too")
 
 
@@ -176,14 +177,15 @@ def _files(root: Path, images: Sequence[Path], names: Sequence[Any], place: Plac
     files, rows = ChainMap(*known), dict[Path, int]()
     for i, name in enumerate(names):
         meant = [] if name is None else files.get(composed(name.replace("\\", "/").removeprefix("./")), [])
-        if len(meant) != 1 or meant[0] in rows:
-            state = f"names no image below the folder{did_you_mean(str(name), list(files)[:1000])}"
-            if meant:
-                state = f"may be any of {some([str(file.relative_to(root)) for file in meant])}: write the path"
-            if len(meant) == 1:
-                state = f"names the image of {place(rows[meant[0]])}, too"
-            raise DataError(f"{column}: {name!r} in {place(i)} {state}; correct it, or leave the row out")
-        rows[meant[0]] = i
+        if len(meant) == 1 and meant[0] not in rows:
+            rows[meant[0]] = i
+            continue
+        state = f"names no image below the folder{did_you_mean(str(name), list(files)[:1000])}"
+        if meant:
+            state = f"may be any of {some([str(file.relative_to(root)) for file in meant])}: write the path"
+        if len(meant) == 1:
+            state = f"names the image of {place(rows[meant[0]])}, too"
+        raise DataError(f"{column}: {name!r} in {place(i)} {state}; correct it, or leave the row out")
     return list(rows)
 
 
@@ -207,8 +209,7 @@ def _in_folders(root: Path, options: ImageOptions) -> _Read:
         if odd := [name for name in (site, *of[:2]) if name.casefold() in PARTS]:
             raise DataError(f"{file}: the folder {odd[0]} is called after a part of data; expected is {layout}")
         if options.classes is not None and of[0] not in options.classes:
-            known, near = some(options.classes), did_you_mean(of[0], options.classes)
-            raise DataError(f"{file} is in the folder of none of the classes ({known}){near}; rename it")
+            raise DataError(f"{file} is in the folder of none of the classes ({some(options.classes)}); rename it")
         rows.append((file, of[0], site, of[1] if len(of) > 1 else str(file), part))
     sites = {row[2] for row in rows}
     silent = {composed(file.relative_to(root).parts[0]) for file in left if file.parent != root} - sites
@@ -267,11 +268,7 @@ def _is_users(name: str) -> bool:
 
 
 def images_below(root: Path) -> list[Path]:
-    """The images of `files_below`; other files are named in a warning.
-
-    Raises:
-        DataError: As in `files_below`.
-    """
+    """The images of `files_below`; other files are named in a warning."""
     images, others = files_below(root)
     for sentence in tables.unread(root, others, READ):
         warn(sentence)
@@ -355,12 +352,13 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
             if grey and upright.mode not in GREY:
                 upright = upright.convert("RGB").convert("L")
             image = image_of(upright, size, str(file))
+        image = image if grey or image.ndim == 3 else np.repeat(image[..., None], 3, 2)
         if i == 0:
-            out = np.empty((len(files), *image.shape[:2]) + (() if grey else (3,)), np.uint8)
-        if image.shape[:2] != out.shape[1:3]:
-            one, first = (f"{of.shape[1]} x {of.shape[0]}" for of in (image, out[0]))
+            out = np.empty((len(files), *image.shape), np.uint8)
+        if image.shape != out.shape[1:]:
+            one, first = (f"{of[1]} x {of[0]}" for of in (image.shape, out.shape[1:]))
             raise DataError(f"{file} is {one}, {files[0]} is {first}; give a size")
-        out[i] = image if grey or image.ndim == 3 else image[..., None]
+        out[i] = image
     return out
 
 

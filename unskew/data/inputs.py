@@ -135,7 +135,7 @@ def column_notes(column: Column, values: Array, known: str = "in training") -> l
             sentences.append(f"is about {middle:g} here, and {was}: is it in the same unit?")
     if column.kind == "category":
         words = set(column.values).difference(column.unlearnt)
-        strange = [one for one in _codes(values, column.values) if one is not None and one not in words]
+        strange = [one for one in _codes(values) if one is not None and one not in words]
         if strange:
             where = f"{len(strange):,} of {counted(rows, 'row')}: {some(sorted(set(strange)))}"
             sentences.append(f"holds words that were not {known}, in {where} (known: {some(column.values)})")
@@ -278,7 +278,7 @@ class Inputs:
         if batch.shape[1:] != self.shape if images or x.dtype.kind == "f" else batch.ndim != len(self.shape) + 1:
             self._refuse_shape(x)
         if x.dtype.kind == "f" or not floats:  # whole numbers in a row of a table are floats, too
-            check_values("inputs", "x", batch)
+            refuse_rows("inputs: x", batch)
         return torch.from_numpy(np.ascontiguousarray(batch, np.float32 if floats else np.int64))
 
     def _refuse_shape(self, x: Array) -> None:
@@ -370,14 +370,10 @@ def refused_row(x: Array) -> tuple[int, str] | None:
     return None
 
 
-def check_values(name: str, what: str, x: Array) -> None:
-    """Refuse the first example that `refused_row` names.
-
-    Raises:
-        DataError: Naming its row.
-    """
+def refuse_rows(what: str, x: Array) -> None:
+    """Refuse the first example that `refused_row` names."""
     if bad := refused_row(x):
-        raise DataError(f"{name}: {what}[{bad[0]}] {bad[1]}")
+        raise DataError(f"{what}[{bad[0]}] {bad[1]}")
 
 
 # ---------------------------------------------------------------- tables
@@ -439,7 +435,7 @@ def _as(column: Column, values: Array) -> Array:
         DataError: If a word stands where numbers are learned from.
     """
     if column.kind == "category":
-        return _codes(values, column.values)
+        return _codes(values)
     if column.kind == "text":
         return np.array([None if is_gap(value) else str(value) for value in values.tolist()], object)
     if values.dtype.kind == "O":
@@ -452,24 +448,7 @@ def _as(column: Column, values: Array) -> Array:
     return values
 
 
-def _codes(values: Array, known: Sequence[str]) -> Array:
-    """Words, as training had them, of a column of codes; None for a gap.
-
-    A reader makes numbers of codes that look like them, 007 or 250.00, where a table holds no others, and truths of
-    true and false: such a number is the known word that is this number, unless several are.
-    """
-
-    def number(one: Any) -> float | None:
-        return {"true": 1.0, "false": 0.0}.get(one.lower(), value_of(one)) if isinstance(one, str) else float(one)
-
-    numbers = [number(one) for one in known]
-    of_number = {of: one for of, one in zip(numbers, known, strict=True) if of is not None and numbers.count(of) == 1}
-
-    def code(value: Any) -> str | None:
-        if value is None or value != value:
-            return None
-        names = [value if isinstance(value, str) else word(value)]
-        names += [word(of)] if (of := number(value)) is not None else []
-        return next((name for name in names if name in known), of_number.get(of, names[0]))  # type: ignore[arg-type]
-
-    return np.array([code(value) for value in values.tolist()], object)
+def _codes(values: Array) -> Array:
+    """Words of a column of codes, of which a reader may have made numbers; None for a gap."""
+    listed = [None if v is None or v != v else v if isinstance(v, str) else word(v) for v in values.tolist()]
+    return np.array([*listed, None], object)[:-1]

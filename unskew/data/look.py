@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data import checks, own, sources, tables
-from unskew.data.columns import Array, composed_names, gaps_in, is_date
+from unskew.data.columns import Array, gaps_in, is_date
 from unskew.data.dataset import Dataset
 from unskew.data.differs import ALPHA, SiteDifference, differs, holm, shown_p
 from unskew.data.latest import Latest, written
@@ -29,7 +29,7 @@ from unskew.data.patients import PatientIds, most_frequent
 from unskew.data.preprocess import LARGEST, Preprocess, rules_of
 from unskew.data.rows import stored
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, label_name
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError
 from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of
 from unskew.words import counted, some
 
@@ -219,8 +219,16 @@ def describe(
     rules, left_out = rules_of(preprocess), [leave_out] if isinstance(leave_out, str) else list(leave_out)
     roles = {"target": target, "client": client, "patient": patient, "patient_ids": patient_ids, "test": test}
     if isinstance(data, str | Path):
+        if isinstance(test, Latest):
+            roles["test"] = {key: of for key, of in vars(test).items() if of is not None}
+        elif isinstance(test, Path):
+            roles["test"] = str(test)
         given = {key: of for key, of in {**roles, "leave_out": left_out or None}.items() if of is not None}
-        return look(_named(str(data), given, data_options or {}, data_dir, rules))
+        source, options = str(data), {**(data_options or {}), **given}
+        if (kind := tables.kind_at(source)) is not None:
+            source, options = f"{kind}:{source.removeprefix(f'{kind}:')}", {"target": (), **options}
+        rows = sources.table(source, data_dir, options, UNKNOWN, rules)
+        return look(of_dataset(sources.load(source, data_dir, options)) if rows is None else rows)
     if data_options:
         raise ConfigError("data_options are for data that are named, and these are given as values; leave it out")
     if isinstance(data, Dataset):
@@ -228,38 +236,15 @@ def describe(
     return look(own.table(data, **roles, leave_out=left_out, rules=rules, kind=UNKNOWN))  # type: ignore[arg-type]
 
 
-def _named(
-    source: str, given: dict[str, Any], options: Mapping[str, Any], folder: Path | str | None, rules: Preprocess | None
-) -> DataTable:
-    """The table of data that are named, with the settings that were arguments and those of data_options."""
-    if twice := [key for key in given if key in options]:
-        raise ConfigError(f"{twice[0]} is an argument and in data_options, too; give it once")
-    if isinstance(rule := given.get("test"), Latest):
-        given["test"] = {key: value for key, value in vars(rule).items() if value is not None}
-    settings = {
-        **options,
-        **{key: str(of) if isinstance(of, Path) else composed_names(of) for key, of in given.items()},
-    }
-    if (kind := tables.kind_at(source)) is not None:
-        source = f"{kind}:{source.removeprefix(f'{kind}:')}"
-        target = settings.get("target", [])
-        settings["target"] = [target] if isinstance(target, str) else list(target)
-    elif given and not source.startswith(sources.FILES):
-        if sentence := tables.unreadable(source):
-            raise DataError(sentence)
-        raise ConfigError(f"{', '.join(given)}: for what is in a table, and {source!r} names none; leave it out")
-    rows = sources.table(source, folder, settings, UNKNOWN, rules)
-    return of_dataset(sources.load(source, folder, options)) if rows is None else rows
-
-
 def of_dataset(data: Dataset) -> DataTable:
     """The table of a data set, as it is after it was read."""
     x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
-    parts = np.zeros(n, np.int8) if data.own_test is None else np.where(data.own_test.numpy(), TEST, TRAIN)
     owners, patients = (None if of is None else of.numpy() for of in (data.owners, data.patients))
-    if data.own_test is None:
+    if data.own_test is not None:
+        part = np.where(data.own_test.numpy(), TEST, TRAIN)
+    else:
         x, y = np.concatenate([x, stored(data.x_test).numpy()]), np.concatenate([y, data.y_test.numpy()])
-        parts = np.repeat([TRAIN, TEST], [n, len(y) - n])
+        part = np.repeat([TRAIN, TEST], [n, len(y) - n])
         owners = None if owners is None else np.concatenate([owners, np.full(len(y) - n, -1)])
         of_test = data.test_patients
         patients = None if patients is None or of_test is None else np.concatenate([patients, of_test.numpy()])
@@ -280,7 +265,7 @@ def of_dataset(data: Dataset) -> DataTable:
         clients=data.client_names,
         patients=patients,
         patient_ids="network",
-        part=parts.astype(np.int8),
+        part=part.astype(np.int8),
         common_test=data.own_test is None,
         kind=data.targets if data.targets is SURVIVAL else UNKNOWN,
         rules=Preprocess(),
@@ -315,8 +300,15 @@ def look(table: DataTable) -> Look:
         for name, group in zip(table.clients, groups, strict=True)
     )
     coded = [(target, *_coded(target)) for target in table.targets]
+
+    def at_site(classes: Sequence[Label], values: Array) -> tuple[float, ...]:
+        if classes:
+            return tuple(np.bincount(values, minlength=len(classes)).tolist())
+        values = values[np.isfinite(values)]
+        return (float(values.mean()), float(values.std())) if len(values) else ()
+
     targets = tuple(
-        TargetLook(_name_of(target), classes, tuple(_at_site(classes, values[group]) for group in groups))
+        TargetLook(_name_of(target), classes, tuple(at_site(classes, values[group]) for group in groups))
         for target, classes, values in coded
     )
     columns = tuple(_column(name, values, missing[name], groups, table) for name, values in table.features.items())
@@ -376,13 +368,6 @@ def _coded(target: DataTarget) -> tuple[tuple[Label, ...], Array]:
     label: Callable[[Any], Label] = str if words else bool if all(isinstance(v, bool) for v in known.values()) else int
     names = [label(name if words else known[name]) for name in order]
     return (*names, *([NO_VALUE] if NO_VALUE in labels else [])), np.array(codes, np.int64)
-
-
-def _at_site(classes: Sequence[Label], values: Array) -> tuple[float, ...]:
-    if classes:
-        return tuple(np.bincount(values, minlength=len(classes)).tolist())
-    values = values[np.isfinite(values)]
-    return (float(values.mean()), float(values.std())) if len(values) else ()
 
 
 def _column(
@@ -458,8 +443,8 @@ def _in_columns(between: Mapping[str, SiteDifference]) -> list[Disagreement]:
     order = sorted(between, key=lambda name: (adjusted[name], -between[name].share))
     m, differ = counted(len(order), "column"), [name for name in order if adjusted[name] < ALPHA]
     most = "; ".join(f"{name} {between[name].levels}" for name in differ[:MOST_NAMED])
-    reading = f"{len(differ)} of {m} differ{'s' * (len(order) == 1)} by more than chance: {most}"
-    if not differ:
-        reading = f"no column is shown to differ between sites ({m}, {shown_p(adjusted[order[0]])})"
+    reading = f"no column is shown to differ between sites ({m}, {shown_p(adjusted[order[0]])})"
+    if differ:
+        reading = f"{len(differ)} of {m} differ{'s' * (len(order) == 1)} by more than chance: {most}"
     share, chance = (float(np.mean([getattr(of, what) for of in between.values()])) for what in ("share", "chance"))
     return [Disagreement("columns", share, chance, reading, adjusted[order[0]])]

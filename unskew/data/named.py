@@ -35,13 +35,7 @@ NATURAL = ("{0}.npz", "federated/{0}.npz", "{0}/{0}.npz")
 
 
 def whole(path: Path) -> Arrays:
-    """All arrays of an npz file.
-
-    Raises:
-        DataError: If it is not there, or broken.
-    """
-    if not path.is_file():
-        raise DataError(f"there is no file {path.absolute()}")
+    """All arrays of an npz file."""
     with archive_of(path) as archive:
         return {key: array_of(archive, key) for key in archive.files}
 
@@ -90,8 +84,8 @@ def places(name: str, root: Path) -> tuple[Path, ...]:
     return tuple(root / file.format(name) for file in NAMED[name].files)
 
 
-def arrays_of(name: str, data_dir: Path | str | None) -> tuple[Path | str, Arrays]:
-    """The file, or origin, of a set, and what is in it.
+def arrays_of(name: str, data_dir: Path | str | None) -> Arrays:
+    """What is in a set.
 
     Args:
         name: A name of `NAMED`.
@@ -102,23 +96,23 @@ def arrays_of(name: str, data_dir: Path | str | None) -> tuple[Path | str, Array
     """
     of = NAMED[name]
     if not of.files and not of.parts:
-        return of.origin, of.read(Path())
+        return of.read(Path())
     needed = [part for part in of.parts or (name,) if part != "printed" and NAMED[part].files]
     folder = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     if not folder:
         raise _missing(name, (), needed)
     # UNSKEW_DATA is this machine's own: sets of these names may be read there, and nothing else that others name.
     root = path_of(folder) if data_dir is not None else user_path(folder)
-    found = {part: next((file for file in places(part, root) if file.is_file()), None) for part in needed}
-    if lacking := next((part for part, file in found.items() if file is None), None):
-        raise _missing(lacking, places(lacking, root), [lacking])
-    if of.parts:
-        files = {part: found.get(part) or Path() for part in of.parts}
-        return root, join(
-            {part: None if part == "printed" else _domain(part, file) for part, file in files.items()}, Key(0) / name
-        )
-    file = found[name] or Path()
-    return file, of.read(file)
+    files = {part: Path() for part in of.parts}
+    for part in needed:
+        looked_for = places(part, root)
+        files[part] = next((file for file in looked_for if file.is_file()), Path())
+        if files[part] == Path():
+            raise _missing(part, looked_for, [part])
+    if not of.parts:
+        return of.read(files[name])
+    read = {part: None if part == "printed" else _domain(part, file) for part, file in files.items()}
+    return join(read, Key(0) / name)
 
 
 def _missing(name: str, looked_for: Sequence[Path], names: Sequence[str]) -> DataError:

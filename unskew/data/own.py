@@ -52,7 +52,6 @@ from unskew.data.columns import (
 )
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest, cut, moments
-from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess
 from unskew.data.rows import (
     Item,
@@ -116,13 +115,13 @@ def dataset(
         ConfigError: If the preprocessing does not fit the columns.
         DataError: If the form is unknown, a column is missing or not named, or as in `unskew.data.build.dataset`.
     """
+    declared = None if classes is None else tuple(map(composed, classes))
     if isinstance(data, Dataset):
         if preprocess is not None or any(role is not None for role in roles.values()):
             raise DataError(f"{data.name} is a data set with its own labels and test part; leave test, target, ... out")
-        if classes is not None and tuple(classes) != data.outputs:
+        if declared not in (None, data.outputs):
             raise DataError(f"{data.name} is a data set with its own classes, {some(data.outputs)}; leave classes out")
         return data if classes is None else replace(data, ordered=True)
-    declared = None if classes is None else tuple(map(composed, classes))
     how: Any = {"fraction": test_fraction, "rules": preprocess, "kind": targets, "declared": declared}
     return build.dataset(table(data, **how, alone=one_client, **roles), fraction=test_fraction)
 
@@ -133,53 +132,45 @@ def table(
     target: str | Sequence[str] | None = None,
     client: str | None = None,
     patient: str | None = None,
-    patient_ids: PatientIds | None = None,
     test: object = None,
     leave_out: Sequence[str] = (),
     name: str | None = None,
     fraction: float = TEST_FRACTION,
-    rules: Preprocess | None = None,
-    kind: Targets = CLASS,
-    declared: tuple[str, ...] | None = None,
-    alone: bool = False,
+    **known: Any,
 ) -> DataTable:
     """One table, with its roles, of any form of data.
 
     Args:
         data: One of the forms above, or a frame.
-        target, client, patient, patient_ids, leave_out: Columns, as of `unskew.data.tables.TableOptions`.
+        target, client, patient, leave_out: Columns, as of `unskew.data.tables.TableOptions`.
         test: The same; or the global test part, in any of the forms: where it names its clients, its rows are their own
             test rows, too.
         name: Name of the data.
         fraction: Share of the latest rows, where `test` says neither a share nor a date.
-        rules, kind, declared, alone: As of a `DataTable`.
+        known: Further attributes of the `DataTable`: `patient_ids`, `rules`, `kind`, `declared`, `alone`.
 
     Raises:
         DataError: If the form is unknown, or a column is missing or named twice.
     """
-    targets: tuple[str, ...] = composed_names(tuple(target) if isinstance(target, list | tuple) else (target,))
-    targets = tuple(one for one in targets if one is not None)
-    client, patient, left_out = composed_names((client, patient, tuple(leave_out)))
-    rule = test if isinstance(test, Latest) else None
-    of_test = composed(test) if isinstance(test, str) else None if rule is None else rule.column
-    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else None
+    targets = tuple(target) if isinstance(target, list | tuple) else () if target is None else (target,)
+    targets, client, patient, left_out = composed_names((targets, client, patient, tuple(leave_out)))
+    rule, share = test if isinstance(test, Latest) else None, test if isinstance(test, int | float) else None
+    column = composed(test) if isinstance(test, str) else None if rule is None else rule.column
+    rules, kind = known.get("rules"), known.get("kind", CLASS)
     if share is not None and not 0 < share < 1:
         raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
-    roles = (*(("target", one) for one in targets), ("client", client), ("patient", patient), ("test", of_test))
+    roles = [*(("target", one) for one in targets), ("client", client), ("patient", patient), ("test", column)]
     frame = read(data, rules is not None, left_out)
-    _check_roles(data, frame, roles, left_out, not (kind is UNKNOWN or kind.tokens))
+    named = [(role, of) for role, of in roles if of is not None]
+    _check_roles(data, frame, named, left_out, needs_target=not (kind is UNKNOWN or kind.tokens))
     if client is not None and isinstance(data, Mapping) and CLIENT in frame.columns:
         raise DataError("every client has data of its own, so no column names the clients; leave client out")
     if frame.part is not None and test is not None:
         raise DataError("the data have a test part of their own; leave test out")
-    if test is not None and share is None and of_test is None and rule is None:
-        whose = CLIENT if client is None else client
-        frame = tested(frame, read(test, rules is not None, left_out), whose)
-    rows = told(frame, targets, client, patient, of_test)
-    rows = replace(
-        rows, name=name or rows.name, rules=rules, kind=kind, declared=declared, alone=alone, share=share,
-        patient_ids=patient_ids,
-    )  # fmt: skip
+    if test is not None and share is None and column is None and rule is None:
+        frame = tested(frame, read(test, rules is not None, left_out), client or CLIENT)
+    rows = told(frame, targets, client, patient, column)
+    rows = replace(rows, name=name or rows.name, share=share, **known)
     rows = columns_of_arrays(rows) if rules is not None else text_of(rows)
     if kind.tokens and rows.inputs is not None:
         rows = replace(rows, y=following(rows.inputs, rows.y))
@@ -187,31 +178,28 @@ def table(
         rows = replace(rows, notes=(*rows.notes, DRAWN))
     if rule is not None:
         return cut_in_time(rows, rule, _times(data, frame, rows, rule), fraction)
-    if of_test is not None:
-        is_test = truths(frame.columns[of_test].tolist(), of_test, rows.place)
+    if column is not None:
+        is_test = truths(frame.columns[column].tolist(), column, rows.place)
         return replace(rows, part=np.where(is_test, TEST, TRAIN).astype(np.int8))
     return rows
 
 
 def _check_roles(
-    data: object, frame: Frame, roles: Sequence[tuple[str, Any]], left_out: Sequence[str], known: bool
+    data: object, frame: Frame, named: Sequence[tuple[str, str]], left_out: Sequence[str], needs_target: bool
 ) -> None:
     """Refuse roles of what has no columns, names that are none of them, and one column for two roles."""
     columns = [name for name in frame.columns if name not in GIVEN]
-    named = [(role, name) for role, name in roles if name is not None]
     if LABELS in frame.columns and (named or left_out):
         raise DataError(
             f"target, client, patient and test name columns of a table, and {type_name(data)} has none; for clients "
             "give {client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
         )
-    if LABELS not in frame.columns and known and roles[0][0] != "target":
+    if needs_target and LABELS not in frame.columns and "target" not in dict(named):
         check_column(columns, None, "target", "labels")
-    for i, (role, name) in enumerate(named):
-        if not isinstance(name, str):
-            raise DataError(f"{role} must name a column by a word, got {name!r}")
-        if twin := next((other for other, one in named[:i] if one == name), None):
-            raise DataError(f"column {name!r} is named twice, as {twin} and as {role}; name every column once")
+    for role, name in named:
         check_column(columns, name, role)
+        if (twice := [other for other, one in named if one == name])[1:]:
+            raise DataError(f"column {name!r} is named twice, as {' and as '.join(twice)}; name every column once")
 
 
 def told(
@@ -322,9 +310,7 @@ def _times(data: object, frame: Frame, rows: DataTable, rule: Latest) -> Any:
     for name, n in zip(rows.clients, rows.count().tolist(), strict=True):
         if len(times.get(name, ())) != n:
             raise DataError(f"latest must have {n} times of client {name}, in a dict like data")
-    if len({one.dtype.kind for one in times.values()}) > 1:
-        raise DataError("latest holds dates of some clients and numbers of others; give all alike")
-    return np.concatenate([times[name] for name in rows.clients])
+    return together([times[name] for name in rows.clients])
 
 
 # ---------------------------------------------------------------- several as one
@@ -339,9 +325,9 @@ def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) 
     Raises:
         DataError: If columns, shapes, scales or kinds of labels do not go together, or not all name patients.
     """
-    (called, first), *others = parts.items()
-    frames = [first]
-    for name, part in others:
+    called, first = next(iter(parts.items()))
+    frames = []
+    for name, part in parts.items():
         if not len(part):
             raise DataError(f"{name} has no examples; leave it out")
         if optional is not None:
@@ -382,9 +368,8 @@ def _apart(first: Frame, part: Frame) -> str:
     Whole numbers beside others are refused where they are bytes or images: one site's pixels then reach from 0 to
     255 and another's, in all likelihood, from 0 to 1.
     """
-    odd = sorted((first.columns.keys() ^ part.columns.keys()) - {NUMBER})
-    if odd:
-        named = ", ".join(odd) if INPUTS not in odd else "whether they have names"
+    if odd := sorted((first.columns.keys() ^ part.columns.keys()) - {NUMBER}):
+        named = "whether they have names" if INPUTS in odd else ", ".join(odd)
         return "whether patients are named" if PATIENTS in odd else f"columns: {named}"
     mine, its = (dict(arrays_of(frame.columns[INPUTS])) if INPUTS in first.columns else {} for frame in (first, part))
     if mine.keys() != its.keys():
@@ -397,17 +382,13 @@ def _apart(first: Frame, part: Frame) -> str:
             return "texts and numbers"
         if len(kinds) > 1 and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
             return f"the scale, {x.dtype} and {y.dtype}"
-    for name in (LABELS, *first.names):
-        if name in first.columns:
-            kinds, others = (kinds_of_labels(frame.columns[name]) for frame in (first, part))
-            if len(kinds) == len(others) == 1 and kinds != others:
-                one, other = first.columns[name].flat[0], part.columns[name].flat[0]
-                return f"the kind of labels, such as {one!r} and {other!r}"
-    for name, order in first.orders.items():
-        its_order = part.orders.get(name, order)
-        if its_order != order and not all(str(one).isdecimal() for one in (*its_order, *order)):
-            return "the order of labels"
-    return ""
+    for name in {LABELS, *first.names} & first.columns.keys():
+        kinds, others = (kinds_of_labels(frame.columns[name]) for frame in (first, part))
+        if len(kinds) == len(others) == 1 and kinds != others:
+            one, other = first.columns[name].flat[0], part.columns[name].flat[0]
+            return f"the kind of labels, such as {one!r} and {other!r}"
+    orders = [(order, part.orders.get(name, order)) for name, order in first.orders.items()]
+    return "the order of labels" if any(one != other for one, other in orders) else ""
 
 
 # ---------------------------------------------------------------- forms
@@ -465,12 +446,9 @@ def _of_clients(data: Mapping[Any, Any], raw: bool, left_out: Collection[str]) -
         if (twin := names.setdefault(text, name)) is not name:
             raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
         try:
-            part = read(data[name], raw, left_out)
+            parts[f"client {text}"] = read(data[name], raw, left_out)
         except DataError as error:
             raise DataError(f"client {text}: {error}") from None
-        if not len(part):
-            raise DataError(f"client {text} has no examples; leave it out")
-        parts[f"client {text}"] = part
     rows = joined(parts)
     whose = np.repeat(np.array([*names, None], object)[:-1], [len(part) for part in parts.values()])
     # Of frames the clients are in the order that a column of them would have.
@@ -488,24 +466,12 @@ def _of_hugging_face(part: Any, left_out: Collection[str]) -> Frame:
     features = getattr(part, "features", None) or {}
     names = {composed(name): getattr(features.get(name), "names", None) for name in kept}
     columns: dict[str, Array] = dict(frame.columns)
-    if images:
-        first = next(iter(part[images[0]]))
-        whole = hub.images(part[images[0]], None, "data", images[0]) if hasattr(first, "convert") else None
-        columns[INPUTS] = _of_torch(_Column(part, images[0])).columns[INPUTS] if whole is None else whole
+    for name in images:
+        pillow = hasattr(next(iter(part[name])), "convert")
+        columns[INPUTS] = (
+            hub.images(part[name], None, "data", name) if pillow else records(list(map(cells, part[name])))
+        )
     return _named(replace(frame, columns=columns, name="dataset"), names)
-
-
-class _Column:
-    """A column of arrays as a torch Dataset without labels."""
-
-    def __init__(self, part: Any, name: str) -> None:
-        self.part, self.name = part, name
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __getitem__(self, i: int) -> Array:
-        return np.asarray(self.part[i][self.name])
 
 
 def _named(frame: Frame, names: Mapping[str, Sequence[object] | None]) -> Frame:
@@ -614,10 +580,7 @@ def _of_torch(data: Any) -> Frame:
 
 def _item(data: Any, i: int) -> tuple[Any, Any]:
     """Input and label of an item, which may be read again and changed."""
-    try:
-        given, label = parted(data[i])
-    except DataError as error:
-        raise DataError(f"item {i} of {type(data).__name__}: {error}") from None
+    given, label = parted(data[i])
     label = cells(label) if isinstance(label, torch.Tensor | np.ndarray | np.generic | list) else label
     return given, label.item() if isinstance(label, np.ndarray) and label.ndim == 0 else label
 

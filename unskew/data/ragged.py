@@ -50,6 +50,11 @@ class Ragged(Sequence[Tensor]):
         rows = torch.from_numpy(np.arange(sizes.sum()) + shift)
         return Ragged(self.values[rows.to(self.values.device)], sizes)
 
+    def where(self, kept: npt.NDArray[np.bool_]) -> "Ragged":
+        """The same without the entries that are false here."""
+        owner = np.repeat(np.arange(len(self)), self.sizes)[kept]
+        return Ragged(self.values[torch.from_numpy(kept)], np.bincount(owner, minlength=len(self)))
+
     def lists(self) -> Iterator[list[int]]:
         """Each tensor as a list, a few thousand at a time."""
         for first in range(0, len(self), 4096):

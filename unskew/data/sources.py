@@ -18,7 +18,6 @@ from unskew.data import arrays, build, hub, image_folders, tables
 from unskew.data.archives import archive_of
 from unskew.data.arrays import ArrayOptions
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import constants_of
 from unskew.data.named import NAMED, arrays_of
 from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess
@@ -163,12 +162,13 @@ def load(
         if own.classes not in (None, dataset.classes):
             raise ConfigError(f"task.data_options.classes are {some(dataset.classes)} in {source}; leave them so")
         return dataset
-    rows = table(source, data_dir, options, targets, preprocess)
-    assert rows is not None
     try:
+        rows = table(source, data_dir, options, targets, preprocess)
+        assert rows is not None
         dataset = build.dataset(rows)
     except (DataError, ConfigError) as error:
-        raise type(error)(f"{error} (in {rows.origin})") from error
+        error.args = (f"{error} (in {source})",)
+        raise
     # The numbers of rows are those of the file that somebody has, and a joined set has none.
     return replace(dataset, rows=None) if source in NAMED and NAMED[source].parts else dataset
 
@@ -193,28 +193,20 @@ def table(
     if not rest and kind in FILES:
         raise DataError(f"{source} names no path; write {kind}:PATH")
     chosen = schema.build(of, options or {}, "task.data_options", owner=source)
-    where: str | Path = source
-    try:
-        if kind in tables.ENDINGS:
-            rows = tables.table(kind, path_of(rest), chosen, rules, targets)
-        elif kind == "images":
-            rows = replace(image_folders.table(path_of(rest), chosen, targets), rules=rules)
-        elif kind == "npz":
-            rows = arrays.read(path_of(rest), chosen, rules, targets)
-            rows = replace(rows, constants=constants_of(chosen.mean, chosen.std))
-        elif kind == "hub":
-            require_allowed(source)
-            content, known = hub.fetch(rest, chosen), NAMED.get(rest)
-            classes = known.classes if known is not None and targets.classes else None
-            if classes is not None:
-                content.pop("classes", None)  # the same names as from a file
-            rows = replace(arrays.table(rest, content, classes, targets=targets), key=Key(0) / rest / "test", own=False)
-        else:
-            where, content = arrays_of(source, data_dir)
-            rows = _named(source, content, rules, targets, chosen)
-    except (DataError, ConfigError) as error:
-        raise type(error)(f"{error} (in {where})") from error
-    return replace(rows, origin=str(where))
+    if kind in tables.ENDINGS:
+        return tables.table(kind, path_of(rest), chosen, rules, targets)
+    if kind == "images":
+        return replace(image_folders.table(path_of(rest), chosen, targets), rules=rules)
+    if kind == "npz":
+        return arrays.read(path_of(rest), chosen, rules, targets)
+    if kind == "hub":
+        require_allowed(source)
+        content, known = hub.fetch(rest, chosen), NAMED.get(rest)
+        classes = known.classes if known is not None and targets.classes else None
+        if classes is not None:
+            content.pop("classes", None)  # the same names as from a file
+        return replace(arrays.table(rest, content, classes, kind=targets), key=Key(0) / rest / "test", own=False)
+    return _named(source, arrays_of(source, data_dir), rules, targets, chosen)
 
 
 def _named(name: str, content: arrays.Arrays, rules: Preprocess | None, targets: Targets, options: Any) -> DataTable:
@@ -224,14 +216,8 @@ def _named(name: str, content: arrays.Arrays, rules: Preprocess | None, targets:
         kind = {NUMBER: "regression", SURVIVAL: "survival", TOKENS: "next_token"}.get(of.targets, "classification")
         raise DataError(f"{name} has {of.targets.what}, and the task learns {targets.what}; set task.kind = {kind!r}")
     classes = of.classes if targets.classes or targets is UNKNOWN else None
-    rows = arrays.table(
-        name,
-        content,
-        classes,
-        rules=rules or (None if targets is UNKNOWN else of.preprocess),
-        targets=targets,
-        unseen=of.unseen,
-    )
+    rules = rules or (None if targets is UNKNOWN else of.preprocess)
+    rows = arrays.table(name, content, classes, rules=rules, kind=targets, unseen=of.unseen)
     share = getattr(options, "test", None)
     if share is not None and rows.part is not None:
         raise ConfigError(f"{name} comes with its test rows, so task.data_options.test would be ignored; leave it out")

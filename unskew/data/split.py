@@ -16,9 +16,8 @@ Departures Counts are rounded by largest remainder, so no example is left over o
 import heapq
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -303,18 +302,15 @@ class FromManifest:
     min_samples: Annotated[int, Ge(1)] = 1
 
 
-@runtime_checkable
 class OwnSplit(Protocol):
-    """A split: a frozen dataclass with these; its other fields are settings."""
+    """A split: a frozen dataclass with these; its other fields are settings.
+
+    `num_clients` is None if it follows from the data; `assign` gives each example at most once, and no client none.
+    """
 
     @property
-    def num_clients(self) -> int | None:
-        """Number of clients; None if it follows from the data."""
-        ...
-
-    def assign(self, examples: TrainingExamples, key: Key) -> Clients:
-        """The examples of each client, as indices; each example at most once, no client without any."""
-        ...
+    def num_clients(self) -> int | None: ...  # noqa: D102
+    def assign(self, examples: TrainingExamples, key: Key) -> Clients: ...  # noqa: D102
 
 
 TABLE = {
@@ -340,21 +336,19 @@ BY_LABEL = (Dirichlet, Pathological, Shards, Entangled)
 """Our splits that divide by class."""
 
 
-def _is_split(kind: Any) -> bool:
-    return (
-        inspect.isclass(kind)
-        and is_dataclass(kind)
-        and (kind in TABLE.values() or callable(getattr(kind, "assign", None)))
-        and any(f.name == "num_clients" for f in fields(kind))
-    )
-
-
 SPLITS = Registry(
     "split",
     "unskew.splits",
     {name: f"{__name__}:{kind.__name__}" for name, kind in TABLE.items()},
     "a frozen dataclass with a field num_clients and a method assign(examples, key)",
-    _is_split,
+    lambda one: (
+        one is FromManifest
+        or (
+            inspect.isclass(one)
+            and hasattr(one, "assign")
+            and "num_clients" in getattr(one, "__dataclass_fields__", ())
+        )
+    ),
     about={name: (kind.__doc__ or "").partition("\n")[0] for name, kind in TABLE.items()},
 )
 
@@ -396,8 +390,8 @@ def assign(
         DataError: If the examples cannot be divided as asked; the arithmetic is in the message.
     """
     name = record(split)["name"]
-    settings = {key: _plain(value) for key, value in record(split).items() if key != "name" and value is not None}
-    schema.build(type(split), settings, "split", name)  # of a split that was built in code
+    plain = {key: of.item() if isinstance(of, np.generic) else of for key, of in vars(split).items() if of is not None}
+    schema.build(type(split), plain, "split", name)  # of a split that was built in code
     if isinstance(split, ByGroup) and split.max_samples is not None and split.max_samples < split.min_samples:
         raise ConfigError(
             f"split.max_samples must be at least min_samples, {split.min_samples}, got {split.max_samples}"
@@ -426,13 +420,6 @@ def _own(split: OwnSplit, examples: TrainingExamples, key: Key) -> tuple[Ints, .
     if int(np.bincount(np.concatenate(clients)).max()) > 1:
         raise DataError(f"split {name!r} must give an example to one client at most, and gives one twice")
     return tuple(np.sort(held).astype(np.int64) for held in clients)
-
-
-def _plain(value: Any) -> Any:
-    """A setting as a file would write it."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return str(value) if isinstance(value, Path) else value
 
 
 # ---------------------------------------------------------------- from counts to indices

@@ -21,11 +21,9 @@ from unskew.data.columns import (
     GAPS,
     Array,
     Frame,
-    check_width,
     composed_names,
     frame_of,
     gap_numbers,
-    gaps_in,
 )
 from unskew.data.inputs import Column, Inputs, check_known
 from unskew.data.latest import Latest
@@ -132,19 +130,14 @@ def kind_at(source: str) -> str | None:
 def unreadable(source: str) -> str:
     """A sentence on the path of a file or folder that holds no table which is read; empty for anything else."""
     path = path_of(source)
-    known = kind_at(source) is not None or source.startswith("npz:")
-    if known or not (path.exists() or path.suffix.lower() in OTHERS):
+    if kind_at(source) or source.startswith("npz:") or not (path.exists() or path.suffix.lower() in OTHERS):
         return ""
     return f"{source} is no table that is read ({SHOWN}): save it as CSV, or write images:{source}, npz:{source}"
 
 
 # ---------------------------------------------------------------- tables
 def table(
-    kind: str,
-    path: Path,
-    options: TableOptions,
-    rules: Preprocess | None = None,
-    targets: Targets = CLASS,
+    kind: str, path: Path, options: TableOptions, rules: Preprocess | None = None, targets: Targets = CLASS
 ) -> DataTable:
     """The table in a file or folder, with its roles.
 
@@ -179,10 +172,8 @@ def table(
         declared=options.classes,
         alone=options.alone,
     )
-    written = (
-        {key: getattr(options, key) for key in ("gaps", "thousands", "decimal", "encoding")} if kind == "csv" else {}
-    )
-    return replace(rows, notes=(*notes, *rows.notes), way=Inputs(**written))
+    way = Inputs(**{key: getattr(options, key) for key in ("gaps", "thousands", "decimal", "encoding")})
+    return replace(rows, notes=(*notes, *rows.notes), way=way if kind == "csv" else Inputs())
 
 
 def _without(data: Any, columns: Collection[str]) -> Any:
@@ -207,13 +198,12 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     by_column = sums(rules.with_categories(rows.categories), rows.columns)
     for note in checks.spelt_alike(replace(rows, y=np.empty((len(rows), 0)))):
         warn(note)
-    single = [name for name, of in by_column.items() if of.n == 1 or len(rows) == 1]
-    if single:
+    if single := [name for name, of in by_column.items() if of.n == 1 or len(rows) == 1]:
         raise DataError(f"{path} has one value of {some(single)}, and its mean is that value itself: leave it out")
     few = [f"{name} ({of.n})" for name, of in by_column.items() if 0 < of.n < checks.FEW_ROWS]
     for name, of in by_column.items():
-        words = Counter(map(str, rows.columns[name][~gaps_in(rows.columns[name])].tolist())) if of.words else {}
-        few += [f"{word!r} ({name})" for word, n in words.items() if n < checks.FEW_ROWS]
+        times = Counter(v for v in rows.columns[name].tolist() if v is not None) if of.words else {}
+        few += [f"{str(word)!r} ({name})" for word, n in times.items() if n < checks.FEW_ROWS]
     if few:
         warn(
             f"{path} has fewer than {checks.FEW_ROWS} training rows with a value or a word in {some(few)}: sums of so "
@@ -235,11 +225,10 @@ def for_model(
     if kind is None or not path.is_file():
         raise DataError(f"there is no table ({SHOWN}) {path.absolute()}, like that of training")
     native, lines = _native(kind, path, options)
-    frame = frame_of(_typed(native, options, kind), str(path)).columns
+    frame = frame_of(_typed(native, options) if kind == "csv" else native, str(path)).columns
     for column in columns:
         check_known(f"{path} has", column.name, list(frame))
-    rows = native.cast(_polars().String).rows(named=True) if kind == "csv" else native.rows(named=True)
-    written = [{name: None if of is None else str(of) for name, of in row.items()} for row in rows]
+    written = [{name: None if of is None else str(of) for name, of in row.items()} for row in native.rows(named=True)]
     return written, {column.name: frame[composed(column.name)] for column in columns}, _place(lines)
 
 
@@ -287,20 +276,16 @@ def read(kind: str, path: Path, options: TableOptions, words: Sequence[str] = ()
     """
     polars = _polars()
     native, lines = _native(kind, path, options)
-    if kind == "csv":
-        native = native.select(polars.when(~polars.all().is_in([*GAPS, *options.gaps])).then(polars.all()))
-        if "" in native.columns and native[""].null_count() == native.height:
-            native = native.drop("")
-        if native.width > 1:
-            empty = native.select(polars.all_horizontal(polars.all().is_null())).to_series()
-            native, lines = native.filter(~empty), lines[~empty.to_numpy()]
-    if native.height == 0:
-        raise DataError(f"{path} has no rows")
-    if "" in native.columns and "" not in options.leave_out:
+    frame = _typed(native, options, words) if kind == "csv" else native
+    frame = frame.with_columns(frame[name].cast(polars.String) for name in words if name in frame.columns)
+    if "" in frame.columns and frame[""].null_count() == frame.height:
+        frame = frame.drop("")
+    if kind == "csv" and frame.width > 1:
+        empty = frame.select(polars.all_horizontal(polars.all().is_null())).to_series()
+        frame, lines = frame.filter(~empty), lines[~empty.to_numpy()]
+    if "" in frame.columns and "" not in options.leave_out:
         raise DataError(f"{path} has a column without a name; name it, or leave it out with leave_out = ['']")
-    typed = _typed(native, options, kind)
-    typed = typed.with_columns(native[name].cast(polars.String) for name in words if name in native.columns)
-    return replace(frame_of(typed, str(path)), place=_place(lines))
+    return replace(frame_of(frame, str(path)), place=_place(lines))
 
 
 def _place(lines: Array) -> Place:
@@ -309,22 +294,21 @@ def _place(lines: Array) -> Place:
 
 def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
     """One file as Polars has it, of a CSV file as words, and the line in which each row begins."""
-    polars, separator = _polars(), separator_of(path, options)
+    polars = _polars()
     try:
         if kind == "parquet":
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
             return polars.read_parquet(path, glob=False), np.empty(0)
-        with path.open("rb") as file:
-            check_width(file.readline().count(separator.encode()) + 1, str(path))
-        frame = polars.read_csv(path, separator=separator, encoding=options.encoding, infer_schema=False, glob=False)
+        how = {"separator": separator_of(path, options), "encoding": options.encoding}
+        frame = polars.read_csv(path, **how, infer_schema=False, glob=False)
     except LookupError as error:
         raise ConfigError(f"encoding: {error}; name one that Python knows, such as 'cp1252'") from None
     except (polars.exceptions.PolarsError, OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:200] or type(error).__name__
-        how = "; say how it is written, such as separator = ';' or encoding = 'cp1252'" if kind == "csv" else ""
-        raise DataError(f"{path} is not a readable {kind} file: {reason}{how}") from None
+        remedy = "; say how it is written, such as separator = ';' or encoding = 'cp1252'" if kind == "csv" else ""
+        raise DataError(f"{path} is not a readable {kind} file: {reason}{remedy}") from None
     frame = frame.rename(str.strip)
     if frame.width == 1 and any(other in frame.columns[0] for other in ",;\t"):
         raise DataError(f"{path} has one column only, {frame.columns[0][:60]!r}: set separator")
@@ -336,34 +320,32 @@ def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
     return frame.select(polars.all().str.strip_chars()), lines
 
 
-def _typed(frame: Any, options: TableOptions, kind: str) -> Any:
-    """Words of a CSV file as numbers where all of a column are, in the declared notation, or as truths.
+def _typed(frame: Any, options: TableOptions, words: Sequence[str] = ()) -> Any:
+    """A CSV file's words as numbers where all of a column are, in the declared notation, or as truths; gaps as nulls.
 
     Names and labels with zeros before other digits stay words, which 007 is and 7 is not; so do numbers with other than
-    three digits between the separators of thousands.
+    three digits between the separators of thousands, and columns of `words`.
     """
-    if kind != "csv":
-        return frame
     polars, decimal, thousands = _polars(), re.escape(options.decimal), re.escape(options.thousands)
     grouped = rf"^[+-]?\d{{1,3}}({thousands}\d{{3}})*({decimal}\d*)?$"
     frame, typed = frame.select(polars.when(~polars.all().is_in([*GAPS, *options.gaps])).then(polars.all())), []
-    for words in frame:
-        known = words.drop_nulls()
-        if not len(known) or (words.name in options.names and known.str.contains(r"^[+-]?0\d").any()):
+    for column in frame:
+        known, named = column.drop_nulls(), column.name in options.names
+        if not len(known) or column.name in words or (named and known.str.contains(r"^[+-]?0\d").any()):
             continue
         if known.str.to_lowercase().is_in(["true", "false"]).all():
-            typed.append(words.str.to_lowercase() == "true")
+            typed.append(column.str.to_lowercase() == "true")
             continue
         if options.thousands and known.filter(known.str.contains(thousands)).str.contains(grouped).all():
-            words = words.str.replace_all(options.thousands, "", literal=True)
+            column = column.str.replace_all(options.thousands, "", literal=True)
         if options.decimal != ".":
-            if words.str.contains(".", literal=True).any():
+            if column.str.contains(".", literal=True).any():
                 continue
-            words = words.str.replace(options.decimal, ".", literal=True)
-        numbers = words.cast(polars.Int64, strict=False)
-        if numbers.null_count() > words.null_count():
-            numbers = words.cast(polars.Float64, strict=False)
-        if numbers.null_count() == words.null_count():
+            column = column.str.replace(options.decimal, ".", literal=True)
+        numbers = column.cast(polars.Int64, strict=False)
+        if numbers.null_count() > column.null_count():
+            numbers = column.cast(polars.Float64, strict=False)
+        if numbers.null_count() == column.null_count():
             is_gap = np.isin(numbers.cast(polars.Float64).to_numpy(), gap_numbers(options.gaps))
             typed.append(numbers.set(polars.Series(is_gap), None))
     return frame.with_columns(typed)
@@ -373,6 +355,4 @@ def _polars() -> Any:
     try:
         return importlib.import_module("polars")
     except ImportError as error:
-        raise DataError(
-            f"CSV and Parquet files are read by Polars, which cannot be imported ({error}); {INSTALL}"
-        ) from error
+        raise DataError(f"CSV and Parquet files are read by Polars, which is not there ({error}); {INSTALL}") from error

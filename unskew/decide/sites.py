@@ -168,7 +168,7 @@ class Sites:
                 clients.append(ClientIndex(rows[early], rows[late], rows[:0]))
                 left[client] = rows[~late]
             known = None if data.patients is None else data.patients.numpy()
-            folds.append(divided_as(self.fed, apart(clients, known)))
+            folds.append(divided_as(self.fed, apart(ClientIndices.of(clients), known)))
         return tuple(fold for fold in folds if fold.clients.val.sizes.any())
 
 
