@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.augment import AUGMENTS, PAD, Augment, augmentation, crop, crop_and_flip, flip, unchanged
-from unskew.errors import ConfigError, DataError
+from unskew.data.augment import PAD, Augment, augmentation, crop, crop_and_flip, flip, unchanged
+from unskew.errors import ConfigError
 from unskew.keys import Key, drawn_since, global_states
 
 
@@ -54,12 +54,6 @@ def test_a_crop_is_a_window_of_the_padded_image():
                 corners.add((top, left))
     assert found.all()
     assert len(corners) == (2 * PAD + 1) ** 2
-
-
-@pytest.mark.parametrize("name", ["crop", "flip", "crop+flip"])
-def test_only_images_can_be_augmented(name: str):
-    with pytest.raises(DataError, match=r"needs images \(B, C, H, W\), got shape \(3, 5\)"):
-        AUGMENTS.resolve(name)(torch.zeros(3, 5), Key(0).generator())
 
 
 def test_each_example_has_its_own_draws_and_nobody_elses_are_disturbed():

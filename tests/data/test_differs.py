@@ -87,15 +87,6 @@ def test_alike_sites_are_said_to_differ_in_one_of_twenty_data_sets(kind: str) ->
     assert share_below(0.05, 0, kind) <= 0.10
 
 
-@pytest.mark.parametrize("kind", ["classes", "normal"])
-def test_a_difference_of_two_large_sites_is_seen_among_many_tiny_ones(kind: str) -> None:
-    """21 against 9 % of 400 and 150 rows lie 3.8 errors apart, and so do means .36 deviations apart.
-
-    Of these 200 data sets 5,000 permutations see it in .79, and in .51 where no tiny sites count as one.
-    """
-    assert share_below(0.05, 0.12, kind) > 0.75
-
-
 def test_nothing_differs_where_there_is_nothing_to_compare() -> None:
     assert differs(np.zeros(9, int), np.arange(9) % 3) is None
     assert differs(np.arange(9.0), np.zeros(9, int)) is None

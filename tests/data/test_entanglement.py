@@ -1,7 +1,5 @@
 """How much clients overlap, and splits that overlap as much as asked."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -19,8 +17,8 @@ from unskew.data.entanglement import (
     rounded,
 )
 from unskew.data.federated import federate, to_manifest
-from unskew.data.split import Entangled, assign, log_dirichlet
-from unskew.errors import ConfigError, DataError
+from unskew.data.split import Entangled, log_dirichlet
+from unskew.errors import DataError
 from unskew.keys import Key
 
 counts = st.integers(1, 6).flatmap(
@@ -67,15 +65,6 @@ def test_the_closed_form_at_the_paper_s_levels(clients: int, xi: float, r: float
     assert 1 / (1 + (clients - 1) * ratio(xi, clients)) == pytest.approx(owner, abs=5e-6)
 
 
-@given(st.integers(2, 12), st.integers(1, 4), st.floats(0, 1))
-def test_blocks_have_the_entanglement_that_was_asked_for(clients: int, each: int, xi: float) -> None:
-    """Average and maximum alike: all pairs of clients are in the same position."""
-    shares = block_shares(xi, np.arange(clients * each) % clients, clients)
-    assert shares.sum(0) == pytest.approx(np.ones(clients * each))
-    pairs = coefficients(shares)[np.triu_indices(clients, 1)]
-    assert pairs == pytest.approx(np.full(len(pairs), xi), abs=1e-9)
-
-
 @given(st.integers(2, 6), st.integers(0, 5), st.floats(0, 1))
 def test_unequal_blocks_have_it_on_average(clients: int, more: int, xi: float) -> None:
     shares = block_shares(xi, np.arange(clients + more) % clients, clients)
@@ -89,12 +78,6 @@ def test_a_dirichlet_draw_comes_near(xi: float) -> None:
     shares = drawn_shares(xi, lambda alpha: np.exp(log_dirichlet(alpha, shape, Key(3))).T)
     assert shares.sum(0) == pytest.approx(np.ones(20))
     assert coefficients(shares)[np.triu_indices(5, 1)].mean() == pytest.approx(xi, abs=0.01)
-
-
-@pytest.mark.parametrize("xi", [-0.1, 1.1, math.nan])
-def test_an_impossible_entanglement_is_refused(xi: float):
-    with pytest.raises(ConfigError, match=r"split\.xi"):
-        assign(Entangled(xi, num_clients=3), np.arange(30) % 3, 3, Key(0))
 
 
 def test_whole_examples_are_right_on_average() -> None:
@@ -152,10 +135,3 @@ def test_without_entanglement_every_base_distribution_has_one_owner() -> None:
     assert sorted(b for mine in held for b in mine) == list(range(10))
     assert [len(mine) for mine in held] == [2] * 5
     assert to_manifest(fed)["stats"]["entanglement"] == 0.0
-
-
-def test_the_key_draws_who_owns_a_base_distribution() -> None:
-    """Ten labels of five clients: without entanglement each key gives the first client two of 45 pairs."""
-    split, labels = Entangled(0.0, num_clients=5), np.repeat(np.arange(10), 8)
-    pairs = {tuple(np.unique(labels[assign(split, labels, 10, Key(seed))[0]])) for seed in range(6)}
-    assert len(pairs) > 3

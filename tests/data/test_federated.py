@@ -85,12 +85,6 @@ def test_a_manifest_of_other_data_is_refused(tmp_path: Path):
         from_manifest(path, toy(99))
 
 
-def test_a_manifest_that_asks_for_other_clients_is_refused(tmp_path: Path):
-    path = save(tmp_path / "m.json", to_manifest(federate(toy(), IID(), Key(0))))
-    with pytest.raises(DataError, match="has 10 clients with"):
-        federate(toy(), FromManifest(str(path), num_clients=4), Key(0))
-
-
 def client(train: list[object], val: list[object] | None = None, test: list[object] | None = None) -> dict[str, object]:
     return {"train": train, "val": val or [], "test": test or []}
 

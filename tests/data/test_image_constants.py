@@ -9,7 +9,6 @@ import torch
 import unskew as us
 from unskew.data.rows import as_tensor
 from unskew.data.sources import load
-from unskew.errors import ConfigError
 
 RNG = np.random.default_rng(3)
 GREY = {"mean": [0.5], "std": [0.25]}
@@ -42,20 +41,3 @@ def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
     with torch.no_grad():
         best = run.model("fedavg")((torch.from_numpy(x[:20, None] / 255).float() - 0.5) / 0.25).argmax(1)
     assert list(us.predict(run.model("fedavg"), x[:20])) == best.tolist()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"mean": [0.5]}, r"mean and std must have a number for each channel.* got \(0\.5,\) and None"),
-        ({"std": [0.5]}, "got None and"),
-        ({"mean": [0.5], "std": [0.0]}, "a number for each channel"),
-        ({"mean": [], "std": []}, "a number for each channel"),
-        ({"mean": [0.5, 0.5], "std": [0.5]}, "a number for each channel"),
-        ({"mean": [0.5] * 3, "std": [0.5] * 3}, "a number for each of 1 channels"),
-        ({"size": 8}, "size"),
-    ],
-)
-def test_numbers_that_fit_no_image_are_refused(options: dict[str, object], says: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=says):
-        load(saved(tmp_path, RNG.integers(0, 255, (12, 5, 5), np.uint8)), None, options)

@@ -75,24 +75,6 @@ def test_what_systems_write_is_passed_over(tmp_path: Path) -> None:
     assert not load(f"images:{tmp_path}").notes
 
 
-def test_a_folder_for_each_patient_belongs_to_its_class(tmp_path: Path) -> None:
-    pictures(tmp_path)
-    flat = load(f"images:{tmp_path}")
-    for file in [*tmp_path.rglob("*.png")]:
-        deeper = file.with_suffix("") / "left"
-        deeper.mkdir(parents=True)
-        file.rename(deeper / file.name)
-    deep = load(f"images:{tmp_path}")
-    assert (deep.sha256, deep.classes, deep.notes) == (flat.sha256, ("benign", "malignant"), ())
-
-
-def test_train_and_test_are_known_however_they_are_written(tmp_path: Path) -> None:
-    pictures(tmp_path, "Train", "TEST")
-    data = load(f"images:{tmp_path}")
-    assert data.own_test is not None
-    assert int(data.own_test.sum()) == len(data.y_test) == 20
-
-
 @pytest.mark.parametrize("link", ["Chur", "Bern/unclear", "Bern/benign/9.png"], ids=["site", "class", "file"])
 def test_links_in_the_folder_are_refused(link: str, tmp_path: Path) -> None:
     pictures(tmp_path / "scans")
@@ -155,34 +137,6 @@ def test_photos_are_turned_as_the_camera_noted(orientation: int, ending: str, tm
     Image.fromarray(level).save(file, exif=tags)
     upright = ImageOps.exif_transpose(Image.open(file))
     assert np.array_equal(image_folders.pixels([file], None, True)[0], np.asarray(upright))
-
-
-def test_broken_exif_tags_say_nothing(tmp_path: Path) -> None:
-    Image.fromarray(np.zeros((6, 4), np.uint8)).save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff")
-    assert image_folders.pixels([tmp_path / "a.jpg"], None, True).shape == (1, 6, 4)
-
-
-def test_classes_that_are_named_have_that_order_and_no_other_folder(tmp_path: Path) -> None:
-    pictures(tmp_path)
-    shutil.rmtree(tmp_path / "Bern" / "malignant")
-    names = {"classes": ["malignant", "benign", "unclear"]}
-    with pytest.warns(DataWarning, match="^Bern has fewer than 5 training images"):
-        data = load(f"images:{tmp_path}", None, names)
-    assert data.classes == tuple(names["classes"])
-    assert data.y_train.bincount().tolist() == [5, 10]
-    (tmp_path / "Basel" / "malignant").rename(tmp_path / "Basel" / "malign")
-    text = r"malign/0.png is in the folder of none of the classes \(malignant, .*\); did you mean malignant\?;"
-    with pytest.raises(DataError, match=text):
-        load(f"images:{tmp_path}", None, names)
-
-
-def test_copies_in_training_and_test_are_counted(tmp_path: Path) -> None:
-    pictures(tmp_path, "train", "test")
-    for i in range(4):
-        shutil.copy(tmp_path / f"Bern/train/benign/{i}.png", tmp_path / f"Basel/test/benign/copy{i}.png")
-    with pytest.warns(DataWarning, match="4 of 24 test images stand in training, too"):
-        data = load(f"images:{tmp_path}")
-    assert len(data.notes) == 1
 
 
 def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:

@@ -65,12 +65,6 @@ def test_rows_of_bytes_are_the_floats_they_would_have_become(both: tuple[Dataset
     assert (kept.sha256, kept.inputs.levels, kept.inputs) == (eager.sha256, eager.inputs.levels, eager.inputs)
 
 
-def test_many_images_are_converted_in_pieces(both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
-    eager, kept = both
-    monkeypatch.setattr("unskew.data.rows.NUMBERS", 3 * 12 * 10 * 7)
-    assert same(as_tensor(kept.x_train), as_tensor(eager.x_train))
-
-
 def test_only_large_images_of_your_own_stay_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that everybody knows, and whatever is small, are floats: those are faster."""
     np.savez(tmp_path / "a.npz", x_train=COLOUR, y_train=Y)
@@ -94,13 +88,6 @@ def test_bytes_are_kept_by_a_run_and_read_again(both: tuple[Dataset, Dataset], t
     assert same(as_tensor(again.x_train), as_tensor(kept.x_train))
     assert same(as_tensor(again.x_test), as_tensor(kept.x_test))
     assert (again.sha256, again.inputs.levels, again.inputs) == (kept.sha256, kept.inputs.levels, kept.inputs)
-
-
-def test_a_data_set_of_bytes_is_a_test_part(both: tuple[Dataset, Dataset]) -> None:
-    eager, _ = both
-    floats = as_tensor(eager.x_train).numpy(), Y[: len(eager.y_train)]
-    tested = [own.dataset(floats, test=data).x_test for data in both]
-    assert torch.equal(as_tensor(tested[0]), as_tensor(tested[1]))
 
 
 # ---------------------------------------------------------------- local work
@@ -142,6 +129,3 @@ def test_local_work_on_bytes_ends_with_the_same_bits(network: str, both: tuple[D
     assert answers[0].keys() == answers[1].keys()
     for name, value in answers[0].items():
         assert torch.equal(value, answers[1][name]), name
-
-
-# ---------------------------------------------------------------- a run

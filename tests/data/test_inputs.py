@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.inputs import Column, Inputs
+from unskew.data.inputs import Inputs
 from unskew.data.sources import load
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import DataError, DataWarning
+from unskew.errors import DataWarning
 
 
 def npz(path: Path, x: np.ndarray) -> str:
@@ -32,12 +32,6 @@ def test_images_of_floats_become_the_very_tensors_that_were_trained_on(shape: tu
     dataset = load(npz(tmp_path / "x.npz", x))
     for raw in (x, torch.from_numpy(x), dataset.x_train):
         assert torch.equal(dataset.inputs.prepare(raw), dataset.x_train)
-
-
-def test_a_constant_channel_stays_0(tmp_path: Path):
-    dataset = load(npz(tmp_path / "x.npz", np.full((12, 5, 4), 7, np.uint8)))
-    assert (dataset.inputs.mean, dataset.inputs.std) == ((7 / 255,), (0.0,))
-    assert torch.equal(dataset.inputs.prepare(np.full((1, 5, 4), 100)), torch.zeros(1, 1, 5, 4))
 
 
 def test_numbers_stay_as_they_are(tmp_path: Path):
@@ -80,10 +74,3 @@ def test_pixels_on_another_scale_than_in_training_are_warned_of(trained: str, fa
     with pytest.warns(DataWarning, match=text):
         inputs.prepare((x * factor).astype(x.dtype))
     inputs.prepare(np.zeros_like(x))
-
-
-def test_decimal_commas_that_a_reader_left_as_words_are_named_with_the_way_to_read_them() -> None:
-    """Beside a word for gaps that pandas does not know, it makes no number of any field."""
-    inputs = Inputs("table", columns=(Column("crp", mean=(5.0,), sd=(1.0,)),))
-    with pytest.raises(DataError, match=r"'crp' must hold numbers, .* got '3,68'; set separator, decimal, thousands"):
-        inputs.prepare({"crp": ["3,68", "4,1"]})

@@ -1,10 +1,8 @@
 """Test rows that are the latest of each client: nothing trains on what came after a row that judges."""
 
 import itertools
-import tomllib
 import warnings
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data import load, own
+from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.federated import federate
 from unskew.data.latest import Latest, latest, moments
@@ -102,23 +100,6 @@ def test_dates_are_read_alike_in_every_form(values: Any) -> None:
 )
 def test_numbers_are_times_too(values: Any) -> None:
     assert moments(values, "latest").tolist() == [3, 4.5]
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (["2024-06-01", "01.06.2024"], r"column 'day' must hold dates in ISO form.*'01.06.2024' in row 1"),
-        (["2024-06-01", None], "column 'day' must hold dates in ISO form.*got 'None' in row 1"),
-        ([3.0, float("nan")], "got 'nan' in row 1"),
-        ([3.0, float("inf")], "got 'inf' in row 1"),
-        ([True, False], "got 'True' in row 0"),
-        (["2024-06-01", 5], "'2024-06-01' in row 0 and '5' in row 1"),
-        (["2024-06-01", "2024-06-01T00:00Z"], "all with a time zone"),
-    ],
-)
-def test_what_is_no_date_is_refused_by_row_and_column(values: list[Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        moments(values, "column 'day'")
 
 
 @pytest.mark.parametrize(
@@ -219,33 +200,7 @@ def test_numbers_are_prepared_without_the_later_rows() -> None:
     assert data.inputs.columns[0].mean == pytest.approx((4,))
 
 
-# ---------------------------------------------------------------- arrays
-def test_times_stand_beside_arrays() -> None:
-    x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
-    data = own.dataset((x, y), test=Latest(np.arange(10), after=6))
-    assert np.asarray(data.x_test)[:, 0].tolist() == [14, 16, 18]
-    days = {"A": ["2024-06-01"] * 8 + ["2024-06-02"] * 2, "B": [f"2024-05-{d:02}" for d in range(1, 11)]}
-    data = own.dataset({"A": (x, y), "B": (x, y)}, test=Latest(days, share=0.2))
-    assert days_of(data) == [[x[:8, 0].tolist(), [], x[8:, 0].tolist()]] * 2
-
-
 # ---------------------------------------------------------------- files
-def test_a_file_is_cut_by_words_in_iso_form(tmp_path: Path) -> None:
-    path = tmp_path / "stays.csv"
-    stays().write_csv(path)
-    options = {**COLUMNS, "test": {"latest": "admitted", "after": "2024-06-07"}}
-    data = load(f"csv:{path}", None, options)
-    assert days_of(data) == [[[1, 2, 3, 4, 5, 6, 7], [], [8, 9, 10]]] * 2
-    stays(admitted=["07/06/2024"] * 20).write_csv(path)
-    with pytest.raises(DataError, match=r"column 'admitted' must hold dates in ISO form.*'07/06/2024' in line 2"):
-        load(f"csv:{path}", None, options)
-    with pytest.raises(ConfigError, match=r"test: after must be a date"):
-        load(f"csv:{path}", None, {**COLUMNS, "test": {"latest": "admitted", "after": "June"}})
-    of_toml = tomllib.loads('test = { latest = "admitted", after = 2024-06-07 }')
-    stays().write_csv(path)
-    assert days_of(load(f"csv:{path}", None, {**COLUMNS, **of_toml})) == days_of(data)
-
-
 def test_days_of_a_gap_are_in_no_part() -> None:
     after = own.dataset(stays(), test=Latest("admitted", after="2024-06-05", gap=2), **COLUMNS)
     assert days_of(after) == [[[1, 2, 3, 4, 5], [], [8, 9, 10]]] * 2
@@ -257,21 +212,3 @@ def test_days_of_a_gap_are_in_no_part() -> None:
         own.dataset(stays(), test=Latest("admitted", after="2024-06-05", gap=30), **COLUMNS)
     with pytest.raises(ConfigError, match="gap must be a number of days, 0 or more, got -1"):
         Latest("admitted", gap=-1)
-
-
-def test_a_gap_needs_clients_of_the_data_s_own(tmp_path: Path) -> None:
-    """A split would cut off each client's own test rows right after its training rows; a site alone has no split."""
-    rows = (np.ones((20, 1)), np.arange(20) % 2)
-    rule = Latest(np.arange(20), gap=3)
-    np.savez(tmp_path / "a.npz", x_train=rows[0], y_train=rows[1], time=np.arange(20))
-    options = {"latest": "time", "gap": 3.0}
-    sentence = r"test\.gap is 3, and the data name no clients. Name the clients, or leave gap out"
-    with pytest.raises(DataError, match=sentence):
-        own.dataset(rows, test=rule)
-    with pytest.raises(DataError, match=sentence):
-        load(f"npz:{tmp_path / 'a.npz'}", None, {"test": options})
-    alone = load(f"npz:{tmp_path / 'a.npz'}", None, {"test": options, "alone": True})
-    assert [len(data.y_train) for data in (own.dataset(rows, test=rule, one_client=True), alone)] == [13, 13]
-
-
-# ---------------------------------------------------------------- runs and looks

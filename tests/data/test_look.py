@@ -35,14 +35,6 @@ def number(look: Look, name: str) -> Any:
     return next(one for one in look.disagreement if one.name == name)
 
 
-def test_a_site_that_measures_in_another_unit_is_named() -> None:
-    glucose = np.random.default_rng(1).normal(5.5, 1.0, N)
-    assert not [note for note in seen(table(glucose=glucose)).notes if "unit" in note]
-    (note,) = [n for n in seen(table(glucose=glucose * np.where(SITE == "Bern", 18.0, 1.0))).notes if "unit" in n]
-    assert note.startswith("column 'glucose' has the mean 98.")
-    assert note.endswith(": is it in the same unit there?")
-
-
 def test_sizes_count_as_so_many_equal_clients() -> None:
     """Shares .75 and .25: 1 / (.5625 + .0625) = 1.6."""
     sizes = number(seen(table()), "sizes")
@@ -61,12 +53,6 @@ def test_sites_without_a_class_in_common_differ_as_much_as_two_can() -> None:
     assert labels.meaning == (
         "the target differs between sites by more than chance (p < 0.001): no 100% at Bern, 0% at Basel"
     )
-
-
-def test_labels_that_are_shuffled_differ_no_more_than_chance() -> None:
-    labels = number(seen(table(sick=RNG.permutation(["yes", "no"] * 100))), "labels")
-    assert labels.p > 0.05
-    assert labels.meaning.startswith("the target is not shown to differ between sites (p = ")
 
 
 def test_a_column_that_gives_the_site_away_lies_between_sites_wholly() -> None:
@@ -101,14 +87,6 @@ def test_what_a_preprocessing_does_to_columns_is_not_advised() -> None:
     frame = table(pay=np.arange(N) * 997.5, dose=[None, *[1.0, 2.0] * (N // 2 - 1), 1.0])
     advised, done = (set(seen(frame, preprocess=rules).notes) for rules in (None, True))
     assert sorted(note[:23] for note in advised - done) == ["column 'pay' has a root", "column dose has gaps: f"]
-
-
-def test_rows_that_stand_in_both_parts_are_named() -> None:
-    frame = table(part=["train"] * 100 + ["test"] * 100)
-    again = polars.concat([frame, frame[:3].with_columns(part=polars.lit("test"))])
-    for one, noted in ((frame, False), (again, True)):
-        notes = seen(one, test="part").notes
-        assert any(note.startswith("3 of 103 test rows stand in training, too") for note in notes) == noted
 
 
 def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:
@@ -201,31 +179,7 @@ def test_json_has_numbers_for_numbers(tmp_path: Path) -> None:
     assert (ward["commonest"], ward["mean"]) == ([["a", 150], ["b", 50]], None)
 
 
-@pytest.mark.parametrize(
-    ("values", "classes"),
-    [
-        ([False, True] * 100, (False, True)),
-        ([0.0, 1.0] * 100, (0, 1)),
-        (["0", "1"] * 100, ("0", "1")),
-    ],
-)
-def test_classes_are_of_the_type_of_the_labels(values: list[Any], classes: tuple[Any, ...]) -> None:
-    for look in (seen(table(sick=values)), us.describe((RNG.normal(size=(N, 2)), values))):
-        assert [(type(one), one) for one in look.targets[0].classes] == [(type(one), one) for one in classes]
-
-
 # ---------------------------------------------------------------- the command
-
-
-def test_whole_numbers_without_a_value_are_one_class_more() -> None:
-    look = seen(table(grade=[None, 1, 2, 3] * 50), target="grade")
-    (grade,) = look.targets
-    assert grade.classes == (1, 2, 3, "(none)")
-    assert list(map(sum, grade.by_site)) == [150, 50]
-    assert grade.by_site[0][3] == 38  # rows 0, 4, ..., 148
-    assert (
-        "the target has no value in 50 rows, the first row 0 (the label is missing): leave such rows out" in look.notes
-    )
 
 
 def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:

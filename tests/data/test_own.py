@@ -14,8 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 import unskew as us
-from unskew import tasks
-from unskew.data import Natural, federate, load, own
+from unskew.data import Natural, federate, own
 from unskew.data.dataset import Dataset
 from unskew.data.preprocess import ColumnRule, Preprocess
 from unskew.data.rows import as_tensor
@@ -52,15 +51,6 @@ def quiet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- arrays
-def test_bytes_are_standardised_by_training_images_and_floats_stay() -> None:
-    data = own.dataset((PIXELS, Y))
-    assert data.x_train.shape[1:] == (1, 8, 8)
-    assert abs(float(as_tensor(data.x_train).mean())) < 1e-6
-    assert same(data, own.dataset((PIXELS[:, None], Y))) or data.input_shape == (1, 8, 8)
-    floats = own.dataset((PIXELS[:, None] / np.float32(255), Y))
-    assert float(as_tensor(floats.x_train).max()) <= 1
-
-
 def test_a_share_is_set_aside_of_each_class_and_the_same_in_every_call() -> None:
     """20 rows of each of 3 classes: .25 of them are 5."""
     one, other = (own.dataset((X, Y), test_fraction=0.25) for _ in range(2))
@@ -113,20 +103,6 @@ def test_declared_classes_may_not_occur_and_keep_their_order() -> None:
 
 # ---------------------------------------------------------------- frames
 @pytest.mark.parametrize("make", FRAMES)
-def test_columns_become_floats_beside_labels_and_clients(make: Any) -> None:
-    data = own.dataset(make(COLUMNS), target="kind", client="town")
-    assert data.client_names == ("Ost", "West")
-    assert [column.name for column in data.inputs.columns] == ["a", "b"]
-    assert (
-        own.dataset(
-            make(COLUMNS).drop(columns="town") if make is pandas.DataFrame else make(COLUMNS).drop("town"),
-            target="kind",
-        ).owners
-        is None
-    )
-
-
-@pytest.mark.parametrize("make", FRAMES)
 def test_a_frame_of_each_client_is_one_table_with_their_names(make: Any) -> None:
     frame = pandas.DataFrame({**COLUMNS, "ward": np.array(["n", "s"])[Y % 2]})
     parts = {town: make(of.drop(columns="town").to_dict("list")) for town, of in frame.groupby("town")}
@@ -149,27 +125,6 @@ def test_numbers_that_are_a_category_by_type_or_rule_become_columns() -> None:
     assert typed.columns[0].values == ("0", "1", "2")
 
 
-def test_several_targets() -> None:
-    frame = pandas.DataFrame({"a": X[:, 0], "cough": Y % 2, "fever": Y // 2})
-    kinds = {kind: tasks.kind_of(kind).targets for kind in ("multi_label", "survival")}
-    assert own.dataset(frame, target=["cough", "fever"], targets=kinds["multi_label"]).outputs == ("cough", "fever")
-    times = own.dataset(frame, target=["fever", "cough"], targets=kinds["survival"])
-    assert times.y_train.shape[1] == 2
-    assert times.classes == ("censored", "event")
-
-
-@pytest.mark.parametrize("test", ["part", 0.25, "frame"])
-def test_test_rows_of_a_table(test: Any) -> None:
-    frame = pandas.DataFrame(COLUMNS)
-    part = np.arange(60) % 4 == 3
-    given: Any = {"part": frame.assign(part=part), "frame": frame[~part]}.get(str(test), frame)
-    data = own.dataset(given, target="kind", client="town", test=frame[part] if test == "frame" else test)
-    assert len(data.y_test) in (14, 15, 16)
-    assert data.own_test is not None
-    assert int(data.own_test.sum()) == len(data.y_test)
-    assert len(data.inputs.columns) == 2
-
-
 # ---------------------------------------------------------------- other libraries
 class Pictures(TorchDataset[Any]):
     classes = ("cat", "dog", "cow")
@@ -189,28 +144,6 @@ class Drawing(Pictures):
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter([(X[0], 0)])
-
-
-class Part:
-    """What a Hugging Face data set shows."""
-
-    def __init__(self, columns: dict[str, Any], names: list[str] | None = None) -> None:
-        self.columns, self.names = columns, names
-        self.column_names = list(columns)
-        self.features = {
-            name: type("Feature", (), {"names": names})() if name == "label" and names else object() for name in columns
-        }
-
-    def __getitem__(self, name: str) -> Any:
-        return self.columns[name]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-
-def test_a_data_set_is_taken_as_it_is() -> None:
-    digits = load("digits")
-    assert own.dataset(digits) is digits
 
 
 # ---------------------------------------------------------------- roles of rows

@@ -1,9 +1,9 @@
 """Files as people have them: CSV, Parquet, folders of either; and what is wrong with them."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars
@@ -13,12 +13,11 @@ from pydantic import TypeAdapter
 
 import unskew as us
 from unskew import api
-from unskew.data import Dataset, build, load, tables
+from unskew.data import Dataset, load, tables
 from unskew.data.dataset import refitted
 from unskew.data.inputs import Inputs
-from unskew.data.preprocess import ColumnRule, Preprocess
+from unskew.data.preprocess import Preprocess
 from unskew.errors import ConfigError, DataError, DataWarning
-from unskew.run import models
 
 RNG = np.random.default_rng(7)
 ROWS = 60
@@ -168,29 +167,3 @@ def test_rows_that_are_empty_in_every_column_are_left_out(tmp_path: Path) -> Non
     assert us.describe(tmp_path / "h.csv", **COLUMNS, data_options={"separator": ";"}).rows == ROWS
     place = tables.read("csv", tmp_path / "h.csv", tables.TableOptions("", separator=";")).place
     assert [place(row) for row in (0, 1, ROWS - 1)] == ["line 2", "line 5", f"line {ROWS + 3}"]
-
-
-@pytest.mark.parametrize(
-    ("written", "options", "words"),
-    [
-        (["1", "1.000", "2", "2.000"], {"thousands": ".", "decimal": ","}, ("1", "1000", "2", "2000")),
-        (["0,5", "1,5", "2"], {"decimal": ","}, ("0.5", "1.5", "2")),
-        (["x", "y", "1,5"], {"decimal": ","}, ("x", "y", "1,5")),
-    ],
-)
-def test_codes_in_a_notation_are_known_again_in_a_file_to_predict(
-    tmp_path: Path, written: list[str], options: dict[str, str], words: tuple[str, ...]
-) -> None:
-    """Beside words 1,5 is a word as it is written."""
-    rows = [f"{code};{i},5;{i // len(written) % 2}" for i, code in enumerate(written * 20)]
-    (tmp_path / "t.csv").write_text("\n".join(["code;x;y", *rows]) + "\n")
-    rules = Preprocess(columns={"code": ColumnRule(kind="category")})
-    settings = tables.TableOptions("y", separator=";", **cast("Any", options))
-    inputs = build.dataset(tables.table("csv", tmp_path / "t.csv", settings, rules)).inputs
-    assert sorted(inputs.columns[0].values) == sorted(words)
-    (tmp_path / "new.csv").write_text("\n".join(["code;x", *(f"{code};1,5" for code in written)]) + "\n")
-    how = replace(models.notation(inputs), separator=";")
-    columns = tables.for_model(tmp_path / "new.csv", how, inputs.columns)[1]
-    chosen = inputs.prepare(columns)[:, : len(words)]
-    assert [inputs.columns[0].values[i] for i in chosen.argmax(1)] == list(words)
-    assert chosen.sum(1).tolist() == [1.0] * len(words)
