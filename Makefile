@@ -120,7 +120,7 @@ lock: $(STAMP) ## Write requirements.lock: what a deployment needs, with hashes
 	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-annotate --quiet \
 	  --output-file requirements.lock
 
-bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research and FedJAX (gigabytes of downloads, over an hour)
+bench-peers: $(STAMP) ## Measure unskew beside Flower, pfl-research, FedJAX, fluke and PFLlib (gigabytes of downloads, over an hour)
 	$(BIN)/python bench/peers/run.py
 
 clean: ## Remove what make made

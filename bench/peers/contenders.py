@@ -1,6 +1,7 @@
 """Who takes part, and the environment each is installed into."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ class Contender:
         packages: Installed into an environment of its own; nothing means unskew's environment.
         scan: What is tried before, each value in two rounds: "threads", one or all, of PyTorch in one process; "slots",
             clients at once, from one to as many as there are cores.
+        checkout: Variable of the environment that names a copy of its repository, where it is no package.
     """
 
     name: str
     packages: tuple[str, ...] = ()
     scan: Literal["threads", "slots"] | None = None
+    checkout: str = ""
 
 
 # PyTorch by its exact version, and first: a CPU build where one is at hand, never gigabytes of CUDA by surprise.
@@ -30,6 +33,8 @@ CONTENDERS = (
     Contender("unskew"),
     Contender("pfl", (TORCH, "pfl[pytorch]==0.6.0"), scan="threads"),
     Contender("fedjax", ("fedjax==0.0.17", "jax", "dm-haiku")),
+    Contender("fluke", (TORCH, "fluke-fl==0.8.1"), scan="threads"),
+    Contender("pfllib", (TORCH, "numpy", "scikit-learn", "h5py", "ujson"), scan="threads", checkout="PFLLIB"),
     Contender("flower", (TORCH, "flwr[simulation]>=1.40,<1.43"), scan="slots"),
     Contender("plain", scan="threads"),
 )
@@ -39,8 +44,10 @@ def python_of(contender: Contender, folder: Path) -> Path:
     """The contender's interpreter; its environment is made first if it is not there or was made from other packages.
 
     Raises:
-        RuntimeError: If pip fails; the message is the end of what it said.
+        RuntimeError: If pip fails; the message is the end of what it said.  If it is no package, and no copy is named.
     """
+    if contender.checkout and not os.environ.get(contender.checkout):
+        raise RuntimeError(f"it is no package; clone its repository and name the folder in {contender.checkout}")
     if not contender.packages:
         return Path(sys.executable)
     home = folder / contender.name

@@ -1,4 +1,4 @@
-"""unskew beside Flower, pfl-research and FedJAX, on one task, in one run: python bench/peers/run.py.
+"""unskew beside its peers, on one task, in one run: python bench/peers/run.py.
 
 Every contender has its own environment (`contenders.py`) and reads the same data and the same first model.  A pass runs
 all contenders one after the other, each pass beginning with another of them; passes follow each other, so that a busy
