@@ -122,6 +122,7 @@ from .world.wireless import Radio as Radio
 from .wrappers.base import wrap as wrap
 from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
 from .wrappers.central_dp import CentralDP as CentralDP
+from .wrappers.choose import ChooseClients as ChooseClients
 from .wrappers.clip_norm import ClipNorm as ClipNorm
 from .wrappers.dp_sgd import DPSGD as DPSGD
 from .wrappers.local_dp import LocalDP as LocalDP

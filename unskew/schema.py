@@ -98,7 +98,7 @@ class Search:
 def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Return the settings a file may hold: (annotation, default) by name; the default is `...` where there is none.
 
-    Parameters that take functions are left out, since no file can express them.
+    What no file can express is left out: functions, but not the words that a parameter takes beside them.
 
     Raises:
         ConfigError: If a parameter has no readable annotation, or is `*args` or `**kwargs`, so that there is nothing to
@@ -153,10 +153,13 @@ def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, t
                 f"settings of {_name(target)} are checked against its signature, and {p} has no usable name and type; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
-        if registry_of(known[name]) or not any(
-            getattr(t, "_is_protocol", False) or get_origin(t) is Callable or t is Callable for t in _types(known[name])
-        ):
-            settings[name] = (known[name], ... if p.default is p.empty else p.default)
+        of_words = [t for t in get_args(known[name]) if get_origin(t) is Literal]
+        functions = [
+            t for t in _types(known[name]) if getattr(t, "_is_protocol", False) or Callable in (get_origin(t), t)
+        ]
+        if registry_of(known[name]) or of_words or not functions:
+            hint = of_words[0] if of_words and functions else known[name]
+            settings[name] = (hint, ... if p.default is p.empty else p.default)
     return settings
 
 

@@ -43,7 +43,8 @@ from unskew.server.optimise import Mean, Moments, ServerRule
 from unskew.tree import Params
 from unskew.words import counted
 
-Weighting = Literal["samples", "uniform"]
+Weighting = Literal["samples", "uniform"] | Callable[[int], float]
+"""Weights of clients in a mean: by their numbers of examples, all equal, or a function of that number."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Averaging(OneModel, ABC):
 
     Attributes:
         local: The clients' optimisation.
-        weighting: Weights of the clients' models in the mean: "samples" by training examples, "uniform" all equal.
+        weighting: Weights of the clients' models in the mean: "samples" by training examples, "uniform" all equal, or a
+            function of a client's number of examples, as math.sqrt.
         server: Server rule, which applies the mean to the global model.
     """
 
@@ -139,7 +141,8 @@ class FedAvg(OwnParts, Averaging):
 
     Attributes:
         local: The clients' optimisation.
-        weighting: "samples" weights a client by its training examples, "uniform" weights all equally.
+        weighting: "samples" weights a client by its training examples, "uniform" weights all equally; or a function of
+            their number.
         terms: Terms added to the clients' loss.
         personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         server: Server rule: the mean replaces the global model, or is a step of momentum, Adagrad, Adam or Yogi.
@@ -182,7 +185,16 @@ def mean_of(of: Take, weighting: Weighting, by: Take | None = None) -> MeanOf:
 
     `of` and `by` are names of fields, or functions of client and reply.
     """
-    return MeanOf(of, "n" if weighting == "samples" else None, by)
+    if weighting in ("samples", "uniform"):
+        return MeanOf(of, "n" if weighting == "samples" else None, by)
+    return MeanOf(of, lambda c, r: weight_of(r.n, weighting), by)
+
+
+def weight_of(n: int, weighting: Weighting) -> float:
+    """Return the weight of a client with `n` examples, up to a factor that is common to all."""
+    if callable(weighting):
+        return float(weighting(n))
+    return float(n) if weighting == "samples" else 1.0
 
 
 def average(models: Sequence[Params], n: Sequence[int], weighting: Weighting) -> Params:
@@ -192,7 +204,7 @@ def average(models: Sequence[Params], n: Sequence[int], weighting: Weighting) ->
         QuorumError: If there is no model, or none has training examples.
     """
     weights_of(n, weighting)  # refuses what has no mean
-    return weighted_mean(models, n if weighting == "samples" else [1.0] * len(n))
+    return weighted_mean(models, [weight_of(k, weighting) for k in n])
 
 
 def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:
@@ -201,7 +213,7 @@ def weights_of(n: Sequence[int], weighting: Weighting) -> list[float]:
     Raises:
         QuorumError: If there is no client, or none has examples although weights depend on them.
     """
-    weights = [float(k) for k in n] if weighting == "samples" else [1.0] * len(n)
+    weights = [weight_of(k, weighting) for k in n]
     total = sum(weights)
     if not total > 0.0:
         raise QuorumError(

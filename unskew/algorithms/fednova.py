@@ -33,7 +33,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Interval
 
-from unskew.algorithms.fedavg import ModelMessage, Weighting, without
+from unskew.algorithms.fedavg import ModelMessage, Weighting, weight_of, without
 from unskew.algorithms.fedprox import Proximal
 from unskew.algorithms.parts import OneModel, steps_of
 from unskew.errors import ConfigError, WireError
@@ -110,7 +110,7 @@ class FedNova(OneModel):
 
     def weight(self, reply: FedNovaReply) -> float:
         """Return a client's weight: p_k, up to a factor that is common to all."""
-        return float(reply.n) if self.weighting == "samples" else 1.0
+        return weight_of(reply.n, self.weighting)
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[FedNovaReply, None]]:

@@ -46,7 +46,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg, ModelMessage, Weighting, average, only, without
+from unskew.algorithms.fedavg import FedAvg, ModelMessage, Weighting, average, only, weight_of, without
 from unskew.algorithms.presets import presets, variant
 from unskew.errors import ConfigError, DivergedError, WireError
 from unskew.info import Apart, GroupMerge, JudgedGroups, Placement, Refused, TriedAlpha
@@ -596,7 +596,7 @@ class HCCT:
 
     def weight(self, n: Mapping[int, int], client: ClientId) -> float:
         """Return the weight of a client's model in means; a client that never replied has none."""
-        return (1.0 if self.weighting == "uniform" else float(n[client])) if client in n else 0.0
+        return weight_of(n[client], self.weighting) if client in n else 0.0
 
     def mean_model(self, groups: Groups, models: tuple[Params, ...], n: Mapping[int, int], before: Params) -> Params:
         """Return the mean of all clients' models."""

@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from unskew.algorithms.fedavg import OwnParts, Weighting, mean_of, only, sent_part, without
+from unskew.algorithms.fedavg import OwnParts, Weighting, mean_of, only, sent_part, weight_of, without
 from unskew.algorithms.parts import train_losses
 from unskew.errors import ConfigError
 from unskew.info import ChosenGroups, Refused
@@ -180,7 +180,7 @@ class IFCA(OwnParts):
         def move(c: ClientId, r: IFCAReply) -> Params:
             return {n: y - models[r.cluster][n] for n, y in r.params.items() if n not in shared}
 
-        return SumOf(move, "n" if self.weighting == "samples" else None, cluster)
+        return SumOf(move, lambda c, r: weight_of(r.n, self.weighting), cluster)
 
     def moved(self, model: Params, common: Params, change: Params, of_all: float) -> Params:
         """Update a cluster's model from the shared tensors' mean and its own tensors' change (eq. 3, 4)."""

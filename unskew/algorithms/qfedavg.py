@@ -29,7 +29,7 @@ from annotated_types import Gt, Interval
 from jaxtyping import Float
 from torch import Tensor
 
-from unskew.algorithms.fedavg import ModelMessage, Weighting, without
+from unskew.algorithms.fedavg import ModelMessage, Weighting, weight_of, without
 from unskew.algorithms.parts import OneModel, train_loss
 from unskew.errors import ConfigError, WireError
 from unskew.protocol import (
@@ -118,7 +118,7 @@ class QFedAvg(OneModel):
 
     def weight(self, reply: QFedAvgReply) -> float:
         """Return p_k, up to a factor that is common to all."""
-        return float(reply.n) if self.weighting == "samples" else 1.0
+        return weight_of(reply.n, self.weighting)
 
     def power(self, reply: QFedAvgReply, exponent: float) -> float:
         """Return a power of F_k."""
