@@ -1,9 +1,20 @@
 """fluke: one process, its own FedAvg, clients and data loader; nothing is evaluated."""
 
+import sys
+import types
 import warnings
+from importlib.machinery import ModuleSpec
 
 import numpy as np
 import torch
+
+# fluke imports data sets and networks of torchvision, whose operators cannot be loaded beside a CPU build of PyTorch.
+for name in ("", ".datasets", ".datasets.utils", ".models", ".transforms"):
+    stand_in = types.ModuleType("torchvision" + name)
+    stand_in.__getattr__ = lambda part: type(part, (), {})
+    stand_in.__spec__, stand_in.__file__ = ModuleSpec(stand_in.__name__, None), __file__
+    sys.modules[stand_in.__name__] = stand_in
+
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.client import Client
