@@ -141,8 +141,7 @@ class FedAvg(OwnParts, Averaging):
 
     Attributes:
         local: The clients' optimisation.
-        weighting: "samples" weights a client by its training examples, "uniform" weights all equally; or a function of
-            their number.
+        weighting: Weights by training examples, "samples", by a function of their number, or equal, "uniform".
         terms: Terms added to the clients' loss.
         personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         server: Server rule: the mean replaces the global model, or is a step of momentum, Adagrad, Adam or Yogi.
