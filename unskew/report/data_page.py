@@ -155,9 +155,8 @@ def _shift_chart(look: Look) -> tuple[Chart, ...]:
     ]
     colours = charts.colours([site.name for site in look.sites])
     chart = charts.dots(columns(points), colours, "site’s mean, standard deviations")
-    caption = "Far from the line: patients, instruments or units differ."
-    alt = f"Sites' means of {len(chosen)} columns; they differ most in {chosen[0].name}."
-    return (Chart("Where sites’ means lie", caption, chart, alt),)
+    caption = f"Far from the line: patients, instruments or units differ, most in {chosen[0].name}."
+    return (Chart("Where sites’ means lie", caption, chart),)
 
 
 def _gaps_chart(look: Look) -> tuple[Chart, ...]:
@@ -171,8 +170,8 @@ def _gaps_chart(look: Look) -> tuple[Chart, ...]:
         for site, share in zip(look.sites, column.missing_by_site, strict=True)
     ]
     chart = charts.matrix(columns(cells), "site", "column", "share without a value", "#d55e00")
-    alt = f"Gaps in {len(chosen)} columns by site; most in {chosen[0].name}."
-    return (Chart("Gaps by column and site", "Darker: a larger share of rows without a value.", chart, alt),)
+    caption = f"Darker: a larger share of rows without a value; most in {chosen[0].name}."
+    return (Chart("Gaps by column and site", caption, chart),)
 
 
 # ---------------------------------------------------------------- a terminal

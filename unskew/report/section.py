@@ -22,7 +22,7 @@ class Chart:
     Attributes:
         title, caption: What it shows, and how it is read.
         drawing: An Altair chart, which is drawn when a page needs it; None where `html` is the figure.
-        described: Alternative text: what it shows.
+        described: Alternative text: what it shows, by default its title and caption.
         wide: True if it takes the page's width.
         html: A figure that is no chart, such as a table of images.
     """
@@ -33,6 +33,9 @@ class Chart:
     described: str = ""
     wide: bool = False
     html: Markup = Markup()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "described", self.described or f"{self.title}. {self.caption}")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from unskew import simulate
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
 from unskew.data.split import Dirichlet
-from unskew.errors import RunError
 from unskew.experiment.config import World
 from unskew.info import DiffusionRound, adapter
 from unskew.keys import Key
@@ -246,13 +245,9 @@ def _rows(folder: Path) -> list[str]:
     return [" ".join((entry.name, *entry.cells)) for entry in section.tables[0].entries]
 
 
-def _spent(folder: Path) -> dict[str, dict[str, Any]]:
-    """By method the mean of what it spent, None where it did not get there."""
-    return {str(row["method"]): row for row in cost.reached(read(folder))}
-
-
-def _rounds(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, ...] | None]:
-    return {m: row["rounds"].values if row["rounds"] else None for m, row in rows.items()}
+def _spent(folder: Path) -> dict[str, list[tuple[float, ...] | None]]:
+    """By method rounds, iterations, models and MB of each seed, None where it did not get there."""
+    return {m: [s and s.values for s in spreads] for m, (_, spreads) in cost.reached(read(folder)).items()}
 
 
 def test_the_cost_to_fedavgs_peak_is_what_was_sent_until_then(folder: Path) -> None:
@@ -260,15 +255,15 @@ def test_the_cost_to_fedavgs_peak_is_what_was_sent_until_then(folder: Path) -> N
 
     FedDif is at .4 in round 1 and at .6 in round 2.  Round 1 has 3 legs and 2 + 3 + 2 models, round 2 one leg and 4.
     """
-    rows = _spent(folder)
-    assert _rounds(rows) == {"FedAvg": (1,), "FedDif": (2,)}
-    got = {m: [r[name].values[0] for name in ("iterations", "models", "mb")] for m, r in rows.items()}
-    assert got == {"FedAvg": [1, 4, pytest.approx(0.004)], "FedDif": [4, 11, pytest.approx(0.011)]}
+    assert _spent(folder) == {
+        "FedAvg": [(1,), (1,), (4,), (pytest.approx(0.004),)],
+        "FedDif": [(2,), (4,), (11,), (pytest.approx(0.011),)],
+    }
 
 
 def test_a_method_that_never_gets_there_is_not_reached(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", accuracy={"FedAvg": [0.1, 0.5, 0.4], "FedDif": [0.1, 0.2, 0.49]})
-    assert _spent(folder)["FedDif"]["rounds"] is None
+    assert _spent(folder)["FedDif"][0] is None
     assert _rows(folder)[1] == "FedDif 0 of 1 – – – –"
 
 
@@ -280,9 +275,6 @@ def test_each_seed_has_its_own_target_and_the_spread_is_of_those_that_reached_it
         if (row["method"], row["seed"], row["round"], row["name"]) == ("FedAvg", 1, 2, "global.accuracy"):
             row["value"] = 0.7
     rewrite(folder, metrics=lines)
-    rows = _spent(folder)
-    assert _rounds(rows) == {"FedAvg": (1.0, 2.0), "FedDif": (2.0,)}
-    assert rows["FedDif"]["seeds"] == 2
     assert _rows(folder) == [
         "FedAvg 2 of 2 1.50 ± 0.71 1.50 ± 0.71 6.00 ± 2.83 0.00600 ± 0.00283",
         "FedDif 1 of 2 2 4 11 0.0110",
@@ -294,19 +286,10 @@ def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path
     run = read(make_run(tmp_path / "run", accuracy={"A": [0.9, 0.3, 0.2], "B": [0.9, 0.6, 0.35]}))
     run = replace(run, headline=replace(run.headline, label="error", direction="lower"))
     assert cost.target(run) == ({0: 0.35}, "the worst of the methods’ best values on the test curve")
-    assert _rounds({str(row["method"]): row for row in cost.reached(run)}) == {"A": (1.0,), "B": (2.0,)}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ('metric = "emd"', "there is no metric 'emd' to a target 'uniform'"),
-        ("target = [0.2, 0.3, 0.5]", r"to a target \[0.2, 0.3, 0.5\]; restore"),
-    ],
-)
-def test_a_measure_that_is_none_is_refused(tmp_path: Path, options: str, message: str) -> None:
-    with pytest.raises(RunError, match=message):
-        _section(make_run(tmp_path / "run", options=options))
+    assert {m: spreads[0] and spreads[0].values for m, (_, spreads) in cost.reached(run).items()} == {
+        "A": (1,),
+        "B": (2,),
+    }
 
 
 def test_what_a_run_records_is_followed() -> None:
@@ -319,6 +302,6 @@ def test_what_a_run_records_is_followed() -> None:
     found = diffusion.diffusion(record, "FedDif")
     assert found is not None
     assert found.hops.mean >= 1
-    passes = {t: n for method, _, t, n in select(record, cost.COUNTS["iterations"]) if method == "FedDif"}
+    passes = {t: n for method, _, t, n, *_ in select(record, cost.SPENT) if method == "FedDif" and n}
     iterations = {t: info.iterations for _, t, info in info_of(record, "FedDif", DiffusionRound)}
     assert passes == iterations, "legs counted in the work are those FedDif counted"

@@ -31,7 +31,7 @@ from unskew.errors import DataError
 from unskew.info import Embeddings, adapter
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.report import charts, read
+from unskew.report import charts, read, tables
 from unskew.report.section import Chart, Section
 from unskew.report.sections import embeddings, generated_images
 
@@ -137,10 +137,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def made(folder: Path, options: Info | None = None) -> Chart | str:
     record = read(folder)
-    found = embeddings.one_round(record, "feddistr")
-    assert found is not None
-    assert found.sent is not None
-    return generated_images.gallery("feddistr", found.seed, found.sent, options or {})
+    sent = tables.reported(record, "feddistr", Embeddings)[0][1]
+    return generated_images.gallery("feddistr", 0, sent, options or {})
 
 
 # ---------------------------------------------------------------- the section
@@ -164,10 +162,8 @@ def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_p
         found = {**ROUND, "privacy": privacy, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
         return found if t == 1 else SAID
 
-    found = embeddings.one_round(read(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))), "feddistr")
-    assert found is not None
-    assert found.privacy.guarantee == "ε = 9 at δ = 1e-05. Covers the embeddings of one client."
-    assert found.nearest == (pytest.approx(0.7), 0)
+    (row,) = _section(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))).tables[0].entries
+    assert row.cells[:2] == ("0.70 (client 0)", "ε = 9 at δ = 1e-05. Covers the embeddings of one client.")
 
 
 # ---------------------------------------------------------------- alignment
@@ -255,6 +251,3 @@ def test_of_classes_and_embeddings_beyond_the_limit_those_with_the_most_images_a
     rows, labels = generated_images.by_label(uploads())
     assert rows == {0: [0, 3], 2: [5]}
     assert labels == 3
-
-
-# ---------------------------------------------------------------- the built-in experiment

@@ -105,7 +105,7 @@ def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mappin
     alone = len(drawn) == 1 and len(points) == len({p["class"] for p in points})
     chart = charts.scatter(points, f"share of the {whose}, %", "length of the class’s weights", colour, "class" * alone)
     caption = f"A mark is a class. A layer that favours frequent classes has its marks rise to the right. {text}"
-    return Chart(title, caption, chart, f"{title}. {text}")
+    return Chart(title, caption, chart)
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -134,9 +134,9 @@ def relations_chart(method: str, rounds: Mapping[int, ClassRelations]) -> Chart:
         for (a, b), v in np.ndenumerate(np.clip(matrix, 0, 1))
     ]
     both = len(panels) > len(rounds)
-    text = "; ".join(f"{name}: mean diagonal {np.diagonal(m).mean():.2f}" for name, m in panels.items())
-    caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more."
-    caption += " CR: how its weights relate to those of each class." * both
+    caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more. "
+    caption += " CR: how its weights relate to those of each class. " * both
+    caption += "; ".join(f"{name}: mean diagonal {np.diagonal(m).mean():.2f}" for name, m in panels.items())
     order = [str(c) for c in range(len(next(iter(panels.values()))))]
     shade = alt.Opacity("value:Q", legend=None, scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1]))
     squares = alt.Chart(charts.rows(cells)).mark_rect(color=charts.COLOURS[0]).encode(
@@ -144,8 +144,7 @@ def relations_chart(method: str, rounds: Mapping[int, ClassRelations]) -> Chart:
         opacity=shade, tooltip=["panel:N", "as:N", "class:N", "value:Q"],
     )  # fmt: skip
     drawn = charts.faceted(squares, list(panels), 2 if both else 3)
-    title = f"Soft labels and class relations of {method}"
-    return Chart(title, caption, drawn, f"{title}. {text}.", wide=True)
+    return Chart(f"Soft labels and class relations of {method}", f"{caption}.", drawn, wide=True)
 
 
 KIND = SectionKind("FedDW's relations between classes", (ClassRelations,), section)

@@ -4,21 +4,18 @@ What the same costs on the air is priced by `unskew show RUN --cost --target fed
 """
 
 import math
-from typing import Any
 
-from unskew.ledger import DIRECTIONS
 from unskew.record.reader import Record, select
 from unskew.report import tables
 from unskew.report.section import Section, table
 from unskew.report.stats import Spread
 from unskew.run.metrics import first_reached
-from unskew.units import MB
 
-COUNTS = {
-    "iterations": "SELECT method, seed, round, count(DISTINCT hop) FROM work GROUP BY 1, 2, 3",
-    "models": "SELECT method, seed, round, count(*) FROM transfers WHERE kind = 'model' GROUP BY 1, 2, 3",
-}
-"""Amounts by round."""
+SPENT = (
+    "SELECT method, seed, round, count(DISTINCT hop), 0, 0.0 FROM work GROUP BY 1, 2, 3 UNION ALL "
+    "SELECT method, seed, round, 0, sum(kind = 'model'), sum(bytes) / 1e6 FROM transfers GROUP BY 1, 2, 3"
+)
+"""Iterations, models and MB by round."""
 
 
 def target(record: Record) -> tuple[dict[int, float], str]:
@@ -41,35 +38,28 @@ def target(record: Record) -> tuple[dict[int, float], str]:
     return by_seed, "the worst of the methods’ best values on the test curve"
 
 
-def reached(record: Record) -> list[dict[str, Any]]:
+def reached(record: Record) -> dict[str, tuple[int, tuple[Spread | None, ...]]]:
     """Costs of each method but bounds until its first evaluation that reaches the target.
 
     Returns:
-        Rows of method, seeds (that have a target and were evaluated), rounds, iterations, models and mb: a Spread over
-        the seeds that reached it, None if none did, or if the amount was not recorded.
+        By method the number of seeds that have a target and were evaluated, and rounds, iterations, models and MB over
+        those of them that reached it: None if none did, or the run recorded none of these.
     """
-    goal, numbers, rows = target(record)[0], record.numbers, []
-    spent: dict[tuple[str, str, int], dict[int, float]] = {}
-    for name, query in COUNTS.items():
-        for method, seed, t, count in select(record, query):
-            spent.setdefault((name, method, seed), {})[t] = count
+    goal, rows = target(record)[0], dict[str, tuple[int, tuple[Spread | None, ...]]]()
+    spent: dict[tuple[str, int], list[tuple[float, ...]]] = {}
+    for method, seed, *row in select(record, SPENT):
+        spent.setdefault((method, seed), []).append(tuple(row))
     for method in (k for k in record.methods if record.cell(k).bound is None):
-        seeds = tables.counted_seeds(record, method)
-        curves = {s: numbers.curve(method, s, record.headline.shared) for s in seeds if s in goal}
-        when = {s: first_reached(curve, goal[s], record.headline) for s, curve in curves.items() if curve}
-        first = {s: t for s, t in when.items() if t is not None}
-        for seed in first:
-            sent = [numbers.curve(method, seed, f"bytes.{d}") for d in DIRECTIONS]
-            if any(sent):
-                rounds = set().union(*sent)
-                spent["mb", method, seed] = {t: sum(row.get(t, 0.0) for row in sent) / MB for t in rounds}
-        row: dict[str, Any] = {"method": method, "seeds": len(when)}
-        row["rounds"] = Spread(tuple(map(float, first.values()))) if first else None
-        for name in (*COUNTS, "mb"):
-            of = {s: spent.get((name, method, s)) for s in first}
-            sums = (math.fsum(v for t, v in (of[s] or {}).items() if t <= end) for s, end in first.items())
-            row[name] = Spread(tuple(sums)) if first and None not in of.values() else None
-        rows += [row] if when else []
+        seeds = (s for s in tables.counted_seeds(record, method) if s in goal)
+        curves = {s: curve for s in seeds if (curve := record.numbers.curve(method, s, record.headline.shared))}
+        first = {s: t for s, c in curves.items() if (t := first_reached(c, goal[s], record.headline)) is not None}
+        amounts: list[Spread | None] = [Spread(tuple(map(float, first.values()))) if first else None]
+        for k in (1, 2, 3):
+            known = first and all(any(row[k] for row in spent.get((method, s), ())) for s in first)
+            sums = (math.fsum(row[k] for row in spent.get((method, s), ()) if row[0] <= t) for s, t in first.items())
+            amounts.append(Spread(tuple(sums)) if known else None)
+        if curves:
+            rows[method] = len(curves), tuple(amounts)
     return rows
 
 
@@ -79,10 +69,9 @@ def section(record: Record) -> Section | None:
     if not goal:
         return None
     rows = []
-    for row in reached(record):
-        spreads = [row[name] for name in ("rounds", *COUNTS, "mb")]
+    for method, (seeds, spreads) in reached(record).items():
         cells = ["–" if s is None else tables.quantity(s.mean, s.std) for s in spreads]
-        rows.append((row["method"], f"{len(spreads[0].values) if spreads[0] else 0} of {row['seeds']}", *cells))
+        rows.append((method, f"{len(spreads[0].values) if spreads[0] else 0} of {seeds}", *cells))
     level = tables.with_spread(Spread(tuple(goal.values())), record.headline)
     lead = f"The target is {words}: {level}{' %' * record.headline.percent}, each seed its own. No method knew it."
     head = ["Method", "Seeds | that reached it", "Rounds", "Iterations | training legs", "Models | sent",

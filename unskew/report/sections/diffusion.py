@@ -16,7 +16,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -24,13 +24,12 @@ import numpy.typing as npt
 import torch
 
 from unskew import schema
-from unskew.errors import RunError
 from unskew.info import DiffusionRound
 from unskew.keys import Key
 from unskew.record.reader import Record, configured, method_tables
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, table
-from unskew.server.distance import DistanceMetric, iid_distance
+from unskew.server.distance import iid_distance
 from unskew.world.wireless import Radio
 
 MOST_SHOWN = 3  # methods whose paths are drawn
@@ -41,8 +40,6 @@ MHZ = 1e6
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-Ruler = Callable[[Counts], Floats]
-"""W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none."""
 
 
 # ---------------------------------------------------------------- degrees of learning
@@ -62,30 +59,26 @@ def learned(round: DiffusionRound, histograms: Counts) -> Counts:
     return np.stack(pools)
 
 
-def ruler(options: Mapping[str, Any], histograms: Counts, where: str = "config.toml") -> tuple[str, Ruler]:
-    """The distance in a method's settings, in words and as a function; by default L2 to uniform, as in the method.
+def ruler(options: Mapping[str, Any], histograms: Counts) -> tuple[str, Callable[[Counts], Floats]]:
+    """The distance in a method's table in config.toml, in words and as a function; by default L2 to uniform.
 
     Args:
-        options: The method's table in config.toml.
+        options: The method's table.
         histograms: Class counts of all clients, (clients, classes).
-        where: The file the settings are from, for errors.
 
-    Raises:
-        RunError: If there is no such metric or target.
+    Returns:
+        The function gives W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none.
     """
     metric, target = options.get("metric", "l2"), options.get("target", "uniform")
-    classes, given = histograms.shape[1], isinstance(target, list)
-    even = {"uniform": np.ones(classes), "pooled": histograms.sum(axis=0)}
-    if metric not in get_args(DistanceMetric) or (len(target) != classes if given else target not in even):
-        raise RunError(f"{where}: there is no metric {metric!r} to a target {target!r:.60}; restore the file")
-    shares = np.array(target, dtype=np.float64) if given else even[target] / even[target].sum()
+    even = {"uniform": np.ones(histograms.shape[1]), "pooled": histograms.sum(axis=0)}
+    given = np.array(target, dtype=np.float64) if isinstance(target, list) else even[target]
 
     def between(pooled: Counts) -> Floats:
         with np.errstate(invalid="ignore"):
             psi = torch.from_numpy(pooled / pooled.sum(axis=-1, keepdims=True))
-        return np.asarray(iid_distance(psi, torch.from_numpy(shares), metric).numpy())
+        return np.asarray(iid_distance(psi, torch.from_numpy(given / given.sum()), metric).numpy())
 
-    return f"{metric.upper()} distance from {'given' if given else target} class shares", between
+    return f"{metric.upper()} distance from {'given' if isinstance(target, list) else target} class shares", between
 
 
 # ---------------------------------------------------------------- one method over a run
@@ -130,14 +123,14 @@ def diffusion(record: Record, method: str) -> Diffusion | None:
     """Read a method's info; None if there is no round of a seed whose partition is known.
 
     Raises:
-        RunError: If the info contradicts itself, or config.toml has no such distance.
+        RunError: If the info contradicts itself.
     """
     every = {s: r for s, r in tables.reported(record, method, DiffusionRound).items() if s in record.partitions}
     if not every:
         return None
-    options, where = method_tables(record).get(method, {}), str(record.folder / "config.toml")
+    options = method_tables(record).get(method, {})
     held = {seed: np.array(record.partitions[seed].label_counts, dtype=np.int64) for seed in every}
-    rulers = {seed: ruler(options, counts, where) for seed, counts in held.items()}
+    rulers = {seed: ruler(options, counts) for seed, counts in held.items()}
     drawn = []
     for seed, rounds in every.items():
         for at, info in rounds.items():
@@ -187,7 +180,6 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     if not every:
         return None
     shown = [(d.method, d.shown) for d in every[:MOST_SHOWN] if d.shown is not None]
-    near = (f"{d.method}: from {d.distance.mean[0]:.3f} to {d.distance.mean[-1]:.3f}" for d in every)
     rows = [
         (d.method, f"{d.rounds:,}", tables.quantity(d.hops.mean, d.hops.std), f"{100 * d.moved:.0f}",
          f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}", f"{d.distance.mean[-1]:.3f}")
@@ -207,7 +199,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         drawn.append(charts.lines(title, caption, efficiency, marks, hop, y, MHZ, log=True))
     return Section(
         "Diffusion",
-        f"The models’ mean IID distance. {'; '.join(near)}.",
+        "",
         (*drawn, *(cell_chart(record, *of) for of in shown)),
         (table("Diffusion in numbers", head, rows), *(_paths(record, *of) for of in shown)),
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unskew.info import Effects, Importance
 from unskew.record.reader import Record
 from unskew.report import charts, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, columns, table
+from unskew.report.section import Chart, Section, SectionKind, Table, table
 
 Z = statistics.NormalDist().inv_cdf(0.975)
 UNFINISHED = 0.1
@@ -88,9 +88,8 @@ def _table(linear: Mapping[str, Sequence[Effects]]) -> Table:
     rows = next(iter(linear.values()))[0].rows
     note = "For one unit more of a number unless its row says another, or a word beside another. "
     note += f"Wald intervals, {rows:,} training rows."
-    data = [{"method": m, "name": name, **e._asdict()} for m, of in by_method.items() for name, e in of.items()]
     head = ["Effect of", *(f"{m} | {_what(reports)}" for m, reports in linear.items())]
-    return table("Effects, with 95 % intervals", head, entries, note, data=columns(data))
+    return table("Effects, with 95 % intervals", head, entries, note)
 
 
 def forest(method: str, reports: Sequence[Effects]) -> Chart:

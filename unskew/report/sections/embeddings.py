@@ -5,14 +5,13 @@ drawn as the server received them: the clients' images never reach it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import altair as alt
 import numpy as np
 
-from unskew.info import Embeddings, Mixtures, Privacy
+from unskew.info import Embeddings, Mixtures
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, seen, table
@@ -27,71 +26,36 @@ JOINED, NEAR, FAR = "joined", "near, its set has that client", "too far apart"
 _COLOURS = {JOINED: charts.COLOURS[0], NEAR: charts.COLOURS[1], FAR: charts.BOUND}
 
 
-@dataclass(frozen=True)
-class OneRound:
-    """A method of one round, over a run.
-
-    Attributes:
-        seed, sent: Seed that is drawn, and its embeddings; None if it sends no embeddings.
-        privacy: The weakest guarantee over the seeds, and what each party saw.
-        nearest: Least distance from a generated image to one of its client's own, in medians, and that client.
-    """
-
-    method: str
-    seed: int
-    sent: Embeddings | None
-    privacy: Privacy
-    nearest: tuple[float, int] | None
-
-
-def one_round(record: Record, method: str) -> OneRound | None:
-    """A method's info over a run; None if no seed that counts has any.
-
-    Raises:
-        RunError: If the info is not as a run writes it.
-    """
-    sent = {s: of[min(of)] for s, of in tables.reported(record, method, Embeddings).items()}
-    mixed = {s: of[min(of)] for s, of in tables.reported(record, method, Mixtures).items()}
-    if not sent and not mixed:
-        return None
-    guarantees = [*(info.privacy for info in sent.values()), *(info.privacy for info in mixed.values())]
-    weakest = max(guarantees, key=lambda p: p.bound)
-    nearest = [(v, c) for info in sent.values() for c, v in info.closest.items() if v is not None]
-    seed = next(iter(sent or mixed))
-    return OneRound(method, seed, sent.get(seed), weakest, min(nearest, default=None))
-
-
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
     """The section on one-round methods; None if no seed that counts got that far.
 
     Raises:
         RunError: If the info contradicts itself.
     """
-    runs = [r for m in methods if (r := one_round(record, m)) is not None]
-    if not runs:
-        return None
-    drawn: list[Chart | None] = []
-    options, sentences = method_tables(record), []
-    shown = [(r.method, r.seed, r.sent) for r in runs if r.sent is not None]
-    for method, seed, sent in shown[:MOST_SHOWN]:
-        name, division = f"{method}, seed {seed}", record.partitions.get(seed)
-        images = gallery(method, seed, sent, options.get(method, {}), division)
-        drawn += [plane_chart(name, sent), alignment_chart(name, sent), None if isinstance(images, str) else images]
-        sentences += [aligned(name, sent), images if isinstance(images, str) else ""]
-    rows = [
-        (
-            r.method,
-            "not reported" if r.nearest is None else f"{r.nearest[0]:.2f} (client {r.nearest[1]})",
-            *seen(r.privacy),
-            sentence(r.sent.trained_at) if r.sent is not None and r.sent.trained_at else "–",
-        )
-        for r in runs
-    ]
+    drawn, sentences, rows, shown = list[Chart | None](), list[str](), [], 0
+    for method in methods:
+        sent = {s: of[min(of)] for s, of in tables.reported(record, method, Embeddings).items()}
+        mixed = {s: of[min(of)] for s, of in tables.reported(record, method, Mixtures).items()}
+        if not sent and not mixed:
+            continue
+        weakest = max((info.privacy for of in (sent, mixed) for info in of.values()), key=lambda p: p.bound)
+        nearest = min(((v, c) for of in sent.values() for c, v in of.closest.items() if v is not None), default=None)
+        near = "not reported" if nearest is None else f"{nearest[0]:.2f} (client {nearest[1]})"
+        seed, first = next(iter(sent.items()), (0, None))
+        where = sentence(first.trained_at) if first is not None and first.trained_at else "–"
+        rows.append((method, near, *seen(weakest), where))
+        if first is not None and shown < MOST_SHOWN:
+            shown, name = shown + 1, f"{method}, seed {seed}"
+            own = method_tables(record).get(method, {})
+            images = gallery(method, seed, first, own, record.partitions.get(seed))
+            drawn += [plane_chart(name, first), alignment_chart(name, first)]
+            drawn += [] if isinstance(images, str) else [images]
+            sentences += [aligned(name, first), images if isinstance(images, str) else ""]
     head = ["Method", "Nearest image | medians", "Guarantee", "The server saw", "Clients saw", "Models were trained by"]
     note = "Nearest image: of a generated image to one of the client’s own. Near 0 it would be a copy."
     learned = table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
-    lead = " ".join(filter(None, sentences))
-    return Section("Embeddings and generated images", lead, tuple(filter(None, drawn)), (learned,))
+    lead, title = " ".join(filter(None, sentences)), "Embeddings and generated images"
+    return Section(title, lead, tuple(filter(None, drawn)), (learned,)) if rows else None
 
 
 def aligned(name: str, sent: Embeddings) -> str:
@@ -134,8 +98,7 @@ def plane_chart(name: str, sent: Embeddings) -> Chart | None:
         "A mark is one label’s cluster of images at one client. Lines join what was taken for the same; of these the "
         f"filled one was kept. The plane holds {100 * share:.0f} % of the variance."
     )
-    text = f"{counted(len(at), 'embedding')} of {name}, of {counted(len(clients), 'client')}."
-    return Chart(f"Embeddings by client, {name}", caption, drawn, text)
+    return Chart(f"Embeddings by client, {name}", caption, drawn)
 
 
 def matched(sent: Embeddings) -> list[dict[str, Any]]:

@@ -22,14 +22,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from unskew.errors import ConfigError
 from unskew.info import ClientGroups, JudgedGroups
 from unskew.record.reader import Record, method_tables
 from unskew.report import charts, stats, tables
-from unskew.report.section import Chart, Section, SectionKind, Table, columns, table
+from unskew.report.section import Chart, Section, SectionKind, Table, table
 from unskew.report.worth import alone
 from unskew.server.cluster import alphas
-from unskew.words import counted
 
 MOST_SHOWN = 4  # methods whose groups are drawn
 MOST_CLIENTS = 100  # of a figure with a mark for each client
@@ -88,8 +86,7 @@ class GroupHistory:
         seed: Seed that is drawn.
         clients: Names of its clients, or their numbers.
         places: {round: {client: numbers of its groups}}; a client in no group is not there.
-        judged: Criteria of the last round's groups, as far as the method reports them.
-        cut: The round of the last partition that has merges to show, and its criteria.
+        judged: Criteria of that seed's groups by round, as far as the method reports them.
         last: The last round's groups, by seed.
         rand: Adjusted Rand index against the clients' domains by round, None without domains.
         gains: By how much a client's own headline is better than of training alone.
@@ -99,8 +96,7 @@ class GroupHistory:
     seed: int
     clients: tuple[str, ...]
     places: Mapping[int, Mapping[int, tuple[int, ...]]]
-    judged: JudgedGroups
-    cut: tuple[int, JudgedGroups] | None
+    judged: Mapping[int, JudgedGroups]
     last: Mapping[int, Groups]
     rand: stats.Curve | None
     gains: Mapping[int, float]
@@ -113,6 +109,11 @@ class GroupHistory:
     def order(self) -> list[int]:
         """Clients by the number of their group, then who is alone or in none."""
         return sorted(range(len(self.clients)), key=lambda c: (self.number(c) == ALONE, self.number(c), c))
+
+    @property
+    def end(self) -> JudgedGroups:
+        """Criteria of the last round's groups."""
+        return self.judged[max(self.judged)] if self.judged else JudgedGroups(groups=())
 
 
 def grouping(record: Record, method: str, base: str | None) -> GroupHistory | None:
@@ -137,13 +138,10 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
         if len(set(record.partitions[seed].domains)) > 1 and not overlap
     }
     seed, rounds = next(iter(groups.items()))
-    places: dict[int, dict[int, tuple[int, ...]]] = {}
+    places: dict[int, dict[int, tuple[int, ...]]] = {t: {} for t in rounds}
     for (t, of), given in zip(rounds.items(), numbers(list(rounds.values())), strict=True):
-        places[t] = {}
         for clients, number in zip(of, given, strict=True):
             places[t] |= {c: (*places[t].get(c, ()), number) for c in clients}
-    judged = {t: info for t, info in every[seed].items() if isinstance(info, JudgedGroups)}
-    cuts = [(t, info) for t, info in judged.items() if info.history or info.beyond]
     sign = 1.0 if record.headline.higher else -1.0
     pairs = {} if base is None else tables.client_pairs(record, method, base).get(seed, {})
     return GroupHistory(
@@ -151,8 +149,7 @@ def grouping(record: Record, method: str, base: str | None) -> GroupHistory | No
         seed=seed,
         clients=tuple(map(record.partitions[seed].client, range(len(record.partitions[seed].sizes)))),
         places=places,
-        judged=judged[max(judged)] if judged else JudgedGroups(groups=()),
-        cut=cuts[-1] if cuts else None,
+        judged={t: info for t, info in every[seed].items() if isinstance(info, JudgedGroups)},
         last={s: of[max(of)] for s, of in groups.items()},
         rand=stats.curve_by_round(list(rand.values())),
         gains={c: sign * (mine - theirs) for c, (mine, theirs) in pairs.items()},
@@ -170,33 +167,17 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     histories = [g for m in methods if (g := grouping(record, m, base)) is not None]
     if not histories:
         return None
-    drawn: list[Chart | None] = [rand_chart(histories, marks)]
+    drawn: list[Chart | None] = []
+    if lines := {g.method: g.rand for g in histories if g.rand is not None}:
+        title = "Groups against the clients’ domains"
+        caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
+        drawn.append(charts.lines(title, caption, lines, marks, "round", "adjusted Rand index"))
     parts: list[Table | None] = [_summary(histories)]
     for i, g in enumerate(histories):
-        if i < MOST_SHOWN:
-            drawn += [rounds_chart(g), similarity_chart(g)]
-        own = {**options.get(g.method, {}), **({} if g.judged.alpha is None else {"alpha": g.judged.alpha})}
-        parts += [members_table(record, g, own), merges_table(g), _pilot(g)]
-    return Section("Groups", " ".join(map(formed, histories)), tuple(filter(None, drawn)), tuple(filter(None, parts)))
-
-
-def formed(g: GroupHistory) -> str:
-    """A sentence with the number of groups in the last round and of clients in none."""
-    sizes, out = [len(of) for of in g.last[g.seed]], len(g.clients) - len(g.places[max(g.places)])
-    several, single = sum(n > 1 for n in sizes), sum(n == 1 for n in sizes)
-    parts = [f"{counted(several, 'group') if several else 'no group'} of two or more"]
-    parts += [f"{counted(single, 'client')} alone"] if single else []
-    parts += [f"{counted(out, 'client')} in none"] if out else []
-    parts += [f"{counted(len(g.judged.restless), 'client')} better off elsewhere"] if g.judged.restless else []
-    return f"{g.method}: in round {max(g.places)} of seed {g.seed}, {', '.join(parts)}."
-
-
-def rand_chart(histories: Sequence[GroupHistory], marks: Mapping[str, str]) -> Chart | None:
-    """Agreement of groups with the clients' domains, by round; None if no method's clients have domains."""
-    lines = {g.method: g.rand for g in histories if g.rand is not None}
-    title = "Groups against the clients’ domains"
-    caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
-    return charts.lines(title, caption, lines, marks, "round", "adjusted Rand index") if lines else None
+        drawn += [rounds_chart(g), similarity_chart(g)] if i < MOST_SHOWN else []
+        alpha = options.get(g.method, {}).get("alpha") if g.end.alpha is None else g.end.alpha
+        parts += [members_table(record, g, alpha), merges_table(g), _pilot(g)]
+    return Section("Groups", "", tuple(filter(None, drawn)), tuple(filter(None, parts)))
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
@@ -220,12 +201,12 @@ def rounds_chart(g: GroupHistory) -> Chart:
 
 def similarity_chart(g: GroupHistory) -> Chart | None:
     """Cosines between what the server compared of two clients, sorted by group; None if it compared nothing."""
-    if not g.judged.similarity or len(g.clients) > MOST_CLIENTS:
+    if not g.end.similarity or len(g.clients) > MOST_CLIENTS:
         return None
-    at = {c: i for i, c in enumerate(g.judged.compared)}
+    at = {c: i for i, c in enumerate(g.end.compared)}
     order = [c for c in g.order if c in at][:MOST_COMPARED]
     rows, k = [at[c] for c in order], np.array([g.number(c) for c in order])
-    cosines = np.array(g.judged.similarity, dtype=np.float64)[np.ix_(rows, rows)]  # None becomes NaN
+    cosines = np.array(g.end.similarity, dtype=np.float64)[np.ix_(rows, rows)]  # None becomes NaN
     cells = [
         {"column": g.clients[order[j]], "row": g.clients[order[i]], "value": float(v)}
         for (i, j), v in np.ndenumerate(cosines)
@@ -233,52 +214,44 @@ def similarity_chart(g: GroupHistory) -> Chart | None:
     same, known = (k[:, None] == k) & (k[:, None] >= 0), ~np.isnan(cosines) & ~np.eye(len(k), dtype=bool)
     parts = {"inside groups": cosines[same & known], "across": cosines[~same & known]}
     means = "; ".join(f"{what} {v.mean():.2f}" for what, v in parts.items() if v.size) or "not known"
-    title = f"How alike the clients of {g.method} are"
     caption = f"Cosine of two clients’ updates before round {max(g.places)}, by group. Mean: {means}."
-    return Chart(title, caption, charts.matrix(cells, "client", "client", "cosine"), f"{title}: mean cosine {means}.")
+    return Chart(
+        f"How alike the clients of {g.method} are", caption, charts.matrix(cells, "client", "client", "cosine")
+    )
 
 
 # ---------------------------------------------------------------- tables
-def utility_alone(options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[float, ...] | None:
-    """1 - alpha_i / D_i of each client, from a method's table in config.toml; None if it has no alpha of (9)."""
-    alpha = options.get("alpha")
-    if alpha is None or not all(sizes):
-        return None
-    try:
-        costs = alphas(tuple(alpha) if isinstance(alpha, list) else alpha, sizes)
-    except (ConfigError, TypeError):
-        return None
-    return tuple(1.0 - float(a) / d for a, d in zip(costs, sizes, strict=True))
+def utility_alone(alpha: Any, sizes: Sequence[int]) -> list[float]:
+    """1 - alpha_i / D_i of each client, with alpha as in config.toml."""
+    costs = alphas(tuple(alpha) if isinstance(alpha, list) else alpha, sizes)
+    return [1.0 - float(a) / d for a, d in zip(costs, sizes, strict=True)]
 
 
-def members_table(record: Record, g: GroupHistory, options: Mapping[str, Any]) -> Table:
+def members_table(record: Record, g: GroupHistory, alpha: Any) -> Table:
     """Should I join?  What its group promised each client in the last round of a seed, and what it got and gained."""
-    m, where = record.headline, g.places[max(g.places)]
-    own, utilities = record.clients(g.method, g.seed), g.judged.utility or ()
-    apart = utility_alone(options, record.partitions[g.seed].sizes) if utilities else None
-    data: list[dict[str, Any]] = []
+    m, where, utilities = record.headline, g.places[max(g.places)], g.end.utility or ()
+    own, sizes = record.clients(g.method, g.seed), record.partitions[g.seed].sizes
+    apart = utility_alone(alpha, sizes) if utilities and alpha is not None and all(sizes) else None
     rows = []
     for c, name in enumerate(g.clients):
-        groups = ", ".join(str(n + 1) for n in where.get(c, ()) if n != ALONE) or ("alone" if c in where else None)
+        groups = ", ".join(str(n + 1) for n in where.get(c, ()) if n != ALONE) or ("alone" if c in where else "–")
         utility, got, gain = utilities[c] if utilities else None, own.get(c), g.gains.get(c)
         by_itself = None if apart is None or utility is None else apart[c]
-        data.append({"client": name, "groups": groups, "utility": utility, "utility_alone": by_itself, m.name: got,
-                     "gain": gain})  # fmt: skip
         cells = ["–" if v is None else f"{v:.2f}".replace("-", "−") for v in (utility, by_itself) if utilities]
         cells += ["–" if got is None else m.show(got)] + ["–" if gain is None else m.signed(gain)] * bool(g.gains)
-        rows.append((name, groups or "–", *cells))
+        rows.append((name, groups, *cells))
     head = ["client", "group", *["utility | in its group", "utility | alone"] * bool(utilities)]
     head += [f"{m.label} | {m.unit}", *[f"gain over alone | {m.points}"] * bool(g.gains)]
     note = "Utility: agreement with the group less what a small group costs; above that alone it says join."
-    caption = f"{g.method}, seed {g.seed}, round {max(g.places)}"
-    return table(caption, head, rows, note * bool(utilities), [1], columns(data))
+    return table(f"{g.method}, seed {g.seed}, round {max(g.places)}", head, rows, note * bool(utilities), [1])
 
 
 def merges_table(g: GroupHistory) -> Table | None:
-    """The merges of the last partition in their order, those that were made first; None if there are none."""
-    if g.cut is None:
+    """The merges of the last partition that has some, those that were made first; None if there are none."""
+    cuts = [(t, judged) for t, judged in g.judged.items() if judged.history or judged.beyond]
+    if not cuts:
         return None
-    round, judged = g.cut
+    round, judged = cuts[-1]
     rows = []
     for k, m in enumerate((*judged.history, *judged.beyond), start=1):
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
@@ -289,13 +262,16 @@ def merges_table(g: GroupHistory) -> Table | None:
 
 
 def _summary(histories: Sequence[GroupHistory]) -> Table:
-    known, rows = any(g.rand for g in histories), []
+    rows = []
     for g in histories:
         sizes = [[len(of) for of in groups] for groups in g.last.values()]
         counts = [[float(sum((n > 1) == several for n in of)) for of in sizes] for several in (True, False)]
         cells = [tables.quantity(n.mean, n.std) for n in (stats.Spread(tuple(of)) for of in counts)]
-        rows.append((g.method, *cells, *[f"{g.rand.mean[-1]:.2f}" if g.rand else "–"] * known))
-    head = ["Method", "Groups | of two or more", "Alone | clients", *["Adjusted Rand | index"] * known]
+        out = len(g.clients) - len(g.places[max(g.places)])
+        rand = f"{g.rand.mean[-1]:.2f}" if g.rand else "–"
+        rows.append((g.method, *cells, str(out), str(len(g.end.restless)), rand))
+    head = ["Method", "Groups | of two or more", "Alone | clients", "In none | clients, first seed"]
+    head += ["Better off elsewhere | clients, first seed", "Adjusted Rand | index"]
     return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
 
@@ -303,8 +279,8 @@ def _pilot(g: GroupHistory) -> Table | None:
     """Measurements of HCCT's pilot for each alpha; None without one."""
     rows = [
         (f"{t.alpha:.4g}", str(t.groups), "–" if t.accuracy is None else f"{100 * t.accuracy:.1f}",
-         "–" if t.loss is None else f"{t.loss:.4g}", "chosen" if t.alpha == g.judged.alpha else "")
-        for t in g.judged.tried
+         "–" if t.loss is None else f"{t.loss:.4g}", "chosen" if t.alpha == g.end.alpha else "")
+        for t in g.end.tried
     ]  # fmt: skip
     caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on held-out examples"
     head = ["Alpha | examples", "Groups | at the pilot's end", "Accuracy | %", "Loss", "Choice"]

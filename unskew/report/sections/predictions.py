@@ -84,7 +84,7 @@ def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | Non
     most, true, taken = max(wrong)
     alt = f"{true} is taken for {taken} most often, {most} times." if most else "No class is taken for another."
     drawn = charts.matrix(cells, "predicted", "class", "share of the class’s examples")
-    return Chart(f"Confusion, {method}", f"Darker: a larger share of the row’s class. {alt}", drawn, alt)
+    return Chart(f"Confusion, {method}", f"Darker: a larger share of the row’s class. {alt}", drawn)
 
 
 def _label(partition: DataSplit | None, k: int) -> str:
@@ -111,7 +111,7 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
     errors = {m: (abs(p - t) for p, t in zip(i.predicted, i.true, strict=True)) for m, i in shown.items()}
     worst = "; ".join(f"{m} {statistics.fmean(of):.3g}" for m, of in errors.items())
     caption = f"A dot is a test example; on the line the prediction is right. Mean absolute error: {worst}."
-    return Chart("Predicted against true", caption, drawn, f"Predicted against true; mean error {worst}.")
+    return Chart("Predicted against true", caption, drawn)
 
 
 def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], second: str) -> list[Chart]:
@@ -140,17 +140,13 @@ def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], se
     likely = charts.square(
         curve("likely", "happened"), of, "predicted probability", "share that is of the class", dotted=True
     )
+    tenths = f"A point is a tenth of the examples by predicted probability of {second}; on the diagonal it is right."
+    level = f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %. Average: {precise}."
     return [
-        Chart("ROC curve", f"Up and left is better. Area: {areas}.", roc, f"ROC curves; areas {areas}."),
-        Chart(
-            "Precision and recall", f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %.",
-            precision, f"Precision by recall; average precision {precise}.",
-        ),
-        Chart(
-            "Calibration", f"A point is a tenth of the examples by predicted probability of {second}.", likely,
-            f"Predicted probability against the share of {second}, near the diagonal where it is right.",
-        ),
-    ]  # fmt: skip
+        Chart("ROC curve", f"Up and left is better. Area: {areas}.", roc),
+        Chart("Precision and recall", level, precision),
+        Chart("Calibration", tenths, likely),
+    ]
 
 
 KIND = SectionKind(

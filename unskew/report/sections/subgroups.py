@@ -65,17 +65,12 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
         points("likely", "happened"), colours, "predicted probability", f"share of {second}", dotted=True
     )
     ranks = charts.square(points("false_alarms", "found"), colours, "1 − specificity", "sensitivity")
+    right = f"On the line probabilities of {second} are right. {which}"
     return [
-        Chart(
-            f"Calibration by client, {method}", f"On the line probabilities are right. {which}", calibration,
-            f"Calibration of {', '.join(sites)}: predicted against observed shares of {second}.",
-        ),
-        Chart(
-            f"ROC curve by client, {method}", f"Up and left is better. {which}", ranks,
-            f"ROC curves of {', '.join(sites)}.",
-        ),
+        Chart(f"Calibration by client, {method}", right, calibration),
+        Chart(f"ROC curve by client, {method}", f"Up and left is better. {which}", ranks),
         _decision_curve(method, curves),
-    ]  # fmt: skip
+    ]
 
 
 def _decision_curve(method: str, curves: SiteCurves) -> Chart:
@@ -97,7 +92,7 @@ def _decision_curve(method: str, curves: SiteCurves) -> Chart:
     useful = f"from {min(best):.0%} to {max(best):.0%}" if best else "nowhere"
     drawn = charts.curves(benefit, charts.colours(list(lines)), "probability from which on one acts", "net benefit")
     caption = f"Above both lines the model helps: here {useful}, in the first seed and without an interval."
-    return Chart(f"Decision curve, {method}", caption, drawn, f"Net benefit of {method} is above both lines {useful}.")
+    return Chart(f"Decision curve, {method}", caption, drawn)
 
 
 KIND = SectionKind("results by values of a column, calibration and net benefit", (Subgroups, SiteCurves), section)
