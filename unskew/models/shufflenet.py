@@ -18,6 +18,15 @@ _STEM = 24
 
 
 @final
+class Shuffle(nn.Module):
+    """Channels of the groups in turn; PyTorch's own layer has no derivative in stacked training before 2.5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the maps (B, C, H, W) of both halves in turn."""
+        return x.reshape(len(x), _GROUPS, -1, *x.shape[2:]).transpose(1, 2).flatten(1, 2)
+
+
+@final
 class Unit(nn.Module):
     """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1, beside a shortcut: (B, in, H, W) to (B, out, H / s, W / s).
 
@@ -36,7 +45,7 @@ class Unit(nn.Module):
             conv1=nn.Conv2d(inside, middle, 1, groups=first, bias=False),
             norm1=norm_layer(norm, middle, groups),
             relu1=nn.ReLU(),
-            shuffle=nn.ChannelShuffle(first) if first > 1 else None,
+            shuffle=Shuffle() if first > 1 else None,
             conv2=nn.Conv2d(middle, middle, 3, stride=stride, padding=1, groups=middle, bias=False),
             norm2=norm_layer(norm, middle, groups),
             relu2=nn.ReLU(),
