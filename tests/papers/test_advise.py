@@ -85,7 +85,7 @@ def test_a_choice_is_held_against_the_best_of_all(
 
     def scores(value: float) -> Any:
         rows = (np.arange(10_000) < 10_000 * value).astype(float)
-        return Scores(dict.fromkeys(range(2), value), dict.fromkeys(range(2), rows))
+        return Scores(dict.fromkeys(range(2), value), dict.fromkeys(range(2), (np.arange(len(rows)), rows)))
 
     def advise_experiment(experiment: Any, **options: Any) -> Any:
         check = SimpleNamespace(seeds=(1, 2), results={"FedAvg": (scores(0.9),) * 2})

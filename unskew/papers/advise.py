@@ -257,7 +257,7 @@ def situations(request: ReproductionRequest) -> Result:
         ),
     ]
     draft.seeds |= set(draft["seeds"])
-    return draft.result(n=n)
+    return draft.result()
 
 
 def _note(note: Callable[[str], None], cell: QueuedCell, answer: Any) -> None:

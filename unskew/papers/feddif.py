@@ -9,7 +9,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -66,9 +65,9 @@ def _untrained(request: ReproductionRequest) -> Draft:
     return draft
 
 
-def _ended(draft: Draft, **words: Any) -> Result:
+def _ended(draft: Draft) -> Result:
     draft.seconds += time.monotonic()
-    return draft.result(**words)
+    return draft.result()
 
 
 def iterations_of(
@@ -104,7 +103,7 @@ def iterations(request: ReproductionRequest) -> Result:
             draft.add(label, setting, "iterations_per_round", values, printed)
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     draft.claims += iteration_claims(draft.rows)
-    return _ended(draft, paper_rounds=rounds // 5)
+    return _ended(draft)
 
 
 def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
@@ -296,7 +295,6 @@ def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]
 def accuracy(request: ReproductionRequest) -> Result:
     """Accuracy of FedDif at three thresholds and of its rivals, on data that are available."""
     draft = Draft.of(request)
-    sizes = []
     chosen = {name: settings for name, settings in draft["settings"].items() if settings}
     left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compared"]]
     if left_out:
@@ -304,7 +302,6 @@ def accuracy(request: ReproductionRequest) -> Result:
     for name, ground in draft.grounds(chosen).items():
         drift = {"drift": {"a": ground.pop("drift")}}
         thresholds = {f"feddif {level}": {"epsilon": e, **drift} for level, e in EPSILON["CIFAR-10"].items()}
-        sizes.append(f"{name} ({draft.size(name)} images, {ground['rounds']} rounds)")
         for setting in chosen[name]:
             split = {"split": {"alpha": draft["alphas"][setting]}}
             layers = (ground, split, {"methods": thresholds})
@@ -320,8 +317,7 @@ def accuracy(request: ReproductionRequest) -> Result:
                     draft.claims.append(decide(text, row["seeds"], published=gain))
             draft.claims += cost_claims(draft.rows, where)
             draft.curves = draft.curves or curves_of(history)
-    name, (first, *_) = next(iter(chosen.items()))
-    return draft.result(sizes=" and ".join(sizes), figure=f"{name}, {first}")
+    return draft.result()
 
 
 ENOUGH_SEEDS = 3
@@ -397,10 +393,8 @@ def _passes(training: traffic.CellTraffic, end: int) -> float:
 def p001_table1(request: ReproductionRequest) -> Result:
     """The highest accuracy of FedDif and four rivals among ten devices."""
     draft, peak = Draft.of(request), "global.accuracy.best"
-    sizes = []
     for name, ground in draft.grounds(draft["compare_on"]).items():
         where = f"{ground['task']['model']} @ {name}"
-        sizes.append(f"{where} ({draft.size(name)} images, {ground['rounds']} rounds)")
         history = draft.run(name, ground)
         printed = {m: row[name] / 100 for m, row in P001_TABLE1.items()}
         rows = rows_of(
@@ -420,4 +414,4 @@ def p001_table1(request: ReproductionRequest) -> Result:
             if value < printed["feddif"]
         ]
         draft.curves = draft.curves or curves_of(history)
-    return draft.result(sizes=" and ".join(sizes))
+    return draft.result()

@@ -235,26 +235,6 @@ def level_line(rounds: int, errors: Sequence[float]) -> Curve:
     return percent((1, rounds), [errors] * 2)
 
 
-def _words(draft: Draft, grounds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The clients' data and training, in words."""
-    sizes = (f"{name} ({draft.size(name)} training images, {g['task']['model']})" for name, g in grounds.items())
-    first = next(iter(grounds.values()))
-    return {
-        "sizes": " and ".join(sizes),
-        "local": _local(first["local"]),
-        "clients": first["split"]["num_clients"],
-    }
-
-
-def _local(local: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in local.items())
-
-
-def _ticks(levels: Sequence[float]) -> str:
-    """Levels so uneven that they are drawn by number, in words."""
-    return ", ".join(f"{i}: {xi:g}" for i, xi in enumerate(levels, 1))
-
-
 # ---------------------------------------------------------------- utility loss against rounds
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -292,16 +272,9 @@ def tradeoff(request: ReproductionRequest) -> Result:
                 draft.figures.append((f"rounds-{name}-xi-{level.xi:g}.svg", drawing))
             draft.curves = draft.curves or lines
         lines = {m: percent(range(1, len(levels) + 1), [level.errors[m] for level in levels]) for m in DRAWN}
-        drawing = plot(f"{request.name}: {name}", request.scale, lines, (f"xi ({_ticks(draft['xi'])})", y))
+        drawing = plot(f"{request.name}: {name}", request.scale, lines, ("xi, by its place in the list", y))
         draft.figures.append((f"xi-{name}.svg", drawing))
-    words = _words(draft, grounds)
-    words["local"] += "".join(
-        f" ({method} on {name}: {_local(options['local'])})"
-        for name in grounds
-        for method, options in draft["grounds"][name].get("methods", {}).items()
-        if "local" in options
-    )
-    return draft.result(flat=100 * FLAT, wide=100 * WIDE, **words)
+    return draft.result()
 
 
 def _level(draft: Draft, ground: Mapping[str, Any], name: str, xi: float) -> Level:
@@ -400,7 +373,7 @@ def flat(request: ReproductionRequest) -> Result:
         draft.claims += [flat_claim(name, who, errors[who], LEVEL) for who in once.methods]
         lines = {who: percent(range(1, len(levels) + 1), list(by_xi.values())) for who, by_xi in errors.items()}
         draft.curves = draft.curves or lines
-    return draft.result(flat=100 * FLAT, ticks=_ticks(levels), **_words(draft, grounds))
+    return draft.result()
 
 
 def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]], margin: float = FLAT) -> Claim:
@@ -436,7 +409,7 @@ def communication(request: ReproductionRequest) -> Result:
         for less, more in itertools.pairwise(draft["xi"]):
             draft.claims.append(slower(name, (less, needed[less]), (more, needed[more]), rounds))
     draft.curves = curves
-    return draft.result(**_words(draft, grounds))
+    return draft.result()
 
 
 def _sent_once(draft: Draft, once: History, errors: Mapping[str, Sequence[float]], where: str) -> None:
@@ -573,15 +546,9 @@ def privacy(request: ReproductionRequest) -> Result:
     draft.curves = {who: percent(range(len(values)), list(values.values())) for who, values in both.items()}
     if spent:
         draft.figures.append(("epsilon.svg", _against_epsilon(draft, spent, both)))
-    return draft.result(
-        data=name,
-        clients=table["split"]["num_clients"],
-        plain=compared.methods[0].method,
-        accountant="Epsilon, at delta 1e-5, is for one image of one client, by the accountant."
-        if spent
-        else "Epsilon needs the extra [dp], which is not installed here: sigma stands alone.",
-        labels=", ".join(f"{i}: {label}" for i, label in enumerate(methods)),
-    )
+    else:
+        request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
+    return draft.result()
 
 
 def _against_epsilon(

@@ -176,27 +176,18 @@ def table1(request: ReproductionRequest) -> Result:
         if where == "cifar10, pathological":
             curves = curves_of(runs)
     draft.curves = curves
-    sizes = (
-        f"{name}: {draft.size(name)} examples, {g['task']['model']}, {g['rounds']} rounds of "
-        f"{g['local']['local_epochs']} epochs, batch {g['local']['batch_size']}, Adam {g['local']['lr']:g}"
-        for name, g in grounds.items()
-    )
-    outer = (f"{g['methods']['perfedavg']['local']['lr']:g} on {name}" for name, g in grounds.items())
-    clients = draft["experiment"]["split"]["num_clients"]
-    return draft.result(sizes="; ".join(sizes), outer=", ".join(outer), clients=clients)
+    return draft.result()
 
 
 # ---------------------------------------------------------------- Table IV
 def compatibility(request: ReproductionRequest) -> Result:
     """Methods with and without the class-relation term, pathological."""
-    draft, sizes = Draft.of(request), []
+    draft = Draft.of(request)
     for name, ground in draft.grounds(draft["compare_on"]).items():
         where = f"{name}, pathological"
         terms = {f"{label}+dw": with_term(ground, label) for label in TABLE4}
         labels = [label for base in TABLE4 for label in (base, f"{base}+dw")]
         layers = (ground, draft["settings"]["pathological"], {"methods": terms})
-        mu, seeds = ground["methods"]["feddw"]["mu"], len(ground["seeds"])
-        sizes.append(f"{name}: {ground['rounds']} rounds, {seeds} seeds, mu {mu:g}")
         runs = draft.run_survivors(name, *layers, methods=labels)
         gains: dict[str, list[float]] = {}
         for base, printed in TABLE4.items():
@@ -216,14 +207,13 @@ def compatibility(request: ReproductionRequest) -> Result:
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
             draft.figures.append((f"{name}.svg", drawing.document(forest, f"What the term adds, {name}").encode()))
         draft.curves = draft.curves or curves_of(runs)
-    clients = draft["experiment"]["split"]["num_clients"]
-    return draft.result(sizes="; ".join(sizes), first=draft["compare_on"][0], clients=clients)
+    return draft.result()
 
 
 # ---------------------------------------------------------------- Table I's first line, with seeds enough
 def gain(request: ReproductionRequest) -> Result:
     """FedDW and its variants above FedAvg, with so many seeds that half a point shows."""
-    draft, counts = Draft.of(request), {}
+    draft = Draft.of(request)
     (name,) = draft["compare_on"]
     ground = merged(draft.ground(name), {"methods": draft["methods"]})
     variants, later = draft["compare"], draft["compare_later"]
@@ -233,7 +223,6 @@ def gain(request: ReproductionRequest) -> Result:
         together = ["fedavg", *variants]
         runs = compared(draft, setting, where, *layers, methods=together, printed=printed)
         at_end = {m: ends(runs, m) for m in together}
-        counts[setting] = len(merged(*layers)["seeds"])
         for method in later:
             folder = f"{setting}-{file_name(method)}"
             at_end[method] = ends(compared(draft, folder, where, *layers, methods=[method]), method)
@@ -243,20 +232,19 @@ def gain(request: ReproductionRequest) -> Result:
             if apart := minus(ours, theirs):
                 draft.add(method, where, "global.accuracy.minus_fedavg (G)", apart, difference)
             draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, difference))
-    return draft.result(size=draft.size(name), **counts, **_work(ground))
+    return draft.result()
 
 
 # ---------------------------------------------------------------- Fig. 6
 def mu(request: ReproductionRequest) -> Result:
     """Accuracy against the strength of the term."""
     draft = Draft.of(request)
-    strengths, sizes = draft["strengths"], []
+    strengths = draft["strengths"]
     labels = {m: f"feddw mu={m:g}" for m in strengths}
     term = {"methods": {label: {"name": "feddw", "mu": m} for m, label in labels.items()}}
     lines: dict[str, Curve] = {}
     for (name, ground), setting in itertools.product(draft.grounds(draft["compare_on"]).items(), draft["compare_in"]):
         where = f"{name}, {setting}"
-        sizes.append(f"{name}: {draft.size(name)} images, {ground['rounds']} rounds")
         published_for = labels.get(ground["methods"]["feddw"]["mu"])
         chosen = published_for or labels[max(strengths)]
         methods, layers = ["fedavg", *labels.values()], (ground, draft["settings"][setting], term)
@@ -275,15 +263,7 @@ def mu(request: ReproductionRequest) -> Result:
     if lines:
         axis = f"weight of the term: {', '.join(f'{m:g}' for m in strengths)}"
         draft.figures.append(("mu.svg", plot("mu", request.scale, lines, (axis, "global test accuracy, %"))))
-    return draft.result(sizes="; ".join(dict.fromkeys(sizes)), **_work(ground))
-
-
-def _work(ground: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "clients": ground["split"]["num_clients"],
-        "rounds": ground["rounds"],
-        "epochs": ground["local"]["local_epochs"],
-    }
+    return draft.result()
 
 
 # ---------------------------------------------------------------- Fig. 8, 5 and 4
@@ -330,8 +310,7 @@ def consistency(request: ReproductionRequest) -> Result:
         draft.claims.append(decide(text, values, "correlation", 1.0))
     first_seed = ground["seeds"][0]
     draft.figures += consistency_figures(request, ground["task"], panels, first_seed) if panels else []
-    words = {"most": math.sqrt(20), "mu": ground["methods"]["feddw"]["mu"], "first_seed": first_seed}
-    return draft.result(size=draft.size("cifar10"), **words, **_work(ground))
+    return draft.result()
 
 
 def _distances(folder: Path) -> dict[tuple[str, int], list[float]]:
@@ -480,7 +459,7 @@ def gradient(request: ReproductionRequest) -> Result:
         for label, rounds in measured.items()
         for kind in Ratio._fields
     }
-    return draft.result(size=draft.size("cifar10"), **_work(ground))
+    return draft.result()
 
 
 CLASSIFIER = "head.weight"
@@ -596,8 +575,8 @@ def scale(request: ReproductionRequest) -> Result:
 
 
 def _where(data: str, column: str, settings: Mapping[str, Any]) -> str:
-    clients, rounds, epochs = _work(settings).values()
-    return f"{data}, {column}: {clients} clients, {rounds} rounds of {epochs}, {settings['task']['model']}"
+    clients, epochs = settings["split"]["num_clients"], settings["local"]["local_epochs"]
+    return f"{data}, {column}: {clients} clients, {settings['rounds']} rounds of {epochs}, {settings['task']['model']}"
 
 
 # ---------------------------------------------------------------- Table III
@@ -622,8 +601,7 @@ def overhead(request: ReproductionRequest) -> Result:
         if "bar" in dw:
             draft.claims.append(_overhead_claim(case, dw, again))
     draft.seeds, draft.seconds = {0}, time.monotonic() - began
-    printed = ", ".join(f"{m} {t}" for m, t in ms.items())
-    return draft.result(sixth=max(1, draft["turns"] // 6), printed=printed, ratio=ms["feddw"] / ms["fedavg"])
+    return draft.result()
 
 
 def _overhead_claim(case: str, dw: Mapping[str, Any], again: Mapping[str, Any]) -> Claim:

@@ -36,7 +36,7 @@ from unskew.files import write_atomically
 from unskew.history import History
 from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import SAME, Claim, counted, decide, ordered, paired, same
+from unskew.papers.claims import Claim, counted, decide, ordered, paired, same
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
@@ -380,8 +380,7 @@ def table4(request: ReproductionRequest) -> Result:
         draft.rows += [over_seeds(f"pilot, alpha {s:g} D", name, "error.validation", v) for s, v in scores.items()]
         draft.claims += _table4_claims(task, errors)
         draft.curves = draft.curves or error_curves(runs)
-    choices = ", ".join(f"{s:g}" for s in draft["shares"])
-    return draft.result(choices=choices, same=100 * SAME)
+    return draft.result()
 
 
 def _mean_size(clients: Clients) -> float:
@@ -556,7 +555,7 @@ def known_groups(request: ReproductionRequest) -> Result:
         draft.rows += [over_seeds(method, name, "adjusted Rand", values) for method, values in sorted(rand.items())]
         draft.claims += known_groups_claims(name, errors, rand)
         draft.curves = draft.curves or error_curves(runs)
-    return draft.result(**draft["tasks"][name]["groups"], rounds=task.rounds)
+    return draft.result()
 
 
 FOUND = 0.9
@@ -626,7 +625,7 @@ def arrivals(request: ReproductionRequest) -> Result:
         for n in new
     ]
     draft.curves = {way: percent(new, [_means(came[f"{way}, {n} new"]) for n in new]) for way in ways}
-    return draft.result(model=task.settings["task"]["model"], rounds=task.rounds)
+    return draft.result()
 
 
 # ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
@@ -648,4 +647,4 @@ def alpha(request: ReproductionRequest) -> Result:
         apart = _apart(errors[f"alpha {high}"], errors[f"alpha {low}"])
         draft.claims.append(decide(f"{where}: alpha {low} errs less than alpha {high}", apart))
     draft.curves = curves
-    return draft.result(model=task.settings["task"]["model"], rounds=task.rounds)
+    return draft.result()

@@ -151,7 +151,7 @@ def heart(request: ReproductionRequest) -> Result:
     for k, name in enumerate(HOSPITALS):
         text = f"{name} alone, from FLamby's own initial weights, is what FLamby's is"
         draft.claims.append(same(text, paired(from_theirs[k], theirs["alone"][k]), 0.02))
-    return draft.result(n=len(seeds))
+    return draft.result()
 
 
 def alone_from_their_starts(draft: Draft, base: Mapping[str, Any]) -> list[list[float]]:
@@ -229,7 +229,7 @@ def tcga_brca(request: ReproductionRequest) -> Result:
         gain = paired(mean[f"{method}, age scaled"], mean["alone, age scaled"])
         text = f"{method} is worth it for the mean region against training alone, age scaled"
         draft.claims.append(decide(text, gain, "concordance", 1.0, "+.3f"))
-    return draft.result(n=len(seeds))
+    return draft.result()
 
 
 def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequence[str]) -> dict[str, str]:
@@ -345,7 +345,7 @@ def imdb_films(request: ReproductionRequest) -> Result:
     for one, other in (("FedAvg", "alone"), (both, "FedAvg"), ("FFA-LoRA", both), ("FedSA-LoRA", both)):
         gain = paired(values[one, own], values[other, own])
         draft.claims.append(decide(f"{one} is better than {other} for the films' own reviews", gain))
-    return draft.result(n=len(draft["experiment"]["seeds"]))
+    return draft.result()
 
 
 # ---------------------------------------------------------------- unseen clients and known groups
@@ -391,7 +391,7 @@ def _suite(request: ReproductionRequest) -> Result:
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
         draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
-    return draft.result(n=len(base["seeds"]))
+    return draft.result()
 
 
 mnist_writers = landmine = wisdm = parkinsons = shakespeare = _suite

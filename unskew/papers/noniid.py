@@ -21,7 +21,7 @@ from unskew.decide.sites import sites_of
 from unskew.experiment import config
 from unskew.files import write_atomically
 from unskew.history import History
-from unskew.papers.claims import LEVEL, SAME, Claim, decide, paired, same
+from unskew.papers.claims import LEVEL, Claim, decide, paired, same
 from unskew.papers.result import Result, Row
 from unskew.papers.toolkit import (
     Draft,
@@ -57,7 +57,7 @@ def bfloat16(request: ReproductionRequest) -> Result:
     single, half = (final(history, m, "global.accuracy") or () for m in ("fedavg", "fedavg, bfloat16"))
     draft.claims.append(same("trained in bfloat16 fedavg ends where it ends in float32", paired(half, single)))
     draft.curves = curves_of(history)
-    return draft.result(examples=draft["draw"]["train"], margin=100 * SAME)
+    return draft.result()
 
 
 def clock(request: ReproductionRequest) -> Result:
@@ -81,7 +81,7 @@ def clock(request: ReproductionRequest) -> Result:
     for name in [*ends][1:]:
         text = f"{name} is above fedavg after {end:.0f} simulated seconds"
         draft.claims.append(decide(text, paired(ends[name], ends["fedavg"])))
-    return draft.result(end=end)
+    return draft.result()
 
 
 def _by_time(history: History, method: str, seed: int) -> dict[float, float]:

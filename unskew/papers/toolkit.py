@@ -216,6 +216,7 @@ class Draft:
     figures: list[tuple[str, bytes]] = field(default_factory=list)
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
+    ran: dict[str, None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: ReproductionRequest) -> "Draft":
@@ -248,11 +249,6 @@ class Draft:
         if missing is not None and not tables:
             raise missing
         return tables
-
-    def size(self, ground: str) -> int | str:
-        """The number of training examples drawn on a ground, or "all"."""
-        size: int | str = self["grounds"][ground].get("draw", {}).get("train", "all")
-        return size
 
     def add(self, method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> None:
         """Add a row of one value for each seed."""
@@ -299,16 +295,21 @@ class Draft:
         return self.count(compared, dataclasses.replace(history, record=record, summary=summary))
 
     def count(self, experiment: config.Experiment, history: History) -> History:
-        """Add a run's seeds and seconds to the reproduction's."""
+        """Add a run's seeds and seconds to the reproduction's, and to its page what was run."""
         self.seeds |= set(experiment.seeds)
         self.seconds += float(history.summary["seconds"])
+        local = experiment.methods[0].options.get("local", {})
+        numbers = [f"{k.replace('_', ' ')} {v:g}" for k, v in local.items() if type(v) in (int, float)]
+        for of in history.record.partitions.values():
+            parts = [f"{of.n:,} examples", experiment.task.model, f"{len(of.sizes)} clients"]
+            self.ran[f"{of.dataset}: {', '.join([*parts, f'{experiment.rounds} rounds', *numbers])}"] = None
         return history
 
-    def result(self, **words: Any) -> Result:
-        """The final result; `words` fill the placeholders of its `about` and `axes`."""
+    def result(self) -> Result:
+        """The final result; `about` and `axes` may name settings in braces."""
         x, y = self["axes"]
-        about = " ".join(self["about"].split()).format(scale=self.request.scale, **self.settings, **words)
-        about = " ".join((about, *self.request.notes))
+        ran = f"Run on {'; '.join(self.ran)}." if self.ran else ""
+        about = " ".join((self["about"].format(scale=self.request.scale, **self.settings), ran, *self.request.notes))
         return Result(
             name=self.request.name,
             scale=self.request.scale,
@@ -317,7 +318,7 @@ class Draft:
             claims=tuple(self.claims),
             about=" ".join(about.split()),
             curves=self.curves,
-            axes=(x.format(**self.settings, **words), y),
+            axes=(x.format(**self.settings), y),
             seeds=tuple(sorted(self.seeds)),
             figures=tuple(self.figures),
         )
