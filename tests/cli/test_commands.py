@@ -45,6 +45,18 @@ def is_summary(found: Any) -> None:
 
 
 # ---------------------------------------------------------------- run and resume
+def test_a_table_is_run_by_its_two_columns(unskew: Unskew, here: Path) -> None:
+    rows = [f"{i % 7},{'fg'[i % 2]},{'yes' if i % 3 else 'no'},{'Basel' if i < 30 else 'Chur'}" for i in range(60)]
+    (here / "visits.csv").write_text("\n".join(["age,sex,ill,site", *rows]))
+    columns = ("--target", "ill", "--client", "site")
+    said = unskew("run", "visits.csv", *columns, "--set", "rounds=1", "--seed", "0", "--out", "r", "--json")
+    assert {r["method"] for r in document(said.out)["rows"]} >= {"fedavg", "independent", "centralised"}
+    assert 'data = "csv:visits.csv"' in (here / "r" / "config.toml").read_text()
+    assert unskew("data", "visits.csv", *columns, "--out", "d.html").err.splitlines()[-1] == (
+        "next: unskew advise visits.csv --target ill --client site"
+    )
+
+
 def test_json_is_one_document_and_everything_else_is_on_stderr(unskew: Unskew, here: Path) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "--json")
     assert said.code == 0
@@ -262,7 +274,7 @@ NAMES = {
     "channels": {"even", "radio"},
     "paces": {"devices"},
     "attacks": {"honest", "sign_flip", "label_flip", "gaussian", "ALIE", "IPM", "backdoor"},
-    "experiments": {"digits", "domains", "feddistr"},
+    "experiments": {"digits", "domains", "feddistr", "table"},
     "reproductions": set(papers.TABLE),
 }
 

@@ -85,24 +85,6 @@ def test_experiments_that_are_none_are_refused(unskew: Unskew, here: Path) -> No
     untouched(here, "latin.toml", "folder")
 
 
-def test_a_command_names_its_options_and_an_experiment_its_settings(unskew: Unskew, here: Path) -> None:
-    (here / "t.csv").write_text("a;y;site\n" + "".join(f"{i},5;{i % 2};{'AB'[i % 2]}\n" for i in range(40)))
-    columns = ("--target", "y", "--client", "site")
-    refused(unskew("data", "t.csv", *columns), "DataError", "such as --separator ';'")
-    refused(
-        unskew("data", "t.csv", *columns, "--separator", ";", "--leave-out", "z"),
-        "ConfigError",
-        "--leave-out: t.csv has no column 'z'",
-    )
-    refused(unskew("data", "data_dir/none.csv"), "DataError", str(here / "data_dir" / "none.csv"))
-    task = 'task={ data = "csv:t.csv", model = "logistic", data_options = { target = "y", client = "site" } }'
-    refused(
-        unskew("run", "tiny.toml", "--set", task, "--set", "split={ name = 'natural' }"),
-        "DataError",
-        "such as separator = ';'",
-    )
-
-
 def test_a_corrupt_file_is_refused_with_its_hash(unskew: Unskew, here: Path) -> None:
     import hashlib
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +189,8 @@ def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:
     rng = np.random.default_rng(0)
     frame = polars.DataFrame({"site": site, "age": rng.normal(size=465), "sick": rng.choice(["yes", "no"], 465)})
     look = us.describe(frame, target="sick", client="site")
-    notes = [f"note {i} " + "of many words " * 30 + f"remedy {i}" for i in range(9)]
-    lines = data_page.screen(look, notes, 80).splitlines()
+    notes = tuple(f"note {i} " + "of many words " * 30 + f"remedy {i}" for i in range(9))
+    lines = data_page.screen(replace(look, notes=notes), 80).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     rows = [line.split() for line in lines if line.startswith((" s", " 25 smaller"))]

@@ -20,8 +20,8 @@ def main() -> None:
     """Run the command; an error a user can cause is one line on stderr and exit code 2, being stopped is 130."""
     import click
 
-    from unskew.cli.app import COMMANDS, app
-    from unskew.cli.text import PLAIN, with_options
+    from unskew.cli.app import app
+    from unskew.cli.text import PLAIN
     from unskew.errors import MemoryShortage, UnskewError, shortage
 
     warnings.showwarning = _warn
@@ -31,7 +31,6 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     # A shell leaves ~ as it is in --out=~/runs.
     sys.argv[1:] = [re.sub("^((?:--[a-z-]+=)?)~(?=/)", lambda m: m[1] + str(Path.home()), w) for w in sys.argv[1:]]
-    called, _ = COMMANDS.get(next((word for word in sys.argv[1:] if word[:1] != "-"), ""), (None, ""))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "±" gets "+-", not a traceback
             stream.reconfigure(errors=PLAIN)
@@ -39,7 +38,7 @@ def main() -> None:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except UnskewError as error:
-        _end(type(error).__name__, with_options(str(error), called), error.exit_code)
+        _end(type(error).__name__, str(error), error.exit_code)
     except click.NoSuchOption as error:
         _end("UsageError", _setting_instead(error) or error.format_message(), error.exit_code)
     except click.ClickException as error:

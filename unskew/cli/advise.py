@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell, then
+from unskew.cli.options import AsJson, Client, DataDir, Quiet, Settings, Target, as_file, load_own, located, tell, then
 from unskew.cli.tables import width
 from unskew.errors import shown
 
 
 def advise(
     experiment: Annotated[str, typer.Argument()] = "digits",
+    target: Target = None,
+    client: Client = None,
     settings: Settings = None,
     fresh_seeds: Annotated[int, typer.Option(help="Seeds under which the numbers are measured.")] = 5,
     minutes: Annotated[
@@ -35,20 +37,19 @@ def advise(
 ) -> None:
     """Say whether sites should train together: for whom, with whom, how, and what it costs.
 
-    EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
-    It measures how sites differ, trains each alone, FedAvg and pooled data,
-    lets methods race on validation rows, and measures what it chose on test
-    rows that no choice has seen.  The folder has the page, [bold]advice.html[/],
-    and the experiment it recommends, [bold]advised.toml[/].
+    EXPERIMENT is a TOML file, a name from [bold]unskew list experiments[/], or a table.
+    Each site trains alone, FedAvg and other methods race on validation rows,
+    and the chosen one is measured on test rows that no choice has seen.  The folder
+    has the page, [bold]advice.html[/], and what it recommends, [bold]advised.toml[/].
 
-    [dim]unskew advise digits[/]
+    [dim]unskew advise visits.csv --target diagnosis --client hospital[/]
     [dim]unskew advise my.toml --minutes 10 --max-megabytes 50[/]
     """
     from unskew.decide.advice import advise_experiment
     from unskew.decide.advice.page import EXPERIMENT, require_place, screen, write_advice
     from unskew.run.progress import watching
 
-    chosen = load_own(experiment, located(settings, data_dir))
+    chosen = load_own(experiment, located(settings, data_dir, target, client))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
     require_place(folder, chosen)
     with watching(quiet) as callback:

@@ -10,18 +10,27 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Decimal, Encoding, Gaps, Separator, Thousands, load_own, then
+from unskew.cli.options import (
+    AsJson,
+    Client,
+    DataDir,
+    Decimal,
+    Encoding,
+    Gaps,
+    Separator,
+    Target,
+    Thousands,
+    load_own,
+    then,
+)
 from unskew.cli.tables import width
-from unskew.cli.text import with_options
 from unskew.errors import ConfigError, shown, warn
 
 
 def data(
     sources: Annotated[list[str], typer.Argument(metavar="FILE|NAME")],
-    target: Annotated[
-        list[str] | None, typer.Option(help="Column of what is to be predicted; may be repeated, as for days and died.")
-    ] = None,
-    client: Annotated[str | None, typer.Option(help="Column of the sites.")] = None,
+    target: Target = None,
+    client: Client = None,
     patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
     patient_ids: Annotated[
         str | None, typer.Option(help="network: an id is one person at all sites; site: each site has ids of its own.")
@@ -49,9 +58,8 @@ def data(
 ) -> None:
     """Say what there is: sites, sizes, labels, gaps, how much sites disagree, and duplicate rows.
 
-    FILE is a table (.csv, .parquet), a folder with one for each site, or an
-    experiment (.toml); NAME is a data set, as in task.data, such as images:PATH
-    for a folder of images.  Nothing is trained.
+    FILE is a table, a folder with one for each site, or an experiment (.toml);
+    NAME is a data set, such as images:PATH.  Nothing is trained.
 
     [dim]unskew data examples/hospitals.csv --target diagnosis --client hospital --out data.html[/]
     [dim]unskew data heart[/]
@@ -85,7 +93,8 @@ def data(
         "gaps": gaps or None,
         "leave_out": leave_out or None,
     }
-    name, settings = _named(source, {key: value for key, value in options.items() if value is not None})
+    options = {key: value for key, value in options.items() if value is not None}
+    name, settings = _named(source, options)
     if sums is not None:
         _write_sums(name, settings, sums)
         return
@@ -99,15 +108,14 @@ def data(
     if as_json:
         print(json.dumps(dataclasses.asdict(seen)))
         return
-    # In an experiment the settings stand in its file.
-    notes = [note if source.endswith(".toml") else with_options(note, command=data) for note in seen.notes]
-    print(shown(screen(seen, notes, width())))
+    print(shown(screen(seen, width())))
     if out is not None:
         print(f"page: {out}", file=sys.stderr)
-    if source.endswith(".toml"):
-        then("advise", source)
-    elif out is None:
+    if out is None and not source.endswith(".toml"):
         then(*sys.argv[1:], "--out", "data.html")
+    elif options.keys() <= {"target", "client"}:
+        columns = [word for name in target or () for word in ("--target", name)]
+        then("advise", source, *columns, *(["--client", client] if client else ()))
 
 
 def _latest(column: str | None, after: str | None, test: str | None) -> dict[str, Any]:
@@ -158,12 +166,8 @@ def _agreed(sources: list[str]) -> dict[str, Any]:
     sites: dict[str, dict[str, ColumnSums]] = {}
     stems = [Path(source).stem for source in sources]
     for source, stem in zip(sources, stems, strict=True):
-        if not Path(source).is_file():
-            raise ConfigError(f"there is no file {Path(source).absolute()}")
         try:
             of_site = adapter.validate_json(Path(source).read_bytes())
-        except OSError as error:
-            raise ConfigError(f"cannot read {source}: {error.strerror}") from None
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             place = f" ({' of column '.join(map(str, reversed(first['loc'][:2])))})" if first["loc"] else ""

@@ -20,6 +20,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
 ]
+Target = Annotated[
+    list[str] | None, typer.Option(help="Column of what is to be predicted; may be repeated, as for days and died.")
+]
+Client = Annotated[str | None, typer.Option(help="Column of the sites.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of named data sets; else $UNSKEW_DATA.", exists=True, file_okay=False, resolve_path=True),
@@ -72,10 +76,13 @@ def silent(text: str) -> None:
     """Print nothing."""
 
 
-def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
-    """The settings, with the folder of named data sets added as one more."""
-    where = [] if data_dir is None else [f"task.data_dir={json.dumps(str(data_dir))}"]
-    return [*(settings or []), *where]
+def located(
+    settings: list[str] | None, data_dir: Path | None, target: list[str] | None = None, client: str | None = None
+) -> list[str]:
+    """The settings, with the folder of named data sets and the columns of a table added."""
+    columns = {"target": target[0] if target and len(target) == 1 else target, "client": client}
+    more = {"task.data_dir": data_dir and str(data_dir), **{f"task.data_options.{k}": v for k, v in columns.items()}}
+    return [*(settings or []), *(f"{key}={json.dumps(value)}" for key, value in more.items() if value)]
 
 
 def find_own_code() -> None:
@@ -100,7 +107,19 @@ def load_own(name: str, settings: list[str]) -> "Experiment":
     from unskew.experiment import config
 
     find_own_code()
-    return config.load(find_experiment(name), settings, allow_code=True)
+    path, settings = found(name, settings)
+    return config.load(path, settings, allow_code=True)
+
+
+def found(name: str, settings: list[str]) -> tuple[Path, list[str]]:
+    """The file and settings of an experiment; a table, or a folder of them, is the data of the built-in one for it."""
+    from unskew.data.tables import kind_at
+
+    builtin, kind = builtin_experiments(), kind_at(name)
+    if name in builtin or not kind:
+        return find_experiment(name), settings
+    data = name if ":" in name else f"{kind}:{name}"
+    return builtin["table"], [f"name={json.dumps(Path(name).stem)}", f"task.data={json.dumps(data)}", *settings]
 
 
 def find_experiment(name: str) -> Path:

@@ -14,15 +14,16 @@ from unskew.cli import sweep
 from unskew.cli.options import (
     AllowCode,
     AsJson,
+    Client,
     DataDir,
     Force,
     Quiet,
     Report,
     Settings,
+    Target,
     as_file,
-    find_experiment,
     find_own_code,
-    load_own,
+    found,
     located,
     only,
 )
@@ -32,14 +33,16 @@ from unskew.errors import ConfigError, shown
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
 
-AN_EXPERIMENT = ("settings", "seeds", "out", "data_dir", "report", "quiet", "as_json")
-A_SWEEP = ("settings", "out", "data_dir", "jobs", "shard", "ray", "quiet", "as_json")
+AN_EXPERIMENT = ("target", "client", "settings", "seeds", "out", "data_dir", "report", "quiet", "as_json")
+A_SWEEP = ("target", "client", "settings", "out", "data_dir", "jobs", "shard", "ray", "quiet", "as_json")
 A_FOLDER = ("settings", "out", "until", "most", "force", "allow_code", "report", "quiet", "as_json")
 
 
 def run(
     context: typer.Context,
     experiment: Annotated[str, typer.Argument()] = "digits",
+    target: Target = None,
+    client: Client = None,
     settings: Settings = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Run this seed; repeat for several.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-DATE-TIME.")] = None,
@@ -62,8 +65,8 @@ def run(
 ) -> None:
     r"""Run an experiment: every method on the same split, cohorts and initial model, for every seed.
 
-    EXPERIMENT is a TOML file, a name from [bold]unskew list experiments[/], or the folder
-    of a run.  Without it this compares several methods on real handwritten
+    EXPERIMENT is a TOML file, a name from [bold]unskew list experiments[/], a table, or
+    the folder of a run.  Without it this compares several methods on real handwritten
     digits, in about a minute.  The run's folder holds settings, split, every
     metric and transfer, checkpoints, and [bold]report.html[/].  A method that
     diverges is left out of the results, and the exit code is 1.
@@ -77,6 +80,7 @@ def run(
 
     [dim]unskew run[/]
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
+    [dim]unskew run visits.csv --target diagnosis --client hospital[/]
     [dim]unskew run runs/digits-20260101-120000[/]
     [dim]unskew run runs/digits-20260101-120000 --until 0.5 --out runs/more[/]
     [dim]unskew run digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}' --jobs 4[/]
@@ -87,7 +91,7 @@ def run(
     from unskew.run.cell import Several
     from unskew.run.progress import watching
 
-    given = located(settings, data_dir)
+    given = located(settings, data_dir, target, client)
     if (Path(experiment) / "run.json").exists():
         only(context, A_FOLDER, "a run goes on as it began")
         folder = Path(experiment)
@@ -100,12 +104,13 @@ def run(
         with watching(quiet) as callback:
             outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=given)
         return _finish(outcome, report, as_json)
-    path = find_experiment(experiment)
+    path, given = found(experiment, given)
     if "sweep" in config.override(config.read(path), given):
         only(context, A_SWEEP, "a sweep takes other options")
         return sweep.run(path, given, out, jobs, shard, ray, quiet, as_json)
     only(context, AN_EXPERIMENT, "this is for a run's folder, or for a file with a [sweep] table")
-    chosen = load_own(experiment, given)
+    find_own_code()
+    chosen = config.load(path, given, allow_code=True)
     if seeds:
         chosen = replace(chosen, seeds=tuple(seeds), until=None)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-{datetime.now():%Y%m%d-%H%M%S}"

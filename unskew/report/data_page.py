@@ -1,7 +1,6 @@
 """The page of a first look at data (`unskew.data.look`), and the tables that the command prints of it."""
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,20 +174,19 @@ def _gaps_chart(look: Look) -> tuple[Chart, ...]:
 
 
 # ---------------------------------------------------------------- a terminal
-def screen(look: Look, notes: Sequence[str], width: int) -> str:
+def screen(look: Look, width: int) -> str:
     """The data in at most 25 lines: their size, the largest sites, how these differ, and at most three notes.
 
     Args:
         look: The look at the data.
-        notes: Its notes, in the command's words.
         width: Characters in a line.
     """
     lines = cut(f"{look.name}: {look.size}.", width, 2)
     lines += render.text(replace(sites_table(look, MOST_PRINTED), caption=""), width).splitlines() if look.sites else []
     lines += [line for number in look.disagreement[:3] for line in cut(f"{number.name}: {number.meaning}", width, 2)]
-    for note in notes[:MOST_NOTES]:
+    for note in look.notes[:MOST_NOTES]:
         lines += cut(f"- {note}", width, 2)
-    more = len(notes) - MOST_NOTES
+    more = len(look.notes) - MOST_NOTES
     lines += [f"{f'{more} more notes, and all' if more > 0 else 'All'} sites and columns: on the page, or --json"]
     return "\n".join(filter(None, lines))
 
