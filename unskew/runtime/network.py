@@ -17,7 +17,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -47,7 +47,6 @@ from unskew.runtime.membership import HELLO_S, Membership
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
     REPLIES,
-    Delivery,
     Envelope,
     EvaluationReply,
     EvaluationRequest,
@@ -90,6 +89,18 @@ GROWTH = 10.0
 """Growth of the global model in one round from which on it counts as diverged."""
 MOST_LOSSES = 100
 """Most training losses in a reply: a step has one for each time it trains, and all weigh in the loss of the round."""
+
+
+R = TypeVar("R")
+K = TypeVar("K")
+
+
+class Look(NamedTuple):
+    """How a value of a client looks beside others of its kind: its structure, and the norms of its tables."""
+
+    owner: ClientId
+    outline: Outline
+    norms: dict[str, float]
 
 
 class RemoteClients:
@@ -191,48 +202,39 @@ class RemoteClients:
         for c, model in served.items():
             head = EvaluationRequest(context, tuple(parts), self.known(c), last)
             envelopes[c] = write("evaluate", head, *([] if model is None else [wire.encode(model)]))
-        by_part: dict[str, dict[ClientId, Score]] = {part: {} for part in parts}
-        silent = []
-        for c, delivery in sorted(self.transport("evaluate", t, NO_HOP, envelopes, None), key=itemgetter(0)):
-            try:
-                head = self.open_reply(delivery, "evaluate", EvaluationReply, 0)
-                self.validator.check(head)
-                if not {part for part, _, _ in head.scores} <= set(parts):
-                    raise WireError(f"scores must be of {', '.join(parts)}, got another part")
-                scores = {part: self.score(c, part, values, n) for part, values, n in head.scores}
-            except WireError as error:
-                self._failures.append(LostReply(t, c, "evaluate", printable(str(error))))
-                silent += [c] if delivery.reply is None else []
-                continue
-            for name, score in scores.items():
-                by_part[name][c] = score
-        if last and silent:
+        scores = partial(self.scores, parts)
+        came = dict(
+            sorted(self.ask("evaluate", EvaluationReply, t, NO_HOP, envelopes, None, scores), key=itemgetter(0))
+        )
+        lost = {c: answer.reason for c, answer in came.items() if isinstance(answer, Lost)}
+        self._failures.extend(LostReply(t, c, "evaluate", reason) for c, reason in lost.items())
+        if last and lost:
             self._warnings.append(
-                f"no model is in the folder of client {', '.join(map(str, silent))}, which did not answer when training"
+                f"no model is in the folder of client {', '.join(map(str, lost))}, which did not answer when training"
                 " had ended. Send it the global model, which is in models/ of this run's folder"
             )
-        return by_part
+        scored = {c: answer for c, answer in came.items() if not isinstance(answer, Lost)}
+        return {part: {c: of_client[part] for c, of_client in scored.items() if part in of_client} for part in parts}
 
-    def score(self, client: ClientId, part: str, values: Sequence[float | None], n: int) -> Score:
-        """A client's report on its own model.
+    def scores(self, parts: Sequence[str], c: ClientId, head: EvaluationReply, payload: object) -> dict[str, Score]:
+        """A client's report on its own model, by part.
 
         Raises:
-            WireError: If it has not a value of each measure, in its range, on at least one example; or on another
+            WireError: If a part has not a value of each measure, in its range, on at least one example; or on another
                 number of them than before.
         """
-        measures = self.model.measures
-        if len(values) != len(measures) or n < 1:
-            names = ", ".join(m.name for m in measures)
-            raise WireError(f"scores of {part} must be {names} on at least one example, got {len(values)} on {n}")
-        for measure, value in zip(measures, values, strict=True):
-            if not measure.allows(value):
-                raise WireError(f"{measure.name} of {part} must be {measure.range}, got {value}")
-        try:
-            check_count([n], self._scored.get((client, part)), self.config.max_examples)
-        except WireError as error:
-            raise WireError(f"refused: {error}") from None
-        self._scored[client, part] = n
-        return Score(tuple(math.nan if value is None else float(value) for value in values), float(n))
+        measures, scores = self.model.measures, dict[str, Score]()
+        for part, values, n in head.scores:
+            if part not in parts or len(values) != len(measures) or n < 1:
+                names = ", ".join(m.name for m in measures)
+                raise WireError(f"scores of {part[:40]} must be {names} on at least one example, got {values} on {n}")
+            for measure, value in zip(measures, values, strict=True):
+                if not measure.allows(value):
+                    raise WireError(f"{measure.name} of {part} must be {measure.range}, got {value}")
+            check_count([n], self._scored.get((c, part)), self.config.max_examples)
+            self._scored[c, part] = n
+            scores[part] = Score(tuple(math.nan if value is None else float(value) for value in values), float(n))
+        return scores
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
         """Return failures outside the plan, and all network transfers, since the last call."""
@@ -245,79 +247,69 @@ class RemoteClients:
         warnings, self._warnings = tuple(self._warnings), []
         return warnings
 
-    def examples(self, client: ClientId) -> int | None:
-        """Return the number of examples that a client declared, or gave in its first reply; None if it never did."""
-        return self._counts.get(client, self.membership.examples(client, self.seed_index))
-
-    def check_examples(self, client: ClientId, counts: Iterable[int]) -> None:
-        """Refuse numbers of examples that are not those the client declared.
-
-        Raises:
-            WireError: If so, or if they are too large.
-        """
-        n = check_count(counts, self.examples(client), self.config.max_examples)
-        if n is not None:
-            self._counts[client] = n
-
     def warn_of_share(self, cohort: Iterable[ClientId]) -> None:
         """Warn of a client that says it has most of its cohort's examples, if the method weights clients by these."""
-        if not self.weighs_examples:
-            return
-        warning = heavy_share({c: self._counts[c] for c in cohort if c in self._counts}, self.config.warn_share)
-        if warning is not None:
+        counts = {c: self._counts[c] for c in cohort if c in self._counts}
+        if self.weighs_examples and (warning := heavy_share(counts, self.config.warn_share)) is not None:
             self._warnings.append(warning)
 
     # ------------------------------------------------------------------ messages
-    def transport(
+    def ask(
         self,
-        what: str,
+        action: str,
+        of: type,
         t: int,
         hop: int,
         envelopes: Mapping[ClientId, Envelope],
         timeout_s: float | None,
-        messages: int = 0,
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send envelopes, yield each delivery as it comes, and record what went to and fro.
+        check: Callable[[ClientId, Any, tuple[bytes, ...]], R],
+        payloads: int = 0,
+    ) -> Iterator[tuple[ClientId, R | Lost]]:
+        """Send envelopes, yield what is made of each reply as it comes, and record what went to and fro.
 
         A client that was late in this round is not asked again in it: it has yet to come to what it was asked first.
-        A reply may carry `messages` messages of this run, and the head around them.
+
+        Args:
+            action: Action of the envelopes, and of replies that are no refusal.
+            of: Type of their heads.
+            t, hop: The exchange.
+            envelopes: Requests by client.
+            timeout_s: Longest time; None is the deployment's own.
+            check: (client, head, payloads) -> what is made of a reply; it raises WireError for one that cannot be.
+            payloads: Most payloads of a reply.
         """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         sent: dict[ClientId, list[NetworkTransfer]] = {c: [] for c in envelopes}
         for c in [c for c in envelopes if c in self._late]:
-            yield c, Delivery(None, "late: it has not replied to an earlier request of this round", sent=False)
+            yield c, Lost("late: it has not replied to an earlier request of this round", sent=False)
+        asked = {c: envelope for c, envelope in envelopes.items() if c not in self._late}
+        deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
         try:
-            for c, delivery in self.membership.exchange(
-                {c: envelope for c, envelope in envelopes.items() if c not in self._late},
-                self.config.deadline_s if timeout_s is None else timeout_s,
-                HEAD_BYTES + messages * self.validator.max_bytes,
+            for c, came in self.membership.exchange(
+                asked, deadline_s, HEAD_BYTES + payloads * self.validator.max_bytes
             ):
-                if delivery.sent:
-                    sent[c].append(NetworkTransfer(t, hop, c, "down", what, envelopes[c].payload, delivery.down))
-                    if delivery.late and timeout_s is None:
+                if came.sent:
+                    sent[c].append(NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, came.down))
+                    if came.late and timeout_s is None:
                         self._late.add(c)
-                if delivery.reply is not None:
+                answer: R | Lost = Lost(printable(came.lost), came.sent)
+                if came.reply is not None:
                     self._replied.add(c)
-                    sent[c].append(NetworkTransfer(t, hop, c, "up", what, delivery.reply.payload, delivery.up))
-                yield c, delivery
+                    sent[c].append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.up))
+                    try:
+                        head = read(came.reply, {action: of, "refused": REPLIES["refused"]})
+                        if isinstance(head, Refusal):
+                            answer = Lost(printable(f"client error: {head.reason}"))
+                        else:
+                            self.validator.check(head)
+                            answer = check(c, head, came.reply.parts)
+                    except WireError as error:
+                        answer = Lost(printable(f"refused: {error}"))  # it may quote the client
+                del came  # of replies that are dropped as they come
+                yield c, answer
         finally:
             for c in envelopes:
                 self._sent.extend(sent[c])
-
-    def open_reply(self, delivery: Delivery, action: str, of: type, parts: int) -> Any:
-        """Decode the head of the reply to a request.
-
-        Raises:
-            WireError: If there is no reply, or it is a refusal.
-        """
-        if delivery.reply is None:
-            raise WireError(delivery.lost)
-        head = read(delivery.reply, {action: of, "refused": REPLIES["refused"]})
-        if isinstance(head, Refusal):
-            raise WireError(f"client error: {printable(head.reason)}")
-        if len(delivery.reply.parts) != parts:
-            raise WireError(f"refused: expected {parts} payloads, got {len(delivery.reply.parts)}")
-        return head
 
     def known(self, client: ClientId) -> int:
         """Last round after which the client is known to remember something; 0 is none."""
@@ -361,26 +353,24 @@ class _RemoteRound:
             head = StepRequest(*place, clients.refused.pop(c, ""))
             envelopes[c] = write("ask", head, encoded[id(m)], *(exchange.values[h].data for h in moved))
         answers: dict[ClientId, Answer | Lost] = {}
-        outlines: dict[ClientId, Outline] = {}
-        norms: dict[ClientId, dict[str, float]] = {}
+        looks: dict[ClientId, Look] = {}
         places: dict[ClientId, tuple[int, int]] = {}
         with SpooledTemporaryFile(SPOOL, dir=None if clients.spool is None else str(clients.spool)) as spool:
-            for c, delivery in clients.transport("ask", self.t, exchange.hop, envelopes, exchange.timeout_s, 1):
-                try:
-                    answer = self.receive(exchange, c, delivery)
-                except WireError as error:
-                    answers[c] = Lost(printable(str(error)), delivery.sent)  # it may quote the client
-                    if str(error).startswith("refused: "):
-                        clients.refused[c] = str(error)[len("refused: ") :]
-                    continue
-                outlines[c], norms[c] = outline(answer.reply), table_norms(answer.reply)
-                if exchange.folds:
-                    assert delivery.reply is not None
-                    places[c] = spool.tell(), spool.write(delivery.reply.parts[0])
-                    answer = replace(answer, reply=None)
-                answers[c] = answer
-                del delivery, answer
-            odd = self.odd_ones(exchange, outlines, norms)
+
+            def take(c: ClientId, head: StepReply, parts: tuple[bytes, ...]) -> Answer:
+                answer = self.received(exchange, c, head, parts)
+                looks[c] = Look(c, outline(answer.reply), table_norms(answer.reply))
+                if not exchange.folds:
+                    return answer
+                places[c] = spool.tell(), spool.write(parts[0])
+                return replace(answer, reply=None)
+
+            of_exchange = self.t, exchange.hop, envelopes, exchange.timeout_s
+            for c, came in clients.ask("ask", StepReply, *of_exchange, take, 1):
+                answers[c] = came
+                if isinstance(came, Lost) and came.reason.startswith("refused: "):
+                    clients.refused[c] = came.reason.removeprefix("refused: ")
+            odd = self.odd_replies(exchange, looks)
             clients.refused |= odd
             for c in exchange.messages:
                 checked = answers.pop(c)
@@ -395,55 +385,63 @@ class _RemoteRound:
                 yield c, checked
                 del checked
 
-    def receive(self, exchange: Exchange, client: ClientId, delivery: Delivery) -> Answer:
+    def received(self, exchange: Exchange, client: ClientId, head: StepReply, parts: tuple[bytes, ...]) -> Answer:
         """Check a reply and the client's report of its work.
 
         Raises:
-            WireError: If the reply is lost or refused, with the reason.
+            WireError: If the reply cannot be one of this run, with the reason.
         """
-        clients = self.clients
-        head = clients.open_reply(delivery, "ask", StepReply, 1)
-        assert delivery.reply is not None
-        (data,) = delivery.reply.parts
-        try:
-            clients.validator.check(head)
-            reply = clients.validator.decode(data, clients.signatures[exchange.step].reply)
-            for path, held in held_at(reply).items():
-                if held != Held(client, f"{exchange.hop}{path}"):  # its own, from this exchange, in its own field
-                    raise WireError(
-                        f"client {client} claims to hold {held.key[:40]!r} of client {held.owner} (at {path or 'top'})"
-                    )
-            if clients.validate_reply is not None:
-                clients.validate_reply(exchange.step, reply, clients.model.initial, clients.model.layout)
-            counts = list(counts_in(reply))
-            clients.check_examples(client, [*counts, *([head.n] if head.n else [])])
-            if counts:
-                self.counted.add(client)
-            if len(head.losses) > MOST_LOSSES:
+        clients, model = self.clients, self.clients.model
+        _require(len(parts), 1)
+        reply = clients.validator.decode(parts[0], clients.signatures[exchange.step].reply)
+        for path, held in held_at(reply).items():
+            if held != Held(client, f"{exchange.hop}{path}"):  # its own, from this exchange, in its own field
                 raise WireError(
-                    f"it reports {len(head.losses)} training losses of a step, expected at most {MOST_LOSSES}"
+                    f"client {client} claims to hold {held.key[:40]!r} of client {held.owner} (at {path or 'top'})"
                 )
-        except WireError as error:
-            raise WireError(f"refused: {error}") from None
+        if clients.validate_reply is not None:
+            clients.validate_reply(exchange.step, reply, model.initial, model.layout)
+        counts = list(counts_in(reply))
+        declared = clients._counts.get(client, clients.membership.examples(client, clients.seed_index))
+        n = check_count([*counts, *([head.n] if head.n else [])], declared, clients.config.max_examples)
+        if n is not None:
+            clients._counts[client] = n
+        if counts:
+            self.counted.add(client)
+        if len(head.losses) > MOST_LOSSES:
+            raise WireError(f"it reports {len(head.losses)} training losses of a step, expected at most {MOST_LOSSES}")
         remembered = self.t if head.remembers else clients.memory.get(client)
-        size = Size(Bytes(len(data)), wire.kind(reply))
+        size = Size(Bytes(len(parts[0])), wire.kind(reply))
         return Answer(reply, size, remembered, head.n, head.examples, head.losses)
 
-    def odd_ones(
-        self, exchange: Exchange, outlines: Mapping[ClientId, Outline], norms: Mapping[ClientId, dict[str, float]]
-    ) -> Mapping[ClientId, str]:
+    def odd_replies(self, exchange: Exchange, looks: Mapping[ClientId, Look]) -> Mapping[ClientId, str]:
         """Find replies whose structure or size differs from the others'; the reason by client."""
-        came = [c for c in exchange.messages if c in outlines]
-        if not came:
+        if not looks:
             return {}
         message = next(iter(exchange.messages.values()))
-        odd = odd_ones({c: outlines[c] for c in came}, outline(self.sketch(exchange, message)))
-        norms = {c: norms[c] for c in came if c not in odd}
         self.scale = max([self.scale, *table_norms(message).values()])
-        heavy = heavy_ones(norms, self.clients.config.max_ratio, self.scale)
-        self.norms.append({c: of_client for c, of_client in norms.items() if c not in heavy})
-        self.clients.warn_of_share([c for c in came if c in self.counted and c not in odd and c not in heavy])
-        return odd | heavy
+        odd = self.odd({c: looks[c] for c in exchange.messages if c in looks}, self.sketch(exchange, message))
+        self.clients.warn_of_share([c for c in exchange.messages if c in self.counted & looks.keys() - odd.keys()])
+        return odd
+
+    def odd(self, looks: Mapping[K, Look], sketch: Any, of_model: Mapping[ClientId, float] = {}) -> dict[K, str]:
+        """Find values of one kind that are unlike the others; the reasons.
+
+        Args:
+            looks: How they look.
+            sketch: What the step would make if training changed nothing; None if that is not known.
+            of_model: The model's own vote on sizes, if it has one.
+        """
+        odd = odd_ones({k: look.outline for k, look in looks.items()}, outline(sketch))
+        norms: dict[ClientId, dict[str, float]] = {}  # one vote an owner, however many of its values there are
+        for k, look in looks.items():
+            if k not in odd:
+                own = norms.setdefault(look.owner, {})
+                own |= {path: max(n, own.get(path, 0.0)) for path, n in look.norms.items()}
+        model = {c: dict.fromkeys(by_path(norms), scale) for c, scale in of_model.items()}
+        heavy = heavy_ones(norms | model, self.clients.config.max_ratio, self.scale)
+        self.norms.append({c: n for c, n in norms.items() if c not in heavy})
+        return odd | {k: heavy[look.owner] for k, look in looks.items() if k not in odd and look.owner in heavy}
 
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
         """Find clients whose replies made the global model diverge; empty if it did not.
@@ -499,54 +497,37 @@ class _RemoteRound:
         for h in held:
             by_owner.setdefault(h.owner, []).append(h)
         envelopes = {c: write("fetch", FetchRequest(self.context, tuple(own))) for c, own in by_owner.items()}
+
+        def take(c: ClientId, head: FetchReply, parts: tuple[bytes, ...]) -> dict[Held, HeldValue]:
+            _require(len(parts), len(by_owner[c]))
+            return {h: self.value(data) for h, data in zip(by_owner[c], parts, strict=True)}
+
         many = max(map(len, by_owner.values()))
-        deliveries = dict(self.clients.transport("fetch", self.t, hop, envelopes, timeout_s, many))
+        came = dict(self.clients.ask("fetch", FetchReply, self.t, hop, envelopes, timeout_s, take, many))
         values: dict[Held, HeldValue | Lost] = {}
         for c, own in by_owner.items():
-            try:
-                self.clients.open_reply(deliveries[c], "fetch", FetchReply, len(own))
-                reply = deliveries[c].reply
-                assert reply is not None
-                checked = {h: self.checked(data) for h, data in zip(own, reply.parts, strict=True)}
-            except WireError as error:
-                values.update(dict.fromkeys(own, Lost(printable(str(error)))))
-            else:
-                values.update(checked)
-        values.update(self.odd_values(values))
+            of_owner = came[c]
+            values |= dict.fromkeys(own, of_owner) if isinstance(of_owner, Lost) else of_owner
+        fields: dict[str, dict[Held, Any]] = {}  # values in the same field of clients' replies are alike
+        for h, v in values.items():
+            if isinstance(v, HeldValue):
+                fields.setdefault(h.key.partition("/")[2], {})[h] = v.value
+        for alike in fields.values():
+            looks = {h: Look(h.owner, outline(value), table_norms(value)) for h, value in alike.items()}
+            *_, last = alike
+            # The model has a vote too: often the values of a single client are fetched.
+            odd = self.odd(looks, self.sketched.get(last.key), {SERVER_ID: self.scale})
+            values |= {h: Lost(f"refused: {reason}") for h, reason in odd.items()}
         return values
 
-    def checked(self, data: bytes) -> HeldValue:
-        try:
-            value = self.clients.validator.decode(data, self.clients.held_type)
-        except WireError as error:
-            raise WireError(f"refused: {error}") from None
+    def value(self, data: bytes) -> HeldValue:
+        value = self.clients.validator.decode(data, self.clients.held_type)
         return HeldValue(value, Size(Bytes(len(data)), wire.kind(value)), data)
 
-    def odd_values(self, values: Mapping[Held, HeldValue | Lost]) -> dict[Held, Lost]:
-        """Find values whose structure or size differs from those in the same field of other clients' replies."""
-        fields: dict[str, dict[int, Any]] = {}
-        sketches: dict[str, Any] = {}
-        for i, (h, v) in enumerate(values.items()):
-            if isinstance(v, HeldValue):
-                field = h.key.partition("/")[2]
-                fields.setdefault(field, {})[i] = v.value
-                sketches[field] = self.sketched.get(h.key)
-        handles = list(values)
-        refused: dict[Held, Lost] = {}
-        for field, alike in fields.items():
-            odd = odd_ones({i: outline(value) for i, value in alike.items()}, outline(sketches[field]))
-            norms: dict[ClientId, dict[str, float]] = {}  # one vote an owner, however many of its values are fetched
-            for i, value in alike.items():
-                if i not in odd:
-                    of_owner = norms.setdefault(handles[i].owner, {})
-                    of_owner |= {path: max(n, of_owner.get(path, 0.0)) for path, n in table_norms(value).items()}
-            # The model has a vote too: often the values of a single client are fetched.
-            model = {SERVER_ID: dict.fromkeys(by_path(norms), self.scale)}
-            heavy = heavy_ones(norms | model, self.clients.config.max_ratio, self.scale)
-            odd |= {i: heavy[handles[i].owner] for i in alike if i not in odd and handles[i].owner in heavy}
-            refused |= {handles[i]: Lost(f"refused: {reason}") for i, reason in odd.items()}
-            self.norms.append({c: of_owner for c, of_owner in norms.items() if c not in heavy})
-        return refused
+
+def _require(payloads: int, expected: int) -> None:
+    if payloads != expected:
+        raise WireError(f"expected {expected} payloads, got {payloads}")
 
 
 def _norm(params: Params) -> float:

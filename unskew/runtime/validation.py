@@ -12,7 +12,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NewType, Union, get_args, get_origin
+from typing import Annotated, Any, NewType, TypeVar, Union, get_args, get_origin
 
 import torch
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
@@ -26,8 +26,7 @@ from unskew.tree import Params, hints_of, is_record
 from unskew.wrappers.uploads import at, uploads
 
 _HOLDING = (tuple, list, dict, Mapping, Sequence)
-
-
+K = TypeVar("K")
 Kinds = Sequence[tuple[Any, tuple[Any, ...]]]
 """The members of a type, each with its `Annotated` metadata."""
 
@@ -140,7 +139,7 @@ Outline = Mapping[str, tuple[str, ...]]
 """Structure of a reply: by path, the names in each table of tensors, or an element type and number of dimensions."""
 
 
-def odd_ones(outlines: Mapping[ClientId, Outline], sketched: Outline | None = None) -> dict[ClientId, str]:
+def odd_ones(outlines: Mapping[K, Outline], sketched: Outline | None = None) -> dict[K, str]:
     """Find replies whose structure differs from the others' to the same request; the reason by client.
 
     One step sends the same parts of the model from every client, and in each field tensors of one element type and
@@ -154,7 +153,7 @@ def odd_ones(outlines: Mapping[ClientId, Outline], sketched: Outline | None = No
         sketched: `outline` of the sketch.
     """
     sketched = sketched or {}
-    odd: dict[ClientId, str] = {}
+    odd: dict[K, str] = {}
     for path in dict.fromkeys(p for outline in outlines.values() for p in outline):
         present = {c: outline[path] for c, outline in outlines.items() if path in outline}
         others = Counter(present.values())
