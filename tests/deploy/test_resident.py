@@ -2,7 +2,9 @@
 
 import json
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -207,14 +209,13 @@ def test_a_site_answers_no_longer_than_its_policy_allows(party: Party, small: Sm
 
 def test_noise_is_in_the_sites_account_across_experiments(party: Party, small: Small, tmp_path: Path) -> None:
     noised = [{"name": "fedavg", "with": [{"name": "local_dp", "clip": 1.0, "noise_multiplier": 2.0}]}]
-    (tmp_path / "policy.toml").write_text(tomli_w.dumps({"privacy": str(tmp_path / "privacy.jsonl")}))
+    (tmp_path / "policy.toml").write_text(tomli_w.dumps({"privacy": str(tmp_path / "privacy.sqlite")}))
     party.join("basel", "bern", policy=str(tmp_path / "policy.toml"))
     for name in ("one", "two"):
         party.queue(small(f"name='{name}'", f"methods={json.dumps(noised).replace(':', '=')}"))
     assert party.run() == ["done", "done"]
-    account: list[Any] = [json.loads(line) for line in (tmp_path / "privacy.jsonl").read_text().splitlines()]
-    assert len(account) == 2 * 2 * 2
-    assert len({row["data"] for row in account}) == 1
+    with closing(sqlite3.connect(tmp_path / "privacy.sqlite")) as db:
+        assert db.execute("SELECT count(), count(DISTINCT data) FROM uploads").fetchone() == (2 * 2 * 2, 1)
 
 
 def test_a_server_that_is_asked_to_stop_keeps_its_experiment_running(

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import DW, FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
-from unskew.lock import lock, lockable
 from unskew.protocol import Held, SgdConfig, Spending, hook
 from unskew.runtime.budget import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
@@ -95,6 +96,12 @@ def reason(reply: Envelope) -> str:
 
 
 # ---------------------------------------------------------------- the account
+def spent(folder: Path, columns: str = "purpose, z, n, q") -> list[Any]:
+    """Rows of the record in a folder."""
+    with closing(sqlite3.connect(folder / "privacy.sqlite")) as db:
+        return db.execute(f"SELECT {columns} FROM uploads").fetchall()
+
+
 def test_a_server_that_orders_300_uploads_of_a_budget_for_one_gets_one(site: Callable[..., Site]) -> None:
     """The attack that worked: with epsilon 1 and one upload a client answered 300 orders, epsilon 29.9."""
     there = site()
@@ -112,8 +119,7 @@ def test_the_same_order_again_draws_the_same_noise_and_costs_nothing(site: Calla
     there = site()
     first, again = there.ask(1), there.ask(1)
     assert first.parts == again.parts
-    (row,) = (json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines())
-    assert row["spending"] == [["soft labels", ONE.by.dp.multiplier, 1, 1.0]]  # type: ignore[union-attr]
+    assert spent(there.client.state) == [("soft labels", ONE.by.dp.multiplier, 1, 1.0)]  # type: ignore[union-attr]
 
 
 def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(site: Callable[..., Site]) -> None:
@@ -138,7 +144,7 @@ def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(si
     # Two draws of noise with standard deviation 50 on every number are 70 apart on each.
     apart = torch.cat([(after_one[n] - anew[n]).flatten() for n in anew])
     assert float(apart.std()) == pytest.approx(50.0 * 2**0.5, rel=0.3)
-    assert len((there.client.state / "privacy.jsonl").read_text().splitlines()) == 3
+    assert len(spent(there.client.state)) == 3
 
 
 def test_two_clients_of_a_machine_never_write_the_record_at_once(
@@ -147,9 +153,9 @@ def test_two_clients_of_a_machine_never_write_the_record_at_once(
     there = site()
     monkeypatch.setattr("unskew.runtime.budget.LOCKED_WITHIN_S", 0.05)
     there.client.state.mkdir()
-    with lockable(there.client.state / "privacy.jsonl.lock") as other:
-        lock(other)
-        assert reason(there.ask(1)).endswith("privacy.jsonl is in use by another process of this machine")
+    with closing(sqlite3.connect(there.client.state / "privacy.sqlite")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert "privacy.sqlite cannot be used (database is locked)" in reason(there.ask(1))
     assert there.soft(there.ask(1)) is not None
 
 
@@ -212,32 +218,33 @@ COST = (Spending("labels", 2.0, 1, None),)
 
 
 def test_all_uploads_about_a_data_set_count_whatever_run_or_experiment(tmp_path: Path) -> None:
-    path, rules = tmp_path / "own" / "privacy.jsonl", Rules(SitePolicy(max_epsilon=4.0), "/home/a/policy.toml")
+    path, rules = tmp_path / "own" / "privacy.sqlite", Rules(SitePolicy(max_epsilon=4.0), "/home/a/policy.toml")
     charge(path, UPLOAD, COST, rules)
-    charge(path, dataclasses.replace(UPLOAD, experiment="another", request="second"), COST, rules)
-    third = dataclasses.replace(UPLOAD, cell=3, request="third")
+    charge(path, UPLOAD._replace(experiment="another", request="second"), COST, rules)
+    third = UPLOAD._replace(cell=3, request="third")
     # Two uploads of multiplier 2 are epsilon 2.9 at delta 1e-5, three are 3.6, four are 4.3.
     charge(path, third, COST, rules)
     with pytest.raises(
         WireError, match=r"epsilon would be 4\.\d+ about .* \(/home/a/policy\.toml: max_epsilon = 4\.0\)"
     ):
-        charge(path, dataclasses.replace(UPLOAD, experiment="new", request="fourth"), COST, rules)
+        charge(path, UPLOAD._replace(experiment="new", request="fourth"), COST, rules)
     charge(path, third, COST, rules)
-    charge(path, dataclasses.replace(UPLOAD, data="other", request="fourth"), COST, rules)
-    assert len(path.read_text().splitlines()) == 4
+    charge(path, UPLOAD._replace(data="other", request="fourth"), COST, rules)
+    assert len(spent(path.parent)) == 4
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_budget_of_an_experiment_is_that_of_each_seed_and_method(tmp_path: Path) -> None:
     """Two releases are allowed, for either purpose by itself; what other cells and experiments spend does not count."""
-    path, rules = tmp_path / "privacy.jsonl", Rules()
+    path, rules = tmp_path / "privacy.sqlite", Rules()
     costs = tuple(Spending(purpose, 2.0, 1, 2) for purpose in ("labels", "models"))
     for i, cell in enumerate((0, 1, 0, 1)):
-        charge(path, dataclasses.replace(UPLOAD, cell=cell, request=f"{i}"), costs, rules)
-    charge(path, dataclasses.replace(UPLOAD, experiment="another", request="other"), costs, rules)
+        charge(path, UPLOAD._replace(cell=cell, request=f"{i}"), costs, rules)
+    charge(path, UPLOAD._replace(experiment="another", request="other"), costs, rules)
     for cell in (0, 1):
         with pytest.raises(WireError, match=r"the privacy budget of this experiment is spent: 2 of 2 .* \(labels\)"):
-            charge(path, dataclasses.replace(UPLOAD, cell=cell, request=f"third of {cell}"), costs, rules)
-    assert len(path.read_text().splitlines()) == 5
+            charge(path, UPLOAD._replace(cell=cell, request=f"third of {cell}"), costs, rules)
+    assert len(spent(tmp_path)) == 5 * 2
 
 
 def test_a_deployed_client_trains_under_dp_sgd_until_its_own_account_is_spent(site: Callable[..., Site]) -> None:
@@ -250,15 +257,14 @@ def test_a_deployed_client_trains_under_dp_sgd_until_its_own_account_is_spent(si
     assert answers[1].parts == answers[2].parts != answers[3].parts
     assert reason(answers[-1]).endswith(f"(policy.toml: max_epsilon = {most * 1.001})")
     assert [read(a, REPLIES).losses for a in answers[:4]] == [()] * 4  # type: ignore[union-attr]
-    rows = [json.loads(line) for line in (there.client.state / "privacy.jsonl").read_text().splitlines()]
-    assert [row["spending"] for row in rows] == [[["gradients", 4.0, 4, 0.5]]] * 3
+    assert spent(there.client.state) == [("gradients", 4.0, 4, 0.5)] * 3
 
 
 def test_the_same_order_of_another_folder_or_experiment_draws_other_noise_and_is_paid_for(
     site: Callable[..., Site], tmp_path: Path
 ) -> None:
     """The attack that worked: a second folder has a secret of its own, and its upload was taken for the first one."""
-    account, private = tmp_path / "privacy.jsonl", wrap(FedAvg(local=SMALL), LocalDP(noise_multiplier=50.0))
+    account, private = tmp_path / "privacy.sqlite", wrap(FedAvg(local=SMALL), LocalDP(noise_multiplier=50.0))
     there = site(private, privacy=account, account="files")
     first = there.ask(1)
     there.client = dataclasses.replace(there.client, state=tmp_path / "second")
@@ -270,23 +276,17 @@ def test_the_same_order_of_another_folder_or_experiment_draws_other_noise_and_is
     third = there.ask(1, context=dataclasses.replace(context, starts=((1, 1),)))
     assert [a.action for a in (first, second, third)] == ["ask"] * 3
     assert len({a.parts for a in (first, second, third)}) == 3
-    rows = [json.loads(line) for line in account.read_text().splitlines()]
-    assert [row["data"] for row in rows] == ["files"] * 3
+    assert spent(account.parent, "data") == [("files",)] * 3
 
 
-def test_a_damaged_record_is_refused_and_a_torn_last_line_had_not_left(tmp_path: Path) -> None:
-    path = tmp_path / "privacy.jsonl"
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.sqlite"
     charge(path, UPLOAD, COST, Rules())
     whole = path.read_bytes()
-    path.write_bytes(whole + whole[:40])
-    charge(path, dataclasses.replace(UPLOAD, request="second"), COST, Rules())
-    assert len(path.read_bytes().splitlines()) == 2
-    endless = b"[" * 100_000 + b"\n"
-    noises = (whole.replace(b"2.0", z) for z in (b"-2.0", b"Infinity", b"NaN"))
-    for damaged in (b"{}\n" + whole, *noises, b"\xff\n" + whole, endless):
+    for damaged in (b"{}" + whole, whole[:5000]):
         path.write_bytes(damaged)
-        with pytest.raises(RunError, match=r"line 1 of .*privacy\.jsonl is damaged"):
-            charge(path, dataclasses.replace(UPLOAD, request="third"), COST, Rules())
+        with pytest.raises(RunError, match=r"privacy\.sqlite cannot be used .* restore it from a copy"):
+            charge(path, UPLOAD._replace(request="third"), COST, Rules())
 
 
 # ---------------------------------------------------------------- the rules

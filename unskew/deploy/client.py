@@ -71,7 +71,7 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
         rules.check_method(m.name, bool(hook(m.method, "covers_replies")))
     policy = rules.policy
     audit = Path(policy.audit).expanduser() if policy.audit else audit
-    privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.jsonl"
+    privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.sqlite"
     own = site.data is not None
     if site.data is not None:
         try:

@@ -19,8 +19,9 @@ from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, rea
 from unskew.deploy.site import admitted, forget_invitation, text_of
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
-from unskew.files import append_row, from_toml, read_bytes, write_atomically
+from unskew.files import from_toml, read_bytes, write_atomically
 from unskew.run.folder import locked
+from unskew.runtime.audit import append
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import printable
 from unskew.runtime.message import REQUESTS, Envelope, Hello, Refusal, read, write
@@ -138,16 +139,9 @@ class Resident:
         if self._recorded.get(offer.run) == state + reason:
             return
         self._recorded[offer.run] = state + reason
-        row = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "action": "offer",
-            "experiment": offer.name,
-            "run": offer.run,
-            "sha256": hashlib.sha256(offer.toml.encode()).hexdigest(),
-            "answer": state,
-            **({"reason": printable(reason)} if reason else {}),
-        }
-        append_row(self.audit, row)
+        row = {"experiment": offer.name, "run": offer.run, "sha256": hashlib.sha256(offer.toml.encode()).hexdigest()}
+        why = {"reason": printable(reason)} if reason else {}
+        append(self.audit, "offer", **row, answer=state, **why)
         self.say(f"{offer.name}: {state}{f': {printable(reason)}' if reason else ''}")
 
     @property

@@ -113,7 +113,7 @@ def prepare(
             shutil.rmtree(place, ignore_errors=True)
             federation = FederationFolder.create(place, experiment.name, address, address.host)
             # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
-            policy = {"privacy": str((place / "privacy.jsonl").absolute()), "paths": ["/", "hub:"]}
+            policy = {"privacy": str((place / "privacy.sqlite").absolute()), "paths": ["/", "hub:"]}
             write_atomically(place / "policy.toml", tomli_w.dumps(policy))
             for token, folder in zip(federation.invite(names), folders, strict=True):
                 site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,58 +9,49 @@ from typing import Any
 from unskew.files import append_row
 from unskew.runtime.message import HEAD_BYTES, Envelope
 
+_RELEASED = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
+_REPORTED = {"examples": "counts of examples", "losses": "training losses", "scores": "test results"}
 
-def record(path: Path, request: Envelope, reply: Envelope) -> None:
-    """Append a row about a request and its answer to the audit log, on the disk when this returns.
+
+def append(path: Path, action: str, **row: Any) -> None:
+    """Append a row to the audit log, on the disk when this returns.
 
     Raises:
         OSError: If the disk refuses.
     """
-    asked, answered = _fields(request), _fields(reply)
-    place = asked.get("context")
-    row: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "action": request.action[:40],
-        **_named(place if isinstance(place, dict) else {}, "run", "cell", "round"),
-        **_named(asked, "hop", "step"),
-        "bytes_in": len(request.head.encode("utf-8", "replace")) + request.payload,
-        "bytes_out": len(reply.head.encode("utf-8", "replace")) + reply.payload,
-        "request": _digest(request),
-        "reply": _digest(reply),
-    }
+    append_row(path, {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "action": action[:40], **row})
+
+
+def record(path: Path, request: Envelope, reply: Envelope) -> None:
+    """Append a row about a request and its answer.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    asked, answered = _head(request), _head(reply)
+    context = asked.get("context")
+    told = {**(context if isinstance(context, dict) else {}), **asked}
+    plain = {name: told[name] for name in ("run", "cell", "round", "hop", "step") if type(told.get(name)) in (int, str)}
+    row = {name: value[:80] if isinstance(value, str) else value for name, value in plain.items()}  # from elsewhere
+    for name, envelope in (("in", request), ("out", reply)):
+        row[f"bytes_{name}"] = len(envelope.head.encode("utf-8", "replace")) + envelope.payload
+    for name, envelope in (("request", request), ("reply", reply)):
+        digest = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
+        for part in envelope.parts:
+            digest.update(hashlib.sha256(part).digest())
+        row[name] = digest.hexdigest()
     if reply.action == "refused":
         row["refused"] = answered.get("reason")
     else:
-        row["released"] = _released(reply, answered)
-    append_row(path, row)
+        reports = [name for key, name in _REPORTED.items() if answered.get(key)]
+        row["released"] = [_RELEASED[reply.action], *reports] if reply.action in _RELEASED else reports
+    append(path, request.action, **row)
 
 
-def _named(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return these fields as far as they are numbers or text, which is cut: they came from elsewhere."""
-    plain = ((name, fields[name]) for name in names if type(fields.get(name)) in (int, str))
-    return {name: value[:80] if isinstance(value, str) else value for name, value in plain}
-
-
-def _fields(envelope: Envelope) -> dict[str, Any]:
-    if len(envelope.head) > HEAD_BYTES:
-        return {}
+def _head(envelope: Envelope) -> dict[str, Any]:
+    """The head of an envelope that may be anything."""
     try:
-        head = json.loads(envelope.head)
+        head = json.loads(envelope.head) if len(envelope.head) <= HEAD_BYTES else None
     except (ValueError, RecursionError):
-        return {}
+        head = None
     return head if isinstance(head, dict) else {}
-
-
-def _released(reply: Envelope, head: Mapping[str, Any]) -> list[str]:
-    """Name what an answer told the server."""
-    names = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
-    metrics = {"examples": "counts of examples", "losses": "training losses", "scores": "test results"}
-    released = [names[reply.action]] if reply.action in names else []
-    return released + [name for key, name in metrics.items() if head.get(key)]
-
-
-def _digest(envelope: Envelope) -> str:
-    digest = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
-    for part in envelope.parts:
-        digest.update(hashlib.sha256(part).digest())
-    return digest.hexdigest()

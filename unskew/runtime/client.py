@@ -5,7 +5,7 @@ Nothing is kept in the process, which may live for one request only: what a clie
     STATE/                           on the client's own disk
         draws.secret                 32 random bytes: the root of noise and masks that the server must not know
         evaluated.all/<cell>/<round> what was evaluated in a round, by whatever run, and the scores
-        bound.jsonl                  whose sum was unmasked in each round, which no server can have undone
+        bound.sqlite                 whose sum was unmasked in each round, which no server can have undone
         <run>/<cell>/                by the run's random name, and by the index of seed and method
             000012-0001-0003         round 12, first server process, hop 3: one answer and its consequences
 
@@ -386,7 +386,7 @@ class _Cell:
         binding = hook(setup.method, "binding")
         if binding is not None and (to := binding(head.step, message)) is not None:
             # By cell and round alone: a server that says it is another run, or began anew, gets nothing else either.
-            bind(self.runtime.state / "bound.jsonl", f"{context.cell}/{context.round}", to)
+            bind(self.runtime.state / "bound.sqlite", f"{context.cell}/{context.round}", to)
         held: dict[str, bytes] = {}
 
         def keep(value: Keep, path: str) -> Held:
@@ -448,7 +448,7 @@ class _Cell:
         request = (drawn, context.config, context.run, context.cell, context.round, head.step, what)
         place = hashlib.sha256(repr(request).encode()).hexdigest()
         upload = NoisedUpload(runtime.account or runtime.info.data, context.config, context.cell, place)
-        charge(runtime.privacy or runtime.state / "privacy.jsonl", upload, spending(head.step, message), self.rules)
+        charge(runtime.privacy or runtime.state / "privacy.sqlite", upload, spending(head.step, message), self.rules)
 
     # ------------------------------------------------------------ held values, evaluation
     def fetch(self, held: tuple[Held, ...]) -> Envelope:

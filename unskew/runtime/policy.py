@@ -62,7 +62,7 @@ class SitePolicy:
         allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
         coordinator: Fingerprint of the federation's authority, of whom alone experiments are taken.
         audit: File of the audit log; by default audit.jsonl in the site's folder.
-        privacy: File that records all noised uploads; by default privacy.jsonl in the user's own state folder.
+        privacy: File that records all noised uploads; by default privacy.sqlite in the user's own state folder.
     """
 
     accept: Literal["policy", "ask"] = "policy"
