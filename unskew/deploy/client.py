@@ -17,12 +17,7 @@ from unskew.data.preprocess import check_agreed
 from unskew.data.rows import ByteImages
 from unskew.data.sources import gives_bytes
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import (
-    EXPERIMENT,
-    Site,
-    own_state,
-    read_rules,
-)
+from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
 from unskew.keys import Key
@@ -33,7 +28,6 @@ from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import layout_hash
 from unskew.runtime.message import ClientInfo
-from unskew.runtime.policy import Rules
 from unskew.tree import Params
 from unskew.version import __version__
 from unskew.wire import tensors_hash
@@ -41,7 +35,7 @@ from unskew.words import counted
 
 
 def open_client(
-    folder: Path, client: int, num_clients: int, site: Site = Site(), audit: Path | None = None
+    folder: Path, client: int, num_clients: int, site: Site = Site(), home: Path | None = None
 ) -> ClientRuntime:
     """Open a client for the experiment in a folder, in which its state/ and models/ are kept.
 
@@ -53,70 +47,48 @@ def open_client(
         client: Number of the client, from 0.
         num_clients: Number of clients of the experiment.
         site: The site's own settings.
-        audit: File of the audit log if the policy names none; by default audit.jsonl in the folder.
+        home: Folder of the audit log, unless the policy names a file; by default that of the experiment.
 
     Raises:
         ConfigError, DataError: If the experiment or the site's data cannot be used.
     """
-    rules = read_rules(site)
-    with rules.reading(site.place):
-        return _opened(folder, client, num_clients, rules, site, audit or folder / "audit.jsonl")
-
-
-def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Site, audit: Path) -> ClientRuntime:
     if not 0 <= client < num_clients:
         raise ConfigError(f"a client's number must be 0 to {num_clients - 1}, got {client}")
-    experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
-    for m in experiment.methods:
-        rules.check_method(m.name, bool(hook(m.method, "covers_replies")))
-    policy = rules.policy
-    audit = Path(policy.audit).expanduser() if policy.audit else audit
-    privacy = Path(policy.privacy).expanduser() if policy.privacy else own_state() / "privacy.sqlite"
-    own = site.data is not None
-    if site.data is not None:
-        try:
-            setup = own_setup(experiment, site)
-        except (ConfigError, DataError) as error:
-            if isinstance(error, ConfigError) and isinstance(error.__cause__, OSError):  # of the experiment's own code
-                raise ConfigError(
-                    f"{error}.  What such code reads, as weights, comes to you apart: put it where it is looked for"
-                ) from error
-            yours = "your data and how you joined are yours to change, the experiment is the coordinator's"
-            raise type(error)(f"{error}.  Here {yours}") from error
-        data = setup.dataset.sha256
-        feds = [own_data(experiment, setup, client, num_clients, seed) for seed in experiment.seeds]
-    else:
-        if _has_own_sets(experiment.task):
-            experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
-        setup = run_setup.prepare(experiment)
-        feds = divided(experiment, setup, num_clients)
-        data = json.dumps([setup.dataset.sha256, *(fed.sha256 for fed in feds)])
-    examples = max(len(fed.clients[client].train) for fed in feds)
-    for method in experiment.methods:
-        run_setup.check_prior(method, setup)
-        if (check_examples := hook(method.method, "check_examples")) is not None:
-            check_examples(examples)
-    # The number of examples has no noise, nor has the scale of images.
-    silent = not policy.metrics or any(hook(m.method, "has_dp_noise") for m in experiment.methods)
-    info = replace(
-        introduction(setup, num_clients, folder / EXPERIMENT, own),
-        client=client,
-        data=data,
-        examples=() if silent else tuple(len(fed.clients[client].train) for fed in feds),
-    )
-    info = replace(info, scale=None) if silent else info
+    rules, own = read_rules(site), site.data is not None
+    with rules.reading(site.place):
+        experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
+        for m in experiment.methods:
+            rules.check_method(m.name, bool(hook(m.method, "covers_replies")))
+        if own:
+            try:
+                setup = own_setup(experiment, site)
+            except (ConfigError, DataError) as error:
+                yours = "your data and how you joined are yours to change, the experiment is the coordinator's"
+                raise type(error)(f"{error}.  Here {yours}") from error
+            feds = [own_data(experiment, setup, client, num_clients, seed) for seed in experiment.seeds]
+            data = setup.dataset.sha256
+        else:
+            if _has_own_sets(experiment.task):
+                experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
+            setup = run_setup.prepare(experiment)
+            feds = divided(experiment, setup, num_clients)
+            data = json.dumps([setup.dataset.sha256, *(fed.sha256 for fed in feds)])
+        examples = tuple(len(fed.clients[client].train) for fed in feds)
+        for method in experiment.methods:
+            run_setup.check_prior(method, setup)
+            if (check_examples := hook(method.method, "check_examples")) is not None:
+                check_examples(max(examples))
+        # The number of examples has no noise, nor has the scale of images.
+        silent = not rules.policy.metrics or any(hook(m.method, "has_dp_noise") for m in experiment.methods)
+        told = {"examples": (), "scale": None} if silent else {"examples": examples}
+        info = replace(introduction(setup, num_clients, folder / EXPERIMENT, own), client=client, data=data, **told)
 
     def open_setup(cell: int) -> ClientSetup:
         cells = run_setup.cells(experiment)
         if not 0 <= cell < len(cells):
             raise WireError(f"cell must be 0 to {len(cells) - 1}, got {cell}")
         seed, method = cells[cell]
-        with rules.reading(site.place):  # a split may be in a file
-            fed = (
-                own_data(experiment, setup, client, num_clients, seed)
-                if own
-                else run_setup.divide(experiment, setup.dataset, seed)
-            )
+        fed = feds[experiment.seeds.index(seed)]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         trainer, mine = trainer.of(client), fed.clients[client]
 
@@ -146,11 +118,11 @@ def _opened(folder: Path, client: int, num_clients: int, rules: Rules, site: Sit
         info,
         folder / "state",
         functools.lru_cache(maxsize=2)(open_setup),
-        rules=rules,
-        audit=audit,
-        privacy=privacy,
-        account=account_of(site.data or experiment.task.data),
-        rounds=experiment.rounds,
+        rules,
+        rules.audit(home or folder),
+        Path(rules.policy.privacy).expanduser() if rules.policy.privacy else own_state() / "privacy.sqlite",
+        account_of(site.data or experiment.task.data),
+        experiment.rounds,
     )
 
 

@@ -9,13 +9,12 @@ A command writes into the database and is done; the server looks at it twice a s
 its node on the network.
 """
 
-import hashlib
 import json
 import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,7 +45,7 @@ CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names 
 CREATE TABLE sites (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL, signed TEXT,
     since REAL, seen REAL, status TEXT, error TEXT, error_at REAL);
-CREATE TABLE invitations (key TEXT PRIMARY KEY, site INTEGER, until REAL, ask INTEGER, used BLOB);
+CREATE TABLE invitations (key BLOB PRIMARY KEY, site INTEGER, until REAL, ask INTEGER, used BLOB);
 CREATE TABLE experiments (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, run TEXT, config TEXT, toml TEXT, stop INTEGER DEFAULT 0,
     round INTEGER, rounds INTEGER, queued REAL, began REAL, ended REAL, reason TEXT);
@@ -101,7 +100,7 @@ class FederationFolder:
                 who = certificates.authority(name)
                 certificates.save_authority(who, make_private(new / "authority"))
                 certificates.issue_server(who, [reached.host, *names], new / "authority", timedelta(days=days))
-                with _opened(new / DATABASE) as db:
+                with closing(sqlite3.connect(new / DATABASE)) as db, db:
                     db.executescript(_TABLES)
                     about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]), days)
                     db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?, ?)", about)
@@ -114,27 +113,25 @@ class FederationFolder:
 
     # ------------------------------------------------------------ the database
     @contextmanager
-    def change(self) -> Iterator[sqlite3.Connection]:
+    def change(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """One transaction, whole or not at all.
 
         Raises:
             DeployError: If the database cannot be used.
         """
-        with self._open() as db:
-            db.execute("BEGIN IMMEDIATE")
-            yield db
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+        path = self.folder / DATABASE
         try:
-            with _opened(self.folder / DATABASE) as db:
+            with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as db:
+                db.row_factory = sqlite3.Row
+                db.execute(begin)
                 yield db
+                db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise DeployError(f"cannot use {self.folder / DATABASE}: {error}; mend that, or restore a backup") from None
+            raise DeployError(f"cannot use {path}: {error}; mend that, or restore a backup") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
         """Rows of a query, which waits for nobody who writes meanwhile."""
-        with self._open() as db:
+        with self.change("BEGIN") as db:
             return [dict(row) for row in db.execute(query, values)]
 
     def one(self, query: str, *values: object) -> Row | None:
@@ -258,8 +255,8 @@ class FederationFolder:
                     site = row["id"]
                     _put(db, "sites", site, state="invited", key=None)
                     db.execute("DELETE FROM invitations WHERE site = ?", (site,))
-                mark = _sha256(public_bytes(key.public_key()))
-                db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", (mark, site, until, ask))
+                row = (public_bytes(key.public_key()), site, until, ask)
+                db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", row)
                 _note(db, f"{name} is invited", site=name)
             tokens.append(Token(name, self.reached, until, who.certificate, certificate, key))
         return tokens
@@ -299,7 +296,7 @@ class FederationFolder:
     def _invited(self, db: sqlite3.Connection, owner: bytes, wanted: bytes) -> Row:
         """Use an invitation for a site's key; returns the site as it then is."""
         query = "SELECT * FROM invitations JOIN sites ON sites.id = site WHERE invitations.key = ?"
-        invitation = db.execute(query, (_sha256(owner),)).fetchone()
+        invitation = db.execute(query, (owner,)).fetchone()
         if invitation is None:
             raise DeployError("the token is not known, or a newer one has taken its place; ask for a new one")
         if invitation["used"] not in (None, wanted):
@@ -374,8 +371,10 @@ class FederationFolder:
             db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
             for node, at in since.items():
                 _put(db, "sites", node, since=at, seen=time.time())
-            for node, (_, how) in statuses.items():
-                _put(db, "sites", node, status=json.dumps(_plain(how)))
+            for node, (_, how) in statuses.items():  # it may say anything: numbers and short texts are kept
+                own = {key: how[key] for key in ("disk",) if type(how.get(key)) is int}
+                own |= {k: printable(how[k], 200) for k in ("library", "doing", "error") if type(how.get(k)) is str}
+                _put(db, "sites", node, status=json.dumps(own))
             for node, (at, text) in errors.items():
                 _put(db, "sites", node, error=printable(text), error_at=at)
 
@@ -567,19 +566,6 @@ class FederationFolder:
         return self.rows(query, after, site, site, last)[::-1]
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that commits what is done within the block."""
-    db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-    db.row_factory = sqlite3.Row
-    try:
-        yield db
-        if db.in_transaction:
-            db.execute("COMMIT")
-    finally:
-        db.close()
-
-
 def _put(db: sqlite3.Connection, table: str, number: int, **values: object) -> None:
     columns = ", ".join(f"{name} = ?" for name in values)
     db.execute(f"UPDATE {table} SET {columns} WHERE id = ?", (*values.values(), number))
@@ -590,14 +576,3 @@ def _note(db: sqlite3.Connection, text: str, level: str = "info", site: str | No
     number = db.execute(insert, (time.time(), level, site, printable(text, 1000))).lastrowid
     if number is not None and number % 1000 == 0:
         db.execute("DELETE FROM events WHERE id <= ?", (number - EVENTS,))
-
-
-def _plain(how: Row) -> Row:
-    """Return what a site says of itself, as far as it can be kept: numbers and short texts."""
-    numbers = {name: how[name] for name in ("disk", "protocol") if type(how.get(name)) is int}
-    texts = {name: printable(how[name], 200) for name in ("library", "doing", "error") if type(how.get(name)) is str}
-    return numbers | texts
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

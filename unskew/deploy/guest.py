@@ -12,8 +12,9 @@ and how a site proves who it is, is the other system's matter.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +110,45 @@ def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
     return b"".join(encode(reply))
 
 
-def delivery(data: object, most: int, down: int) -> Delivery:
-    """The outcome of a request whose reply is here: at most `most` bytes of an encoded envelope.
+def exchange(
+    envelopes: Mapping[Node, Envelope],
+    deadline_s: float,
+    most: int,
+    send: Callable[[Mapping[Node, bytes]], Iterable[Node]],
+    look: Callable[[float], Iterable[tuple[Node, object]]],
+) -> Iterator[tuple[Node, Delivery]]:
+    """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes.
 
     Args:
-        data: What came as the reply.
+        envelopes: Envelopes by node.
+        deadline_s: Longest time, seconds.
         most: Largest number of bytes that a reply may have.
-        down: Bytes that the network added to the request.
+        send: Sends encoded envelopes; gives the nodes that it could not reach.
+        look: What has come after at most so many seconds, by node: an encoded envelope, or a `Delivery` without one.
     """
+    end = time.monotonic() + deadline_s
+    messages = {node: b"".join(encode(envelope)) for node, envelope in envelopes.items()}
+    waiting = {node: len(messages[node]) - envelope.payload for node, envelope in envelopes.items()}
+    for node in send(messages):
+        del waiting[node]
+        yield node, Delivery(None, "client lost: the network does not know it, or does not take it", sent=False)
+    del messages
+    last = False
+    while waiting and not last:
+        last = time.monotonic() >= end
+        for node, came in look(max(end - time.monotonic(), 0.0)):
+            if (down := waiting.pop(node, None)) is not None:
+                yield node, delivery(came, most, down)
+    for node, down in waiting.items():
+        yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
+
+
+def delivery(came: object, most: int, down: int) -> Delivery:
+    """The outcome of a request to which `down` bytes were added, whose reply is here, or will not come."""
+    if isinstance(came, Delivery):
+        return replace(came, down=down)
     try:
-        envelope = _decoded(data, most)
+        envelope = _decoded(came, most)
     except WireError as error:
         return Delivery(None, f"refused: {error}", down=down)
     return Delivery(envelope, down=down, up=size_of(encode(envelope)) - envelope.payload)

@@ -24,7 +24,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from unskew import schema
 from unskew.deploy import guest
-from unskew.deploy.channel import encode
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
@@ -42,24 +41,12 @@ ENVELOPE, NUMBER = "envelope", "partition-id"
 
 def write_app(experiment: Experiment, folder: Path, clients: int, **settings: Any) -> Path:
     """Write the folder of an app that runs an experiment on so many sites; `settings` are those of an offer."""
-    table = {
-        "project": {
-            "name": "unskew-experiment",
-            "version": "1.0.0",
-            "description": f"{experiment.name}, an experiment of unskew",
-            "license": "Apache-2.0",
-            "dependencies": [],  # Flower would install them, from elsewhere, when the app is run
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "unskew",
-                    "components": {"serverapp": f"{__name__}:server_app", "clientapp": f"{__name__}:client_app"},
-                    "config": guest.offered(experiment, clients, **settings),
-                }
-            }
-        },
-    }
+    components = {"serverapp": f"{__name__}:server_app", "clientapp": f"{__name__}:client_app"}
+    app = {"publisher": "unskew", "components": components, "config": guest.offered(experiment, clients, **settings)}
+    project = {"name": "unskew-experiment", "version": "1.0.0", "license": "Apache-2.0"}
+    # Flower would install dependencies, from elsewhere, when the app is run.
+    project |= {"description": f"{experiment.name}, an experiment of unskew", "dependencies": []}  # type: ignore[dict-item]
+    table = {"project": project, "tool": {"flwr": {"app": app}}}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(tomli_w.dumps(table), "utf-8")
     return folder
@@ -94,53 +81,42 @@ class GridTransport:
         self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
     ) -> Iterator[tuple[Node, Delivery]]:
         """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
-        end, down = time.monotonic() + deadline_s, {}
-        messages = []
-        for node, envelope in envelopes.items():
-            data = b"".join(encode(envelope))
-            down[node] = len(data) - envelope.payload
-            content, ttl = content_of(data), deadline_s + MARGIN_S
-            messages.append(Message(content, dst_node_id=node, message_type="query", ttl=ttl))
         waiting: dict[str, Node] = {}
-        # Where all together are too large, no identity comes back at all.
-        identities = itertools.chain(self.grid.push_messages(messages), itertools.repeat(""))
-        for node, identity in zip(envelopes, identities, strict=False):
-            if identity:
-                waiting[identity] = node
-            else:
-                yield (
-                    node,
-                    Delivery(None, "client lost: Flower does not know it, or does not take what is sent", sent=False),
-                )
-        while waiting:
-            last = time.monotonic() >= end
-            replies = self._pull(waiting)
+
+        def send(messages: Mapping[Node, bytes]) -> Iterator[Node]:
+            ttl = deadline_s + MARGIN_S
+            pushed = [Message(content_of(m), dst_node_id=n, message_type="query", ttl=ttl) for n, m in messages.items()]
+            # Where all together are too large, no identity comes back at all.
+            identities = itertools.chain(self.grid.push_messages(pushed), itertools.repeat(""))
+            for node, identity in zip(messages, identities, strict=False):
+                if identity:
+                    waiting[identity] = node
+                else:
+                    yield node
+
+        def look(seconds: float) -> Iterator[tuple[Node, object]]:
+            try:
+                replies = list(self.grid.pull_messages(list(waiting)))
+            except (
+                Exception
+            ) as error:  # the network's own errors have no common class; replies may come at the next look
+                log(f"Flower hands out no replies for now ({type(error).__name__})")
+                replies = []
             for reply in replies:
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                yield node, _delivery(reply, down[node], most)
-            if last:
-                break
+                if (node := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                    yield node, _content(reply)
             if not replies:
-                time.sleep(max(min(LOOK_S, end - time.monotonic()), 0.0))
-        for node in waiting.values():
-            yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down[node], late=True)
+                time.sleep(min(LOOK_S, seconds))
 
-    def _pull(self, waiting: Mapping[str, Node]) -> list[Message]:
-        """Replies that have come; where the network fails now they may come at the next look."""
-        try:
-            replies = list(self.grid.pull_messages(list(waiting)))
-        except Exception as error:  # the network's own errors have no common class
-            log(f"Flower hands out no replies for now ({type(error).__name__})")
-            return []
-        return [reply for reply in replies if reply.metadata.reply_to_message_id in waiting]
+        return guest.exchange(envelopes, deadline_s, most, send, look)
 
 
-def _delivery(reply: Message, down: int, most: int) -> Delivery:
-    if reply.has_error():
-        code, reason = reply.error.code, printable(reply.error.reason or "no reason was given")
-        kind = {NO_REPLY: "late", GONE: "client lost"}.get(code, "client error")
-        return Delivery(None, f"{kind}: {reason} (Flower's code {code})", down=down, late=code == NO_REPLY)
-    return guest.delivery(data_in(reply), most, down)
+def _content(reply: Message) -> object:
+    if not reply.has_error():
+        return data_in(reply)
+    code, reason = reply.error.code, printable(reply.error.reason or "no reason was given")
+    kind = {NO_REPLY: "late", GONE: "client lost"}.get(code, "client error")
+    return Delivery(None, f"{kind}: {reason} (Flower's code {code})", late=code == NO_REPLY)
 
 
 server_app = ServerApp()

@@ -15,8 +15,8 @@ import functools
 import json
 import math
 import queue
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 
 from unskew.deploy import guest
-from unskew.deploy.channel import encode
 from unskew.deploy.settings import Site, read_settings
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment
@@ -43,25 +42,18 @@ def write_job(experiment: Experiment, folder: Path, sites: Sequence[str], **sett
     """Write the folder of a job that runs an experiment on these sites; `settings` are those of an offer."""
     offer = guest.offered(experiment, len(sites), **settings)
     given = {"offer": offer, "sites": list(sites)}
+    server = {"id": TASK, "path": f"{__name__}.PlanController", "args": given}
+    client = {"tasks": [TASK], "executor": {"path": f"{__name__}.ClientExecutor", "args": given}}
+    meta = {"name": experiment.name, "min_clients": offer["min_clients"], "resource_spec": {}}
+    both = {"format_version": 2, "components": []}
     files = {
-        "meta.json": {
-            "name": experiment.name,
-            "min_clients": offer["min_clients"],
-            "deploy_map": {"app": ["server", *sites]},
-            "resource_spec": {},
-        },
+        "meta.json": {**meta, "deploy_map": {"app": ["server", *sites]}},
         "app/config/config_fed_server.json": {
-            "format_version": 2,
+            **both,
             "server": {"task_request_interval": LOOK_S},
-            "workflows": [{"id": TASK, "path": f"{__name__}.PlanController", "args": given}],
-            "components": [],
+            "workflows": [server],
         },
-        "app/config/config_fed_client.json": {
-            "format_version": 2,
-            "default_task_fetch_interval": LOOK_S,
-            "executors": [{"tasks": [TASK], "executor": {"path": f"{__name__}.ClientExecutor", "args": given}}],
-            "components": [],
-        },
+        "app/config/config_fed_client.json": {**both, "default_task_fetch_interval": LOOK_S, "executors": [client]},
     }
     for name, content in files.items():
         path = folder / name
@@ -94,34 +86,32 @@ class TaskTransport:
         self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
     ) -> Iterator[tuple[Node, Delivery]]:
         """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
-        end = time.monotonic() + deadline_s
         done: queue.SimpleQueue[tuple[Node, Any]] = queue.SimpleQueue()
-        waiting, down = {}, {}
-        for node, envelope in envelopes.items():
-            data = b"".join(encode(envelope))
-            down[node] = len(data) - envelope.payload
-            task = Task(
-                TASK,
-                Shareable({ENVELOPE: data}),
-                timeout=math.ceil(deadline_s),
-                result_received_cb=functools.partial(_received, done, node),
-                task_done_cb=functools.partial(_ended, done, node),
-            )
-            waiting[node] = task
-            self.controller.send(task, self.fl_ctx, targets=[self.sites[node]])
+        tasks: dict[Node, Task] = {}
+
+        def send(messages: Mapping[Node, bytes]) -> tuple[Node, ...]:
+            for node, data in messages.items():
+                tasks[node] = Task(
+                    TASK,
+                    Shareable({ENVELOPE: data}),
+                    timeout=math.ceil(deadline_s),
+                    result_received_cb=functools.partial(_received, done, node),
+                    task_done_cb=functools.partial(_ended, done, node),
+                )
+                self.controller.send(tasks[node], self.fl_ctx, targets=[self.sites[node]])
+            return ()
+
+        def look(seconds: float) -> Iterator[tuple[Node, object]]:
+            self._check()
+            with suppress(queue.Empty):
+                node, result = done.get(timeout=min(seconds, LOOK_S))
+                tasks.pop(node, None)  # the end of a task that was answered comes, too
+                yield node, _content(result)
+
         try:
-            while waiting and (left := end - time.monotonic()) > 0.0:
-                self._check()
-                try:
-                    node, result = done.get(timeout=min(left, LOOK_S))
-                except queue.Empty:
-                    continue
-                if waiting.pop(node, None) is not None:  # the end of a task that was answered comes, too
-                    yield node, _delivery(result, down[node], most)
-            for node in waiting:
-                yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down[node], late=True)
+            yield from guest.exchange(envelopes, deadline_s, most, send, look)
         finally:
-            for task in waiting.values():
+            for task in tasks.values():
                 self.controller.cancel_task(task)
 
     def _check(self) -> None:
@@ -138,12 +128,12 @@ def _ended(done: Any, node: Node, task: Any, fl_ctx: Any) -> None:
     done.put((node, task.completion_status))
 
 
-def _delivery(result: Any, down: int, most: int) -> Delivery:
+def _content(result: Any) -> object:
     if not isinstance(result, Shareable):
-        return Delivery(None, f"client lost: NVFlare has ended its task ({result})", down=down)
+        return Delivery(None, f"client lost: NVFlare has ended its task ({result})")
     if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
-        return Delivery(None, f"client error: NVFlare returns {code}; the site's own log has more", down=down)
-    return guest.delivery(result.get(ENVELOPE), most, down)
+        return Delivery(None, f"client error: NVFlare returns {code}; the site's own log has more")
+    return result.get(ENVELOPE)
 
 
 class PlanController(Controller):  # type: ignore[misc]

@@ -141,14 +141,8 @@ class Resident:
         self._recorded[offer.run] = state + reason
         row = {"experiment": offer.name, "run": offer.run, "sha256": hashlib.sha256(offer.toml.encode()).hexdigest()}
         why = {"reason": printable(reason)} if reason else {}
-        append(self.audit, "offer", **row, answer=state, **why)
+        append(read_rules(self.site).audit(self.folder), "offer", **row, answer=state, **why)
         self.say(f"{offer.name}: {state}{f': {printable(reason)}' if reason else ''}")
-
-    @property
-    def audit(self) -> Path:
-        """File of the audit log."""
-        named = read_rules(self.site).policy.audit
-        return Path(named).expanduser() if named else self.folder / "audit.jsonl"
 
     def place(self, run: str) -> Path | None:
         """Folder of a run that was offered; None if there is none."""
@@ -184,7 +178,7 @@ class Resident:
         for kept in ("state", "models"):
             make_private(place / kept)
         with noted() as notes:
-            runtime = open_client(place, offer.client, offer.clients, self.site, self.audit)
+            runtime = open_client(place, offer.client, offer.clients, self.site, self.folder)
         for note in notes:
             self.say(f"warning: {' '.join(shown(note).splitlines())}")
         self._open = offer.run, runtime

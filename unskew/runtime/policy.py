@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
@@ -112,6 +113,10 @@ class Rules:
         from unskew.data.places import reading_only  # with all of PyTorch
 
         return reading_only([*filter(None, own)], self.policy.paths, self.where)
+
+    def audit(self, home: Path) -> Path:
+        """File of the audit log, by default in the site's own folder."""
+        return Path(self.policy.audit).expanduser() if self.policy.audit else home / "audit.jsonl"
 
     def check_names(self, table: Mapping[str, Any]) -> None:
         """Refuse an experiment, before anything in it is looked up, whose methods may not run by their names.
