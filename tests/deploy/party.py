@@ -1,5 +1,6 @@
 """A federation in one process: its folder, its sites' folders, and a network of calls between them."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,13 +67,13 @@ class Party:
         for token in self.federation.invite(names):
             folders.append(self.folder / token.site)
             site.join(token, folders[-1], Site(**settings))
-            site.admitted(folders[-1], self.certified(token, folders[-1]))
+            site.admit(folders[-1], functools.partial(self.federation.certify, pem(token.certificate)))
             self.come(token.site)
         return folders
 
     def certified(self, token: Token, folder: Path) -> bytes:
         """What the server answers a site's request for its first certificate."""
-        request = certificates.request(certificates.load_key(folder / "site.key"))
+        request = certificates.request(certificates.load_key(folder / "new.key"))
         return self.federation.certify(pem(token.certificate), request)
 
     def opened(self, name: str) -> member.Resident:

@@ -61,10 +61,10 @@ def test_a_site_gets_its_certificate_by_its_token_and_a_new_one_by_that(party: P
     token, folder = invited(party)
     first = party.certified(token, folder)
     assert certificates.public_key(first) == certificates.public_bytes(
-        certificates.load_key(folder / "site.key").public_key()
+        certificates.load_key(folder / "new.key").public_key()
     )
     assert party.federation.node(certificates.public_key(first)) == party.node("basel")
-    request = certificates.request(certificates.load_key(folder / "site.key"))
+    request = certificates.request(certificates.load_key(folder / "new.key"))
     assert certificates.public_key(party.federation.certify(first, request)) == certificates.public_key(first)
     other = certificates.request(certificates.new_key())
     with pytest.raises(DeployError, match="renewed for the key that the site has"):

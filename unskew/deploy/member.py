@@ -16,10 +16,10 @@ from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credent
 from unskew.deploy.client import open_client
 from unskew.deploy.offers import MOST, Offer
 from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, read_rules, read_settings
-from unskew.deploy.site import admitted, forget_invitation, text_of
+from unskew.deploy.site import admit, forget_invitation, text_of
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
-from unskew.files import from_toml, read_bytes, write_atomically
+from unskew.files import read_bytes, write_atomically
 from unskew.run.folder import locked
 from unskew.runtime.audit import append
 from unskew.runtime.client import ClientRuntime
@@ -106,24 +106,18 @@ class Resident:
         offer = Offer.read(*parts, certificates.load_all(self.folder / "ca.crt"))
         if offer.site != self.site.name:
             raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
-        named = self.folder / "experiments" / offer.name
-        named = named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named
-        place, rules = self.place(offer.run) or named, read_rules(self.site)
+        place, rules = self.place(offer), read_rules(self.site)
         try:
             word = _answer(place)
             if offer.own_data and self.site.data is None:
                 raise ConfigError("this site has named no data of its own; join anew with --data")
-            try:
-                table = from_toml(offer.toml)
-            except (ValueError, RecursionError):
-                raise WireError("the experiment is not TOML") from None
-            rules.check_names(table)
+            rules.check_names(offer.table())
         except UnskewError as error:
             self.record(offer, "refused", str(error))
             raise
+        make_private(place)
         for name, content in (("offer.json", parts[0]), ("offer.sig", parts[1]), (EXPERIMENT, offer.toml.encode())):
             if not (place / name).exists() or (place / name).read_bytes() != content:
-                make_private(place)
                 write_atomically(place / name, content)
         if rules.policy.accept == "ask" and word != "accepted":
             waits = f"somebody at the site has yet to accept it: unskew site accept {offer.name}"
@@ -136,18 +130,23 @@ class Resident:
 
     def record(self, offer: Offer, state: str, reason: str) -> None:
         """Write the answer to an offer into the audit log and the site's own log, once."""
-        if self._recorded.get(offer.run) == state + reason:
-            return
-        self._recorded[offer.run] = state + reason
-        row = {"experiment": offer.name, "run": offer.run, "sha256": hashlib.sha256(offer.toml.encode()).hexdigest()}
-        why = {"reason": printable(reason)} if reason else {}
-        append(read_rules(self.site).audit(self.folder), "offer", **row, answer=state, **why)
-        self.say(f"{offer.name}: {state}{f': {printable(reason)}' if reason else ''}")
+        reason = printable(reason)
+        if self._recorded.get(offer.run) != state + reason:
+            self._recorded[offer.run] = state + reason
+            sha256 = hashlib.sha256(offer.toml.encode()).hexdigest()
+            row = {"experiment": offer.name, "run": offer.run, "sha256": sha256, "answer": state}
+            append(read_rules(self.site).audit(self.folder), "offer", **row, **({"reason": reason} if reason else {}))
+            self.say(f"{offer.name}: {state}{f': {reason}' if reason else ''}")
 
-    def place(self, run: str) -> Path | None:
+    def kept(self, run: str) -> Path | None:
         """Folder of a run that was offered; None if there is none."""
         offers = ((path.parent, Offer.parse(read_bytes(path, MOST))) for path in self.folder.glob(OFFERS))
         return next((place for place, offer in offers if offer.run == run), None)
+
+    def place(self, offer: Offer) -> Path:
+        """Folder of an offer, which may have the name of another."""
+        named = self.folder / "experiments" / offer.name
+        return self.kept(offer.run) or (named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named)
 
     def of_run(self, run: str) -> ClientRuntime:
         """The client of a run that this site takes part in; after a restart it is opened anew.
@@ -158,7 +157,7 @@ class Resident:
         if self._open is not None and self._open[0] == run:
             _answer(self._open[1].state.parent)
             return self._open[1]
-        if (place := self.place(run)) is not None:
+        if (place := self.kept(run)) is not None:
             offer, waits = self.consider(tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
             if not waits:
                 return self.opened(offer)
@@ -170,19 +169,16 @@ class Resident:
         Raises:
             ConfigError, DataError: If the experiment cannot be used here.
         """
-        if self._open is not None and self._open[0] == offer.run:
-            return self._open[1]
-        self._open = None  # the data of the last one make room
-        place = self.place(offer.run)
-        assert place is not None, "it was considered"
-        for kept in ("state", "models"):
-            make_private(place / kept)
-        with noted() as notes:
-            runtime = open_client(place, offer.client, offer.clients, self.site, self.folder)
-        for note in notes:
-            self.say(f"warning: {' '.join(shown(note).splitlines())}")
-        self._open = offer.run, runtime
-        return runtime
+        if self._open is None or self._open[0] != offer.run:
+            self._open = None  # the data of the last one make room
+            place = self.place(offer)
+            for kept in ("state", "models"):
+                make_private(place / kept)
+            with noted() as notes:
+                self._open = offer.run, open_client(place, offer.client, offer.clients, self.site, self.folder)
+            for note in notes:
+                self.say(f"warning: {' '.join(shown(note).splitlines())}")
+        return self._open[1]
 
 
 def start(folder: Path, say: Say, status_port: int | None = None) -> None:
@@ -199,16 +195,20 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
     """
     site = read_settings(folder / "site.toml", Site)
     at, trusted = Address(site.host, site.port), list(map(fingerprint, certificates.load_all(folder / "ca.crt")))
-    authority, expected = " or ".join(trusted), read_rules(site).policy.coordinator
-    if expected is not None and "".join(expected.lower().split()) not in authority.replace(" ", "").split("or"):
-        raise DeployError(f"the federation's authority is {authority}, and the policy trusts {expected} only")
+    expected = read_rules(site).policy.coordinator
+    if expected is not None and "".join(expected.lower().split()) not in (one.replace(" ", "") for one in trusted):
+        raise DeployError(
+            f"the federation's authority is {' or '.join(trusted)}, and the policy trusts {expected} only"
+        )
     if site.allow_code:
         find_own_code()
     resident = Resident(folder, site, say)
     with ExitStack() as open, locked(folder), stoppable():
         if status_port is not None:
             open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
-        say(f"{site.name}: the authority of {at} is {authority}; compare it with the coordinator's by telephone")
+        say(
+            f"{site.name}: the authority of {at} is {' or '.join(trusted)}; compare it with the coordinator's by telephone"
+        )
         connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
         if joined := not (folder / "invitation.crt").exists():
             certificates.check(folder, "site")
@@ -217,7 +217,9 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         def take_part() -> None:
             nonlocal joined
             if not joined:
-                _admit(folder, at)
+                invitation = credentials(folder, "invitation")
+                if not admit(folder, lambda request: certify(str(at), invitation, request)):
+                    raise Away("the coordinator has yet to approve this site")
                 joined = True
             connection.serve()
 
@@ -241,21 +243,6 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
         say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
         stay_connected(take_part, lost)
-
-
-def _admit(folder: Path, at: Address) -> None:
-    """Get the site's first certificate by its invitation.
-
-    Raises:
-        Away: If the server is, or somebody has yet to approve the site.
-        TurnedAway: If the server refuses, or is another's.
-    """
-    key = folder / ("new.key" if (folder / "new.key").exists() else "site.key")
-    request = certificates.request(certificates.load_key(key))
-    if not (answer := certify(str(at), credentials(folder, "invitation"), request)):
-        raise Away("the coordinator has yet to approve this site")
-    admitted(folder, answer)
-    certificates.check(folder, "site")
 
 
 def _renewing(folder: Path, at: Address, say: Say) -> None:

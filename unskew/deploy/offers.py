@@ -20,7 +20,7 @@ from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, pem, private_pem
 from unskew.deploy.settings import Address
 from unskew.errors import ConfigError, DeployError, WireError
-from unskew.files import PRIVATE, write_atomically
+from unskew.files import PRIVATE, from_toml, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 """Names of sites and experiments, which are names of folders, too."""
@@ -164,3 +164,14 @@ class Offer:
         if not (offer.run.isalnum() and len(offer.run) <= 64 and 0 <= offer.client < offer.clients):
             raise WireError("the experiment's place in the federation cannot be")
         return offer
+
+    def table(self) -> dict[str, Any]:
+        """The experiment's table, of which nothing is known.
+
+        Raises:
+            WireError: If it is not TOML.
+        """
+        try:
+            return from_toml(self.toml)
+        except (ValueError, RecursionError):
+            raise WireError("the experiment is not TOML") from None

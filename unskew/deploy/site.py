@@ -10,6 +10,7 @@ The key is made here and never leaves.  An experiment is refused, or not, before
 """
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,8 +63,8 @@ def join(token: Token, folder: Path, site: Site) -> None:
     try:
         make_private(folder)
         token.save(folder, trust=before is None)
-        key = folder / ("new.key" if (folder / "site.key").exists() else "site.key")
-        write_atomically(key, certificates.private_pem(certificates.new_key()), PRIVATE)
+        (folder / "new.key").unlink(missing_ok=True)
+        write_atomically(folder / "new.key", certificates.private_pem(certificates.new_key()), PRIVATE)
         site = replace(site, name=token.site, host=token.server.host, port=token.server.port)
         settings = {name: value for name, value in asdict(site).items() if value is not None}
         write_atomically(folder / "site.toml", tomli_w.dumps(settings))
@@ -71,12 +72,23 @@ def join(token: Token, folder: Path, site: Site) -> None:
         raise DeployError(f"cannot write {error.filename}: {error.strerror}; choose another --folder") from None
 
 
-def admitted(folder: Path, answer: bytes) -> None:
-    """Keep the site's certificate as the server answers with it; the invitation is of no more use."""
-    if (folder / "new.key").exists():
-        (folder / "new.key").replace(folder / "site.key")
+def admit(folder: Path, certify: Callable[[bytes], bytes]) -> bool:
+    """Get the site's certificate by its invitation, which is then of no more use; False if that has to be approved.
+
+    Args:
+        folder: The site's folder.
+        certify: Answers a request for a certificate as the server does.
+
+    Raises:
+        DeployError: As `certify`, or if what it answers is no certificate for the site's key.
+    """
+    if not (answer := certify(certificates.request(certificates.load_key(folder / "new.key")))):
+        return False
+    (folder / "new.key").replace(folder / "site.key")
     certificates.accept(folder, answer)
     forget_invitation(folder)
+    certificates.check(folder, "site")
+    return True
 
 
 def forget_invitation(folder: Path) -> None:

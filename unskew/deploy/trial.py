@@ -4,6 +4,7 @@ RUN/                       a run's folder, as of a simulation
     deploy/                the federation's folder; beside it sites/NAME, logs/NAME.log, policy.toml
 """
 
+import functools
 import math
 import os
 import secrets
@@ -20,7 +21,7 @@ from typing import Any
 
 import tomli_w
 
-from unskew.deploy import certificates, member, resident, site
+from unskew.deploy import member, resident, site
 from unskew.deploy.certificates import make_private, pem
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
@@ -117,8 +118,7 @@ def prepare(
             write_atomically(place / "policy.toml", tomli_w.dumps(policy))
             for token, folder in zip(federation.invite(names), folders, strict=True):
                 site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
-                request = certificates.request(certificates.load_key(folder / "site.key"))
-                site.admitted(folder, federation.certify(pem(token.certificate), request))
+                site.admit(folder, functools.partial(federation.certify, pem(token.certificate)))
             federation.queue(experiment, {"own_data": False, **(options or {})})
         except OSError as error:
             raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
