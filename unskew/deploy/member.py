@@ -206,9 +206,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
     with ExitStack() as open, locked(folder), stoppable():
         if status_port is not None:
             open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
-        say(
-            f"{site.name}: the authority of {at} is {' or '.join(trusted)}; compare it with the coordinator's by telephone"
-        )
+        say(f"{site.name}: the server's authority is {' or '.join(trusted)}; compare it by telephone")
         connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
         if joined := not (folder / "invitation.crt").exists():
             certificates.check(folder, "site")
