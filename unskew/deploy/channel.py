@@ -7,7 +7,6 @@ The server sends requests on it, each with a number, and gets one reply to each.
     server -> client   h {"server", "number", "size", "start", "have"}, then c CHUNK ...    a request, from byte `start`
     client -> server   h {"number", "size", "start"}, then c CHUNK ...                      its reply, from byte `start`
     client -> server   s {...}                                                              how it is, now and then
-    client -> server   g                                                                    it does not come back
 
 After a break both go on from the last whole chunk: the client says what it has of the request, the server what it has
 of the reply.  A reply that was computed is kept until the next request: nothing is trained twice, nothing is lost.
@@ -54,7 +53,7 @@ HELD_S = 1.0
 TOO_LARGE = "its reply is larger than any of this run can be"
 UNREADABLE = "its reply cannot be read"
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
-METHOD, CERTIFY, GOODBYE = "/unskew/Connect", "/unskew/Certify", b"g"
+METHOD, CERTIFY = "/unskew/Connect", "/unskew/Certify"
 TELL_S = 15.0
 """Time after which a client says again how it is, seconds."""
 Credentials = tuple[bytes, bytes, bytes]
@@ -197,7 +196,6 @@ class _Session:
     server: str
     number: int
     have: int
-    goodbye: bool = False
     out: Outgoing = field(default_factory=queue.SimpleQueue)
     since: float = field(default_factory=time.time)
 
@@ -354,12 +352,11 @@ class GrpcServer:
         return session
 
     def leave(self, node: Node, session: _Session) -> None:
-        """Forget a connection; without a goodbye its node may come back."""
+        """Forget a connection; its node may come back."""
         with self._lock:
             if self._here.get(node) is session:
                 del self._here[node]
-                if not session.goodbye:
-                    self._left[node] = time.monotonic()
+                self._left[node] = time.monotonic()
 
     def take(self, node: Node, session: _Session, message: bytes) -> None:
         """Take a message of a reply, whose announcement comes first.
@@ -392,7 +389,7 @@ class GrpcServer:
     def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One connection, from its introduction to its end."""
         abort: Callable[[grpc.StatusCode, str], NoReturn] = context.abort
-        node = self._known(context.auth_context())
+        node = self.registered(public_key(context.auth_context()["x509_pem_cert"][0]))
         if node is None:
             abort(grpc.StatusCode.PERMISSION_DENIED, "its certificate is none of this federation's sites")
         try:
@@ -421,12 +418,9 @@ class GrpcServer:
             self.leave(node, session)
 
     def _receive(self, node: Node, session: _Session, incoming: Iterator[bytes]) -> None:
-        """Take a node's replies until it says goodbye, or its line breaks."""
+        """Take a node's replies until its line breaks."""
         with suppress(WireError, grpc.RpcError):
             for message in incoming:
-                if message == GOODBYE:
-                    session.goodbye = True
-                    break
                 if message[:1] == b"s":
                     self.status[node] = time.time(), _read(message)
                 else:
@@ -441,15 +435,10 @@ class GrpcServer:
 
     def _certified(self, request: bytes, context: Any) -> bytes:
         try:
-            return self.certify(context.auth_context().get("x509_pem_cert", [b""])[0], request)
+            return self.certify(context.auth_context()["x509_pem_cert"][0], request)
         except DeployError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))  # which raises
             raise
-
-    def _known(self, auth: Mapping[str, Sequence[bytes]]) -> Node | None:
-        with suppress(DeployError):
-            return self.registered(public_key(auth.get("x509_pem_cert", [b""])[0]))
-        return None
 
 
 # ---------------------------------------------------------------- the client's side
@@ -515,13 +504,8 @@ class Connection:
 
         try:
             with _channel(self._address, self._credentials()) as channel:
-                try:
-                    for message in channel.stream_stream(METHOD)(outgoing()):
-                        self._take(message, out)
-                except KeyboardInterrupt:
-                    out.put(iter([GOODBYE]))
-                    time.sleep(LOOK_S)  # in which the goodbye leaves
-                    raise
+                for message in channel.stream_stream(METHOD)(outgoing()):
+                    self._take(message, out)
         except WireError as error:
             raise Away(f"the server at {self._address} sends what no server does: {error}") from None
         except grpc.RpcError as error:
@@ -632,13 +616,6 @@ def stay_connected(serve: Callable[[], None], lost: Callable[[DeployError, float
 
 
 def credentials(folder: Path, name: str) -> Credentials:
-    """Read NAME.key, NAME.crt and ca.crt of a folder.
-
-    Raises:
-        DeployError: If one cannot be read.
-    """
+    """Read NAME.key, NAME.crt and ca.crt of a folder."""
     key, certificate, root = (folder / file for file in (f"{name}.key", f"{name}.crt", "ca.crt"))
-    try:
-        return key.read_bytes(), certificate.read_bytes(), root.read_bytes()
-    except OSError as error:
-        raise DeployError(f"cannot read {error.filename}: {error.strerror}; restore it from a backup") from None
+    return key.read_bytes(), certificate.read_bytes(), root.read_bytes()

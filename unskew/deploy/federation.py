@@ -61,12 +61,15 @@ Node = int
 class FederationFolder:
     """A federation's folder.  The database is opened for each call, so any thread and any process may make one.
 
+    Attributes:
+        folder, keys: The folder, and the one in it with keys and certificates of authority and server.
+
     Raises:
         DeployError: If the folder is none.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.keys = folder, folder / "authority"
         if not (folder / DATABASE).is_file():
             raise DeployError(f"{folder} is no federation; make one with unskew fed init, or name it with --folder")
 
@@ -91,24 +94,21 @@ class FederationFolder:
             days: Days for which certificates of server and sites are valid; they are renewed in time.
 
         Raises:
-            DeployError: If the folder holds something already, or the disk refuses.
+            DeployError: If the folder holds something already.
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DeployError(f"{folder} exists already; name another folder")
-        try:
-            with temporary_folder(folder) as new:
-                who = certificates.authority(name)
-                certificates.save_authority(who, make_private(new / "authority"))
-                certificates.issue_server(who, [reached.host, *names], new / "authority", timedelta(days=days))
-                with closing(sqlite3.connect(new / DATABASE)) as db, db:
-                    db.executescript(_TABLES)
-                    about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]), days)
-                    db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?, ?)", about)
-                if folder.exists():
-                    folder.rmdir()
-                rename_folder(new, folder)
-        except OSError as error:
-            raise DeployError(f"cannot write {error.filename or folder}: {error.strerror}; make room") from None
+        with temporary_folder(folder) as new:
+            who = certificates.authority(name)
+            certificates.save_authority(who, make_private(new / "authority"))
+            certificates.issue_server(who, [reached.host, *names], new / "authority", timedelta(days=days))
+            with closing(sqlite3.connect(new / DATABASE)) as db, db:
+                db.executescript(_TABLES)
+                about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]), days)
+                db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?, ?)", about)
+            if folder.exists():
+                folder.rmdir()
+            rename_folder(new, folder)
         return cls(folder)
 
     # ------------------------------------------------------------ the database
@@ -169,11 +169,11 @@ class FederationFolder:
     @property
     def authority(self) -> Authority:
         """The federation's authority, which signs the server's certificate and experiments."""
-        return certificates.load_authority(self.folder / "authority")
+        return certificates.load_authority(self.keys)
 
     def trusted(self) -> bytes:
         """The authorities that are trusted, PEM: the one there is, and the one that takes its place."""
-        files = (self.folder / "authority" / name for name in ("ca.crt", "next.crt"))
+        files = (self.keys / name for name in ("ca.crt", "next.crt"))
         return b"".join(file.read_bytes() for file in files if file.exists())
 
     def change_authority(self) -> list[str]:
@@ -182,11 +182,10 @@ class FederationFolder:
         Returns:
             Names of the members that have yet to renew their certificates by it.
         """
-        place = self.folder / "authority"
-        if not (place / "next.crt").exists():
-            certificates.save_authority(certificates.authority(self.about["name"]), place, "next")
+        if not (self.keys / "next.crt").exists():
+            certificates.save_authority(certificates.authority(self.about["name"]), self.keys, "next")
             self.note("a second authority is trusted; sites move over as they renew their certificates", "warning")
-        signer = certificates.fingerprint(certificates.load(place / "next.crt"))
+        signer = certificates.fingerprint(certificates.load(self.keys / "next.crt"))
         behind = self.rows("SELECT name FROM sites WHERE state = 'member' AND signed IS NOT ? ORDER BY id", signer)
         return [row["name"] for row in behind]
 
@@ -196,29 +195,27 @@ class FederationFolder:
         Raises:
             DeployError: If there is none, or a member would be locked out.
         """
-        place = self.folder / "authority"
-        if not (place / "next.crt").exists():
+        if not (self.keys / "next.crt").exists():
             raise DeployError("there is no second authority; make one with unskew fed authority")
         if behind := self.change_authority():
             raise DeployError(f"{', '.join(behind)} would be locked out; wait until they have renewed, or remove them")
-        who = certificates.load_authority(place, "next")
+        who = certificates.load_authority(self.keys, "next")
         with self.change() as db:
             for row in db.execute("SELECT rowid, offer FROM offers").fetchall():
                 db.execute("UPDATE offers SET signature = ? WHERE rowid = ?", (who.sign(row["offer"]), row["rowid"]))
         self.issue_server(who)
         for end in ("key", "crt"):
-            (place / f"next.{end}").replace(place / f"ca.{end}")
+            (self.keys / f"next.{end}").replace(self.keys / f"ca.{end}")
         self.note("the first authority is no longer trusted", "warning")
 
     def issue_server(self, who: Authority) -> None:
         """Sign a new certificate for the server."""
         about = self.about
-        place, valid = self.folder / "authority", timedelta(days=about["days"])
-        certificates.issue_server(who, json.loads(about["names"]), place, valid)
+        certificates.issue_server(who, json.loads(about["names"]), self.keys, timedelta(days=about["days"]))
 
     def fingerprint(self) -> str:
         """Fingerprint of the authority, to read aloud."""
-        return certificates.fingerprint(certificates.load(self.folder / "authority" / "ca.crt"))
+        return certificates.fingerprint(certificates.load(self.keys / "ca.crt"))
 
     def is_served(self) -> bool:
         """True if a server runs."""
@@ -285,8 +282,7 @@ class FederationFolder:
                     return b""
             elif wanted != owner:
                 raise DeployError("a certificate is renewed for the key that the site has")
-            place = self.folder / "authority"
-            who = certificates.load_authority(place, "next" if (place / "next.crt").exists() else "ca")
+            who = certificates.load_authority(self.keys, "next" if (self.keys / "next.crt").exists() else "ca")
             signed = certificates.issue_site(who, site["name"], key, valid)
             ends, signer = certificates.end_of(signed).timestamp(), certificates.fingerprint(who.certificate)
             _put(db, "sites", site["id"], ends=ends, signed=signer)
@@ -547,7 +543,7 @@ class FederationFolder:
 
     def _days(self, name: str) -> int:
         """Days for which a certificate of the coordinator's is still valid."""
-        return (certificates.ends(self.folder / "authority" / f"{name}.crt") - datetime.now(UTC)).days
+        return (certificates.ends(self.keys / f"{name}.crt") - datetime.now(UTC)).days
 
     def jobs(self) -> list[Row]:
         """Experiments in their order, each with its sites' answers."""

@@ -15,7 +15,7 @@ from unskew.deploy.certificates import fingerprint, make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
 from unskew.deploy.client import open_client
 from unskew.deploy.offers import MOST, Offer
-from unskew.deploy.settings import EXPERIMENT, Address, Site, find_own_code, read_rules, read_settings
+from unskew.deploy.settings import EXPERIMENT, Address, Site, read_rules, read_settings
 from unskew.deploy.site import admit, forget_invitation, text_of
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
@@ -200,8 +200,6 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         raise DeployError(
             f"the federation's authority is {' or '.join(trusted)}, and the policy trusts {expected} only"
         )
-    if site.allow_code:
-        find_own_code()
     resident = Resident(folder, site, say)
     with ExitStack() as open, locked(folder), stoppable():
         if status_port is not None:

@@ -4,7 +4,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 
 from unskew.deploy import certificates, server
@@ -12,14 +12,13 @@ from unskew.deploy.channel import Credentials, GrpcServer, credentials
 from unskew.deploy.federation import FederationFolder, Row
 from unskew.deploy.settings import Address
 from unskew.deploy.watched import Vitals, serving
-from unskew.errors import RunError, UnskewError
-from unskew.protocol import ClientId
+from unskew.errors import RunError, UnskewError, WireError
 from unskew.report import write_report
 from unskew.run.cell import Cell
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
-from unskew.runtime.log import warn
-from unskew.runtime.message import Delivery, Envelope, Node
+from unskew.runtime.log import printable, warn
+from unskew.runtime.message import Delivery, Envelope, Node, Refusal, read
 from unskew.signals import stoppable
 from unskew.words import with_names
 
@@ -74,17 +73,15 @@ class Watch:
             renew(self.federation)
             self.measure(here)
             self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status), self.errors)
-        if self.job is not None:
-            self.job.refresh(members)
-            if self.federation.experiment(self.job.row["name"])["stop"]:
-                raise Stopped("stopped by request")
+        if self.job is not None and self.federation.experiment(self.job.row["name"])["stop"]:
+            raise Stopped("stopped by request")
 
     def measure(self, here: Mapping[Node, float]) -> None:
         """Set the numbers that a monitor reads of sites and certificates."""
         self.vitals.connected.set(len(here))
-        place, sites = self.federation.folder / "authority", self.federation.present()
-        ends = {name: certificates.ends(place / f"{name}.crt") for name in ("server", "ca")}
-        if ends["ca"] - datetime.now(UTC) < certificates.RENEWED and not (place / "next.crt").exists():
+        keys, sites = self.federation.keys, self.federation.present()
+        ends = {name: certificates.ends(keys / f"{name}.crt") for name in ("server", "ca")}
+        if ends["ca"] - datetime.now(UTC) < certificates.RENEWED and not (keys / "next.crt").exists():
             text = f"the authority's certificate ends on {ends['ca']:%Y-%m-%d}; change it with unskew fed authority"
             if text not in self._warned:
                 self._warned.add(text)
@@ -102,22 +99,14 @@ class Connections:
     """A federation's connections as the network of one experiment: a greeting carries the site's signed offer.
 
     Attributes:
-        clients: Client that each node is; a site that was removed has none.
+        clients: Client that each node is; one that had been removed by then has none.
     """
 
     def __init__(self, watch: Watch, row: Row) -> None:
         self.watch, self.row = watch, row
         self._offers = {offer["site"]: offer for offer in watch.federation.offers(row)}
-        self.clients: dict[Node, ClientId] = {}
-        self.refresh(watch.federation.members())
-
-    def refresh(self, members: set[Node]) -> None:
-        """Give the clients' places to the sites that are members now."""
-        for node, offer in self._offers.items():
-            if node in members:
-                self.clients[node] = offer["client"]
-            else:
-                self.clients.pop(node, None)
+        here = {site["id"] for site in watch.federation.present()}
+        self.clients = {node: offer["client"] for node, offer in self._offers.items() if node in here}
 
     def nodes(self) -> set[Node]:
         """Sites of the experiment that are connected."""
@@ -142,7 +131,10 @@ class Connections:
                 self.watch.errors[node] = time.time(), delivery.lost
             elif envelopes[node].action == "hello":
                 state = {"hello": "accepted", "waiting": "waits"}.get(delivery.reply.action, "refused")
-                self.watch.federation.answered(self.row, node, state, server.reason_of(delivery.reply))
+                reason = ""
+                with suppress(WireError):
+                    reason = printable(read(delivery.reply, {"refused": Refusal, "waiting": Refusal}).reason)
+                self.watch.federation.answered(self.row, node, state, reason)
             yield node, delivery
 
 
@@ -200,10 +192,10 @@ def serve(
     at = Address(listen or about["listen"], about["port"])
     with locked(federation.folder), _resumable(federation):
         renew(federation)
-        place = federation.folder / "authority"
+        keys = federation.keys
 
         def own() -> Credentials:
-            return (*credentials(place, "server")[:2], federation.trusted())
+            return (*credentials(keys, "server")[:2], federation.trusted())
 
         network = GrpcServer(str(at), own, federation.node, federation.certify, note)
         with ExitStack() as open, network:
@@ -260,7 +252,7 @@ def wrong(federation: FederationFolder) -> str:
     """Say what is wrong with a server that runs; empty if nothing is."""
     if shutil.disk_usage(federation.folder).free < LEAST_BYTES:
         return "the disk is nearly full"
-    ends = certificates.ends(federation.folder / "authority" / "ca.crt")
+    ends = certificates.ends(federation.keys / "ca.crt")
     return "the authority's certificate has expired" if ends < datetime.now(UTC) else ""
 
 
@@ -270,12 +262,12 @@ def renew(federation: FederationFolder) -> None:
     Raises:
         DeployError: If clients would refuse the certificate that it has then.
     """
-    place = federation.folder / "authority"
-    certificates.check_private(place / "ca.key")
-    if certificates.is_due(place / "server.crt"):
+    keys = federation.keys
+    certificates.check_private(keys / "ca.key")
+    if certificates.is_due(keys / "server.crt"):
         federation.issue_server(federation.authority)
         federation.note("the server has a new certificate")
-    certificates.check(place, "server")
+    certificates.check(keys, "server")
 
 
 @contextmanager

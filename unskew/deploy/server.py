@@ -6,7 +6,6 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ from unskew.data.federated import FederatedData
 from unskew.data.preprocess import check_agreed
 from unskew.data.sources import FILES
 from unskew.deploy.client import divided, introduction
-from unskew.deploy.settings import EXPERIMENT, find_own_code
+from unskew.deploy.settings import EXPERIMENT
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, load, written_fingerprint
 from unskew.files import write_atomically
@@ -32,10 +31,11 @@ from unskew.run import loop, unchanged
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
+from unskew.run.progress import evaluated
 from unskew.run.setup import Setup
 from unskew.runtime.log import log, printable
 from unskew.runtime.membership import Membership
-from unskew.runtime.message import REPLIES, ClientInfo, Envelope, Node, Transport, read
+from unskew.runtime.message import ClientInfo, Node, Transport
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver, ServerModel
@@ -82,9 +82,10 @@ def serve(
         RunError: If the run cannot be continued.
     """
     callback = callback or LogCallback(log)
-    find_own_code()
     number, place = config.num_clients, folder / "run"
-    experiment = _every_round(load(folder / EXPERIMENT, allow_code=True))  # the coordinator's own
+    experiment = load(folder / EXPERIMENT, allow_code=True)  # the coordinator's own
+    # Clients remember the last two rounds, so the server must not fall back further.
+    experiment = replace(experiment, runtime=replace(experiment.runtime, checkpoint_every=1))
     if (place / "summary.json").exists():
         return loop.RunResult(place, read_json(place / "summary.json"))
     refuse_undeployable(experiment)
@@ -162,16 +163,14 @@ def _zeros(shape: tuple[str, ...]) -> Tensor:
 
 
 def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
-    """The experiment as the server prepares it: where clients have own data, its images are all for testing."""
+    """The experiment as the server prepares it: on the CPU, where replies arrive; only clients train.
+
+    Where clients have own data, its images are all for testing.
+    """
     task = experiment.task
     if config.own_data and task.data.partition(":")[0] == "images":
         task = replace(task, data_options={**task.data_options, "testing": True})
-    return on_cpu(replace(experiment, task=task))
-
-
-def on_cpu(experiment: Experiment) -> Experiment:
-    """The experiment on the CPU: replies arrive there, and only clients train."""
-    return replace(experiment, runtime=replace(experiment.runtime, device="cpu"))
+    return replace(experiment, task=task, runtime=replace(experiment.runtime, device="cpu"))
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
@@ -196,14 +195,6 @@ def refuse_undeployable(experiment: Experiment) -> None:
             )
 
 
-def reason_of(reply: Envelope) -> str:
-    """Why a client refuses or waits; empty of any other reply, and of one that cannot be read."""
-    with suppress(WireError):
-        head = read(reply, {action: REPLIES[action] for action in ("refused", "waiting")})
-        return printable(head.reason)
-    return ""
-
-
 def check_split(experiment: Experiment, number: int) -> None:
     """Refuse an experiment that cannot be deployed, or whose own split is not for so many sites.
 
@@ -212,12 +203,7 @@ def check_split(experiment: Experiment, number: int) -> None:
         DataError: If the data cannot be read or split.
     """
     refuse_undeployable(experiment)
-    divided(experiment, run_setup.prepare(on_cpu(experiment)), number)
-
-
-def _every_round(experiment: Experiment) -> Experiment:
-    """Save after every round: clients remember the last two, so the server must not fall back further."""
-    return replace(experiment, runtime=replace(experiment.runtime, checkpoint_every=1))
+    divided(experiment, run_setup.prepare(experiment), number)
 
 
 # ---------------------------------------------------------------- state that outlives a server
@@ -396,11 +382,8 @@ class LogCallback(Observer):
 
     def ended_round(self, cell: Cell) -> None:
         """Say how far a run is."""
-        headline = cell.setup.task.headline
-        value = cell.metrics.get(headline.shared, cell.metrics.get(headline.own))
-        result = "" if value is None else f", {headline.label} {value:.4f}"
         place = f"{cell.method.label}, seed {cell.seed}: round {cell.round} of {cell.experiment.rounds}"
-        self.say(place + result)
+        self.say(f"{place}  {evaluated(cell)}".rstrip())
 
     def note(self, text: str) -> None:
         """Say it."""

@@ -1,7 +1,6 @@
 """Settings of a federation: how an experiment is run, and what a site says of itself."""
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -78,21 +77,6 @@ def absolute(source: str) -> str:
     return f"{kind}:{Path(os.path.expanduser(rest)).absolute()}" if kind in FILES and rest else source
 
 
-CODE_PATH = "UNSKEW_CODE_PATH"
-"""Variable with the folders in which the programs of a deployment also look for code of the user's own."""
-
-
-def code_path() -> str:
-    """Return the folders in which this process finds code, for `CODE_PATH`."""
-    return os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-
-
-def find_own_code() -> None:
-    """Search modules where the parent process did, after what is installed."""
-    folders = os.environ.get(CODE_PATH, "").split(os.pathsep)
-    sys.path.extend(f for f in folders if f and f not in sys.path)
-
-
 def own_state() -> Path:
     """Folder of this user in which sites lie, and what must outlive them.
 
@@ -138,8 +122,6 @@ def read_settings(path: Path, kind: type[T]) -> T:
         table: dict[str, Any] = from_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise DeployError(f"there is no {path}; name a site's folder, as unskew site join made it") from None
-    except OSError as error:
-        raise DeployError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     settings: T = schema.build(kind, table, "", str(path))

@@ -5,7 +5,6 @@ RUN/                       a run's folder, as of a simulation
 """
 
 import functools
-import math
 import os
 import secrets
 import shutil
@@ -25,7 +24,7 @@ from unskew.deploy import member, resident, site
 from unskew.deploy.certificates import make_private, pem
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
-from unskew.deploy.settings import CODE_PATH, Address, Site, code_path
+from unskew.deploy.settings import Address, Site
 from unskew.errors import DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, is_written_in
 from unskew.files import from_toml, write_atomically
@@ -34,8 +33,6 @@ from unskew.runtime.log import log, show
 Say = Callable[[str], None]
 GRACE_S = 8.0
 """Time between SIGTERM and SIGKILL, seconds."""
-LONGEST_PAUSE_S = 60.0
-"""Longest pause before a site's process is started again, seconds."""
 UNUSABLE = 2
 """Exit code of a site whose settings cannot be used: starting it again would not help."""
 
@@ -76,18 +73,14 @@ def trial(
     federation, folders = prepare(experiment, number, out, options)
     name = str(federation.experiment()["name"])
     with ExitStack() as ended:
-        started = [ended.enter_context(SiteProcess(folder, say)) for folder in folders]
+        started = [ended.enter_context(SiteProcess(folder, say, restart)) for folder in folders]
 
-        def look() -> None:
+        def each(what: Callable[[SiteProcess], None]) -> None:
             for one in started:
-                one.look(restart)
+                what(one)
 
-        def terminate() -> None:
-            for one in started:
-                one.terminate()
-
-        ended.callback(terminate)  # all at once; each is waited for then
-        resident.serve(federation, say, only=name, force=force, look=look)
+        ended.callback(each, lambda one: one.process.terminate())  # all at once; each is waited for then
+        resident.serve(federation, say, only=name, force=force, look=lambda: each(SiteProcess.look))
     row = federation.experiment(name)
     if row["state"] != "done":
         raise RunError(str(row["reason"]))
@@ -147,60 +140,54 @@ class SiteProcess:
 
     Args:
         folder: The site's folder; logs/NAME.log of the federation's has what the process says.
-        say: Called with a line when it is started again.
+        say: Called with a line when it has ended.
+        restart: False to leave it then.
     """
 
-    def __init__(self, folder: Path, say: Say) -> None:
-        self.folder, self.say, self.log = folder, say, folder.parents[1] / "logs" / f"{folder.name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.due = self.pause = 0.0
-
-    def __enter__(self) -> "SiteProcess":
+    def __init__(self, folder: Path, say: Say, restart: bool) -> None:
+        self.folder, self.say, self.restart = folder, say, restart
+        self.log = folder.parents[1] / "logs" / f"{folder.name}.log"
         self.log.parent.mkdir(exist_ok=True)
-        return self
+        self._start()
 
-    def terminate(self) -> None:
-        """Ask it to end."""
-        if self.process is not None:
-            self.process.terminate()
-
-    def __exit__(self, *of_error: object) -> None:
-        self.terminate()
-        if self.process is not None:
-            try:
-                self.process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-    def look(self, restart: bool = True) -> None:
-        """Start the process, or start it again after a pause; to be called often.
-
-        Raises:
-            DeployError: If its settings cannot be used.
-        """
-        code = None if self.process is None else self.process.poll()
-        if self.process is not None and code is None:
-            return
-        if code == UNUSABLE:
-            last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-            raise DeployError(f"{self.folder.name} ended: {last} (log: {self.log})")
-        if code is not None and not self.due:
-            self.pause = min(2 * self.pause + 1.0, LONGEST_PAUSE_S)
-            self.due = time.monotonic() + self.pause if restart else math.inf
-            self.say(f"{self.folder.name} ended with code {code} (log: {self.log})")
-        if time.monotonic() < self.due:
-            return
-        self.due = 0.0
+    def _start(self) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", CHILD, str(self.folder)],
-                env={**os.environ, CODE_PATH: code_path()},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.over = False
+
+    def __enter__(self) -> "SiteProcess":
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def look(self) -> None:
+        """Start the process again if it has ended; to be called now and then.
+
+        Raises:
+            DeployError: If its settings cannot be used.
+        """
+        code = self.process.poll()
+        if code == UNUSABLE:
+            last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+            raise DeployError(f"{self.folder.name} ended: {last} (log: {self.log})")
+        if code is not None and not self.over:
+            self.over = True
+            self.say(f"{self.folder.name} ended with code {code} (log: {self.log})")
+            if self.restart:
+                self._start()
 
 
 CHILD = "import sys; from unskew.deploy.trial import child; child(sys.argv[1])"
