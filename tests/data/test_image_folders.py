@@ -60,21 +60,6 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert len(data.y_train) == 20
 
 
-def test_what_systems_write_is_passed_over(tmp_path: Path) -> None:
-    pictures(tmp_path)
-    for name in (
-        ".DS_Store",
-        "Basel/benign/._000.png",
-        "Basel/benign/Thumbs.db",
-        "Bern/desktop.ini",
-        "__MACOSX/x.png",
-        "Bern/@eaDir/x.png",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-    assert not load(f"images:{tmp_path}").notes
-
-
 @pytest.mark.parametrize("link", ["Chur", "Bern/unclear", "Bern/benign/9.png"], ids=["site", "class", "file"])
 def test_links_in_the_folder_are_refused(link: str, tmp_path: Path) -> None:
     pictures(tmp_path / "scans")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import unskew as us
 from unskew.data import Dataset, checked, load, own
 from unskew.data.federated import FederatedData, federate, to_manifest
-from unskew.data.patients import coded, most_frequent, part_of, proportional
+from unskew.data.patients import coded, part_of, proportional
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import IID, Dirichlet, FromManifest, Natural, Shards, Split, TrainingExamples
 from unskew.errors import DataError
@@ -61,10 +61,6 @@ def apart(fed: FederatedData) -> bool:
 
 
 # ---------------------------------------------------------------- draws
-
-
-def test_a_patient_s_label_is_that_of_most_rows_and_of_equally_many_the_smallest() -> None:
-    assert most_frequent(np.array([5, 5, 5, 2, 2]), np.array([1, 0, 1, 3, 2])).tolist() == [2, 1]
 
 
 def test_whether_two_clients_patients_of_one_name_are_one_is_said_or_asked_for() -> None:
@@ -140,43 +136,6 @@ def test_clients_own_test_and_validation_rows_are_those_of_whole_patients(own_te
         sorted(c.val.tolist()) for seed in range(5) for c in federate(data, Natural(), Key(seed), 0.2, 0.25).clients
     ]
     assert len(set(map(tuple, rows))) > 2  # drawn anew for every seed
-
-
-def test_a_column_may_say_who_tests_if_it_parts_no_patient(tmp_path: Path) -> None:
-    table = visits()
-    apart_by_patient = table.with_columns(part=polars.when(polars.col("who") < 3).then(1).otherwise(0))
-    data = own.dataset(apart_by_patient, **COLUMNS, test="part")
-    assert len(data.y_test) == 18
-    fed = federate(data, Natural(), Key(0), val_fraction=0.25)
-    assert apart(fed)
-    assert [len(client[1]) for client in parts(fed)] == [2, 2]
-    by_row = table.with_columns(part=polars.Series([int(i % 6 == 0) for i in range(60)]))
-    by_row.write_csv(tmp_path / "t.csv")
-    says = r"column 'who': patient 0 is for training in line 4 and for testing in line 2: "
-    with pytest.raises(DataError, match=says):
-        load(f"csv:{tmp_path / 't.csv'}", None, {**COLUMNS, "test": "part"})
-
-
-def triples(people: int = 10) -> dict[str, tuple[Any, ...]]:
-    """The visits of each site as (x, y, patients)."""
-    sites = visits(people).partition_by("site", maintain_order=True)
-    return {s["site"][0]: (s.select("x").to_numpy(), s["sick"].to_list(), s["who"].to_list()) for s in sites}
-
-
-def test_test_arrays_are_of_others_and_say_who_they_are() -> None:
-    x, y, who = triples()["Bern"]
-    assert len(own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9], who[:9])).y_test) == 9
-    with pytest.raises(DataError, match=r"patients: patient 2 is for training in row 0 and for testing in row"):
-        own.dataset((x[8:], y[8:], who[8:]), test=(x[:8], y[:8], who[:8]))
-    with pytest.raises(DataError, match="whether patients are named"):
-        own.dataset((x[9:], y[9:], who[9:]), test=(x[:9], y[:9]))
-    with pytest.raises(DataError, match="whether patients are named"):
-        own.dataset((x[9:], y[9:]), test=(x[:9], y[:9], who[:9]))
-    with pytest.raises(DataError, match="not known who is in them"):
-        own.dataset(triples(), test=(x[:9], y[:9], who[:9]), patient_ids="site")
-
-
-# ---------------------------------------------------------------- arrays
 
 
 # ---------------------------------------------------------------- divisions

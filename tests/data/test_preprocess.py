@@ -172,23 +172,6 @@ def test_test_rows_have_no_say_in_any_number() -> None:
         assert not torch.equal(one.x_test, two.x_test)
 
 
-def test_a_clients_test_rows_are_those_the_table_says_and_nobody_trains_on_them() -> None:
-    """Every fourth row of 40 is a test row; sites take turns, so Bern has all 10 of them and 10 others, Basel 20."""
-    data = own.dataset(
-        frame().with_columns(part=polars.Series(["train", "train", "test", "test"] * 10)),
-        target="sick",
-        client="site",
-        test="part",
-        preprocess=Preprocess(),
-    )
-    fed = federate(data, Natural(), Key(0), val_fraction=0.2)
-    assert [[len(part) for part in (c.train, c.val, c.test)] for c in fed.clients] == [[8, 2, 10], [8, 2, 10]]
-    own_test = torch.cat([c.test for c in fed.clients])
-    assert torch.equal(data.x_train[own_test].sort(0).values, data.x_test.sort(0).values)
-    again = federate(data, Natural(), Key(1), val_fraction=0.2)
-    assert [c.test.tolist() for c in again.clients] == [c.test.tolist() for c in fed.clients]
-
-
 def wild(table: polars.DataFrame, rows: polars.Expr) -> polars.DataFrame:
     """The table with other ages and another word in these rows."""
     return table.with_columns(

@@ -88,18 +88,6 @@ def test_a_constant_channel_becomes_zero(tmp_path: Path):
 # layouts
 
 
-def test_names_and_domains_stand_in_the_file(tmp_path: Path):
-    arrays = plain(colour=False) | {
-        "domain_train": np.arange(20) // 10,
-        "domains": np.array(["left", "right"]),
-        "classes": np.array(["a", "b", "c", "d"]),
-    }
-    data = load(save_npz(tmp_path / "a.npz", arrays))
-    assert (data.classes, data.domain_names) == (("a", "b", "c", "d"), ("left", "right"))
-    assert data.domains is not None
-    assert data.domains.tolist() == [0] * 10 + [1] * 10
-
-
 def test_every_layout_of_a_named_set_is_found(tmp_path: Path):
     arrays = plain()
     save_npz(tmp_path / "1" / "cifar10.npz", arrays)
@@ -112,16 +100,6 @@ def test_every_layout_of_a_named_set_is_found(tmp_path: Path):
     assert len({data.sha256 for data in found}) == 1
     assert all(torch.equal(data.x_test, found[0].x_test) for data in found)
     assert found[0].classes[0] == "airplane"
-
-
-def test_without_a_test_part_a_fifth_of_each_class_is_set_aside(tmp_path: Path):
-    arrays = {k: v for k, v in plain().items() if k.endswith("train")}
-    arrays["domain_train"] = np.arange(20) % 4
-    a, b = load(save_npz(tmp_path / "a.npz", arrays)), load(save_npz(tmp_path / "b.npz", arrays))
-    assert a.y_test.bincount().tolist() == [1, 1, 1, 1]
-    assert torch.equal(a.x_test, b.x_test)
-    assert a.domains is not None
-    assert torch.equal(a.domains, a.y_train)
 
 
 def test_imdb_learns_its_words_from_training_texts_only(tmp_path: Path):

@@ -12,12 +12,11 @@ import torch
 from pydantic import TypeAdapter
 
 import unskew as us
-from unskew import api
 from unskew.data import Dataset, load, tables
 from unskew.data.dataset import refitted
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import Preprocess
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataError, DataWarning
 
 RNG = np.random.default_rng(7)
 ROWS = 60
@@ -43,26 +42,6 @@ def same(a: Dataset, b: Dataset) -> bool:
     return all(torch.equal(getattr(a, t), getattr(b, t)) for t in tensors) and (
         (a.classes, a.client_names, a.inputs) == (b.classes, b.client_names, b.inputs)
     )
-
-
-def test_the_path_of_a_table_is_told_from_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("sites").mkdir()
-    for (name,), rows in TABLE.group_by("site", maintain_order=True):
-        written(tmp_path / "sites", rows.drop("site"), f"{name}.csv")
-    written(tmp_path)
-    for path in ("h.csv", "sites"):
-        for rules in (None, Preprocess()):
-            with pytest.raises(DataError, match=f"{path} is the name of no data set; did you mean .*'csv:{path}'"):
-                load(path, None, COLUMNS, rules)
-    experiment, inputs = api.described("fedavg", {"rounds": 1}, data="sites", target="sick", test="part")
-    assert experiment.task.data == "csv:sites"
-    assert inputs.dataset is not None
-    assert inputs.dataset.client_names == ("Basel", "Bern", "Chur")
-    with pytest.raises(
-        ConfigError, match=r"a \.csv or \.parquet file or a folder of them, and not with a name; got 'sits'"
-    ):
-        us.simulate("fedavg", data="sits", target="sick")
 
 
 def exported(folder: Path, *lines: str, separator: str = ",", encoding: str = "utf-8") -> str:
@@ -103,16 +82,6 @@ def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     old = TypeAdapter(Inputs).validate_json(json.dumps({**asdict(data.inputs), "gaps": ()}))
     with pytest.warns(DataWarning, match="column 'a' is about -99 here, and its mean in training was 3"):
         assert not torch.equal(old.prepare([{"a": -99, "b": 0.5}]), gap)
-
-
-@pytest.mark.parametrize("word", ["?", "NA", ""])
-def test_words_that_mean_a_gap_in_every_csv_file_are_gaps_for_the_trained_model_too(word: str, tmp_path: Path) -> None:
-    """Another reader leaves them where they are; of a column of numbers it then makes words."""
-    path = exported(tmp_path, "site,a,b,y", f"Bern,{word},,k0", "Bern,,0.5,k0", f"Bern,1.5,{word},k0")
-    inputs = load(path, None, {"target": "y", "client": "site"}, Preprocess()).inputs
-    gap = inputs.prepare({"a": [None, 1.5], "b": [0.5, None]})
-    assert torch.equal(inputs.prepare({"a": [word, "1.5"], "b": ["0.5", word]}), gap)
-    assert torch.equal(inputs.prepare([{"a": word, "b": 0.5}, {"a": 1.5, "b": word}]), gap)
 
 
 # ---------------------------------------------------------------- what is wrong with data

@@ -142,7 +142,6 @@ def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | Non
         rows,
         owners=owners,
         clients=clients,
-        common_test=rows.part is not None and "client_test" not in arrays,
         domains=domains,
         domain_names=domain_names or None,
         classes=own_names or classes,

@@ -17,7 +17,7 @@ from unskew.data.inputs import ROWS, Column, Inputs, standardised
 from unskew.data.patients import part_of, set_aside
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.rows import NUMBERS, ByteImages, Items, Rows, are_items, arrays_of, extremes, joined, unpacked
-from unskew.data.table import TEST, DataTable, label_name, names_of_numbers, names_to
+from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean
 from unskew.keys import Key
@@ -85,7 +85,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         patients=of(patients),
         test_patients=of(patients, test),
         label_type=label_type or ("integer" if by_number else "text"),
-        rows=None if table.files else of(table.numbers),
+        rows=of(table.numbers),
         when=of(when),
     )
     if not (table.testing and drawn):
@@ -110,25 +110,19 @@ def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelTyp
             several = None
         return table.kind.read(f"{table.name}: y", table.y), table.declared or table.classes or several, None
     y = table.y.reshape(len(table))
-    labels = y.tolist()
-    if any(isinstance(label, str | bool) for label in labels):
-        words = list(map(label_name, labels))
-        order = [name for name in map(label_name, table.order) if name in set(words)]
-        names = table.declared or table.classes or tuple(order or sorted(set(words)))
-        truths: LabelType = "boolean" if all(isinstance(label, bool) for label in labels) else "text"
-        return _codes(table, words, names), names, None if mislabelled(names, truths) else truths
-    y = y.astype(np.int64)
-    known = np.unique(y)
-    if table.classes is not None:
-        return y, table.classes, None
-    declared = table.declared
-    if declared is not None and mislabelled(declared, "integer"):
-        return y, declared, None  # numbers of classes that are named
-    order = [name for name in map(label_name, table.order) if name in set(map(str, known.tolist()))]
-    if declared is None and not order and not names_of_numbers(known, table.of_table, table.alone):
-        return y, None, None
-    names = declared or tuple(order or map(str, known.tolist()))
-    return _codes(table, list(map(str, y.tolist())), names), names, "integer"
+    labels, names = y.tolist(), table.declared or table.classes
+    texts = list(map(label_name, labels))
+    known = sorted(set(texts))
+    order = [name for name in map(label_name, table.order) if name in known]
+    kind: LabelType = "boolean" if all(isinstance(label, bool) for label in labels) else "text"
+    if not any(isinstance(label, str | bool) for label in labels):
+        y, names, kind = y.astype(np.int64), table.classes or names, "integer"
+        known = list(map(str, np.unique(y).tolist()))
+        named = bool(names) and table.classes is None and not mislabelled(names or (), kind)
+        if not named and (names or not (order or names_of_numbers(np.unique(y), table.of_table, table.alone))):
+            return y, names, None  # numbers of classes
+    names = names or tuple(order or known)
+    return _codes(table, texts, names), names, None if mislabelled(names, kind) else kind
 
 
 def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple[str, ...]:
@@ -186,7 +180,8 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
     if not aside.any():
         raise DataError(f"{table.name}: a share of {share:g} is nobody: say which rows are for testing")
     apart = table.apart or table.rules is not None or table.share is not None
-    return replace(table, part=np.where(aside, TEST, 0).astype(np.int8), common_test=not apart)
+    owners = table.owners if apart or table.owners is None else np.where(aside, -1, table.owners)
+    return replace(table, part=np.where(aside, TEST, TRAIN).astype(np.int8), owners=owners)
 
 
 def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.NDArray[np.bool_]:

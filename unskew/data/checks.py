@@ -46,19 +46,8 @@ def have(names: Sequence[object]) -> str:
 
 
 # ---------------------------------------------------------------- what cannot be meant: the target
-def no_target(table: DataTable) -> Iterable[str]:
-    """Rows without a target."""
-    for target in table.targets:
-        missing = np.array([v is None or v != v for v in target.values.tolist()], bool)
-        if missing.all():
-            yield f"{target.called} has no value in any row: name another column"
-        elif missing.any():
-            first = f"{counted(int(missing.sum()), 'row')}, the first {table.place(int(missing.argmax()))}"
-            yield f"{target.called} has no value in {first} (the label is missing): leave such rows out"
-
-
 def no_class(table: DataTable) -> Iterable[str]:
-    """Targets that are no classes, where classes are learned."""
+    """Rows without a target, and targets that are no classes, where classes are learned."""
     called, names = f"column {table.target[0]!r}" if len(table.target) == 1 else "y", table.classes or table.declared
     if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
         yield f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1)"
@@ -70,13 +59,20 @@ def no_class(table: DataTable) -> Iterable[str]:
             to = f" to {len(names) - 1}" if names else ": number those that occur 0, 1, ..., or give words"
             yield f"{called}: the label of {table.place(bad[0])} is {y[bad[0]]}, and classes are numbers from 0{to}"
     for target in table.targets:
-        if not target.classes:
-            continue
         labels = target.values.tolist()
+        missing = [i for i, v in enumerate(labels) if v is None or v != v]
         values = [v for v in labels if v is not None and v == v]
         known = set(values)
-        words = any(isinstance(v, str) for v in known)
-        way = "name another column" if words else "set task.kind = regression, or name another column"
+        way = "name another column"
+        if not values:
+            yield f"{target.called} has no value in any row: {way}"
+        elif missing:
+            first = f"{counted(len(missing), 'row')}, the first {table.place(missing[0])}"
+            yield f"{target.called} has no value in {first} (the label is missing): leave such rows out"
+        if not target.classes or not values:
+            continue
+        if not any(isinstance(v, str) for v in known):
+            way = f"set task.kind = regression, or {way}"
         odd = {v for v in known if not _is_label(v, table.declared)}
         if len({isinstance(v, str | bool) for v in values}) > 1:
             yield f"{called}: some labels are words and some are numbers; make them all one or the other"
@@ -119,7 +115,7 @@ def not_as_learned(table: DataTable) -> Iterable[str]:
 def nobodys(table: DataTable) -> Iterable[str]:
     """Rows that name no client."""
     if table.owners is not None:
-        rows = np.flatnonzero((table.owners < 0) & (not table.common_test or table.part == TRAIN))
+        rows = np.flatnonzero((table.owners < 0) & ((table.part != TEST) | table.own_test))
         if len(rows):
             first = f"{counted(len(rows), 'row')}, first {table.place(rows[0])}"
             yield f"column {table.client!r} names nobody in {first}: fill it, or leave the row out"
@@ -156,7 +152,7 @@ def no_patient(table: DataTable) -> Iterable[str]:
         if is_gap(who) or not (isinstance(who, str | int) or float(who).is_integer()):
             yield f"{where} names no patient in {table.place(row)}, got {who!r}: fill it, or leave the row out"
             return
-    if table.owners is not None and table.common_test and table.patient_ids != "network" and len(table.test):
+    if table.owners is not None and not table.own_test and table.patient_ids != "network" and len(table.test):
         yield "the test rows name no clients, so it is not known who is in them: name them, or leave test out"
     elif table.part is not None and table.people is not None:
         people, train, test = table.people, table.train, table.test
@@ -252,7 +248,6 @@ REFUSALS: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     no_federation,
     no_patient,
     strangers,
-    no_target,
     not_as_learned,
     lambda table: filter(None, (of_column(table, name) for name in table.columns)),
 )
@@ -286,23 +281,19 @@ def spelt_alike(table: DataTable) -> Iterable[str]:
 def one_class(table: DataTable) -> Iterable[str]:
     """Clients whose rows, if they are not few, are of one class, or without an event."""
     whole, table = table, table.take(table.train)
-    enough = table.count() >= FEW_ROWS
+    enough, owners = table.count() >= FEW_ROWS, np.full(len(table), -1) if table.owners is None else table.owners
     for target, of_all in zip(table.targets, whole.targets, strict=True):
         if target.called == "the event":
-            none = table.names(enough & (table.count(target.values > 0) == 0))
-            if none:
+            if none := table.names(enough & (table.count(target.values > 0) == 0)):
                 yield f"{some(none)} {have(none)} no event among the training {table.what}: a loss learns nothing there"
         elif target.classes and len(table.declared or codes_of(of_all.values)[1]) > 1:
             codes = codes_of(target.values)[0]
-            owners = np.full(len(table), -1) if table.owners is None else table.owners
             kinds = np.unique(np.stack([owners, codes]), axis=1)[0]
             single = table.names(enough & (np.bincount(kinds[kinds >= 0], minlength=len(table.clients)) == 1))
             single += ["this client"] * bool(table.alone and len(table) >= FEW_ROWS and not codes.any())
             if single:
-                yield target.sentence(
-                    f"{some(single)} {have(single)} training {table.what} of one class only: a model trained there "
-                    "alone learns nothing but to say it"
-                )
+                rows, learns = f"training {table.what}", "a model trained there alone learns nothing but to say it"
+                yield target.sentence(f"{some(single)} {have(single)} {rows} of one class only: {learns}")
 
 
 # ---------------------------------------------------------------- numbers
@@ -454,14 +445,16 @@ def copies(table: DataTable) -> Iterable[str]:
         if len(different) < 20 or not (several or len(different) > 0.9 * len(x[:2000])):
             return
     y = table.y.reshape(len(table), -1).astype(str)
+    rows = x.reshape(len(x), -1)
 
-    def marks(chosen: Array) -> Iterator[int | None]:
+    def marks(chosen: Array) -> Iterator[int]:
         for row in chosen.tolist():
-            flat = x[row].reshape(-1)
+            flat = rows[row]
             empty = (x.ndim > 2 and (flat != flat[-1]).sum() < FEW_ROWS) or not (flat == flat).any()  # gaps alone
-            yield None if empty else hash((flat.tobytes(), *y[row]))
+            if not empty:
+                yield hash((flat.tobytes(), *y[row]))
 
-    known = set(marks(train)) - {None}
+    known = set(marks(train))
     seen = sum(mark in known for mark in marks(test))
     if seen > 2:
         yield f"{seen:,} of {len(test):,} test {table.what} stand in training, too: results on them are too good"

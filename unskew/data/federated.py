@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -462,16 +462,36 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         fed: The division.
         columns: Name of the file that holds what there is for each client (`to_columns`); it is left out here.
     """
-    counts = fed.label_counts
-    measured = skew.summary(counts)
-    reached: dict[str, Any] = {} if fed.domains is None or columns else {"domains": fed.domains}
+    counts, domains, later = fed.label_counts, fed.domains, fed.unseen
+    stats: dict[str, Any] = asdict(skew.summary(counts))
+    if columns is None:
+        each = {"sizes": counts.sum(1), "label_counts": counts, "test_counts": fed.test_counts}
+        stats |= {name: of.tolist() for name, of in each.items()} | ({} if domains is None else {"domains": domains})
+    else:
+        stats["labels"] = counts.sum(0).tolist()
     if (people := fed.test_patients) is not None:
-        reached["test_patients"] = people
+        stats["test_patients"] = people
     if fed.split["name"] == "entangled" and "bases" in fed.split:
         both = fed.entanglement(fed.split["bases"])
-        reached |= {"entanglement": both.average, "largest_entanglement": both.maximum}
-    means = {"iid_distance": measured.iid_distance, "js": measured.js, "effective_classes": measured.effective_classes}
-    head: dict[str, Any] = {
+        stats |= {"entanglement": both.average, "largest_entanglement": both.maximum}
+
+    def clients(of: FederatedData) -> list[dict[str, list[int]]]:
+        return [dict(zip(PARTS, parts, strict=True)) for parts in of.clients.lists()]
+
+    def names(of: FederatedData) -> list[str] | None:
+        return None if of.client_names is None else list(of.client_names)
+
+    optional = {
+        "preprocessing": preprocess.record(fed.dataset.inputs),
+        "in_time": None if fed.dataset.when is None else True,
+        "unseen": None if later is None else {
+            "sha256": later.sha256,
+            "client_names": names(later),
+            "sizes": later.label_counts.sum(1).tolist(),
+            "clients": clients(later),
+        },
+    }  # fmt: skip
+    return {
         "schema": SCHEMA,
         "dataset": fed.dataset.name,
         "dataset_sha256": fed.dataset.sha256,
@@ -482,31 +502,10 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "test_sha256": _sha256_of(fed.clients.test),
         "classes": list(fed.dataset.classes),
         "counted": "classes" if fed.dataset.targets.classes else "groups",
-        "client_names": None if fed.client_names is None else list(fed.client_names),
-        **({} if (prepared := preprocess.record(fed.dataset.inputs)) is None else {"preprocessing": prepared}),
-        **({} if fed.dataset.when is None else {"in_time": True}),
-    }
-    if fed.unseen is not None:
-        names = fed.unseen.client_names
-        head["unseen"] = {
-            "sha256": fed.unseen.sha256,
-            "client_names": None if names is None else list(names),
-            "sizes": fed.unseen.label_counts.sum(1).tolist(),
-            "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.unseen.clients.lists()],
-        }
-    if columns is not None:
-        sizes = {"num_clients": fed.num_clients, "smallest": measured.smallest, "largest": measured.largest}
-        return {**head, "columns": columns, "stats": {**sizes, "labels": counts.sum(0).tolist(), **means, **reached}}
-    return {
-        **head,
-        "clients": [dict(zip(PARTS, parts, strict=True)) for parts in fed.clients.lists()],
-        "stats": {
-            "sizes": counts.sum(1).tolist(),
-            "label_counts": counts.tolist(),
-            "test_counts": fed.test_counts.tolist(),
-            **means,
-            **reached,
-        },
+        "client_names": names(fed),
+        **{name: of for name, of in optional.items() if of is not None},
+        **({"clients": clients(fed)} if columns is None else {"columns": columns}),
+        "stats": stats,
     }
 
 
@@ -538,15 +537,12 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
         DataError: If the manifest is broken (`read_manifest`) or belongs to other data; both hashes are shown.
     """
     manifest, clients, unseen = read_manifest(user_path(path))
-    if manifest.dataset_sha256 != dataset.sha256:
+    if (manifest.dataset_sha256, manifest.n) != (dataset.sha256, len(dataset.y_train)):
         raise DataError(f"the manifest {path} divides data of SHA-256 {manifest.dataset_sha256}, not {dataset.sha256}")
-    if manifest.n != len(dataset.y_train):
-        raise DataError(f"the manifest {path} divides {manifest.n} examples, {dataset.name} has {len(dataset.y_train)}")
 
     def divided(clients: Sequence[Parts]) -> FederatedData:
-        indices = ClientIndices.of(
-            [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in parts)) for parts in clients]
-        )
+        parts = [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in of)) for of in clients]
+        indices = ClientIndices.of(parts)
         return FederatedData(dataset, indices, manifest.split, manifest.seed, indices.sha256)
 
     fed = divided(clients)

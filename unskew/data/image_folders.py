@@ -134,7 +134,7 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     )
     return replace(
         rows,
-        files=options.labels is None,
+        numbers=None if options.labels is None else rows.numbers,
         place=place,
         notes=(*notes, *rows.notes),
         apart=True,

@@ -266,7 +266,6 @@ def of_dataset(data: Dataset) -> DataTable:
         patients=patients,
         patient_ids="network",
         part=part.astype(np.int8),
-        common_test=data.own_test is None,
         kind=data.targets if data.targets is SURVIVAL else UNKNOWN,
         rules=Preprocess(),
     )

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from unskew.data import arrays, build, hub
 from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt
 from unskew.data.arrays import Arrays
+from unskew.data.columns import listed
 from unskew.data.domains import Part, join
 from unskew.data.places import path_of
 from unskew.data.preprocess import Preprocess
@@ -152,75 +153,74 @@ def _imdb(path: Path) -> Arrays:
     try:
         raw = path.read_bytes()
         content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-        if not isinstance(content, dict):
-            raise ValueError("a JSON object with x_train, y_train, x_test, y_test is needed")
         for key, kind in (("x_train", str), ("y_train", int), ("x_test", str), ("y_test", int)):
-            values = content.get(key)
-            if not isinstance(values, list) or not all(type(v) is kind for v in values):
+            if not isinstance(content[key], list) or not all(type(v) is kind for v in content[key]):
                 raise ValueError(f"{key} must be a list of {'texts' if kind is str else 'integers'}")
-    except UNREADABLE as error:
+    except (*UNREADABLE, TypeError) as error:
         raise corrupt(path, error) from error
-    texts = {key: np.array([*content[key], None], object)[:-1] for key in ("x_train", "x_test")}
+    texts = {key: listed(content[key]) for key in ("x_train", "x_test")}
     return {**texts, **{key: np.array(content[key], np.int64) for key in ("y_train", "y_test")}}
 
 
-def _words(names: Any) -> npt.NDArray[np.str_]:
-    return np.array([str(name) for name in names], np.str_)
-
-
-def _by_part(test: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> Arrays:
-    """Columns of the plain layout, cut by which rows are for testing."""
-    rows = {"train": ~test, "test": test}
-    return {f"{key}_{part}": values[chosen] for key, values in columns.items() for part, chosen in rows.items()}
+def _laid_out(test: npt.NDArray[np.bool_] | None = None, **given: Any) -> Arrays:
+    """Columns in the plain layout, cut by which rows are for testing, and lists of names."""
+    rows: dict[str, Any] = {"train": slice(None)} if test is None else {"train": ~test, "test": test}
+    names = {key: np.array([str(name) for name in given.pop(key)], np.str_) for key in arrays.NAMES if key in given}
+    return {**names, **{f"{key}_{part}": of[chosen] for key, of in given.items() for part, chosen in rows.items()}}
 
 
 def _heart(_: Path) -> Arrays:
     file = whole(Path(__file__).parent / "bundled" / "heart.npz")
-    centre = file["centre"].astype(np.int64)
-    return {
-        **_by_part(file["test"], x=file["x"], y=file["y"].astype(np.int64), client=centre),
-        "clients": _words(("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")),
-        "classes": _words(("no disease", "disease")),
-        "features": _words(file["feature"]),
-    }
+    return _laid_out(
+        file["test"],
+        x=file["x"],
+        y=file["y"].astype(np.int64),
+        client=file["centre"].astype(np.int64),
+        clients=("Cleveland", "Hungary", "Switzerland", "Long Beach V.A."),
+        classes=("no disease", "disease"),
+        features=file["feature"],
+    )
 
 
 def _wisdm(path: Path) -> Arrays:
     file = whole(path)
-    return {
-        "x_train": file["x"],
-        "y_train": file["y"].astype(np.int64),
-        "client_train": file["user"].astype(np.int64) - 1,
-        "clients": _words(f"user {i}" for i in range(1, 37)),
-        "classes": _words(file["activity"]),
-        "features": _words(file["feature"]),
-    }
+    return _laid_out(
+        x=file["x"],
+        y=file["y"].astype(np.int64),
+        client=file["user"].astype(np.int64) - 1,
+        clients=[f"user {i}" for i in range(1, 37)],
+        classes=file["activity"],
+        features=file["feature"],
+    )
 
 
 def _tcga_brca(path: Path) -> Arrays:
     """Time in days and whether the patient died then, by region, with FLamby's test patients."""
     file = whole(path)
-    y = np.stack([file["time"], file["event"].astype(np.float32)], axis=1)
-    region = file["region"].astype(np.int64)
-    return {
-        **_by_part(file["test"], x=file["x"].astype(np.float32), y=y, client=region),
-        "clients": _words(file["region_name"]),
-        "features": _words(file["feature"]),
-    }
+    return _laid_out(
+        file["test"],
+        x=file["x"].astype(np.float32),
+        y=np.stack([file["time"], file["event"].astype(np.float32)], axis=1),
+        client=file["region"].astype(np.int64),
+        clients=file["region_name"],
+        features=file["feature"],
+    )
 
 
 def _parkinsons(path: Path) -> Arrays:
     """The total score from the voice; the day of the recording, which gives it away, is left out."""
     file = whole(path)
     kept = file["feature"] != "test_time"
-    return {
-        "x_train": file["x"][:, kept],
-        "y_train": file["total"],
-        "client_train": file["subject"].astype(np.int64) - 1,
-        "clients": _words(f"patient {i}" for i in range(1, 43)),
-        "features": _words(file["feature"][kept]),
-    }
+    return _laid_out(
+        x=file["x"][:, kept],
+        y=file["total"],
+        client=file["subject"].astype(np.int64) - 1,
+        clients=[f"patient {i}" for i in range(1, 43)],
+        features=file["feature"][kept],
+    )
 
+
+_DIGITS = tuple("0123456789")
 
 PASSAGE = 80
 """Characters of a passage; the task is to say the next one after each of them."""
@@ -232,63 +232,58 @@ LEAST_CHARACTERS = 1000
 def _shakespeare(path: Path) -> Arrays:
     """Passages of 80 characters, and the character that follows each; roles with 1,000 characters or more."""
     book = json.loads(gzip.decompress(path.read_bytes()))
-    roles = [role for role in book["clients"] if len("\n".join(role["text"])) >= LEAST_CHARACTERS]
-    texts = ["\n".join(role["text"]) for role in roles]
-    characters = sorted(set("".join(texts)))
+    texts = {f"{role['role']} in {role['play']}": "\n".join(role["text"]) for role in book["clients"]}
+    texts = {role: text for role, text in texts.items() if len(text) >= LEAST_CHARACTERS}
+    characters = sorted(set("".join(texts.values())))
     number = {character: i for i, character in enumerate(characters)}
     x, y, owner = [], [], []
-    for client, text in enumerate(texts):
+    for client, text in enumerate(texts.values()):
         ids = np.array([number[character] for character in text], np.int64)
         for start in range(0, len(ids) - PASSAGE, PASSAGE):
             x.append(ids[start : start + PASSAGE])
             y.append(ids[start + 1 : start + PASSAGE + 1])
             owner.append(client)
-    return {
-        "x_train": np.stack(x),
-        "y_train": np.stack(y),
-        "client_train": np.array(owner, np.int64),
-        "clients": _words(f"{role['role']} in {role['play']}" for role in roles),
-        "classes": _words({" ": "space", "\n": "end of line"}.get(c, c) for c in characters),
-    }
+    classes = [{" ": "space", "\n": "end of line"}.get(c, c) for c in characters]
+    return _laid_out(x=np.stack(x), y=np.stack(y), client=np.array(owner, np.int64), clients=texts, classes=classes)
 
 
 def _landmine(path: Path) -> Arrays:
     file = whole(path)
     field = file["field"].astype(np.int64)
-    return {
-        "x_train": file["x"],
-        "y_train": file["y"].astype(np.int64),
-        "client_train": field,
-        "clients": _words(f"field {i}" for i in range(29)),
-        "classes": _words(("clutter", "mine")),
-        "domain_train": (field >= 15).astype(np.int64),
-        "domains": _words(("foliage", "bare ground")),
-    }
+    return _laid_out(
+        x=file["x"],
+        y=file["y"].astype(np.int64),
+        client=field,
+        domain=(field >= 15).astype(np.int64),
+        clients=[f"field {i}" for i in range(29)],
+        classes=("clutter", "mine"),
+        domains=("foliage", "bare ground"),
+    )
 
 
 def _mnist_writers(path: Path) -> Arrays:
     """Every writer is a client; those of the test images are others, who come after training."""
     file = whole(path)
     beside = [place for root in path.parents[:2] for place in places("mnist", root)]
-    mnist = next((place for place in beside if place.is_file()), beside[0])
-    images = whole(mnist)
+    images = whole(next((place for place in beside if place.is_file()), beside[0]))
+    both = {
+        key: np.concatenate([of[f"{key}_train"], of[f"{key}_test"]])
+        for key, of in (("x", images), ("y", images), ("writer", file), ("hsf", file))
+    }
     writers = np.concatenate([np.unique(file["writer_train"]), np.unique(file["writer_test"])])
     number = {int(writer): i for i, writer in enumerate(writers)}
-    part: dict[str, Any] = {}
-    for key in ("train", "test"):
-        part[f"x_{key}"], part[f"y_{key}"] = images[f"x_{key}"], images[f"y_{key}"].astype(np.int64)
-        part[f"client_{key}"] = np.array([number[int(writer)] for writer in file[f"writer_{key}"]], np.int64)
-    return {
-        **part,
-        "clients": _words(f"writer {writer}" for writer in writers),
-        "classes": _words(range(10)),
-        "domain_train": (file["hsf_train"] == 4).astype(np.int64),
-        "domain_test": (file["hsf_test"] == 4).astype(np.int64),
-        "domains": _words(("employees", "students")),
-    }
+    return _laid_out(
+        np.arange(len(both["y"])) >= len(images["y_train"]),
+        x=both["x"],
+        y=both["y"].astype(np.int64),
+        client=np.array([number[int(writer)] for writer in both["writer"]], np.int64),
+        domain=(both["hsf"] == 4).astype(np.int64),
+        clients=[f"writer {writer}" for writer in writers],
+        classes=_DIGITS,
+        domains=("employees", "students"),
+    )
 
 
-_DIGITS = tuple("0123456789")
 _FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip

@@ -238,7 +238,6 @@ def told(
         clients=clients,
         patients=held.get(PATIENTS if patient is None else patient),
         part=frame.part,
-        common_test=frame.part is not None and (owners is None or bool((owners[frame.part == TEST] < 0).all())),
         classes=frame.names.get(called),
         order=frame.orders.get(called, ()),
         categories=frame.categories.intersection(left),

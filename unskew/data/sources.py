@@ -169,8 +169,7 @@ def load(
     except (DataError, ConfigError) as error:
         error.args = (f"{error} (in {source})",)
         raise
-    # The numbers of rows are those of the file that somebody has, and a joined set has none.
-    return replace(dataset, rows=None) if source in NAMED and NAMED[source].parts else dataset
+    return dataset
 
 
 def table(
@@ -221,7 +220,8 @@ def _named(name: str, content: arrays.Arrays, rules: Preprocess | None, targets:
     share = getattr(options, "test", None)
     if share is not None and rows.part is not None:
         raise ConfigError(f"{name} comes with its test rows, so task.data_options.test would be ignored; leave it out")
-    return replace(rows, share=share, apart=of.clients, key=Key(0) / name / "test", own=False)
+    numbers = None if of.parts else rows.numbers  # those of a joined set are nobody's
+    return replace(rows, share=share, numbers=numbers, apart=of.clients, key=Key(0) / name / "test", own=False)
 
 
 def _made(source: str, options: Mapping[str, Any]) -> Dataset:

@@ -59,21 +59,20 @@ class DataTable:
         columns: Inputs by name; else empty.
         target: Names of the target's columns; empty where it has none.
         client, patient: Names of these columns; None where there is none.
-        owners: Number of each row's client in `clients`, -1 where it has none, (N,); None if there are no clients.
+        owners: Number of each row's client in `clients`, (N,), -1 where it has none, as rows of nobody's own;
+            None if there are no clients.
         clients: Their names.
         patients: Who is in each row, by name, or as codes (N,); None if it is not known.
         patient_ids: Whose the names are.
         part: TRAIN, TEST or LEFT_OUT of each row, (N,); None if it is not known what is for testing.
-        common_test: Rows for testing are nobody's own.
         share: Share of each client's rows that is to be set aside for testing, as was asked for.
         when: Time of each row (N,), where the latest are for testing.
         domains, domain_names: Number of each row's domain, and their names.
         classes: Names of the labels 0, 1, ..., where the data have them.
         order: Labels in the order that a column's type declares; of which not all need occur.
         categories: Columns that are categories by their type.
-        numbers: Number of each row where its owner counts it, (N,).
+        numbers: Number of each row where its owner counts it, (N,); None of files, and of a set that is joined.
         place: Where a row stands, in words.
-        files: Rows are files, and have no numbers.
         notes: Sentences on how the data were read.
         refusals: Sentences on what makes a run impossible that reading told.
         rules: What becomes of the columns.
@@ -103,7 +102,6 @@ class DataTable:
     patients: Array | None = None
     patient_ids: PatientIds | None = None
     part: npt.NDArray[np.int8] | None = None
-    common_test: bool = False
     share: float | None = None
     when: Array | None = None
     domains: Ints | None = None
@@ -111,9 +109,8 @@ class DataTable:
     classes: tuple[str, ...] | None = None
     order: tuple[object, ...] = ()
     categories: frozenset[str] = frozenset()
-    numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    numbers: Ints | None = None
     place: Place = by_number
-    files: bool = False
     notes: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     rules: Preprocess | None = None
@@ -127,11 +124,6 @@ class DataTable:
     own: bool = True
     testing: bool = False
     way: Inputs = Inputs()
-
-    def __post_init__(self) -> None:
-        """Number the rows where nobody has."""
-        if len(self.numbers) != len(self.y):
-            object.__setattr__(self, "numbers", np.arange(len(self.y)))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -150,7 +142,7 @@ class DataTable:
     @property
     def own_test(self) -> bool:
         """True if rows for testing are their clients' own."""
-        return self.owners is not None and self.part is not None and not self.common_test
+        return self.owners is not None and bool((self.owners[self.test] >= 0).any())
 
     def take(self, rows: Ints) -> "DataTable":
         """The rows of these numbers; each keeps its place."""
@@ -250,7 +242,7 @@ class DataTable:
     @property
     def of_table(self) -> bool:
         """True if the labels stand in a table, whose whole numbers may be names."""
-        return bool(self.columns or (self.target and not self.files))
+        return bool(self.columns or (self.target and self.numbers is not None))
 
     @cached_property
     def targets(self) -> tuple["DataTarget", ...]:
