@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from torch import Tensor
 from toy_prior import Toy, clients, images, toy
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.data import sources
-from unskew.data.build import inputs_of
+from unskew.data import checked, sources
 from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery
@@ -74,11 +74,14 @@ def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
     assert data.inputs.levels is not None
     assert data.inputs.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
     train = np.array([[[0, 255]], [[255, 0]]], dtype=np.uint8)
-    levels = inputs_of("x", train, train)[2].levels
-    assert levels is not None
-    assert levels[0] == pytest.approx((-1.0, 1.0))
-    assert inputs_of("x", train / 255.0, train / 255.0)[2].levels is None
-    assert inputs_of("x", train * 0, train)[2].levels is None
+    y = torch.tensor([0, 1])
+
+    def levels(x: Any) -> Any:
+        return checked("x", torch.from_numpy(x), y, torch.from_numpy(x), y).inputs.levels
+
+    assert levels(train)[0] == pytest.approx((-1.0, 1.0))
+    assert levels(train / 255.0) is None
+    assert levels(train * 0) is None
 
 
 # ---------------------------------------------------------------- examples that are not the client's own

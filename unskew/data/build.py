@@ -210,23 +210,57 @@ def _inputs(table: DataTable, theirs: bool) -> tuple[*_Tensors, RawRows | None]:
 
 
 def _read(table: DataTable, x: Array) -> _Tensors:
-    """Both parts of inputs, each of whose own parts is read as if it were alone."""
+    """Both parts of inputs as tensors, and the way to them; each of several parts is read as if it were alone.
+
+    Large images of a user's own stay bytes.  They are standardised by the table's constants, by default by those of the
+    training part.
+    """
     if names := x.dtype.names:
         parts = {name: _read(table, x[name]) for name in names}
         one, other = (Tree(unpacked({name: of[i] for name, of in parts.items()})) for i in (0, 1))
         return one, other, Inputs("tree", parts=tuple((name, of[2]) for name, of in parts.items()))
-    # Views where rows follow one another.
-    whole = table if x is table.inputs else replace(table, inputs=x)
+    alone = x is table.inputs  # a part of several is as it is given
+    if alone or x.dtype == np.uint8:
+        x = _shaped(x)
+    elif x.dtype.kind in "iub":
+        x = x.astype(np.int64)
+    whole = replace(table, inputs=x)  # of which views are taken where rows follow one another
     train, test = (np.asarray(whole.take(rows).inputs) for rows in (table.train, table.test))
+    are_bytes = x.dtype == np.uint8 and (x.ndim == 3 or x.shape[3:] in ((1,), (3,)))
+    if table.constants is not None and not (are_bytes and len(table.constants) == np.prod(x.shape[3:])):
+        raise ConfigError(f"mean and std need a number for each channel of images of bytes, got {x.dtype} {x.shape}")
     if are_items(x):
         items = Items(train)
         return items, Items(test), _as_read(items.first, Inputs())
     if x.dtype.kind == "O":
         ids = vocabulary(train.tolist())
         return tokens(train.tolist(), ids), tokens(test.tolist(), ids), Inputs("texts", vocabulary=tuple(ids))
-    bytes_from = BYTES_FROM if table.own else None
-    x_train, x_test, inputs = inputs_of(table.name, train, test, bytes_from, table.constants, x is table.inputs)
-    return x_train, x_test, _as_read(x_train, inputs)
+    if are_bytes:
+        return _of_bytes(table, train, test)
+    *sides, last = x.shape[1:] or (0,)
+    if x.dtype.kind == "f":
+        if alone and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
+            raise DataError(f"{table.name}: {x.shape} seems to have channels last; give np.moveaxis(x, -1, 1)")
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
+            train, test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
+    elif x.dtype != np.int64 or (alone and x.ndim > 2):
+        got = f"{x.dtype} of shape {x.shape} from {x.min()} to {x.max()}"
+        raise DataError(f"{table.name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or ids, got {got}")
+    x_train = torch.from_numpy(train)
+    return x_train, torch.from_numpy(test), _as_read(x_train, Inputs())
+
+
+def _of_bytes(table: DataTable, train: Array, test: Array) -> _Tensors:
+    train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
+    moments = table.constants or [_moments(train[..., c]) for c in range(train.shape[3])]
+    tables = np.stack([standardised(mean, std) for mean, std in moments])
+    kept = table.own and tables.itemsize * (train.size + test.size) >= BYTES_FROM
+    means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
+    inputs = Inputs("images", means, deviations, largest=float(train.max()))  # scikit-learn's digits end at 16
+    # PyTorch takes no array that runs backwards or is read-only; others are not copied.
+    bytes_ = [np.require(x, np.uint8, ["C", "W"]) for x in (train, test)]
+    one, other = (ByteImages(torch.from_numpy(of), torch.from_numpy(tables)) for of in bytes_)
+    return one if kept else one[:], other if kept else other[:], _as_read(one, inputs)
 
 
 def _as_read(x: Any, inputs: Inputs) -> Inputs:
@@ -255,51 +289,6 @@ def _prepared(table: DataTable, rows: Array) -> tuple[*_Tensors, RawRows | None]
         which = next(column.name for column in inputs.columns if column.by_client)
         raise ConfigError(f"column {which!r} is scaled by each client, and test rows name none; name theirs, or agree")
     return *raw.tensors(inputs), inputs, raw
-
-
-def inputs_of(
-    name: str,
-    train: Array,
-    test: Array,
-    bytes_from: int | None = None,
-    constants: Sequence[tuple[float, float]] | None = None,
-    alone: bool = True,
-) -> _Tensors:
-    """Both parts of the inputs as tensors, and the way to them.
-
-    Images that would take `bytes_from` bytes as floats stay bytes.  They are standardised by `constants`, the mean and
-    deviation of each channel, by default those of the training part.
-    """
-    if alone or train.dtype == np.uint8:  # a part of several is as it is given
-        train, test = _shaped(train), _shaped(test)
-    elif train.dtype.kind in "iub":
-        train, test = train.astype(np.int64), test.astype(np.int64)
-    are_bytes = all(x.dtype == np.uint8 and (x.ndim == 3 or x.shape[3:] in ((1,), (3,))) for x in (train, test))
-    channels = train.shape[3] if train.ndim == 4 else 1
-    if constants is not None and not (are_bytes and len(constants) == channels):
-        raise ConfigError(f"mean and std need a number for each of {channels} channels of bytes, got {train.dtype}")
-    if train.dtype == test.dtype == np.int64 and (not alone or max(train.ndim, test.ndim) < 3):
-        return torch.from_numpy(train), torch.from_numpy(test), Inputs()
-    *sides, last = train.shape[1:] or (0,)
-    if train.dtype.kind == test.dtype.kind == "f":
-        if alone and len(sides) > 1 and last < min(sides) and (last <= 4 or len(set(sides)) == 1):
-            raise DataError(f"{name}: {train.shape} seems to have channels last; give floats as np.moveaxis(x, -1, 1)")
-        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which checks have refused
-            x, x_test = np.ascontiguousarray(train, np.float32), np.ascontiguousarray(test, np.float32)
-        return torch.from_numpy(x), torch.from_numpy(x_test), Inputs()
-    if not are_bytes:
-        got = f"{train.dtype} of shape {train.shape} from {train.min()} to {train.max()}"
-        raise DataError(f"{name}: inputs are images 0..255, (N, H, W) or (N, H, W, 3), floats or ids, got {got}")
-    train, test = (x[..., None] if x.ndim == 3 else x for x in (train, test))
-    moments = constants or [_moments(train[..., c]) for c in range(channels)]
-    tables = np.stack([standardised(mean, std) for mean, std in moments])
-    kept = bytes_from is not None and tables.itemsize * (train.size + test.size) >= bytes_from
-    means, deviations = (tuple(m[i] for m in moments) for i in (0, 1))
-    inputs = Inputs("images", means, deviations, largest=float(train.max()))  # scikit-learn's digits end at 16
-    # PyTorch takes no array that runs backwards or is read-only; others are not copied.
-    bytes_ = [np.require(x, np.uint8, ["C", "W"]) for x in (train, test)]
-    one, other = (ByteImages(torch.from_numpy(of), torch.from_numpy(tables)) for of in bytes_)
-    return (one, other, inputs) if kept else (one[:], other[:], inputs)
 
 
 def _shaped(x: Array) -> Array:

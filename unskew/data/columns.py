@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from unskew.data.places import Place, by_number
@@ -104,19 +104,17 @@ def cells(values: Any) -> Array:
     """
     if isinstance(values, Tensor):
         plain = values.detach().cpu()
-        return np.asarray((plain if plain.dtype.is_complex or not plain.is_floating_point() else _known(plain)).numpy())
+        return np.asarray((plain.float() if plain.dtype is torch.bfloat16 else plain).numpy())  # which NumPy has not
     column = nw.from_native(values, series_only=True, pass_through=True)
     if isinstance(column, nw.Series):
         return _of_series(column)
     if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
         values = np.ma.array(values)
     if np.ma.is_masked(values):
-        gap, kind = (
-            (np.nan, np.result_type(values.dtype, np.float32)) if values.dtype.kind in "fiub" else (None, object)
-        )
-        array: Array = values.data.astype(kind)
-        array[np.ma.getmaskarray(values)] = gap
-        return array if kind is not object else _objects(array)
+        numbers = values.dtype.kind in "fiub"
+        array: Array = values.data.astype(np.result_type(values.dtype, np.float32) if numbers else object)
+        array[np.ma.getmaskarray(values)] = np.nan if numbers else None
+        return array if numbers else _objects(array)
     if isinstance(values, list | tuple) and any(isinstance(one, str) or is_gap(one) for one in values):
         return _objects(listed(values))  # of which NumPy would make words of gaps
     try:
@@ -126,11 +124,6 @@ def cells(values: Any) -> Array:
             return listed([cells(one) for one in values])  # sequences, of several lengths
         raise DataError(f"it is not an array of numbers: {' '.join(str(error).split())}") from None
     return array if array.dtype.kind in "fiubU" else _objects(array)
-
-
-def _known(values: Tensor) -> Tensor:
-    """NumPy has no bfloat16."""
-    return values.float() if values.element_size() == 2 and "bfloat" in str(values.dtype) else values
 
 
 def _of_series(column: "nw.Series[Any]") -> Array:
@@ -273,19 +266,15 @@ def frame_of(data: Any, what: str = "the table") -> Frame:
     """
     if isinstance(data, Frame):
         return data
-    with suppress(nw.exceptions.DuplicateError):
-        if isinstance(nw.from_native(data, pass_through=True), nw.LazyFrame):
-            raise DataError(f"{what} is a lazy frame; collect() it first")
-    names = (
-        list(data) if isinstance(data, Mapping) else list(getattr(data, "columns", getattr(data, "column_names", ())))
-    )
+    if hasattr(data, "collect"):
+        raise DataError(f"{what} is a lazy frame; collect() it first")
+    names = list(data if isinstance(data, Mapping) else getattr(data, "columns", getattr(data, "column_names", ())))
     name, count = Counter(composed(str(one)) for one in names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise DataError(f"{what} has {count} columns {name!r}; rename or remove all but one")
     frame = nw.from_native(data, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
-        columns = {composed(str(name)): cells(data[name]) for name in names}
-        return Frame(columns)
+        return Frame({composed(str(name)): cells(data[name]) for name in names})
     if not names or not len(frame):
         raise DataError(f"{what} has no {'rows' if names else 'columns'}")
     columns, categories, orders = {}, set(), {}
@@ -305,11 +294,8 @@ def order_of(labels: Any) -> tuple[Any, ...]:
     They are words, truths or whole numbers: other numbers are no classes.
     """
     dtype: Any = getattr(labels, "dtype", None)
-    if not getattr(dtype, "ordered", type(dtype).__name__ == "Enum"):
-        return ()
-    known = dtype.categories.to_list()
-    whole = all(isinstance(one, str | int) or (isinstance(one, float) and one.is_integer()) for one in known)
-    return tuple(known) if whole else ()
+    known = dtype.categories.to_list() if getattr(dtype, "ordered", type(dtype).__name__ == "Enum") else []
+    return tuple(known) if all(isinstance(one, str) or one % 1 == 0 for one in known) else ()
 
 
 def check_column(columns: Collection[str], name: object, setting: str, holds: str = "values") -> None:
@@ -343,20 +329,16 @@ def truths(values: Iterable[Any], column: str, place: Any) -> npt.NDArray[np.boo
     Raises:
         DataError: If a value is neither true nor false, or all are the same.
     """
-    flags = []
-    for i, value in enumerate(values):
-        key = value.strip().lower() if isinstance(value, str) else value
-        if not isinstance(key, bool | int | float | str | np.bool_ | np.number) or key not in _TRUTHS:
-            raise DataError(f"column {column!r} must say test or train, or 1 or 0, got {value!r} in {place(i)}")
-        flags.append(_TRUTHS[key])
-    is_test = np.array(flags, bool)
+    words = [str(word(v) if isinstance(v, int | float) else v).strip().lower() for v in values]
+    if (odd := next((i for i, one in enumerate(words) if one not in _TRUTHS), None)) is not None:
+        raise DataError(f"column {column!r} must say test or train, or 1 or 0, got {words[odd]!r} in {place(odd)}")
+    is_test = np.array([_TRUTHS[one] for one in words], bool)
     if is_test.all() or not is_test.any():
         raise DataError(f"column {column!r} calls {'all' if is_test.all() else 'none'} of the rows test rows")
     return is_test
 
 
-_TRUTHS = {True: True, False: False, "true": True, "false": False, "test": True, "train": False, "1": True, "0": False}
-_TRUTHS |= {"yes": True, "no": False}
+_TRUTHS = dict.fromkeys(("true", "test", "1", "yes"), True) | dict.fromkeys(("false", "train", "0", "no"), False)
 
 
 def type_name(data: object) -> str:

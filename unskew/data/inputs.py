@@ -258,43 +258,33 @@ class Inputs:
             return Tree(unpacked({name: way.prepare(given[name]) for name, way in self.parts}))
         if self.kind == "texts":
             return self._texts(x)
-        if self.kind == "table":
-            return self.of(client)._table(x)
-        values = padded(cells(x))
-        if values.dtype.kind not in "fiub" or values.ndim <= min(len(self.shape), 1):
-            raise DataError(f"inputs must be a batch of numbers, got {values.dtype} of shape {values.shape}")
-        prepared = self._images(values) if self.kind == "images" else self._as_given(values)
-        if self.largest and values.size:
-            reach = float(np.abs(values).max())
+        return self.of(client)._table(x) if self.kind == "table" else self._numbers(padded(cells(x)))
+
+    def _numbers(self, x: Array) -> Tensor:
+        if x.dtype.kind not in "fiub" or x.ndim <= min(len(self.shape), 1):
+            raise DataError(f"inputs must be a batch of numbers, got {x.dtype} of shape {x.shape}")
+        bytes_, floats = self.kind == "images", self.dtype != "int64"
+        if not bytes_ and (x.dtype.kind == "f") != floats and (self.are_images or not floats):
+            raise DataError(f"inputs must be {self.dtype}, as in training, got {x.dtype}; scale them as those were")
+        batch, whole = _channels_first(x, self.shape), bytes_ or self.are_images or x.dtype.kind == "f"
+        if batch.shape[1:] != self.shape if whole else batch.ndim != len(self.shape) + 1:
+            remedy = ", by Pillow's Image.resize where size was set" if self.are_images else ""
+            wanted = ", ".join(map(str, self.shape))
+            raise DataError(f"inputs must be of shape (N, {wanted}), as in training, got {x.shape}{remedy}")
+        if bytes_ and batch.size and not (0 <= batch.min() <= batch.max() <= 255 and (batch == batch.round()).all()):
+            raise DataError("inputs must be images with whole values from 0 to 255, as in training")
+        if self.largest and x.size:
+            reach = float(np.abs(x).max())
             if max(reach, self.largest) > FAR_BEYOND * min(reach, self.largest) > 0:
                 warn(f"pixels reach {reach:g}, and those of training {self.largest:g}; scale them as those were")
-        return prepared
-
-    def _as_given(self, x: Array) -> Tensor:
-        images, floats = self.are_images, self.dtype != "int64"
-        if (x.dtype.kind == "f") != floats and (images or not floats):
-            raise DataError(f"inputs must be {self.dtype}, as in training, got {x.dtype}; scale them as those were")
-        batch = _channels_first(x, self.shape)
-        if batch.shape[1:] != self.shape if images or x.dtype.kind == "f" else batch.ndim != len(self.shape) + 1:
-            self._refuse_shape(x)
-        if x.dtype.kind == "f" or not floats:  # whole numbers in a row of a table are floats, too
-            refuse_rows("inputs: x", batch)
+        if bytes_:
+            tables = np.stack([standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)])
+            levels = np.ascontiguousarray(np.moveaxis(batch, 1, 3), np.uint8)
+            return ByteImages(torch.from_numpy(levels), torch.from_numpy(tables))[:]
+        bad = refused_row(batch)  # of whole numbers there is none
+        if bad:
+            raise DataError(f"inputs: x[{bad[0]}] {bad[1]}")
         return torch.from_numpy(np.ascontiguousarray(batch, np.float32 if floats else np.int64))
-
-    def _refuse_shape(self, x: Array) -> None:
-        remedy = ", by Pillow's Image.resize where size was set" if self.are_images else ""
-        wanted = ", ".join(map(str, self.shape))
-        raise DataError(f"inputs must be of shape (N, {wanted}), as in training, got {x.shape}{remedy}")
-
-    def _images(self, x: Array) -> Tensor:
-        batch = _channels_first(x, self.shape)
-        if batch.shape[1:] != self.shape:
-            self._refuse_shape(x)
-        if batch.size and not (batch.min() >= 0 and batch.max() <= 255 and bool((batch == batch.round()).all())):
-            raise DataError("inputs must be images with whole values from 0 to 255, as in training")
-        tables = np.stack([standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)])
-        levels = np.ascontiguousarray(np.moveaxis(batch, 1, 3), np.uint8)
-        return ByteImages(torch.from_numpy(levels), torch.from_numpy(tables))[:]
 
     def _table(self, x: Any) -> Tensor:
         if len(self.clients) > 1 and any(column.by_client for column in self.columns):
@@ -315,11 +305,9 @@ class Inputs:
         if not texts or not all(isinstance(text, str) for text in texts):
             raise DataError("inputs must be a list or column of texts, none of them missing")
         ready = tokens(texts, {word: i for i, word in enumerate(self.vocabulary, start=FIRST_WORD)})
-        strange = np.flatnonzero((ready < FIRST_WORD).all(1).numpy()).tolist()
-        if strange:
-            warn(
-                f"no word was learnt of row {some(list(map(str, strange)))}: all such are answered alike", stacklevel=3
-            )
+        if strange := np.flatnonzero((ready < FIRST_WORD).all(1).numpy()).tolist():
+            rows = some(list(map(str, strange)))
+            warn(f"no word was learnt of row {rows}: all such are answered alike", stacklevel=3)
         return ready
 
 
@@ -341,9 +329,8 @@ def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> t
     if mean is None and std is None:
         return None
     pairs = tuple(zip(mean or (), std or (), strict=False))
-    if not (len(pairs) == len(mean or ()) == len(std or ()) > 0) or not all(
-        math.isfinite(m) and 0 < s < math.inf for m, s in pairs
-    ):
+    fits = len(pairs) == len(mean or ()) == len(std or ()) > 0
+    if not fits or not all(math.isfinite(m) and 0 < s < math.inf for m, s in pairs):
         raise ConfigError(f"task.data_options: mean and std must have a number for each channel, got {mean} and {std}")
     return pairs
 
@@ -368,12 +355,6 @@ def refused_row(x: Array) -> tuple[int, str] | None:
                 return start + i, f"has the value {value:g}, and networks take float32: scale the data, or leave it out"
             return start + i, "has a NaN or infinite value; clean the data or leave the example out"
     return None
-
-
-def refuse_rows(what: str, x: Array) -> None:
-    """Refuse the first example that `refused_row` names."""
-    if bad := refused_row(x):
-        raise DataError(f"{what}[{bad[0]}] {bad[1]}")
 
 
 # ---------------------------------------------------------------- tables
@@ -407,12 +388,11 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]]) -
         if values.ndim != 2 or values.shape[1] != len(names):
             raise DataError(f"inputs must be rows of {len(names)} columns ({some(names)}), got shape {values.shape}")
         return {name: column(values[:, i], gaps[name]) for i, name in enumerate(names)}
-    frame = frame_of(x, "inputs")
+    frame, table = frame_of(x, "inputs"), {}
     for name in names:
         check_known("inputs have", name, list(frame.columns))
-    table = {name: frame.column(composed(name), gaps[name]) for name in names}
-    for name, values in table.items():
-        if sentence := no_value(name, values, by_number):
+        table[name] = frame.column(composed(name), gaps[name])
+        if sentence := no_value(name, table[name], by_number):
             raise DataError(sentence)
     return table
 

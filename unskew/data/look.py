@@ -333,14 +333,12 @@ def look(table: DataTable) -> Look:
 
 def _notes(table: DataTable) -> list[str]:
     """Sentences on what a run would refuse, and on what may not be meant in all else."""
-    refused = {name: sentence for name in table.columns if (sentence := checks.of_column(table, name))}
     sentences = [sentence for check in checks.REFUSALS for sentence in check(table)]
     if len(table.clients) == 1 and not table.client:
         sentences.append(f"there is only one site ({table.clients[0]}); a federation needs at least two")
-    kept = replace(table, columns={name: of for name, of in table.columns.items() if name not in refused})
-    sentences += checks.notes(kept)
-    gaps = [name for name, values in kept.columns.items() if table.rules is None and gaps_in(values).any()]
-    if gaps:
+    kept = {name: of for name, of in table.columns.items() if not checks.of_column(table, name)}
+    sentences += checks.notes(replace(table, columns=kept))
+    if gaps := [name for name, values in kept.items() if table.rules is None and gaps_in(values).any()]:
         sentences.append(f"column{'s' * (len(gaps) > 1)} {some(gaps)} {checks.have(gaps)} gaps: fill with preprocess")
     return list(dict.fromkeys(sentences))
 
@@ -354,19 +352,19 @@ def _coded(target: DataTarget) -> tuple[tuple[Label, ...], Array]:
 
     Rows without a value are of a last class.
     """
+    values = target.values
     if not target.classes:
-        numbers = target.values.dtype.kind in "fiub"
-        values = target.values.astype(np.float64) if numbers else np.full(len(target.values), np.nan)
-        return (), np.where(np.isfinite(values), values, np.nan)
-    labels = [NO_VALUE if v is None or v != v else v for v in target.values.tolist()]
-    known = {label_name(v): v for v in labels if v != NO_VALUE}
+        numbers = values.astype(np.float64) if values.dtype.kind in "fiub" else np.full(len(values), np.nan)
+        return (), np.where(np.isfinite(numbers), numbers, np.nan)
+    labels = [None if v is None or v != v else label_name(v) for v in values.tolist()]
+    known = {name: v for name, v in zip(labels, values.tolist(), strict=True) if name is not None}
     words = any(isinstance(v, str) for v in known.values())
     order = sorted(known) if words else sorted(known, key=lambda name: known[name])
     number = {name: i for i, name in enumerate(order)}
-    codes = [number.get(label_name(v), len(order)) for v in labels]
+    codes = [len(order) if name is None else number[name] for name in labels]
     label: Callable[[Any], Label] = str if words else bool if all(isinstance(v, bool) for v in known.values()) else int
     names = [label(name if words else known[name]) for name in order]
-    return (*names, *([NO_VALUE] if NO_VALUE in labels else [])), np.array(codes, np.int64)
+    return (*names, *[NO_VALUE] * (None in labels)), np.array(codes, np.int64)
 
 
 def _column(
@@ -416,8 +414,8 @@ def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) 
         return None
     site = np.where(values < 0 if classes else np.isnan(values), -1, table.owners)
     if table.people is not None:
-        values, site = values[site >= 0], np.stack([site, table.people])[:, site >= 0]
-        pairs, of_row, n = np.unique(site, axis=1, return_inverse=True, return_counts=True)
+        values, both = values[site >= 0], np.stack([site, table.people])[:, site >= 0]
+        pairs, of_row, n = np.unique(both, axis=1, return_inverse=True, return_counts=True)
         of_row, site = of_row.reshape(-1), pairs[0]
         values = most_frequent(of_row, values) if classes else np.bincount(of_row, values) / n
     return differs(values, site, table.clients, classes, len(table.features) + 1)

@@ -100,11 +100,6 @@ class Preprocess:
         found = list(names)
         return list(self.columns) if self.columns.keys() == set(found) else found
 
-    @property
-    def categories(self) -> list[str]:
-        """Columns that are declared categories."""
-        return [name for name, rule in self.columns.items() if rule.kind == "category"]
-
     def with_categories(self, names: Iterable[str]) -> "Preprocess":
         """The same, where no kind is declared of these columns, with them as categories."""
         new = {name: self.columns.get(name, ColumnRule()) for name in names}
@@ -315,11 +310,9 @@ def no_category(name: str, words: Sequence[str], declared: bool) -> str:
         way = f"preprocess.columns.{name}.kind = 'category'"
         return f"column {name!r} holds numbers as words, such as {odd!r}: set {way}, or set {WRITTEN}"
     if len(known) > MANY_WORDS or (len(known) > 20 and 2 * len(known) > len(words)):
-        return (
-            f"column {name!r} holds {len(known)} different words in {len(words)} rows, such as "
-            f"{known[0][:30]!r}: leave it out, group them, or make numbers of them; if it says who is in a row, name "
-            f"it with patient = {name!r}"
-        )
+        what = f"{len(known)} different words in {len(words)} rows, such as {known[0][:30]!r}"
+        way = f"leave it out, group them, or make numbers of them; if it says who is in a row, patient = {name!r}"
+        return f"column {name!r} holds {what}: {way}"
     return ""
 
 
@@ -340,8 +333,8 @@ def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
     by_name = {}
     for name, values in table.items():
         coded = rules.columns.get(name, ColumnRule()).kind == "category"
-        by_name[name] = of = ColumnSums.of(values, coded)
-        if of.words is not None:
+        by_name[name] = ColumnSums.of(values, coded)
+        if by_name[name].words is not None:
             words = [v for v in column(values, category=True).tolist() if v is not None]
             if sentence := no_category(name, words, coded):
                 raise DataError(sentence)
@@ -355,23 +348,21 @@ def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule
         DataError: If sites have other columns, one has words where another has numbers, or no rows have such sums.
     """
     first, columns = next(iter(sites.items()))
-    rules = {}
     for site, by_name in sites.items():
         _check_sums(site, by_name)
         if by_name.keys() != columns.keys():
             odd = ", ".join(sorted(by_name.keys() ^ columns.keys()))
             raise DataError(f"{site} and {first} differ in columns: {odd}")
+    rules = {}
     for name in columns:
         # A column that a site never measured has no words, and counts for either.
-        with_words, with_numbers = (
-            [site for site, by_name in sites.items() if getattr(by_name[name], what)] for what in ("words", "n")
-        )
-        if with_words and with_numbers:
-            raise DataError(f"column {name!r} holds words at {with_words[0]} and numbers at {with_numbers[0]}")
+        words, numbers = ([site for site, of in sites.items() if getattr(of[name], what)] for what in ("words", "n"))
+        if words and numbers:
+            raise DataError(f"column {name!r} holds words at {words[0]} and numbers at {numbers[0]}")
         of = agreed([by_name[name] for by_name in sites.values()])
-        mean, sd = (None, None) if of.words else (of.mean, of.sd)
-        kind: Literal["category"] | None = "category" if of.words else None
-        rules[name] = ColumnRule(kind=kind, mean=mean, sd=sd, words=of.words, gaps=of.gaps)
+        rules[name] = ColumnRule(mean=of.mean, sd=of.sd, gaps=of.gaps)
+        if of.words:
+            rules[name] = ColumnRule("category", words=of.words, gaps=of.gaps)
     return rules
 
 
@@ -379,17 +370,16 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
     """Refuse statistics that are not those of any rows: they come from elsewhere, and all sites would go by them."""
     rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0
     for name, of in by_name.items():
-        words, empty = of.words or (), of.mean == of.m2 == 0
+        words = of.words or ()
         fits = rows is None or not of.n or (of.n < rows if of.gaps else of.n == rows)
         holds = (
-            not any(obeyed(text) or len(text) > LONGEST for text in (name, *words))
+            fits
+            and not any(obeyed(text) or len(text) > LONGEST for text in (name, *words))
             and 0 <= of.n <= MOST_ROWS
             and of.n != 1  # the mean of one value is that value
-            and fits
             and abs(of.mean) <= LARGEST
             and 0 <= of.m2 <= 4 * MOST_ROWS * LARGEST**2
-            and (of.n > 0 or empty)
-            and not (of.n and words)
+            and (not words if of.n else of.mean == of.m2 == 0)
             and len(words) == len(set(words)) <= MANY_WORDS
         )
         if not holds:
@@ -413,16 +403,17 @@ def check_agreed(rules: Preprocess, columns: Sequence[Column] | None = None) -> 
         ConfigError: Naming the first column without agreed numbers, or the setting that needs some.
     """
     if columns is None:
-        if not rules.columns and (rules.indicator or "agreed" in (rules.scale, rules.of("")[1].partition(" ")[0])):
+        if not rules.columns and (rules.indicator or any(how.startswith("agreed") for how in rules.of(""))):
             raise ConfigError(f"task.preprocess must have agreed numbers, in task.preprocess.columns: {HOW_AGREED}")
         coded = [name for name, of in rules.columns.items() if of.kind == "category" or of.words]
         columns = [Column(name, "category" if name in coded else "number") for name in rules.columns]
     for one in columns:
         own, (scale, instead) = rules.columns.get(one.name, ColumnRule()), rules.of(one.name)
+        number = one.kind == "number"
         needed = {
-            "words": one.kind != "number" and own.words is None,
-            "mean": one.kind == "number" and "agreed" in (scale, instead.partition(" ")[0]) and own.mean is None,
-            "sd": one.kind == "number" and scale == "agreed" and own.sd is None,
+            "words": not number and own.words is None,
+            "mean": number and own.mean is None and (scale == "agreed" or instead.startswith("agreed")),
+            "sd": number and own.sd is None and scale == "agreed",
             "gaps": rules.indicator and own.gaps is None,
         }
         lacking = [setting for setting, missing in needed.items() if missing]

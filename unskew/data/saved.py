@@ -16,7 +16,7 @@ from unskew.data.archives import archive_of, array_of
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import Preprocess, RawRows
-from unskew.data.rows import ByteImages, Rows, from_one, in_one
+from unskew.data.rows import ByteImages, from_one, in_one
 from unskew.errors import DataError
 from unskew.tasks.targets import LabelType, Targets
 
@@ -93,20 +93,17 @@ def load_saved(path: Path, targets: Targets) -> Dataset:
         keys = [key for key in (*OF_TRAINING, "x_train", "x_test", "y_test", "test_patients", "table") if key in arrays]
         if odd := [key for key in keys if arrays[key].dtype.kind not in "biuf" + "V" * key.startswith("x_")]:
             raise ValueError(f"{odd[0]} must hold numbers, and is of type {arrays[odd[0]].dtype}")
-        tensors = {key: from_one(arrays[key]) for key in keys}
-        table = tensors.pop("table", None)
-        x: dict[str, Rows] = {key: tensors.pop(key) for key in ("x_train", "x_test")}
-        if table is not None:
-            x = {key: ByteImages(levels, table) for key, levels in x.items()}
-        y = arrays["y_train"]
-        parts: dict[str, Any] = {"domains": None, "owners": None, **tensors, **x}
+        parts: dict[str, Any] = {"domains": None, "owners": None, **{key: from_one(arrays[key]) for key in keys}}
+        if (table := parts.pop("table", None)) is not None:
+            parts |= {key: ByteImages(parts[key], table) for key in ("x_train", "x_test")}
+        y = arrays["y_train"] if targets.classes else targets.read("y_train", arrays["y_train"])
         dataset = Dataset(
             **parts,
             **{key: getattr(about, key) for key in _About.__dataclass_fields__},
             classes=about.outputs if targets.classes else targets.groups,
             sha256=str(arrays["sha256"]),
             targets=targets,
-            groups=None if targets.classes else torch.from_numpy(targets.counted(targets.read("y_train", y))),
+            groups=None if targets.classes else torch.from_numpy(targets.counted(y)),
             raw=_raw(arrays),
         )
         _check_fits(dataset)
@@ -130,11 +127,10 @@ def _raw(arrays: dict[str, _Array]) -> RawRows | None:
 def _check_fits(data: Dataset) -> None:
     """Refuse parts of different lengths, and numbers that stand for nothing: the folder may be somebody else's."""
     n, m, raw = len(data.x_train), len(data.x_test), data.raw
-    names = len(data.outputs) if data.targets.classes else None
-    parts: list[tuple[str, Any, int, int | None]] = [(key, getattr(data, key), n, None) for key in OF_TRAINING]
-    parts += [("y_train", data.y_train, n, names), ("y_test", data.y_test, m, names)]
-    parts += [("domains", data.domains, n, len(data.domain_names)), ("owners", data.owners, n, len(data.client_names))]
-    parts += [("test_patients", data.test_patients, m, None)]
+    classes = len(data.outputs) if data.targets.classes else None
+    kinds = {"y_train": classes, "domains": len(data.domain_names), "owners": len(data.client_names)}
+    parts: list[tuple[str, Any, int, int | None]] = [(k, getattr(data, k), n, kinds.get(k)) for k in OF_TRAINING]
+    parts += [("y_test", data.y_test, m, classes), ("test_patients", data.test_patients, m, None)]
     if raw is not None:
         parts.append(("owners of rows", raw.owners, n + m, len(raw.clients)))
     for key, values, rows, count in parts:
@@ -147,10 +143,6 @@ def _check_fits(data: Dataset) -> None:
 
 
 def _check_saved(path: Path) -> None:
-    """Refuse a file that a run's folder names and does not hold.
-
-    Raises:
-        DataError: If it is missing, a link or a device.
-    """
+    """Refuse a file that a run's folder names and does not hold."""
     if path.is_symlink() or not path.is_file():
         raise DataError(f"the run's data are gone: there is no file {path.absolute()}, or it is a link")
