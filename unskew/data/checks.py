@@ -33,9 +33,6 @@ FAR = 20
 LARGE = 100.0
 """Root mean square from which on a column of numbers outweighs others that are about 1."""
 
-NINES = tuple(sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1))
-"""Numbers such as -999, which stand for no value in many tables."""
-
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".dcm")
 """Endings of files that are given in place of what is in them."""
 
@@ -232,7 +229,7 @@ def of_column(table: DataTable, name: str) -> str:
         return sentence
     present = values[~missing].tolist()
     agreed = rule.words is not None or rule.mean is not None or (table.rules is not None and table.of_texts(name))
-    if not agreed and (sentence := no_category(name, present, rule.kind == "category" or name in table.categories)):
+    if not agreed and (sentence := no_category(name, present, rule.kind == "category")):
         return sentence
     if known and table.rules is None:
         first = table.place(int((~missing).argmax()))
@@ -300,12 +297,11 @@ def one_class(table: DataTable) -> Iterable[str]:
 def far_from_others(table: DataTable) -> Iterable[str]:
     """Sites whose mean of a column or a target is so far from the others' that its unit may be another."""
     of = {table.called(name): values for name, values in table.features.items() if not table.by_site(name)}
-    for target in table.targets:
-        if not target.classes and target.values.dtype.kind in "fiu":
-            of[target.called] = np.where(np.isfinite(target.values), target.values, np.nan)
+    of |= {target.called: target.values for target in table.targets if not target.classes}
     for what, values in of.items():
         if values.dtype.kind in "fiu":
-            moments = {c: ColumnSums.of(values[table.at(i)].astype(float)) for i, c in enumerate(table.compared)}
+            known = np.where(np.isfinite(values), values, np.nan)
+            moments = {c: ColumnSums.of(known[table.at(i)]) for i, c in enumerate(table.compared)}
             yield from far_among(what, {name: m for name, m in moments.items() if m.n})
 
 
@@ -336,24 +332,6 @@ def not_as_agreed(table: DataTable) -> Iterable[str]:
         kind, (mean, sd) = "number", [() if of is None else (of,) for of in (rule.mean, rule.sd)]
         agreed_on = Column(name, "category" if rule.words else kind, mean=mean, sd=sd, values=rule.words or ())  # type: ignore[arg-type]
         yield from column_notes(agreed_on, given[~gaps_in(given)], "agreed on")
-
-
-def stands_for_none(table: DataTable) -> Iterable[str]:
-    """Numbers such as -999 that return, farther from all others than these reach."""
-    way = "leave it empty (data_options.gaps names such values of a CSV file)"
-    of = [(table.called(name), values, way) for name, values in table.features.items() if not table.measured]
-    of += [(target.called, target.values, "leave such rows out") for target in table.targets if not target.classes]
-    for what, values, remedy in of:
-        if values.dtype.kind not in "fiu":
-            continue
-        known, times = np.unique(values[np.isfinite(values)], return_counts=True)
-        rest = known[~np.isin(known, NINES)]
-        for value, n in zip(known.tolist(), times.tolist(), strict=True) if len(rest) > 1 else ():
-            far = max(rest[0] - value, value - rest[-1])
-            if value in NINES and n > 2 and far > rest[-1] - rest[0] and far > abs(value) / 10:
-                others = f"from {rest[0]:g} to {rest[-1]:g} elsewhere"
-                yield f"{what} is {value:g} in {counted(n, 'row')}, and {others}: if it stands for no value, {remedy}"
-                break
 
 
 def unscaled(table: DataTable) -> Iterable[str]:
@@ -469,7 +447,6 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     one_class,
     far_from_others,
     not_as_agreed,
-    stands_for_none,
     unscaled,
     empty_at,
     cut_texts,

@@ -241,7 +241,7 @@ def _are_parts(names: Collection[str]) -> bool:
 def files_below(root: Path) -> tuple[list[Path], list[Path]]:
     """All images below the folder, in order, files directly in a folder before those of its folders; and other files.
 
-    Hidden ones and what systems write are neither.
+    Hidden ones are neither.
 
     Raises:
         DataError: If a folder cannot be read, or something is a link: what it leads to may be anywhere.
@@ -253,18 +253,14 @@ def files_below(root: Path) -> tuple[list[Path], list[Path]]:
         raise DataError(f"the folder {error.filename} cannot be read: {error.strerror}")
 
     for place, folders, files in os.walk(root, onerror=unreadable):
-        folders[:] = sorted(name for name in folders if _is_users(name))
-        paths = [Path(place, name) for name in sorted(files) if _is_users(name)]
+        folders[:] = sorted(name for name in folders if tables.visible(name))
+        paths = [Path(place, name) for name in sorted(files) if tables.visible(name)]
         for path in (*(Path(place, name) for name in folders), *paths):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise DataError(f"{path} is a link, or neither a file nor a folder; put a copy there")
         for path in paths:
             (images if path.suffix.lower() in IMAGES else others).append(path)
     return images, others
-
-
-def _is_users(name: str) -> bool:
-    return name[0] != "." and name.casefold() not in tables.OF_SYSTEMS
 
 
 def images_below(root: Path) -> list[Path]:

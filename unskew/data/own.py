@@ -170,6 +170,8 @@ def table(
     if test is not None and share is None and column is None and rule is None:
         frame = tested(frame, read(test, rules is not None, left_out), client or CLIENT)
     rows = told(frame, targets, client, patient, column)
+    if rules is not None:
+        known["rules"] = rules.with_categories([name for name in rows.columns if name in frame.categories])
     rows = replace(rows, name=name or rows.name, share=share, **known)
     rows = columns_of_arrays(rows) if rules is not None else text_of(rows)
     if kind.tokens and rows.inputs is not None:
@@ -240,7 +242,6 @@ def told(
         part=frame.part,
         classes=frame.names.get(called),
         order=frame.orders.get(called, ()),
-        categories=frame.categories.intersection(left),
         numbers=held.get(NUMBER, np.arange(n)),
         place=frame.place,
     )

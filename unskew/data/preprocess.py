@@ -103,9 +103,8 @@ class Preprocess:
     def with_categories(self, names: Iterable[str]) -> "Preprocess":
         """The same, where no kind is declared of these columns, with them as categories."""
         new = {name: self.columns.get(name, ColumnRule()) for name in names}
-        return replace(
-            self, columns=self.columns | {n: replace(of, kind=of.kind or "category") for n, of in new.items()}
-        )
+        coded = {name: replace(of, kind=of.kind or "category") for name, of in new.items()}
+        return replace(self, columns=self.columns | coded)
 
     def disclosed(self, columns: Sequence[str]) -> str:
         """Name what each client tells of these columns for what is agreed on; empty if there are none."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unskew.data.columns import Array, RawTable, is_gap, value_of
+from unskew.data.columns import Array, RawTable, is_gap, listed, value_of
 from unskew.data.inputs import Inputs
 from unskew.data.patients import PatientIds, coded
 from unskew.data.places import Place, by_number
@@ -70,7 +70,6 @@ class DataTable:
         domains, domain_names: Number of each row's domain, and their names.
         classes: Names of the labels 0, 1, ..., where the data have them.
         order: Labels in the order that a column's type declares; of which not all need occur.
-        categories: Columns that are categories by their type.
         numbers: Number of each row where its owner counts it, (N,); None of files, and of a set that is joined.
         place: Where a row stands, in words.
         notes: Sentences on how the data were read.
@@ -108,7 +107,6 @@ class DataTable:
     domain_names: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     order: tuple[object, ...] = ()
-    categories: frozenset[str] = frozenset()
     numbers: Ints | None = None
     place: Place = by_number
     notes: tuple[str, ...] = ()
@@ -194,7 +192,7 @@ class DataTable:
 
     def of_texts(self, name: str) -> bool:
         """True for a column of texts, as declared or as it looks."""
-        kind = "category" if name in self.categories else self.rule(name).kind
+        kind = self.rule(name).kind
         looks = kind is None and looks_like_texts(name, self.columns[name].tolist(), len(self.columns) == 1)
         return kind == "text" or looks
 
@@ -258,26 +256,21 @@ class DataTable:
         return tuple(self._target(f"target {name!r}", y[:, i]) for i, name in enumerate(named))
 
     def _target(self, called: str, values: Array) -> "DataTarget":
-        names = self.classes
+        names, unknown = self.classes, self.kind is UNKNOWN
         if names is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < len(names):
             values = np.array(names, object)[values]
-        words = values.dtype.kind == "U" or any(isinstance(v, str) for v in values.tolist())
-        if words:
-            values = np.array(
-                [
-                    composed(v) if isinstance(v, str) and v.strip() else None if is_gap(v) else v
-                    for v in values.tolist()
-                ],
-                object,
-            )
-        if words or self.kind.classes:
-            return DataTarget(called, values, self.kind.classes or self.kind is UNKNOWN)
-        truths = values.dtype.kind == "b" or all(isinstance(v, bool) for v in values.tolist())
-        if values.dtype.kind == "O" and not truths and all(isinstance(v, int | float | None) for v in values.tolist()):
-            values = np.array([np.nan if v is None else v for v in values], np.float64)
+        given = values.tolist()
+        if any(isinstance(v, str) for v in given):
+            plain = [None if is_gap(v) else composed(v) if isinstance(v, str) else v for v in given]
+            return DataTarget(called, listed(plain), self.kind.classes or unknown)
+        if self.kind.classes:
+            return DataTarget(called, values, True)
+        truths = all(isinstance(v, bool) for v in given)
+        if values.dtype.kind == "O" and not truths and all(isinstance(v, int | float | None) for v in given):
+            values = np.array([np.nan if v is None else v for v in given], np.float64)
         known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
         few = truths or (known.dtype.kind in "iuf" and not (known % 1).any() and len(np.unique(known)) <= MOST_CLASSES)
-        return DataTarget(called, values, self.kind is UNKNOWN and few)
+        return DataTarget(called, values, unknown and few)
 
 
 @dataclass(frozen=True, eq=False)

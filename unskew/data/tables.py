@@ -38,12 +38,6 @@ from unskew.words import composed, counted, some
 INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
 SHOWN = ", ".join(ending for known in ENDINGS.values() for ending in known)
-OF_SYSTEMS = (
-    "thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information",
-    "lost+found",
-)  # fmt: skip
-"""What Windows, macOS and servers of files write beside people's files, besides hidden ones."""
-
 OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 """Endings of tables that are not read."""
 
@@ -135,6 +129,11 @@ def unreadable(source: str) -> str:
     return f"{source} is no table that is read ({SHOWN}): save it as CSV, or write images:{source}, npz:{source}"
 
 
+def visible(name: str) -> bool:
+    """False for hidden files, and for what servers write beside people's: thumbnails and deleted files."""
+    return name[0] not in ".@" and "recycle" not in name.casefold()
+
+
 # ---------------------------------------------------------------- tables
 def table(
     kind: str, path: Path, options: TableOptions, rules: Preprocess | None = None, targets: Targets = CLASS
@@ -195,7 +194,7 @@ def training_sums(kind: str, path: Path, options: TableOptions, rules: Preproces
     if rows.part is None:
         raise ConfigError("test must be a column or a file, or the latest rows: test rows are not disclosed")
     rows = rows.take(rows.train)
-    by_column = sums(rules.with_categories(rows.categories), rows.columns)
+    by_column = sums(rows.rules or rules, rows.columns)
     for note in checks.spelt_alike(replace(rows, y=np.empty((len(rows), 0)))):
         warn(note)
     if single := [name for name, of in by_column.items() if of.n == 1 or len(rows) == 1]:
@@ -254,14 +253,14 @@ def _frames(kind: str, path: Path, options: TableOptions) -> Frame | dict[str, F
 
 def _files(kind: str, folder: Path) -> list[Path]:
     """The tables in a folder; hidden files are copies and locks of editors."""
-    return sorted(f for f in folder.iterdir() if f.name[0] != "." and f.suffix.lower() in ENDINGS[kind])
+    return sorted(f for f in folder.iterdir() if visible(f.name) and f.suffix.lower() in ENDINGS[kind])
 
 
 def unread(folder: Path, left: Sequence[Path] | None = None, what: str = SHOWN) -> tuple[str, ...]:
     """A sentence on files of a folder that are not read, by default those that are no tables; none without any."""
     if left is None:
         files = [file for file in (folder.iterdir() if folder.is_dir() else ()) if file.is_file()]
-        left = [f for f in files if f.name[0] != "." and f.name.casefold() not in OF_SYSTEMS and not kind_of(f.name)]
+        left = [f for f in files if visible(f.name) and not kind_of(f.name)]
     if not left:
         return ()
     names = some(sorted(str(file.relative_to(folder)) for file in left))
