@@ -4,7 +4,6 @@ import dataclasses
 import html
 import itertools
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -176,17 +175,6 @@ def test_where_times_are_known_a_fold_decides_after_training_on_what_was_before_
             before = train
 
 
-def test_rows_of_one_time_are_refused() -> None:
-    experiment, inputs = described(made())
-    data = inputs.dataset
-    assert data is not None
-    once = dataclasses.replace(
-        data, when=torch.zeros(len(data.y_train), dtype=torch.int64), own_test=torch.arange(len(data.y_train)) % 5 == 0
-    )
-    with pytest.raises(DataError, match="no site has rows to train on and others to choose by"):
-        sites_of(experiment, dataclasses.replace(inputs, dataset=once))
-
-
 def test_sites_of_one_patient_each_are_refused() -> None:
     experiment, inputs = described(made())
     data = inputs.dataset
@@ -275,49 +263,9 @@ def test_a_difference_turns_around_where_lower_is_better() -> None:
     assert difference(_scores([1.0, 2.0]), _scores([2.0, 3.0]), error)[0] == pytest.approx(1.0)
 
 
-def test_four_rows_won_of_four_are_no_certain_gain() -> None:
-    """Agresti and Min: n = 4 + 2, sum 4, squares 4 + 1: 4/6 -+ 1.96 sqrt((5/6 - 4/9) / 6), which is .50.
-
-    A single row won, or two, are nothing: 1/3 -+ .84, and 1/2 -+ .69.
-    """
-    _, of_sites = gain([_scores([1, 1, 1, 1])] * 2, [_scores([0, 0, 0, 0])] * 2, ACCURACY)
-    half = 1.959964 * math.sqrt((5 / 6 - 4 / 9) / 6)
-    assert of_sites[0].mean == 1.0
-    assert of_sites[0].low == pytest.approx(4 / 6 - half, abs=1e-4)
-    for won in ([1], [1, 1]):
-        _, of_few = gain([_scores(won)] * 2, [_scores([0] * len(won))] * 2, ACCURACY)
-        assert of_few[0].verdict == "open"
-
-
-def test_methods_that_agree_on_every_one_of_few_rows_are_not_certainly_equal() -> None:
-    """Two sites of six rows: as if one of 6 + 2 rows differed in each, 2.23 sqrt((1/8^2 + 1/8^2) / 4) = .197."""
-    same = [_scores([1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1])] * 2
-    whole, _ = gain(same, same, ACCURACY)
-    assert whole.mean == 0.0
-    assert whole.high == pytest.approx(0.197, abs=1e-3)  # Student's t of ten degrees of freedom
-    many = [_scores(np.ones(20_000), np.ones(20_000))] * 2
-    high = gain(many, many, ACCURACY)[0].high
-    assert high is not None
-    assert high < 1e-3
-
-
 def of_patients(scores: Scores, people: Any) -> Scores:
     """The scores of one site whose rows are these patients'."""
     return dataclasses.replace(scores, rows={0: (people, scores.rows[0][1])}, people=True)
-
-
-def test_rows_of_a_patient_count_as_the_patient_does() -> None:
-    """Eight rows of four patients, two each and alike: the intervals are those of four rows, one of each patient.
-
-    As eight rows the site's variance would be (9/10 - .64) / 10 and not (5/6 - 4/9) / 6.
-    """
-    people = np.repeat(np.arange(4), 2)
-    for won in ([1, 1, 1, 1], [1, 0, 1, 1], [1, 0, -1, 1]):
-        rows, none = _scores(won), _scores([0] * 4)
-        twice, others = of_patients(_scores(np.repeat(won, 2)), people), of_patients(_scores([0] * 8), people)
-        assert gain([twice], [others], ACCURACY) == gain([rows], [none], ACCURACY)
-        assert difference(twice, others, RIGHT) == pytest.approx(difference(rows, none, RIGHT))
-        assert difference(twice, others, RIGHT)[1] >= difference(_scores(np.repeat(won, 2)), _scores([0] * 8), RIGHT)[1]
 
 
 def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_linearised_one() -> None:
@@ -327,28 +275,6 @@ def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_linearised
     assert values.mean() == pytest.approx(rows.mean())
     assert values.var(ddof=1) / 3 == pytest.approx(1.5 * 14 / 9 / 36)
     assert by_patient(rows, np.arange(6)) == pytest.approx(rows)
-
-
-SCORE = Measure("score", "score", percent=False)
-
-
-def test_the_variances_over_seeds_and_over_test_rows_are_added() -> None:
-    """Gains 0, 1, 2 under three seeds: 1/3 with 2 degrees of freedom.  Rows 1 ∓ 1, four of them: 4/3 / 4 with 3.
-
-    Degrees of freedom (2/3)^2 / ((1/3)^2 / 2 + (1/3)^2 / 3) = 4.8, Student's t 2.602, times the root of 2/3: 2.124.
-    """
-    seeds = [_scores([s - 1, s - 1, s + 1, s + 1]) for s in (0.0, 1.0, 2.0)]
-    whole, of_sites = gain(seeds, [_scores([0.0] * 4)] * 3, SCORE)
-    assert whole.mean == of_sites[0].mean == pytest.approx(1.0)
-    assert whole.high == of_sites[0].high == pytest.approx(1.0 + 2.602 * math.sqrt(2 / 3), abs=2e-3)
-
-
-def test_of_a_measure_without_rows_the_mean_gain_has_an_interval_over_sites() -> None:
-    """Gains .1, .2, .3 of three sites, two seeds: Student's interval .2 ∓ 4.30 * .1 / sqrt(3); no site has one."""
-    ours, theirs = Scores({0: 0.6, 1: 0.7, 2: 0.8}), Scores({0: 0.5, 1: 0.5, 2: 0.5})
-    whole, of_sites = gain([ours] * 2, [theirs] * 2, Measure("auroc", "AUROC", percent=False))
-    assert whole.low == pytest.approx(0.2 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-4)
-    assert all(g.low is None for g in of_sites.values())
 
 
 AUROC = BINARY.headline
@@ -417,12 +343,6 @@ def test_patients_of_a_class_are_counted_or_those_with_an_event() -> None:
     people, labels = torch.tensor([1, 1, 2, 3]), torch.tensor([0, 0, 1, 1])
     assert (fewest_of_a_class(people, labels), fewest_of_a_class(people, labels, event=1)) == (1, 2)
     assert fewest_of_a_class(people, torch.zeros(4), event=1) == 0
-
-
-def test_of_a_measure_without_rows_seeds_alone_name_no_site() -> None:
-    ours, theirs = Scores({0: 0.8, 1: 0.8}), Scores({0: 0.5, 1: 0.4})
-    _, of_sites = gain([ours] * 3, [theirs] * 3, Measure("r2", "R²", percent=False))
-    assert [g.verdict for g in of_sites.values()] == ["open", "open"]
 
 
 # ---------------------------------------------------------------- groups
@@ -802,24 +722,6 @@ def test_advice_is_the_same_with_two_workers_and_where_it_was_killed(
 
 
 # ---------------------------------------------------------------- what is refused
-@pytest.mark.parametrize(
-    ("limits", "says"),
-    [
-        ({"max_rounds": 0}, "max_rounds must be above zero, got 0"),
-        ({"max_megabytes": -1.0}, "max_megabytes must be above zero, got -1"),
-        ({"minutes": math.nan}, "minutes must be above zero, got nan"),
-    ],
-)
-def test_impossible_limits_are_refused(limits: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        us.advise(made(), progress=False, **limits)
-
-
-def test_a_single_site_is_refused() -> None:
-    with pytest.raises(ConfigError, match="advice needs at least two sites, got 1"):
-        us.advise(made(sites=1), model="logistic", progress=False)
-
-
 def test_sites_without_test_rows_are_refused(tiny: Callable[..., Experiment]) -> None:
     with pytest.raises(DataError, match="no site has test rows; raise test_fraction"):
         advise_experiment(tiny("test_fraction=0.0"))
@@ -853,11 +755,6 @@ def test_test_rows_from_which_the_headline_cannot_be_measured_are_refused_before
     assert sites_of(experiment, inputs).fed.num_clients == 4
 
 
-def test_where_no_site_has_a_result_a_gain_has_no_interval() -> None:
-    of_mean, of_sites = gain([Scores({})] * 2, [Scores({})] * 2, BINARY.headline)
-    assert (of_mean.low, of_mean.high, of_sites) == (None, None, {})
-
-
 @pytest.mark.parametrize("given", [{"methods": "ditto"}, {"eval_every": 2}])
 def test_an_experiment_s_file_says_everything(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="says everything about the experiment"):
@@ -865,17 +762,6 @@ def test_an_experiment_s_file_says_everything(given: dict[str, Any], tmp_path: P
 
 
 # ---------------------------------------------------------------- what comes out
-def test_every_question_has_an_answer_and_every_site_its_name(simple: Advice) -> None:
-    asked = [question for question, _ in simple.sentences()]
-    assert asked == [
-        "Is it worth it?", "Which sites benefit?", "Who should train with whom?", "Which method and settings?",
-        "What does it cost?", "What about a new site?", "How certain is this?", "What would make it more certain?",
-    ]  # fmt: skip
-    assert [n.name for n in simple.unseen] == ["site A", "site B", "site C", "site D"]
-    assert simple.by_site.keys() == {0, 1, 2, 3}
-    assert set(simple.to_json()["sites"]) == {"site A", "site B", "site C", "site D"}
-
-
 @pytest.mark.usefixtures("one_rate")
 def test_sites_that_come_later_are_the_unseen_ones_and_take_no_part() -> None:
     experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
@@ -921,41 +807,6 @@ def test_groups_of_sites_that_were_drawn_stay_those_sites_in_the_file(
     assert [t.tolist() for t in again.clients.test] == [t.tolist() for t in of.sites.fed.clients.test]
 
 
-def test_a_site_that_trains_by_itself_is_not_said_to_be_open(simple: Advice) -> None:
-    groups = ((0, 1), (2,), (3,))
-    of = dataclasses.replace(simple, check=dataclasses.replace(simple.check, groups=groups, by_site=_all_open(simple)))
-    assert of.by_themselves == {2, 3}
-    assert [of.reading(c) for c in range(4)] == ["undecided", "undecided", "by itself", "by itself"]
-
-
-def _imbalanced(rng: np.random.Generator, n: int = 400) -> Site:
-    """Nine in ten rows are positive, of which the inputs tell nothing."""
-    return rng.normal(size=(n, 4)).astype(np.float32) - 1.0, (rng.random(n) < 0.9).astype(np.int64)
-
-
-@pytest.mark.usefixtures("one_rate")
-def test_a_site_whose_own_model_finds_one_class_is_not_advised_as_better_off_alone() -> None:
-    """What Bern and Chur learn is the reverse of what a model of the class at Sion says."""
-    rng = np.random.default_rng(0)
-    sites = {"Sion": _imbalanced(rng)}
-    for name in ("Bern", "Chur"):
-        y = (rng.random(400) < 0.5).astype(np.int64)
-        sites[name] = ((2 * y[:, None] - 1 + rng.normal(size=(400, 4))).astype(np.float32), y)
-    of = advice(sites)
-    of = dataclasses.replace(of, check=dataclasses.replace(of.check, chosen=FEDAVG, groups=()))
-    assert "no better than a constant Sion" in dict(of.sentences())["Which sites benefit?"]
-    assert of.to_json()["no_better_than_constant"] == ["Sion"]
-    assert "no better than a constant" in str(page.view(of, "").sections)
-
-
-@pytest.mark.usefixtures("one_rate")
-def test_where_every_site_alone_finds_one_class_training_alone_is_not_advised() -> None:
-    rng = np.random.default_rng(0)
-    of = advice({name: _imbalanced(rng, 4000) for name in ("Bern", "Chur", "Sion")}, rounds=1)
-    assert of.verdict == "undecided"
-    assert "models are no better than what training rows alone would always say" in of.headline
-
-
 @pytest.mark.usefixtures("one_rate")
 def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
     """Targets near 1,000 and a rate at which nothing comes near: the answer is no *join*, however large the gain."""
@@ -999,17 +850,6 @@ def test_advice_goes_by_the_headline_that_is_chosen_and_has_the_metrics_that_wer
     assert 'headline = "macro_f1"' in config.to_toml(of.experiment())
 
 
-def test_who_trains_with_whom_is_not_answered_as_if_whether_at_all_were_decided(simple: Advice) -> None:
-    said = "If at all: "
-    gains = {"undecided": Gain(-0.02, -0.1, 0.06, "seeds"), "join": Gain(0.1, 0.05, 0.15, "seeds")}
-    for verdict, interval in gains.items():
-        check = dataclasses.replace(simple.check, gains=dict.fromkeys(simple.check.gains, interval))
-        of = dataclasses.replace(simple, check=check)
-        assert of.verdict == verdict
-        answer = dict(of.sentences())["Who should train with whom?"]
-        assert answer.startswith(said) == (verdict == "undecided")
-
-
 def test_a_site_is_no_better_than_a_constant_where_both_models_are_so(
     simple: Advice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1028,21 +868,6 @@ def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) ->
 
 def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:
     return {of.check.chosen or "": {c: Gain(0.0, -0.1, 0.1, "seeds") for c in range(4)}}
-
-
-def test_a_site_whose_training_diverges_is_named() -> None:
-    g = np.random.default_rng(0)
-    data = {}
-    for site, size in (("Bern", 1.0), ("Chur", 3e4)):
-        x = size * g.normal(size=(60, 4)).astype("float32")
-        data[site] = (x, (x[:, 0] + size * g.normal(size=60) > 0).astype(int))
-    advice = us.advise(data, minutes=0.2, rounds=4, progress=False)
-    assert re.match(r"Undecided: .*each site alone could not be trained under seed 1, .*\(Chur\)", advice.headline)
-    assert "0 test rows" not in str(advice)
-    assert ": ." not in str(advice)
-    data["Chur"] = (1e30 * data["Chur"][0], data["Chur"][1])
-    with pytest.raises(DivergedError, match=r"^independent, seed 0: round 1, client 1 \(Chur\): "):
-        us.simulate("independent", data=data, rounds=4, progress=False)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import recipe
 import torch
 import toy_prior
 
@@ -25,10 +24,9 @@ from unskew.decide.forecast.values import NOW, Forecast, MemoryPart, MethodCost
 from unskew.errors import ConfigError, QuorumError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
-from unskew.local.stacked.executor import Stacked
 from unskew.local.workers import memory as shared_memory
 from unskew.local.workers.pool import Pool
-from unskew.protocol import ClientId, Federation, Me, Plan, Sgd, SgdConfig, Step, ask, fit, fold, run, step
+from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, fit, fold, run, step
 from unskew.reduction import weighted_mean
 from unskew.run import loop
 from unskew.run import setup as run_setup
@@ -188,13 +186,6 @@ class Folding(Choosy):
         return ModelReply(params, me.n * int(count >= 0)), None
 
 
-def test_folds_and_local_code_are_counted_and_timed(tiny: Callable[..., Experiment]) -> None:
-    (cost,) = plan.plan(with_method(tiny(), Folding())).costs
-    assert cost.traffic == "exact"
-    assert cost.training_s is not None
-    assert cost.training_s > 0
-
-
 def test_nothing_is_trained_while_a_plan_is_driven(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,17 +284,6 @@ def test_less_memory_than_needed_is_refused_with_the_sum_and_the_remedy(
     assert "\n" not in text
 
 
-def test_a_cohort_whose_models_do_not_fit_is_refused_before_they_are_made_unless_they_are_folded(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """610 parameters x 4 bytes = 2.44 kB: a message and three replies are 9.76 kB; FedAvg holds one reply at a time."""
-    monkeypatch.setattr(machine, "available", lambda: 9_000)
-    with pytest.raises(ConfigError, match=r"what 3 clients are sent, remember and answer is more than 0.9 of the 9 kB"):
-        plan.plan(tiny('methods=[{name="hcct"}]'))
-    with pytest.raises(ConfigError, match="the run needs"):  # more for training and evaluation than a cohort's models
-        plan.plan(tiny())
-
-
 def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,14 +330,6 @@ def test_clients_trained_side_by_side_take_as_much_memory_as_they_are_many(tiny:
     assert share_of(four, TRAINING, "main").how.startswith("4 at a time")
     two = plan.plan(tiny("runtime.executor=stacked", "clients_per_round=2"))
     assert share_of(two, TRAINING, "main").bytes == 2 * share_of(one, TRAINING, "main").bytes
-
-
-@pytest.mark.parametrize(("clients", "most", "expected"), [(100, 256, 100), (300, 256, 150), (7, 3, 3), (5, 1, 1)])
-def test_the_width_of_a_stack_is_the_executors_own(clients: int, most: int, expected: int) -> None:
-    """300 clients, 256 at most: two parts of 150.  7 with 3 at most: three parts, of 3, 3 and 1."""
-    _, trainer = recipe.world("perceptron", False)
-    executor = Stacked(trainer, chunk=most)
-    assert executor.width(Sgd({}, SgdConfig()), 8, clients) == expected
 
 
 def test_images_that_stay_bytes_are_counted_as_bytes_and_their_batches_as_floats(
@@ -437,16 +409,6 @@ def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(
     setup, feds = parts(experiment)
     found = forecast(experiment, setup, feds)
     assert found.everything == 69 * 10**9
-
-
-def test_the_remedy_is_about_the_largest_part() -> None:
-    found = made_up(
-        MemoryPart(NOW, 900, "", "main", "always"),
-        MemoryPart(MESSAGES, 150, "", "main", "training", "lower clients_per_round"),
-        MemoryPart("client memory", 20, "", "main", "always"),
-    )
-    with pytest.raises(ConfigError, match=r"lower clients_per_round$"):
-        found.refuse()
 
 
 def test_shared_tensors_are_counted_once() -> None:

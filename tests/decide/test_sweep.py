@@ -97,12 +97,6 @@ def test_a_grid_is_all_combinations_in_the_order_written(tmp_path: Path) -> None
     assert made[1].experiment.name == "base mu=0.01,alpha=1.0"
 
 
-def test_the_points_of_a_list_follow_those_of_a_grid(tmp_path: Path) -> None:
-    made = points(tmp_path, 'grid = { "rounds" = [4, 5] }\nlist = [{ "local.lr" = 0.5, "rounds" = 9 }]')
-    assert [p.experiment.rounds for p in made] == [4, 5, 9]
-    assert made[2].settings == {"local.lr": 0.5, "rounds": 9}
-
-
 def test_a_point_trains_alone_on_one_thread_unless_the_file_says_otherwise(tmp_path: Path) -> None:
     (plain,) = points(tmp_path, 'grid = { "rounds" = [4] }')
     assert (plain.experiment.runtime.executor, plain.experiment.runtime.threads) == ("sequential", 1)
@@ -167,13 +161,6 @@ def test_a_sweep_without_points_or_with_nonsense_is_refused(tmp_path: Path, tabl
     with pytest.raises(ConfigError, match=text) as caught:
         points(tmp_path, table)
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_without_a_sweep_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text(BASE)
-    with pytest.raises(ConfigError, match=r"has no \[sweep\] table"):
-        expand(path)
 
 
 @pytest.mark.parametrize(
@@ -248,11 +235,6 @@ def test_shards_have_points_of_their_own_and_the_results_of_all(tmp_path: Path) 
 def test_a_shard_that_is_none_is_refused(part: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--shard must be I/N"):
         sweep.shard(points(tmp_path, MU.format("0.5, 0.6")), part)
-
-
-def test_no_jobs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--jobs must be at least 1, got 0"):
-        run(points(tmp_path, MU.format("0.1")), tmp_path / "out", 0, print)
 
 
 @pytest.mark.seconds

@@ -19,17 +19,15 @@ from unskew import api
 from unskew.data.split import FromManifest
 from unskew.decide.cells import Queue, run
 from unskew.decide.crew import Here
-from unskew.decide.follow_up import division
 from unskew.decide.identity import code_sha256
 from unskew.decide.sites import sites_of
 from unskew.decide.training import Training, TrainingWork
 from unskew.decide.tuning.page import write_tuning
-from unskew.decide.tuning.result import NO_GAIN, TuningGain, compared, corrected
+from unskew.decide.tuning.result import NO_GAIN, compared, corrected
 from unskew.decide.tuning.search import Budget, Searched, Trial, optuna_module
 from unskew.decide.tuning.space import LR, present, ranges_of, with_values
 from unskew.errors import ConfigError, DataError, DivergedError, RunError
 from unskew.experiment import config
-from unskew.report.worth import Gain
 from unskew.run.setup import divide, prepare
 from unskew.schema import Search
 
@@ -65,19 +63,6 @@ def test_values_are_put_where_they_belong_and_everything_else_stays() -> None:
     tuned = with_values(method, {LR: 0.4, "mu": 2.0})
     assert (tuned.options["mu"], tuned.options["local"]["lr"], tuned.options["local"]["batch_size"]) == (2.0, 0.4, 7)
     assert present(tuned, ranges_of(tuned)) == {LR: 0.4, "mu": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"trials": 3, "seconds": 1.0}, "not both"),
-        ({"trials": 0}, "trials must be above zero, got 0"),
-        ({"pruner": "best"}, 'pruner must be "median"'),
-    ],
-)
-def test_an_impossible_budget_is_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        Budget(**options)
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,29 +224,6 @@ def test_the_cluster_that_an_experiment_names_trains_the_trials(own_rules: Any) 
     assert own_rules[1] == [("here:1", 3)]
 
 
-def test_a_search_goes_on_where_its_trials_are_trained_elsewhere(tmp_path: Path) -> None:
-    def seconds(**runtime: Any) -> list[float]:
-        (prox, avg) = tune(tmp_path, trials=1, rounds=1, final_seeds=1, runtime=us.Runtime(**runtime)).searches
-        return [prox.trials[0].seconds, avg.trials[0].seconds]
-
-    assert seconds() == seconds(executor="workers", workers=2)
-
-
-def test_a_division_that_is_drawn_is_named_and_one_that_data_fix_is_not(tmp_path: Path) -> None:
-    sites = tune(tmp_path, trials=1, rounds=1, final_seeds=1).sites
-    drawn = dataclasses.replace(sites, experiment=dataclasses.replace(sites.experiment, split=us.IID(num_clients=3)))
-    assert division(drawn, "c.json").startswith("Every seed has the clients' rows and test rows of c.json")
-    fixed = dataclasses.replace(sites.setup.dataset, own_test=np.zeros(72, bool))
-    assert division(dataclasses.replace(sites, setup=dataclasses.replace(sites.setup, dataset=fixed)), "c.json") == ""
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(RunError, match=r"has other files already \(a run\), and no tuning; choose another --out"):
-        tune(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
-
-
 class Hidden(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -398,23 +360,6 @@ def test_settings_that_diverge_under_a_fresh_seed_are_named_and_the_safer_ones_t
     assert [m.options["local"]["lr"] for m in tuning.experiment.methods] == [rate]
     write_tuning(tuning, tmp_path)
     assert ("default kept" in (tmp_path / "tuning.html").read_text()) == (rate == 0.1)
-
-
-def test_a_verdict_that_does_not_stand_is_open(tmp_path: Path) -> None:
-    gain = Gain(0.1, 0.05, 0.15, "seeds")
-    assert (TuningGain(None, None, gain).verdict, TuningGain(None, None, gain, stands=False).verdict) == (
-        "gains",
-        "open",
-    )
-    assert TuningGain(None, None, None).verdict == ""
-
-
-def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:
-    (s,) = us.tune(
-        {"IFCA": us.IFCA()}, out=tmp_path, data=clients(), trials=3, rounds=1, final_seeds=1, progress=False
-    ).searches
-    assert {type(t.values["clusters"]) for t in s.trials} == {int}
-    assert {t.values["clusters"] for t in s.trials} <= set(range(2, 9))
 
 
 def of_trials(tuning: Any) -> list[Any]:

@@ -111,17 +111,6 @@ def test_a_method_for_own_models_has_its_difference_in_these() -> None:
     assert table.data["personal_difference_low_95"][1] == pytest.approx(0.0890, abs=1e-4)
 
 
-def test_a_method_for_own_models_is_compared_by_these_beside_the_others() -> None:
-    """Ditto’s global model is about FedAvg’s; what counts is its clients' own, beside the two others' global ones."""
-    run = made(APART | {"FedProx": [0.6, 0.7, 0.66], "Ditto": [0.5, 0.61, 0.56]})
-    own = {(m, s, PERSONAL): {1: v} for m, of in APART.items() for s, v in enumerate(of)}
-    own |= {("Ditto", s, PERSONAL): {1: v} for s, v in enumerate(APART["SCAFFOLD"])}
-    run = by_hand.changed(run, {**by_hand.series(run), **own}, for_own=frozenset({"Ditto"}))
-    by_global, by_own = verdict.compared(run, "FedAvg")
-    assert [d.method for d in by_global] == ["SCAFFOLD", "Local", "FedProx"]
-    assert [(d.method, d.mean) for d in by_own] == [("Ditto", pytest.approx(0.31 / 3))]
-
-
 def test_chosen_columns_stand_beside_the_method_in_their_order() -> None:
     table = results.headline(made(APART, {"Local": "pooled"}), ["difference", "global"])
     assert table.head == (("method", ""), ("minus FedAvg", "points, 95 %"), ("global accuracy", "%"))
@@ -254,11 +243,6 @@ def test_html_escapes_names_and_keeps_intervals_whole() -> None:
     assert "<script" not in written
     assert "+1.00 [−1.71,\N{NO-BREAK SPACE}+23.71]" in written
     assert '<td class="text">a &amp; b</td>' in written
-
-
-def test_an_unknown_format_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"text, md, latex, csv, csv2, html, got 'latx'; did you mean latex\?"):
-        render(TABLE, "latx")
 
 
 # ---------------------------------------------------------------- by client

@@ -488,22 +488,6 @@ def test_an_unfinished_run_compares_equal_rounds_and_says_which_seeds_it_leaves_
     assert results.gains(nowhere) == []
 
 
-def test_nobody_is_better_off_with_a_model_that_is_worse_than_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean, and Basel, are ahead of local training in all seeds, and both worse than a constant in all of them."""
-    gains = {s: (0.95, 0.95, 0.8) for s in range(4)}
-    r = record({"alone": STEADY, "fed": gains}, n=(100, 100, 100))
-    assert verdict.verdict(r).startswith("Federation is worth it")
-    worse = dict.fromkeys(range(4), (frozenset({0, 2}), True))
-    monkeypatch.setattr(worth, "_both_worse", lambda record, method, base: worse)
-    assert verdict.verdict(r) == "Undecided: fed and training alone are both worse than a constant prediction."
-    assert "fed and alone are on average worse than a constant prediction: train longer." in verdict.notes(r)
-    rows = {row["client"]: row for row in worth.rows(r) if row["alike"] != "test rows"}
-    assert (rows[None]["verdict"], rows["Basel"]["verdict"], rows["Bern"]["verdict"]) == ("open", "open", "gains")
-    assert rows["Basel"]["why"] == worth.USELESS
-    worse = {**worse, 3: (frozenset(), False)}  # under one seed it is not
-    assert verdict.verdict(r).startswith("Federation is worth it")
-
-
 @pytest.mark.parametrize(
     ("curve", "head", "says"),
     [
@@ -523,14 +507,6 @@ def test_a_gain_over_local_training_that_had_not_settled_is_ahead_so_far(
     assert verdict.verdict(r).startswith(head)
     assert says in verdict.unsettled(r)
     assert bool(verdict.unsettled(r)) == bool(says)
-
-
-def test_test_examples_of_many_clients_are_few_by_their_sum() -> None:
-    names = tuple(f"s{i}" for i in range(12))
-    of = {"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, *(0.5,) * 10)}}
-    few, enough = (record(of, names=names, n=(n,) * 12) for n in (19, 20))
-    assert any(note.startswith("Few test rows: s0 has 19") for note in verdict.notes(few))
-    assert not any("Few test rows" in note for note in verdict.notes(enough))
 
 
 def test_clients_without_names_count_by_seed() -> None:

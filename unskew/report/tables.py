@@ -11,10 +11,9 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from unskew.algorithms import TABLE
-from unskew.errors import RunError
 from unskew.info import Info
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, Bound
@@ -62,14 +61,6 @@ class Difference:
         return "higher" if self.low > 0 else "lower"
 
 
-def settings(record: Record) -> dict[str, Any]:
-    """The run's settings; empty where config.toml cannot be read, since a report can do without."""
-    try:
-        return configured(record)
-    except RunError:
-        return {}
-
-
 def bounds(record: Record) -> dict[str, str]:
     """The methods that do not compete, and what they are, in words."""
     return {m: BOUNDS[bound] for m in record.methods if (bound := record.cell(m).bound) is not None}
@@ -103,7 +94,7 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
 
 def last_words(record: Record) -> str:
     """Rounds that the steadier number averages, in words: `last fifth` or `last 10`."""
-    return f"last {settings(record).get('mean_last') or 'fifth'}"
+    return f"last {configured(record).get('mean_last') or 'fifth'}"
 
 
 T = TypeVar("T", bound=Info)
@@ -165,7 +156,7 @@ def diverged(record: Record) -> tuple[str, ...]:
 
 def steadier(record: Record) -> Pick:
     """Picks the mean of the last evaluations, or nothing in a run of so few that it is the last one alone."""
-    last, names = settings(record).get("mean_last"), (record.headline.shared, record.headline.own)
+    last, names = configured(record).get("mean_last"), (record.headline.shared, record.headline.own)
     evaluated = (record.numbers.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
     several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
     return partial(mean_of_last, last=last) if several else lambda by_round, rounds: None
@@ -206,7 +197,7 @@ def for_own_models(record: Record) -> frozenset[str]:
     """Methods that are for the clients' own models, by the method's name or since they have no global one."""
     if record.for_own is not None:
         return record.for_own
-    entries = settings(record).get("methods", [])
+    entries = configured(record).get("methods", [])
     names = {entry.get("label", entry.get("name")): str(entry.get("name")).partition("+")[0] for entry in entries}
     kinds = {label: TABLE[name].kind for label, name in names.items() if name in TABLE}
     measure = record.headline

@@ -8,7 +8,7 @@ from typing import Any
 from unskew.info import OneClassModels
 from unskew.protocol import SgdConfig
 from unskew.record.logs import described, plain
-from unskew.record.reader import Record
+from unskew.record.reader import Record, configured
 from unskew.report import tables, together, worth
 from unskew.report.stats import CONFIDENCE
 from unskew.report.tables import Difference
@@ -171,7 +171,7 @@ def notes(record: Record) -> tuple[str, ...]:
     """Every other note: why several runs cannot be compared, the record's, and what numbers leave out."""
     apart = (*together.incomparable(record.parts), together.evaluated_otherwise(record.parts))
     several = (*apart, *record.notes, *_of_gains(record))
-    several += (_undefined(record), _by_tails(record), _evaluated(record), set_apart(record))
+    several += (_undefined(record), _evaluated(record), set_apart(record))
     return tuple(note for note in several if note)
 
 
@@ -239,21 +239,9 @@ def unsettled(record: Record) -> str:
     )
 
 
-def _by_tails(record: Record) -> str:
-    """A sentence on the mean of the last evaluations, where its verdict is another than the last round's."""
-    base, m = record.baseline, record.headline
-    others = []
-    for rows, metric in zip(compared(record, base), (m.shared, m.own), strict=True):
-        tails = {d.method: d for d in tables.paired(record, metric, base, tables.steadier(record))} if rows else {}
-        others += [tails[d.method] for d in rows if d.method in tails and tails[d.method].verdict != d.verdict]
-    named = listed([f"{d.method} is {m.directed(d.verdict)}" for d in others])
-    tail = f"by the mean of the {tables.last_words(record)} of evaluations"
-    return f"Beside {base}, {named} {tail}." if others else ""
-
-
 def _evaluated(record: Record) -> str:
     """A sentence on whose own models were evaluated, where that is not every client's."""
-    setting = tables.settings(record).get("evaluate_clients", "all")
+    setting = configured(record).get("evaluate_clients", "all")
     clients = max((len(p.sizes) for p in record.partitions.values()), default=math.inf)
     if setting == "cohort":
         return "Numbers of clients’ own models are of those clients that trained in the round."
@@ -270,7 +258,7 @@ def set_apart(record: Record) -> str:
     bases = []
     for name, run in (record.parts or {"": record}).items():
         prefix = f"{name}/" if name else ""
-        for entry in tables.settings(run).get("methods", []):
+        for entry in configured(run).get("methods", []):
             label = entry.get("label", entry.get("name"))
             # A file that was edited may have labels that the logs have not.
             if label in run.methods and run.cell(label).bound != "pooled":

@@ -42,7 +42,7 @@ from scipy import special
 from unskew.data.patients import by_patient
 from unskew.info import WorseThanConstant
 from unskew.record.logs import Bound
-from unskew.record.reader import Record
+from unskew.record.reader import Record, configured
 from unskew.report import tables
 from unskew.report.stats import CONFIDENCE, Ends, interval, standing
 from unskew.tasks.measure import FEWEST, Measure
@@ -631,7 +631,7 @@ def rows(record: Record) -> list[dict[str, Any]]:
 def unjudged(record: Record) -> tuple[str, ...]:
     """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
     names = {record.names(seed) for seed in record.partitions or record.seeds}
-    if tables.settings(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
+    if configured(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
         return ()
     known = {client for c in record.cells for client in record.clients(c.method, c.seed)}
     return tuple(name for client, name in enumerate(next(iter(names))) if client not in known)
