@@ -123,7 +123,9 @@ def make_run(
     }  # fmt: skip
     partition = {"schema": 1, "seeds": {str(s): _partition(s, clients, labels, dataset) for s in seeds}}
     (folder / "run.json").write_text(json.dumps(run))
-    (folder / "config.toml").write_text(f'[data]\nsource = {json.dumps(dataset)}\n\n[split]\nname = "dirichlet"\nalpha = 0.1\n')
+    (folder / "config.toml").write_text(
+        f'[data]\nsource = {json.dumps(dataset)}\n\n[split]\nname = "dirichlet"\nalpha = 0.1\n'
+    )
     (folder / "partition.json").write_text(json.dumps(partition))
     lost = {"method": "FedAvg", "seed": 0, "client": 3, "reason": "late: 9.1 s of 8 s"}
     failed = [{**lost, "round": r} for r in (2, 5, 5)] if failures else []
@@ -364,7 +366,6 @@ def test_like_runs_of_single_methods_are_compared_as_one_run_of_all(run: Path, t
     assert merged.baseline == "demo/FedAvg"
     assert results.frame(merged)["run"] == ["demo"] * 4 + ["second"] * 2
     lost = results.lost(merged)
-    assert lost is not None
     assert [row.name for row in lost.entries] == ["demo/FedAvg", "second/FedAvg"]
 
 

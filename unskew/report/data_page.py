@@ -94,9 +94,8 @@ def _sites(look: Look) -> Section:
     for target in look.targets if look.sites else ():
         by_site = [(s.name, s.train + s.test, of) for s, of in zip(look.sites, target.by_site, strict=True)]
         title = f"Rows and classes of {target.name} by site"
-        pictures += (
-            [shares(title, by_site, list(map(str, target.classes)), "site", "classes")] if target.classes else []
-        )
+        if target.classes:
+            pictures.append(shares(title, by_site, list(map(str, target.classes)), "site", "classes"))
         tables.append(replace(sites_table(look, MOST_ON_PAGE, target), caption=f"{target.name} at each site"))
     if look.train_span is not None:
         spans = {site.name: (site.train_span, site.test_span) for site in look.sites[:MOST_ON_PAGE]}
@@ -106,7 +105,7 @@ def _sites(look: Look) -> Section:
         ]
         head = ["site", "to train on | from", " | to", "for testing | from", " | to"]
         tables.append(table("Times of each site", head, rows))
-    return Section("Sites", "", tuple(pictures), tuple(tables), "rows, target and gaps")
+    return Section.of("Sites", "", pictures, tables, "rows, target and gaps")
 
 
 def _disagreement(look: Look) -> Section:
@@ -115,8 +114,8 @@ def _disagreement(look: Look) -> Section:
         f"Each number stands beside that of sites drawn at random from all {drawn}. Sites that disagree "
         "may still train together: look at each site’s own result, and try methods that fit a model to each."
     )
-    tables = (disagreement_table(look),) if look.disagreement else ()
-    return Section("How much sites disagree", text, _shift_chart(look) if tables else (), tables, "beside chance")
+    shifts = [_shift_chart(look)] if look.disagreement else []
+    return Section.of("How much sites disagree", text, shifts, [disagreement_table(look)], "beside chance")
 
 
 def _columns(look: Look) -> Section:
@@ -131,21 +130,21 @@ def _columns(look: Look) -> Section:
     left = len(look.columns) - len(rows)
     note = f"{left:,} more columns are in --json." if left > 0 else ""
     head = ["column", "kind", "values", "lowest", "highest", "gaps | %", "between sites | % of variance"]
-    tables = [table("What each column holds", head, rows, note, [1, 2])] if rows else []
+    tables = [table("What each column holds", head, rows, note, [1, 2])]
     some = [c for c in look.columns if c.missing][:MOST_ON_PAGE]
     if some and 0 < len(look.sites) <= MOST_WITH_GAPS:
         by_site = (TableRow(c.name, tuple(f"{100 * share:.0f}" for share in c.missing_by_site)) for c in some)
         sites = [f"{site.name} | %" for site in look.sites]
         tables.append(table("Gaps of each column by site", ["column", *sites], by_site))
-    return Section("Columns", "", _gaps_chart(look), tuple(tables), "what each holds, and gaps")
+    return Section.of("Columns", "", [_gaps_chart(look)], tables, "what each holds, and gaps")
 
 
-def _shift_chart(look: Look) -> tuple[Chart, ...]:
+def _shift_chart(look: Look) -> Chart | None:
     """Each site's mean, for the columns that differ most."""
     differing = [(c.between.share, c) for c in look.columns if c.between is not None and c.kind == "number"]
     chosen = [c for _, c in sorted(differing, key=lambda pair: -pair[0])[:MOST_COLUMNS]]
     if not chosen or not 2 <= len(look.sites) <= MOST_SITES:
-        return ()
+        return None
     points = [
         {"method": site.name, "row": column.name, "value": column.means[i]}
         for column in chosen
@@ -155,14 +154,14 @@ def _shift_chart(look: Look) -> tuple[Chart, ...]:
     colours = charts.colours([site.name for site in look.sites])
     chart = charts.dots(columns(points), colours, "site’s mean, standard deviations")
     caption = f"Far from the line: patients, instruments or units differ, most in {chosen[0].name}."
-    return (Chart("Where sites’ means lie", caption, chart),)
+    return Chart("Where sites’ means lie", caption, chart)
 
 
-def _gaps_chart(look: Look) -> tuple[Chart, ...]:
+def _gaps_chart(look: Look) -> Chart | None:
     """The share of gaps, by column and site."""
     chosen = sorted((c for c in look.columns if c.missing), key=lambda c: -c.missing)[:MOST_COLUMNS]
     if not chosen or not 2 <= len(look.sites) <= MOST_DRAWN:
-        return ()
+        return None
     cells = [
         {"column": site.name, "row": column.name, "value": share}
         for column in chosen
@@ -170,7 +169,7 @@ def _gaps_chart(look: Look) -> tuple[Chart, ...]:
     ]
     chart = charts.matrix(columns(cells), "site", "column", "share without a value", "#d55e00")
     caption = f"Darker: a larger share of rows without a value; most in {chosen[0].name}."
-    return (Chart("Gaps by column and site", caption, chart),)
+    return Chart("Gaps by column and site", caption, chart)
 
 
 # ---------------------------------------------------------------- a terminal

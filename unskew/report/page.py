@@ -6,7 +6,7 @@ is made from its record only and written in one step, so a reader never sees hal
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -200,25 +200,22 @@ def _sections(record: Record) -> list[Section]:
     lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))
     rows = [(str(i), line) for i, line in enumerate(lines, start=1)]
 
-    def folded(title: str, about: str, drawn: Iterable[Chart | None], *some: Table | None) -> Section:
-        return Section(title, "", tuple(filter(None, drawn)), tuple(filter(None, some)), about)
-
+    differences = results.differences(record, base) if base is not None else ()
+    gains = [pictures.clients(w, m) for w in named[:6]]
     sections = [
-        folded("All results", "every metric", (), results.headline(record)),
-        folded(f"Differences to {base}", "seed by seed", (),
-               *(results.differences(record, base) if base is not None else ())),
-        folded("Gains over training alone", "methods, clients",
-               [pictures.clients(w, m) for w in named[:6]], *results.gains(record)),
-        folded("Clients", "own results", [clients], results.by_client(record) if clients else None),
-        folded("Curves", "traffic, time, losses", curves),
-        folded("Unseen clients", "who came after training", (), results.unseen(record)),
+        Section.of("All results", "", (), [results.headline(record)], "every metric"),
+        Section.of(f"Differences to {base}", "", (), differences, "seed by seed"),
+        Section.of("Gains over training alone", "", gains, results.gains(record), "methods, clients"),
+        Section.of("Clients", "", [clients], [results.by_client(record) if clients else None], "own results"),
+        Section.of("Curves", "", curves, (), "traffic, time, losses"),
+        Section.of("Unseen clients", "", (), [results.unseen(record)], "who came after training"),
         *([] if record.parts else [*_own_sections(record), data_of(record)]),
-        folded("Traffic and losses", "messages, lost replies, forecast", (), results.traffic(record),
-               results.lost(record), results.forecast(record)),
-        folded("Notes", counted(len(rows), "note"), (), table("", ["no.", "note"], rows, words=[1]) if rows else None),
+        Section.of("Traffic and losses", "", (), (results.traffic(record), results.lost(record),
+                   results.forecast(record)), "messages, lost replies, forecast"),
+        Section.of("Notes", "", (), [table("", ["no.", "note"], rows, words=[1])], counted(len(rows), "note")),
         *(settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()),
     ]  # fmt: skip
-    return [s for s in sections if s.charts or s.tables or s.lead]
+    return [s for s in sections if not s.empty]
 
 
 # ---------------------------------------------------------------- folded parts
@@ -274,7 +271,7 @@ def data_of(record: Record) -> Section:
     division = table("Division of the data by seed", head, rows, note if classed else "")
     chart = pictures.labels(first)
     lead = f"{'; '.join(data)}, divided by {'; '.join(splits)}.{latest}{''.join(named)}"
-    return Section("Data", lead, () if chart is None else (chart,), (division,), "who has what")
+    return Section.of("Data", lead, [chart], [division], "who has what")
 
 
 def settings_of(record: Record, named: str = "") -> Section:

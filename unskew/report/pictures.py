@@ -1,6 +1,6 @@
 """The pictures of a run, each made from its record, with a caption and an alternative text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unskew.info import ClientGroups
 from unskew.record.logs import CLOCK
@@ -65,10 +65,23 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
     if not rows:
         return None
+    return intervals(title, "Mean and uncorrected 95 % interval.", what, rows, m)
+
+
+def intervals(
+    title: str, caption: str, what: str, rows: Sequence[tuple[str, Gain | Difference, str]], m: Measure
+) -> Chart:
+    """Gains or differences, a row each: its name, itself, and what it is shown to be, as `charts.forest` has it."""
     data = [charts.interval(name, g, m.scale, kind=kind) for name, g, kind in rows]
     alt = "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _ in rows)
-    caption = "Mean and uncorrected 95 % interval."
     return Chart(title, caption, charts.forest(data, what), f"{title}: {alt}.")
+
+
+def gains(title: str, rows: Mapping[str, Gain], m: Measure) -> Chart | None:
+    """A gain in each row; None without rows."""
+    what = f"gain in {m.label}{', ' * bool(m.points)}{m.points}"
+    shown = [(name, gain, gain.verdict) for name, gain in rows.items()]
+    return intervals(title, "Mean and 95 % interval.", what, shown, m) if rows else None
 
 
 def clients(w: Worth, m: Measure) -> Chart:

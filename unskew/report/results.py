@@ -363,8 +363,8 @@ def by_client(record: Record) -> Table:
 
 
 # ---------------------------------------------------------------- clients that came after training
-def unseen(record: Record) -> Table | None:
-    """Clients that trained beside unseen ones, as served and adapted; None for a run without these.
+def unseen(record: Record) -> Table:
+    """Clients that trained beside unseen ones, as served and adapted; no row in a run without these.
 
     The gap, of clients that trained minus unseen ones, has an interval over seeds and one over clients, Welch's, of
     the clients' values in each seed, averaged over the seeds: how far the mean of so few can be trusted.  Clients that
@@ -394,7 +394,7 @@ def unseen(record: Record) -> Table | None:
         f"Gap: {m.label} of clients that trained minus that of unseen ones, each on its own test data. As served: what "
         "a method gives to a client it never met; adapted: that after training on the client’s own data."
     )
-    return table(f"{beginning(m.label)} of unseen clients", head, rows, note) if rows else None
+    return table(f"{beginning(m.label)} of unseen clients", head, rows, note)
 
 
 # ---------------------------------------------------------------- what was sent, lost and foretold
@@ -404,8 +404,8 @@ SENT_BY_WAY = (
 )
 
 
-def traffic(record: Record) -> Table | None:
-    """The ledger by method and kind of message, the mean over the counted seeds; None if nothing was sent."""
+def traffic(record: Record) -> Table:
+    """The ledger by method and kind of message, the mean over the counted seeds."""
     sums: dict[tuple[str, str], dict[str, list[float]]] = {}
     for method, seed, kind, way, size, count in select(record, SENT_BY_WAY):
         if seed in counted_seeds(record, method):
@@ -421,11 +421,11 @@ def traffic(record: Record) -> Table | None:
     for d in DIRECTIONS:
         head += [f"{'device to device' if d == 'd2d' else d} | MB", f"{'' if d == 'd2d' else d} | transfers"]
     note = "Model: messages with parameters, and all that travels in them; control: the others, as losses and counts."
-    return table("Mean over seeds, whole run: encoded messages", head, rows, note, [1]) if rows else None
+    return table("Mean over seeds, whole run: encoded messages", head, rows, note, [1])
 
 
-def lost(record: Record) -> Table | None:
-    """Clients that were asked and did not reply, by method and reason, all seeds together; None if all replied."""
+def lost(record: Record) -> Table:
+    """Clients that were asked and did not reply, by method and reason, all seeds together."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for f in record.failures:
         groups.setdefault((f["method"], f["reason"]), []).append((f["round"], f["client"]))
@@ -435,7 +435,7 @@ def lost(record: Record) -> Table | None:
     ]
     note = "; ".join(f"{method} ignored {n:,} replies that could not be right" for method, n in record.ignored.items())
     head = ["method", "reason", "times", "clients", "rounds"]
-    return table("Clients that did not reply", head, rows, f"{note}." if note else "", [1]) if rows else None
+    return table("Clients that did not reply", head, rows, f"{note}." if note else "", [1])
 
 
 SURE = {

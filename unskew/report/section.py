@@ -110,6 +110,18 @@ class Section:
     about: str = ""
     code: str = ""
 
+    @classmethod
+    def of(
+        cls, title: str, lead: str, charts: Iterable[Chart | None], tables: Iterable[Table | None], about: str = ""
+    ) -> "Section":
+        """A section of those charts and tables that are there and have rows."""
+        return cls(title, lead, tuple(filter(None, charts)), tuple(t for t in tables if t and t.entries), about)
+
+    @property
+    def empty(self) -> bool:
+        """True if there is nothing in it."""
+        return not (self.charts or self.tables or self.lead or self.code)
+
 
 @dataclass(frozen=True, eq=False)
 class SectionKind:

@@ -170,7 +170,6 @@ def test_a_square_for_each_client_and_round_has_its_groups_number(folder: Path, 
 
 def test_the_merges_are_a_row_each_with_their_benefit_and_those_that_were_not_made_last(folder: Path) -> None:
     table = groups.merges_table(_grouping(folder))
-    assert table is not None
     assert [(row.name, *row.cells) for row in table.entries] == [
         ("1", "0 and 1", "+1.5", "made"), ("2", "0 and 2", "+0.25", "made"), ("3", "0 and 3", "−0.5", "not made")
     ]  # fmt: skip
@@ -251,4 +250,4 @@ def test_what_a_run_records_is_drawn() -> None:
     assert found is not None
     judged = found.judged[3]
     assert len(judged.history) + len(judged.beyond) == 5
-    assert groups.merges_table(found) is not None
+    assert groups.merges_table(found).entries

@@ -25,12 +25,12 @@ from unskew.decide.advice.race import FOLDS, local_of, race
 from unskew.decide.cells import Outcome, QueuedCell, queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
-from unskew.decide.pages import own_folder
 from unskew.decide.sites import Clock, Constraints, Sites, sites_of
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.files import user_path
+from unskew.run.folder import explained
 from unskew.run.progress import duration, watching
 from unskew.run.setup import InMemoryInputs
 
@@ -135,10 +135,10 @@ def advise_experiment(
         note(f"[{duration(clock.spent)}, round {clock.rounds:,}] {text}")
 
     sites = replace(sites_of(experiment, inputs), clock=clock)
-    file = None
+    file = None if folder is None else folder / CELLS
     if folder is not None:
-        with own_folder(folder):
-            file = folder / CELLS
+        with explained(folder, None):
+            folder.mkdir(parents=True, exist_ok=True)
     with queue(file, "" if file is None else about(sites, file)) as kept, crew(AdviceWork(sites), workers, ray) as team:
         (advice,) = run([_plan(sites, limits, say, folds, fresh_seeds)], kept, team)
     return advice

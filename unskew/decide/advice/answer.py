@@ -11,7 +11,6 @@ from typing import Any, Literal
 from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, UnseenSite
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.decide.follow_up import under_fresh_seeds
-from unskew.decide.pages import gains, table
 from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import ASKED, Groups
 from unskew.errors import shown
@@ -19,6 +18,8 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.protocol import ClientId
 from unskew.report.page import Page, first_screen
+from unskew.report.pictures import gains
+from unskew.report.section import table
 from unskew.report.stats import CONFIDENCE
 from unskew.report.verdict import in_words
 from unskew.report.worth import MOST_NAMED, READING, Gain, bracket, ranked
@@ -323,17 +324,17 @@ class Advice:
     def screen(self) -> Page:
         """The first screen of its page: the verdict, gains as two pictures, and the other answers."""
         sites, m, order = self.sites, self.sites.measure, ranked(self.by_site)
-        by_site = [(sites.names[c], self.by_site[c]) for c in order if len(order) <= MOST_DRAWN]
+        by_site = {sites.names[c]: self.by_site[c] for c in order if len(order) <= MOST_DRAWN}
         aside, levels = self.check.set_aside, " ".join(self._levels())
         answers = [("How good are they?", levels)] * bool(levels) + list(self.sentences()[1:])
-        drawn = gains("Gain over training alone", [*self.check.gains.items()], m)
+        drawn = gains("Gain over training alone", self.check.gains, m), gains("Gain of each site", by_site, m)
         return Page(
             f"{sites.experiment.name}: should they train together?",
             f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}, {sites.experiment.task.model}, "
             f"{self.race.rounds} rounds; {sites.clock.rounds:,} rounds of training in {duration(self.seconds)}",
             self.headline,
-            [*drawn, *gains("Gain of each site", by_site, m)],
-            next(iter(table("", ["question", "answer"], answers)), None),
+            list(filter(None, drawn)),
+            table("", ["question", "answer"], answers, words=[-1]) if answers else None,
             [] if aside is None else [f"{aside.label}, chosen on validation rows, did not hold up on test rows."],
         )
 

@@ -12,15 +12,14 @@ from unskew.data.dataset import Dataset
 from unskew.data.saved import saved_sha256
 from unskew.decide.advice.answer import SITE_COLUMNS, Advice, advised_name
 from unskew.decide.follow_up import division, write_experiment
-from unskew.decide.pages import own_folder, table
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment, read_toml
 from unskew.references import IN_PYTHON
 from unskew.report import render
 from unskew.report.page import Page, write_page
-from unskew.report.section import Section
+from unskew.report.section import Section, table
 from unskew.report.worth import READING, bracket, ranked
-from unskew.run.folder import require_own
+from unskew.run.folder import explained, require_own
 
 MOST_PRINTED = 10
 """Sites that a terminal shows."""
@@ -60,7 +59,8 @@ def write_advice(advice: Advice, folder: Path) -> Path:
     Raises:
         RunError: If they cannot be written.
     """
-    with own_folder(folder):
+    with explained(folder, None):
+        folder.mkdir(parents=True, exist_ok=True)
         text = write_experiment(advice.sites, advice.experiment(), folder / EXPERIMENT, SITES)
     return write_page(view(advice, text), folder / PAGE)
 
@@ -73,7 +73,7 @@ def view(advice: Advice, text: str) -> Page:
         f"{EXPERIMENT}, for unskew run: the recommended method, beside training alone, FedAvg and pooled data, under "
         f"seeds not used before. {division(advice.sites, SITES)} {note}"
     )
-    parts = [s for s in sections(advice) if s.tables]
+    parts = [s for s in sections(advice) if not s.empty]
     return replace(advice.screen, sections=[*parts, Section("The experiment", lead, code=text)])
 
 
@@ -83,7 +83,7 @@ def screen(advice: Advice, width: int) -> str:
     few = order if len(order) <= MOST_PRINTED else [*order[: MOST_PRINTED // 2], *order[-MOST_PRINTED // 2 :]]
     rows = [(names[c], *advice.site_row(c)[1:]) for c in few]
     lines = textwrap.wrap(advice.headline, width)
-    lines += [render.text(each, width) for each in table("", ["site", *SITE_COLUMNS[1:]], rows)]
+    lines += [render.text(table("", ["site", *SITE_COLUMNS[1:]], rows, words=[-1]), width)] if rows else []
     aside = advice.check.set_aside
     notes = [] if aside is None else [f"{aside.label}, chosen on validation rows, did not hold up on test rows."]
     notes += [answer for _, answer in advice.sentences()[1 if not rows else 2 :]]
@@ -113,19 +113,19 @@ def sections(advice: Advice) -> Sequence[Section]:
         (n.name, *("–" if v is None else m.show(v) for v in (n.alone, n.served, n.adapted, n.joined)))
         for n in advice.unseen
     ]
-    return (
-        Section("Is it worth it?", "", (), table(
+    named = {
+        "Is it worth it?": table(
             f"{m.label} on test rows, mean over sites, {len(check.seeds)} fresh seeds",
             ["Training", f"Mean | {percent}", "Seeds | lowest to highest", f"Gain over alone | {m.points}",
-             f"Per test row | {m.points}", "Reading"],
-            worth)),
-        Section("Which sites benefit?", "", (), table(
+             f"Per test row | {m.points}", "Reading"], worth, words=[-1]),
+        "Which sites benefit?": table(
             f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
             ["Site", *(column.capitalize() for column in SITE_COLUMNS)],
-            [(names[c], *advice.site_row(c)) for c in listed])),
-        Section("Which method and settings?", "", (), table(
+            [(names[c], *advice.site_row(c)) for c in listed], words=[-1]),
+        "Which method and settings?": table(
             f"{m.label} on validation rows of {race.folds} folds, mean over sites",
-            ["Method", *(f"Round {t} | {percent}" for t in rounds), "End"], raced)),
-        Section("What about a new site?", "", (), table(
-            "Sites that took no part", ["Site", "Alone", "As served", "After adapting", "As a member"], came)),
-    )  # fmt: skip
+            ["Method", *(f"Round {t} | {percent}" for t in rounds), "End"], raced, words=[-1]),
+        "What about a new site?": table(
+            "Sites that took no part", ["Site", "Alone", "As served", "After adapting", "As a member"], came),
+    }  # fmt: skip
+    return [Section.of(title, "", (), [numbers]) for title, numbers in named.items()]

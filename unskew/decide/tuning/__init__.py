@@ -14,7 +14,6 @@ from unskew import api
 from unskew.decide.cells import queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
-from unskew.decide.pages import own_folder
 from unskew.decide.sites import sites_of
 from unskew.decide.training import TrainingWork
 from unskew.decide.tuning.page import PAGE, write_tuning
@@ -25,7 +24,7 @@ from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
 from unskew.files import user_path
 from unskew.local.ray import RAY
-from unskew.run.folder import require_own
+from unskew.run.folder import explained, require_own
 from unskew.run.progress import watching
 from unskew.run.setup import InMemoryInputs
 
@@ -105,8 +104,9 @@ def tune_experiment(
         ray, workers = experiment.runtime.executor_options.get("address", "local"), experiment.runtime.workers
     sites = sites_of(experiment, inputs, minimum=1)
     judging_fold(sites)
-    with own_folder(folder):
-        file = folder / TRIALS
+    file = folder / TRIALS
+    with explained(folder, None):
+        folder.mkdir(parents=True, exist_ok=True)
     first = max(experiment.seeds) + 1
     fresh = tuple(range(first, first + final_seeds))
     with queue(file, about(sites, file)) as kept, crew(TrainingWork(sites, threads=1), workers, ray) as at_work:

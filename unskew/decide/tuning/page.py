@@ -6,14 +6,15 @@ from pathlib import Path
 from statistics import fmean
 
 from unskew.decide.follow_up import division, write_experiment
-from unskew.decide.pages import gains, own_folder, table
 from unskew.decide.tuning.result import Tuning
 from unskew.decide.tuning.search import Searched
 from unskew.files import write_atomically
 from unskew.report import charts
 from unskew.report.page import Page, write_page
-from unskew.report.section import Chart, Section
+from unskew.report.pictures import gains
+from unskew.report.section import Chart, Section, table
 from unskew.report.worth import bracket
+from unskew.run.folder import explained
 from unskew.tasks.measure import Measure
 
 PAGE, EXPERIMENT, SUMMARY, CLIENTS = "tuning.html", "tuned.toml", "tuning.json", "clients.json"
@@ -25,7 +26,7 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
     Raises:
         RunError: If they cannot be written.
     """
-    with own_folder(folder):
+    with explained(folder, None):
         write_experiment(tuning.sites, tuning.experiment, folder / EXPERIMENT, CLIENTS)
         write_atomically(folder / SUMMARY, json.dumps(tuning.to_json(), indent=1))
     return write_page(view(tuning), folder / PAGE)
@@ -36,7 +37,7 @@ def view(tuning: Tuning) -> Page:
     experiment, m = tuning.sites.experiment, tuning.sites.measure
     searches = [s for s in tuning.searches if s.ranges]
     worth, tried = _worth(tuning, m), [_trials(s, m) for s in searches]
-    pictures = [*worth.charts, *_best(searches, m), *(chart for s in tried for chart in s.charts)]
+    pictures = [*worth.charts, _best(searches, m), *(chart for s in tried for chart in s.charts)]
     lead = (
         "Every choice was made on validation rows of the clients that train; test rows decided nothing. "
         f"{EXPERIMENT}, for unskew run, has the tuned methods under seeds not used before. "
@@ -46,7 +47,7 @@ def view(tuning: Tuning) -> Page:
         f"{experiment.name}: tuned at equal budgets",
         f"{tuning.budget} for each of {len(tuning.searches)} methods, {experiment.rounds} rounds a trial",
         tuning.headline,
-        pictures[:2],
+        list(filter(None, pictures))[:2],
         worth.tables[0],
         sections=[*tried, Section("The experiment", lead)],
     )
@@ -62,12 +63,14 @@ def _worth(tuning: Tuning, m: Measure) -> Section:
     percent = "%" * m.percent
     head = ["Method", f"Default | {percent}", f"Tuned | {percent}", f"Gain | {m.points}", "Values", "Reading"]
     caption = f"{m.label} on test rows, mean over clients, seeds {', '.join(map(str, tuning.seeds))}"
-    known = [(label, w.gain) for label, w in tuning.worth.items() if w.gain is not None]
-    return Section("What was it worth?", "", gains("Gain from tuning", known, m), table(caption, head, rows, [-2, -1]))
+    known = {label: w.gain for label, w in tuning.worth.items() if w.gain is not None}
+    return Section.of(
+        "What was it worth?", "", [gains("Gain from tuning", known, m)], [table(caption, head, rows, words=[-2, -1])]
+    )
 
 
-def _best(searches: Sequence[Searched], m: Measure) -> tuple[Chart, ...]:
-    """The best score of each method after each of its trials; none without scores."""
+def _best(searches: Sequence[Searched], m: Measure) -> Chart | None:
+    """The best score of each method after each of its trials; None without scores."""
     scores = [
         {"method": s.method.label, "trial": i + 1, "score": m.scale * t.score}
         for s in searches
@@ -75,11 +78,11 @@ def _best(searches: Sequence[Searched], m: Measure) -> tuple[Chart, ...]:
         if t.score is not None
     ]
     if not scores:
-        return ()
+        return None
     drawn = charts.best_so_far(scores, charts.colours([s.method.label for s in searches]), m.axis, m.higher)
     ends = [(s.method.label, s.trials[s.best].score) for s in searches if s.best is not None]
     ends_in_words = "; ".join(f"{label} {m.with_unit(score)}" for label, score in ends if score is not None)
-    return (Chart("Best so far", "On validation rows, after each trial.", drawn, ends_in_words),)
+    return Chart("Best so far", "On validation rows, after each trial.", drawn, ends_in_words)
 
 
 def _trials(searched: Searched, m: Measure) -> Section:
@@ -99,5 +102,6 @@ def _trials(searched: Searched, m: Measure) -> Section:
     ]
     caption = "A line is a trial; darker is a higher score on validation rows."
     drawn = charts.parallel(tried, list(searched.ranges), m.axis) if tried else None
-    figures = () if drawn is None else (Chart(f"What was tried of {label}", caption, drawn, f"{len(tried)} trials."),)
-    return Section(label, "", figures, table(f"Trials of {label}; the first has the settings as they were", head, rows))
+    figure = None if drawn is None else Chart(f"What was tried of {label}", caption, drawn, f"{len(tried)} trials.")
+    trials = table(f"Trials of {label}; the first has the settings as they were", head, rows, words=[-1])
+    return Section.of(label, "", [figure], [trials])

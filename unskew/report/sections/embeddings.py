@@ -55,7 +55,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     note = "Nearest image: of a generated image to one of the client’s own. Near 0 it would be a copy."
     learned = table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
     lead, title = " ".join(filter(None, sentences)), "Embeddings and generated images"
-    return Section(title, lead, tuple(filter(None, drawn)), (learned,)) if rows else None
+    return Section.of(title, lead, drawn, [learned]) if rows else None
 
 
 def aligned(name: str, sent: Embeddings) -> str:

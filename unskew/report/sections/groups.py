@@ -172,12 +172,12 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         title = "Groups against the clients’ domains"
         caption = "1: the groups are the domains, which no method knew; 0: what chance gives."
         drawn.append(charts.lines(title, caption, lines, marks, "round", "adjusted Rand index"))
-    parts: list[Table | None] = [_summary(histories)]
+    parts = [_summary(histories)]
     for i, g in enumerate(histories):
         drawn += [rounds_chart(g), similarity_chart(g)] if i < MOST_SHOWN else []
         alpha = options.get(g.method, {}).get("alpha") if g.end.alpha is None else g.end.alpha
         parts += [members_table(record, g, alpha), merges_table(g), _pilot(g)]
-    return Section("Groups", "", tuple(filter(None, drawn)), tuple(filter(None, parts)))
+    return Section.of("Groups", "", drawn, parts)
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
@@ -246,12 +246,10 @@ def members_table(record: Record, g: GroupHistory, alpha: Any) -> Table:
     return table(f"{g.method}, seed {g.seed}, round {max(g.places)}", head, rows, note * bool(utilities), [1])
 
 
-def merges_table(g: GroupHistory) -> Table | None:
-    """The merges of the last partition that has some, those that were made first; None if there are none."""
+def merges_table(g: GroupHistory) -> Table:
+    """The merges of the last partition that has some, those that were made first."""
     cuts = [(t, judged) for t, judged in g.judged.items() if judged.history or judged.beyond]
-    if not cuts:
-        return None
-    round, judged = cuts[-1]
+    round, judged = cuts[-1] if cuts else (0, g.end)
     rows = []
     for k, m in enumerate((*judged.history, *judged.beyond), start=1):
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
@@ -275,8 +273,8 @@ def _summary(histories: Sequence[GroupHistory]) -> Table:
     return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
 
-def _pilot(g: GroupHistory) -> Table | None:
-    """Measurements of HCCT's pilot for each alpha; None without one."""
+def _pilot(g: GroupHistory) -> Table:
+    """Measurements of HCCT's pilot for each alpha."""
     rows = [
         (f"{t.alpha:.4g}", str(t.groups), "–" if t.accuracy is None else f"{100 * t.accuracy:.1f}",
          "–" if t.loss is None else f"{t.loss:.4g}", "chosen" if t.alpha == g.end.alpha else "")
@@ -285,7 +283,7 @@ def _pilot(g: GroupHistory) -> Table | None:
     caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on held-out examples"
     head = ["Alpha | examples", "Groups | at the pilot's end", "Accuracy | %", "Loss", "Choice"]
     note = "A larger alpha makes larger groups; at 0 every client trains alone."
-    return table(caption, head, rows, note) if rows else None
+    return table(caption, head, rows, note)
 
 
 KIND = SectionKind("groups of clients that train together", (ClientGroups,), section)

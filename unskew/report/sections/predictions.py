@@ -36,10 +36,8 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         shown = best if best in confused else next(iter(confused))
         drawn.append(confusion_chart(shown, confused[shown], partition))
     recall = _recall_table(record, methods)
-    if not drawn and recall is None:
-        return None
     lead = f"Global models on the global test set, last round{', first seed' * bool(drawn)}."
-    return Section("Predictions", lead, tuple(drawn), () if recall is None else (recall,))
+    return Section.of("Predictions", lead, drawn, [recall]) if drawn or recall else None
 
 
 def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
