@@ -1,5 +1,6 @@
 """Every method at its defaults: who ends below FedAvg."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ def test_a_method_whose_interval_lies_below_is_named_with_it() -> None:
     )
 
 
-def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noniid, "WITHOUT_IMAGES", ("fedavg", "fedprox", "ditto", "independent"))
+@pytest.mark.seconds
+def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(tmp_path: Path) -> None:
     quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1]}
-    request = ReproductionRequest("noniid/defaults", "small", tmp_path, None, Observer(), {"experiment": quick})
+    request = ReproductionRequest("noniid/defaults_heart", "small", tmp_path, None, Observer(), {"experiment": quick})
     result = noniid.defaults(request)
-    assert {r.method for r in result.rows} == {"fedavg", "fedprox", "ditto", "independent", "centralised"}
+    assert {r.method for r in result.rows} == {*noniid.every(), "independent", "centralised"}
     gains = {r.method: r for r in result.rows if r.metric.endswith("minus_fedavg")}
     own = {r.method: r for r in result.rows if r.metric == noniid.OWN}
     assert gains["ditto"].seeds == pytest.approx(
@@ -36,7 +37,7 @@ def test_every_method_but_those_of_images_is_tried_as_it_comes(tmp_path: Path, m
     )
     (claim,) = result.claims
     assert claim.text == "no method ends below FedAvg on clients' own test examples"
-    assert Draft.of(request)["experiment"]["split"]["alpha"] == 0.1
+    assert Draft.of(replace(request, name="noniid/defaults"))["experiment"]["split"]["alpha"] == 0.1
 
 
 def test_a_tuned_method_is_above_fedavg_if_it_stands_for_all_of_them() -> None:
@@ -54,6 +55,23 @@ def test_a_tuned_method_is_above_fedavg_if_it_stands_for_all_of_them() -> None:
     assert (above.holds, below.holds, same.holds) == (True, False, None)
     assert above.evidence.startswith("+5.00 points, 95 % [+")
     assert above.evidence.endswith(" over 7 seeds, significant of 3 methods (Holm)")
+
+
+def test_ranks_begin_with_the_best_of_each_seed_and_equal_ones_share_theirs() -> None:
+    values = {"a": (0.9, 0.5), "b": (0.8, 0.7), "c": (0.8, 0.7)}
+    assert noniid.ranks(values) == {"a": [1.0, 3.0], "b": [2.5, 1.5], "c": [2.5, 1.5]}
+
+
+@pytest.mark.seconds
+def test_every_method_is_tuned_and_ranked_under_fresh_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
+    monkeypatch.setattr(noniid, "every", lambda: {"fedavg": {}, "ditto": {}})
+    quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
+    changes = {"trials": 2, "fresh_seeds": [1, 2], "experiment": quick}
+    result = noniid.all_digits(ReproductionRequest("noniid/all_digits", "small", tmp_path, None, Observer(), changes))
+    assert result.seeds == (1, 2)
+    assert {r.method: sum(r.seeds) for r in result.rows if r.metric == "rank"}.keys() == {"fedavg", "ditto"}
+    assert [c.text for c in result.claims] == ["tuned, no method ends below fedavg on clients' own test examples"]
 
 
 @pytest.mark.seconds

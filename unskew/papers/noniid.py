@@ -9,7 +9,9 @@ import dataclasses
 import functools
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from scipy.stats import rankdata
 
 from unskew import algorithms
 from unskew.data.federated import to_manifest
@@ -92,8 +94,8 @@ def _by_time(history: History, method: str, seed: int) -> dict[float, float]:
 
 
 OWN = "personal.accuracy.mean"
-WITHOUT_IMAGES = tuple(name for name in algorithms.TABLE if name not in ("feddistr", "fedpft"))
-"""Methods that need no prior of images."""
+MORE = ("feddistr", "fedpft", "fedmd", "ffalora", "fedsalora")
+"""Methods that need more than a network and clients' rows: a prior of images, public data, adapters."""
 
 
 TWELVE: dict[str, dict[str, object]] = {
@@ -114,13 +116,17 @@ def _asked(request: ReproductionRequest, draft: Draft, methods: Mapping[str, Map
     return {**table, "task": task, "split": {"name": "natural"} if natural else table["split"]}
 
 
+def every() -> dict[str, dict[str, object]]:
+    """Every method but the bounds and those that need more, as it comes."""
+    return {name: {} for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in MORE}
+
+
 def defaults(request: ReproductionRequest) -> Result:
     """Every method as it comes, on the clients' own test examples: which end below FedAvg?"""
     draft = Draft.of(request)
-    methods: dict[str, dict[str, object]] = {name: {} for name in WITHOUT_IMAGES if name not in config.BOUNDS}
     # The run is the folder itself, unless the examples drawn lie there.
     part = "run" if draft.settings.get("draw") else ""
-    history = draft.run(part, _asked(request, draft, methods))
+    history = draft.run(part, _asked(request, draft, every()))
     draft.rows += rows_of(history, (OWN, "personal.accuracy.worst_decile", "global.accuracy", "bytes.total"))
     own = {r.method: r for r in draft.rows if r.metric == OWN}
     gains = {name: paired(r.seeds, own["fedavg"].seeds) for name, r in own.items() if name != "fedavg"}
@@ -134,16 +140,35 @@ defaults_heart = defaults_mnist_writers = defaults_fashion_mnist = defaults
 
 
 def tuned_mnist_writers(request: ReproductionRequest) -> Result:
-    """Tune at equal budgets on validation rows, then add seeds until it is decided, on rows that no trial has read."""
+    """Tune at equal budgets on validation rows, then compare on rows that no trial has read, until it is decided."""
+    return _tuned(request, TWELVE, against_fedavg)
+
+
+tuned_fashion_mnist = tuned_mnist_writers
+
+
+def all_digits(request: ReproductionRequest) -> Result:
+    """Tune every method at equal budgets, and rank them on clients' own test examples under fresh seeds."""
+    return _tuned(request, every(), below_fedavg)
+
+
+all_heart = all_digits
+
+
+def _tuned(
+    request: ReproductionRequest,
+    methods: Mapping[str, Mapping[str, object]],
+    claims: Callable[[Mapping[tuple[str, str], Sequence[float]]], list[Claim]],
+) -> Result:
     from unskew.decide.training import TrainingWork
     from unskew.decide.tuning.search import Budget, search
     from unskew.decide.tuning.space import ranges_of
 
     draft = Draft.of(request)
     folder = request.folder / "tuning"
-    sites = sites_of(draft.experiment("", _asked(request, draft, TWELVE)))
+    sites = sites_of(draft.experiment("", _asked(request, draft, methods)))
     folder.mkdir(parents=True, exist_ok=True)
-    budget, note = Budget(draft["trials"]), request.callback.note
+    budget, note, until = Budget(draft["trials"]), request.callback.note, draft.settings.get("until")
     with queue(folder / "trials.sqlite", about(sites, folder / "trials.sqlite")) as kept:
         plans = [search(sites, m, ranges_of(m), budget, note) for m in sites.experiment.methods]
         searches = run(plans, kept, Here(TrainingWork(sites, threads=1)))
@@ -153,23 +178,34 @@ def tuned_mnist_writers(request: ReproductionRequest) -> Result:
         methods=tuple(s.tuned for s in searches),
         split=FromManifest(str((folder / "clients.json").resolve())),
         val_fraction=0.0,
-        seeds=(0,),
-        until=config.until_of({**draft["until"], "first": max(sites.experiment.seeds) + 1}),
+        seeds=tuple(draft.settings.get("fresh_seeds", (0,))),
+        until=config.until_of({**until, "first": max(sites.experiment.seeds) + 1}) if until else None,
     )
     history = draft.complete(compared, "compared")
     draft.seconds += sum(t.seconds for s in searches for t in s.trials)
-    draft.seeds = set(history.summary["seeds"])
+    draft.seeds = set(history.record.seeds)
     draft.rows += rows_of(history, METRICS)
     setting = draft.rows[0].setting
+    for label, rank in ranks({r.method: r.seeds for r in draft.rows if r.metric == OWN}).items():
+        draft.add(label, setting, "rank", rank)
     for searched in searches:
         values = {} if searched.best is None else searched.trials[searched.best].values
         draft.rows += [Row(searched.method.label, setting, n, None, v, None, "seeds", ()) for n, v in values.items()]
-    draft.claims += against_fedavg({(r.method, r.metric): r.seeds for r in draft.rows})
+    draft.claims += claims({(r.method, r.metric): r.seeds for r in draft.rows})
     draft.curves = curves_of(history)
     return draft.result()
 
 
-tuned_fashion_mnist = tuned_mnist_writers
+def ranks(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Each method's rank under each seed: 1 is the best, and equal ones share the mean of theirs."""
+    by_seed = rankdata([[-v for v in seeds] for seeds in values.values()], axis=0)
+    return dict(zip(values, by_seed.tolist(), strict=True))
+
+
+def below_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
+    """The claim that no method ends below FedAvg on clients' own test examples."""
+    gains = {m: paired(v, values["fedavg", OWN]) for (m, n), v in values.items() if n == OWN and m != "fedavg"}
+    return [none_below("tuned, no method ends below fedavg on clients' own test examples", gains)]
 
 
 def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
