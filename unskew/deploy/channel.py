@@ -2,9 +2,9 @@
 
 The server sends requests on it, each with a number, and gets one reply to each.  Messages go in chunks of 1 MB:
 
-    client -> server   h {"process", "server", "number", "have", "protocol", "library", "status"}
+    client -> server   h {"process", "number", "have", "protocol", "library", "status"}
                                                                             who is here, what it has of which request
-    server -> client   h {"server", "number", "size", "start", "have"}, then c CHUNK ...    a request, from byte `start`
+    server -> client   h {"number", "size", "start", "have"}, then c CHUNK ...              a request, from byte `start`
     client -> server   h {"number", "size", "start"}, then c CHUNK ...                      its reply, from byte `start`
     client -> server   s {...}                                                              how it is, now and then
 
@@ -16,15 +16,16 @@ hands in a request for a certificate.  gRPC goes through the proxy that `https_p
 
 import itertools
 import json
+import math
 import queue
 import secrets
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,8 +51,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Pauses before a connection is made anew, seconds."""
 HELD_S = 1.0
 """Time for which a connection must have held for the pause after it to be the first again, seconds."""
-TOO_LARGE = "its reply is larger than any of this run can be"
-UNREADABLE = "its reply cannot be read"
+TOO_LARGE = "refused: its reply is larger than any of this run can be"
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
 METHOD, CERTIFY = "/unskew/Connect", "/unskew/Certify"
 TELL_S = 15.0
@@ -167,21 +167,55 @@ class Arriving:
 
 
 # ---------------------------------------------------------------- the server's side
+def exchanged(
+    envelopes: Mapping[Node, Envelope],
+    deadline_s: float,
+    unreached: Iterable[Node],
+    look: Callable[[float], Iterable[tuple[Node, Delivery]]],
+) -> Iterator[tuple[Node, Delivery]]:
+    """Yield the delivery of each envelope that is sent as it comes, whatever the network.
+
+    Args:
+        envelopes: Envelopes by node.
+        deadline_s: Longest time, seconds.
+        unreached: Sends them, and gives the nodes that cannot be reached.
+        look: What has come after at most so many seconds, by node.
+    """
+    end, last = time.monotonic() + deadline_s, False
+    waiting = {node: size_of(encode(envelope)) - envelope.payload for node, envelope in envelopes.items()}
+    for node in unreached:
+        del waiting[node]
+        yield node, Delivery(None, "client lost: it is not connected", sent=False)
+    while waiting and not last:
+        last = time.monotonic() >= end
+        for node, came in look(max(end - time.monotonic(), 0.0)):
+            if (down := waiting.pop(node, None)) is not None:
+                yield node, replace(came, down=down)
+    for node, down in waiting.items():
+        yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
+
+
+def delivery_of(data: object, most: float = math.inf) -> Delivery:
+    """The outcome of a request by what came as its reply, perhaps no bytes, or too many."""
+    if not isinstance(data, bytes | bytearray) or len(data) > most:
+        return Delivery(None, TOO_LARGE)
+    try:
+        reply = decode(data)
+    except WireError as error:
+        return Delivery(None, f"refused: {error}")
+    return Delivery(reply, up=len(data) - reply.payload)
+
+
 @dataclass(eq=False)
 class _Pending:
     """A request that a node has not answered."""
 
     number: int
     pieces: tuple[bytes, ...]
-    payload: int
     most: int
     done: "queue.SimpleQueue[tuple[Node, Delivery]]"
     reply: Arriving = field(default_factory=Arriving)
     sent: bool = False
-
-    @property
-    def framing(self) -> int:
-        return size_of(self.pieces) - self.payload
 
 
 Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
@@ -193,7 +227,6 @@ class _Session:
     """A connection of a node: the process that made it, and what it had of a request when it came."""
 
     process: str
-    server: str
     number: int
     have: int
     out: Outgoing = field(default_factory=queue.SimpleQueue)
@@ -227,12 +260,12 @@ class GrpcServer:
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         self.listen, self.registered, self.certify, self.note, self.watch = listen, registered, certify, note, watch
-        self.server, self.port, self._own = secrets.token_hex(8), 0, credentials
+        self.port, self._own = 0, credentials
         self._lock = threading.Lock()
         self._here: dict[Node, _Session] = {}
         self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
         self._pending: dict[Node, _Pending] = {}
-        self._numbers = 0
+        self._numbers = secrets.randbits(52)  # so that no request has the number of another server's
         self._noted: set[tuple[Node, str]] = set()
         self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
 
@@ -286,36 +319,30 @@ class GrpcServer:
     ) -> Iterator[tuple[Node, Delivery]]:
         """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
         done: queue.SimpleQueue[tuple[Node, Delivery]] = queue.SimpleQueue()
-        end = time.monotonic() + deadline_s
-        waiting: dict[Node, _Pending] = {}
-        for node, envelope in envelopes.items():
-            with self._lock:
-                self._numbers += 1
-                pending = _Pending(self._numbers, encode(envelope), envelope.payload, most, done)
-                waiting[node] = self._pending[node] = pending
-                if node in self._here:
-                    self._ask(self._here[node], pending)
-                elif node not in self._back():
-                    done.put((node, Delivery(None, "client lost: it is not connected", sent=False)))
-        try:
-            while waiting:
-                self.watch()
-                left = end - time.monotonic()
-                with suppress(queue.Empty):
-                    node, delivery = done.get(timeout=min(max(left, 0.0), LOOK_S))
-                    if waiting.pop(node, None) is not None:
-                        yield node, delivery
-                    continue
-                if left <= 0.0:
-                    break
+
+        def send() -> Iterator[Node]:
+            for node, envelope in envelopes.items():
                 with self._lock:
-                    gone = [n for n in waiting if n not in self._here and n not in self._back()]
-                for node in gone:
-                    pending = waiting.pop(node)
-                    yield node, Delivery(None, GONE, sent=pending.sent, down=pending.framing)
-            for node, pending in list(waiting.items()):
-                lost = f"late: no reply within {deadline_s:g} s"
-                yield node, Delivery(None, lost, down=pending.framing, late=True)
+                    self._numbers += 1
+                    self._pending[node] = _Pending(self._numbers, encode(envelope), most, done)
+                    if node in self._here:
+                        self._ask(self._here[node], self._pending[node])
+                    elif node not in self._back():
+                        yield node
+
+        def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
+            self.watch()
+            with suppress(queue.Empty):
+                yield done.get(timeout=min(seconds, LOOK_S))
+                return
+            with self._lock:
+                mine = [(node, pending) for node, pending in self._pending.items() if pending.done is done]
+                gone = [(node, pending) for node, pending in mine if node not in {*self._here, *self._back()}]
+            for node, pending in gone:
+                yield node, Delivery(None, GONE, sent=pending.sent)
+
+        try:
+            yield from exchanged(envelopes, deadline_s, send(), look)
         finally:
             with self._lock:
                 self._pending = {n: p for n, p in self._pending.items() if p.done is not done}
@@ -328,16 +355,15 @@ class GrpcServer:
 
     def _ask(self, session: _Session, pending: _Pending) -> None:
         """Send what a node lacks of a request, and say what is here of its reply.  Called with the lock."""
-        same = (session.server, session.number) == (self.server, pending.number)
+        same = session.number == pending.number
         if not same:  # another process of the client, which knows nothing of an earlier reply
             pending.reply = Arriving()
         pending.sent = True
         start = min(session.have, size_of(pending.pieces)) if same else 0
-        head = {"server": self.server, "number": pending.number, "have": len(pending.reply.data)}
-        session.out.put(_frames(pending.pieces, start, **head))
+        session.out.put(_frames(pending.pieces, start, number=pending.number, have=len(pending.reply.data)))
 
     # ------------------------------------------------------------ a connection's threads
-    def join(self, node: Node, process: str, server: str, number: int, have: int) -> _Session | None:
+    def join(self, node: Node, process: str, number: int, have: int) -> _Session | None:
         """Take a connection in the place of the node's last one; None while another process has one."""
         with self._lock:
             other = self._here.get(node)
@@ -345,7 +371,7 @@ class GrpcServer:
                 if other.process != process:
                     return None
                 other.out.put(None)
-            session = self._here[node] = _Session(process, server, number, have)
+            session = self._here[node] = _Session(process, number, have)
             self._left.pop(node, None)
             if node in self._pending:
                 self._ask(session, self._pending[node])
@@ -378,13 +404,7 @@ class GrpcServer:
             elif pending.reply.size < 0 or not pending.reply.take(memoryview(message)[1:]):
                 return
             del self._pending[node]
-        lost = TOO_LARGE if head is not None else UNREADABLE
-        delivery = Delivery(None, f"refused: {lost}", down=pending.framing)
-        if head is None:
-            with suppress(WireError):
-                reply = decode(pending.reply.data)
-                delivery = Delivery(reply, down=pending.framing, up=len(pending.reply.data) - reply.payload)
-        pending.done.put((node, delivery))
+        pending.done.put((node, delivery_of(pending.reply.data if head is None else None)))
 
     def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One connection, from its introduction to its end."""
@@ -393,7 +413,7 @@ class GrpcServer:
         if node is None:
             abort(grpc.StatusCode.PERMISSION_DENIED, "its certificate is none of this federation's sites")
         try:
-            place = {"process": str, "server": str, "number": int, "have": int}
+            place = {"process": str, "number": int, "have": int}
             first = _read(next(incoming), **place, protocol=int, library=str, status=dict)
         except (StopIteration, WireError):
             abort(grpc.StatusCode.INVALID_ARGUMENT, "a connection must begin with an introduction")
@@ -471,7 +491,7 @@ class Connection:
         self._credentials, self._status = credentials, status
         self._address, self._answer, self._process = address, answer, secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._server, self._number, self._request = "", 0, Arriving()  # the last request
+        self._number, self._request = 0, Arriving()  # the last request
         self._reply: tuple[bytes, ...] | None = None
         self._out: tuple[Outgoing, int] | None = None  # who waits for the reply, and what it has of it
         self._work: queue.SimpleQueue[Arriving] = queue.SimpleQueue()
@@ -486,9 +506,9 @@ class Connection:
         """
         out: Outgoing = queue.SimpleQueue()
         with self._lock:
-            have, number, server = len(self._request.data), self._number, self._server
+            have, number = len(self._request.data), self._number
         own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "status": self._status()}
-        out.put(iter([_control(b"h", server=server, number=number, have=have, **own)]))
+        out.put(iter([_control(b"h", number=number, have=have, **own)]))
 
         def outgoing() -> Iterator[bytes]:
             due = time.monotonic() + TELL_S
@@ -523,9 +543,9 @@ class Connection:
                 if request.take(memoryview(message)[1:]):
                     self._work.put(request)
                 return
-            head = _read(message, server=str, number=int, size=int, start=int, have=int)
-            if (self._server, self._number) != (head["server"], head["number"]):
-                self._server, self._number, self._reply = head["server"], head["number"], None
+            head = _read(message, number=int, size=int, start=int, have=int)
+            if self._number != head["number"]:
+                self._number, self._reply = head["number"], None
                 request = self._request = Arriving()
             if head["size"] > MOST:
                 raise WireError(f"a request must have at most {MOST} bytes")

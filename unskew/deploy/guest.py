@@ -11,15 +11,13 @@ and how a site proves who it is, is the other system's matter.
 
 import hashlib
 import json
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from unskew import schema
-from unskew.deploy.channel import decode, encode, size_of
+from unskew.deploy.channel import decode, encode
 from unskew.deploy.client import open_client
 from unskew.deploy.server import serve
 from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
@@ -30,7 +28,7 @@ from unskew.protocol import ClientId
 from unskew.run.folder import locked
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import log
-from unskew.runtime.message import Delivery, Envelope, Node, Refusal, Transport, write
+from unskew.runtime.message import Envelope, Node, Refusal, Transport, write
 from unskew.runtime.policy import ServerConfig
 
 ANSWER = "accepted"
@@ -99,7 +97,9 @@ def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
     Why it cannot be opened is for the site's own log: the server is told the kind of error alone.
     """
     try:
-        envelope = _decoded(data)
+        if not isinstance(data, bytes):
+            raise WireError(f"a message must be bytes, got {type(data).__name__}")
+        envelope = decode(data)
     except WireError as error:
         envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
     try:
@@ -108,58 +108,6 @@ def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
         log(f"this site takes no part: {error}")
         reply = write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))
     return b"".join(encode(reply))
-
-
-def exchange(
-    envelopes: Mapping[Node, Envelope],
-    deadline_s: float,
-    most: int,
-    send: Callable[[Mapping[Node, bytes]], Iterable[Node]],
-    look: Callable[[float], Iterable[tuple[Node, object]]],
-) -> Iterator[tuple[Node, Delivery]]:
-    """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes.
-
-    Args:
-        envelopes: Envelopes by node.
-        deadline_s: Longest time, seconds.
-        most: Largest number of bytes that a reply may have.
-        send: Sends encoded envelopes; gives the nodes that it could not reach.
-        look: What has come after at most so many seconds, by node: an encoded envelope, or a `Delivery` without one.
-    """
-    end = time.monotonic() + deadline_s
-    messages = {node: b"".join(encode(envelope)) for node, envelope in envelopes.items()}
-    waiting = {node: len(messages[node]) - envelope.payload for node, envelope in envelopes.items()}
-    for node in send(messages):
-        del waiting[node]
-        yield node, Delivery(None, "client lost: the network does not know it, or does not take it", sent=False)
-    del messages
-    last = False
-    while waiting and not last:
-        last = time.monotonic() >= end
-        for node, came in look(max(end - time.monotonic(), 0.0)):
-            if (down := waiting.pop(node, None)) is not None:
-                yield node, delivery(came, most, down)
-    for node, down in waiting.items():
-        yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
-
-
-def delivery(came: object, most: int, down: int) -> Delivery:
-    """The outcome of a request to which `down` bytes were added, whose reply is here, or will not come."""
-    if isinstance(came, Delivery):
-        return replace(came, down=down)
-    try:
-        envelope = _decoded(came, most)
-    except WireError as error:
-        return Delivery(None, f"refused: {error}", down=down)
-    return Delivery(envelope, down=down, up=size_of(encode(envelope)) - envelope.payload)
-
-
-def _decoded(data: object, most: float = math.inf) -> Envelope:
-    if not isinstance(data, bytes):
-        raise WireError(f"a message must be bytes, got {type(data).__name__}")
-    if len(data) > most:
-        raise WireError(f"its reply has {len(data)} bytes, and none of this run can have more than {most}")
-    return decode(data)
 
 
 def folder_of(offer: Mapping[str, Any]) -> Path:

@@ -24,6 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from unskew import schema
 from unskew.deploy import guest
+from unskew.deploy.channel import delivery_of, encode, exchanged
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
@@ -83,18 +84,19 @@ class GridTransport:
         """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
         waiting: dict[str, Node] = {}
 
-        def send(messages: Mapping[Node, bytes]) -> Iterator[Node]:
+        def send() -> Iterator[Node]:
+            contents = {node: content_of(b"".join(encode(envelope))) for node, envelope in envelopes.items()}
             ttl = deadline_s + MARGIN_S
-            pushed = [Message(content_of(m), dst_node_id=n, message_type="query", ttl=ttl) for n, m in messages.items()]
+            pushed = [Message(c, dst_node_id=node, message_type="query", ttl=ttl) for node, c in contents.items()]
             # Where all together are too large, no identity comes back at all.
             identities = itertools.chain(self.grid.push_messages(pushed), itertools.repeat(""))
-            for node, identity in zip(messages, identities, strict=False):
+            for node, identity in zip(envelopes, identities, strict=False):
                 if identity:
                     waiting[identity] = node
                 else:
                     yield node
 
-        def look(seconds: float) -> Iterator[tuple[Node, object]]:
+        def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
             try:
                 replies = list(self.grid.pull_messages(list(waiting)))
             except (
@@ -104,16 +106,16 @@ class GridTransport:
                 replies = []
             for reply in replies:
                 if (node := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                    yield node, _content(reply)
+                    yield node, _delivery(reply, most)
             if not replies:
                 time.sleep(min(LOOK_S, seconds))
 
-        return guest.exchange(envelopes, deadline_s, most, send, look)
+        return exchanged(envelopes, deadline_s, send(), look)
 
 
-def _content(reply: Message) -> object:
+def _delivery(reply: Message, most: int) -> Delivery:
     if not reply.has_error():
-        return data_in(reply)
+        return delivery_of(data_in(reply), most)
     code, reason = reply.error.code, printable(reply.error.reason or "no reason was given")
     kind = {NO_REPLY: "late", GONE: "client lost"}.get(code, "client error")
     return Delivery(None, f"{kind}: {reason} (Flower's code {code})", late=code == NO_REPLY)

@@ -27,6 +27,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 
 from unskew.deploy import guest
+from unskew.deploy.channel import delivery_of, encode, exchanged
 from unskew.deploy.settings import Site, read_settings
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment
@@ -89,11 +90,11 @@ class TaskTransport:
         done: queue.SimpleQueue[tuple[Node, Any]] = queue.SimpleQueue()
         tasks: dict[Node, Task] = {}
 
-        def send(messages: Mapping[Node, bytes]) -> tuple[Node, ...]:
-            for node, data in messages.items():
+        def send() -> tuple[Node, ...]:
+            for node, envelope in envelopes.items():
                 tasks[node] = Task(
                     TASK,
-                    Shareable({ENVELOPE: data}),
+                    Shareable({ENVELOPE: b"".join(encode(envelope))}),
                     timeout=math.ceil(deadline_s),
                     result_received_cb=functools.partial(_received, done, node),
                     task_done_cb=functools.partial(_ended, done, node),
@@ -101,15 +102,15 @@ class TaskTransport:
                 self.controller.send(tasks[node], self.fl_ctx, targets=[self.sites[node]])
             return ()
 
-        def look(seconds: float) -> Iterator[tuple[Node, object]]:
+        def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
             self._check()
             with suppress(queue.Empty):
                 node, result = done.get(timeout=min(seconds, LOOK_S))
                 tasks.pop(node, None)  # the end of a task that was answered comes, too
-                yield node, _content(result)
+                yield node, _delivery(result, most)
 
         try:
-            yield from guest.exchange(envelopes, deadline_s, most, send, look)
+            yield from exchanged(envelopes, deadline_s, send(), look)
         finally:
             for task in tasks.values():
                 self.controller.cancel_task(task)
@@ -128,12 +129,12 @@ def _ended(done: Any, node: Node, task: Any, fl_ctx: Any) -> None:
     done.put((node, task.completion_status))
 
 
-def _content(result: Any) -> object:
+def _delivery(result: Any, most: int) -> Delivery:
     if not isinstance(result, Shareable):
         return Delivery(None, f"client lost: NVFlare has ended its task ({result})")
     if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
         return Delivery(None, f"client error: NVFlare returns {code}; the site's own log has more")
-    return result.get(ENVELOPE)
+    return delivery_of(result.get(ENVELOPE), most)
 
 
 class PlanController(Controller):  # type: ignore[misc]
