@@ -1,9 +1,5 @@
 """Keys and certificates, tried with the TLS that will read them."""
 
-import socket
-import ssl
-import stat
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,53 +18,6 @@ def pack(tmp_path: Path) -> Path:
     who = certificates.authority("test")
     certificates.issue_server(who, ["fed.example.org", "10.1.2.3"], tmp_path)
     return issued(who, tmp_path)
-
-
-def handshake(server: Path, trusted: Path, name: str) -> str:
-    """The version of TLS that client and server agree on."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server / "server.crt", server / "server.key")
-    ours, theirs = socket.socketpair()
-
-    def serve() -> None:
-        try:
-            with context.wrap_socket(theirs, server_side=True) as s:
-                s.recv(1)
-        except OSError:
-            theirs.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with ours, ssl.create_default_context(cafile=trusted).wrap_socket(ours, server_hostname=name) as s:
-            version = s.version()
-            s.send(b".")
-            return str(version)
-    finally:
-        thread.join()
-
-
-@pytest.mark.parametrize("name", ["fed.example.org", "10.1.2.3", "127.0.0.1", "localhost"])
-def test_a_client_that_knows_the_authority_trusts_the_server_under_each_of_its_names(pack: Path, name: str) -> None:
-    assert handshake(pack, pack / "ca.crt", name) == "TLSv1.3"
-
-
-def test_a_client_refuses_another_name_and_another_authority(pack: Path, tmp_path: Path) -> None:
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(pack, pack / "ca.crt", "example.org")
-    other = tmp_path / "other"
-    other.mkdir()
-    theirs = certificates.authority("test")
-    certificates.issue_server(theirs, ["fed.example.org"], other)
-    certificates.save_authority(theirs, other)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(pack, other / "ca.crt", "fed.example.org")
-
-
-def test_what_is_private_can_be_read_by_its_owner_only(pack: Path) -> None:
-    for name in ("server.key", "site.key"):
-        assert stat.S_IMODE((pack / name).stat().st_mode) == 0o600
-    assert stat.S_IMODE(certificates.make_private(pack / "new").stat().st_mode) == 0o700
 
 
 def test_a_key_that_others_may_read_is_refused_with_the_remedy(pack: Path) -> None:

@@ -4,7 +4,6 @@ import functools
 import json
 import queue
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -307,34 +306,6 @@ def test_a_client_that_is_dropped_does_not_come_back_and_says_how_it_is_while_it
         assert time.monotonic() < until
     time.sleep(1.0)
     assert server.nodes() == set()
-
-
-def seen_now(seen: Callable[[], str]) -> str:
-    with suppress(OSError):
-        return seen()
-    return ""
-
-
-def test_a_server_takes_a_new_certificate_without_being_started_again(network: Network, tmp_path: Path) -> None:
-    for name in ("server.key", "server.crt", "ca.crt", "ca.key"):
-        (tmp_path / name).write_bytes((network.folder / name).read_bytes())
-    own = functools.partial(credentials, tmp_path, "server")
-    server = network.stack.enter_context(GrpcServer("127.0.0.1:0", own, network.registered().get, signed))
-
-    def seen() -> str:
-        return ssl.get_server_certificate(("127.0.0.1", server.port))
-
-    before = seen()
-    network.client(0, server.port, turned)
-    here(server, 1)
-    certificates.issue_server(certificates.load_authority(tmp_path), [], tmp_path)
-    assert ask(server, b"ab")[0].reply is not None, "its connection goes on"
-    until = time.monotonic() + 10.0
-    while (now := seen_now(seen)) in (before, ""):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    assert now != before
-    assert ask(server, b"ab")[0].reply is not None
 
 
 def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network: Network) -> None:

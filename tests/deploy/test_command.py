@@ -11,7 +11,7 @@ from records import rewrite
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
-from unskew.deploy import parity, resident, site, trial
+from unskew.deploy import parity, site, trial
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.deploy.settings import Site
@@ -86,77 +86,6 @@ def test_units_are_written_for_the_server_and_for_a_site(call: Callable[..., Cal
     site.join(token, tmp_path / "basel", Site(f"npz:{tmp_path}/own.npz"))
     assert call("site", "units", "--folder", "basel")[0] == 0
     assert f"{tmp_path}/own.npz:ro" in (tmp_path / "compose.json").read_text()
-
-
-def test_an_experiment_is_refused_before_it_is_signed(call: Callable[..., Called], tmp_path: Path) -> None:
-    call("fed", "init")
-    for words, says in (
-        (["tiny.toml"], "the federation has no sites; invite some"),
-        (["tiny.toml", "--site", "x"], "there is no site 'x'"),
-        (["tiny.toml", "--set", "unseen=0.5"], "unseen: a deployment has no clients that it must not"),
-        (["tiny.toml", "--set", "rounds=0"], "rounds must be >= 1"),
-        (["tiny.toml", "--set", "bounds=true"], "trains on everybody's data in one place"),
-        (["digit"], "no file and no built-in experiment is called 'digit'; did you mean digits"),
-    ):
-        code, out, err = call("fed", "run", *words)
-        assert (code, out) == (2, "")
-        assert says in err
-    call("fed", "invite", "basel", "bern")
-    for words, says in (
-        (["--limit", "max_norm=0"], "max_norm must be > 0"),
-        (["--limit", "max_nrm=1"], "max_nrm"),
-        (["--min-sites", "3"], "3 sites are waited for and the experiment has 2"),
-        (["--split", "--site", "basel"], "the experiment's split has 2 clients under seed 0, and 1 sites take part"),
-    ):
-        code, out, err = call("fed", "run", "tiny.toml", *words)
-        assert (code, out) == (2, "")
-        assert says in err
-    assert not list((tmp_path / "federation").glob("experiments/*/run"))
-
-
-def test_code_of_ones_own_is_named_since_it_is_not_sent(
-    call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "code_of_mine.py").write_text("import unskew as us\nclass Mine(us.FedAvg):\n    pass\n")
-    (tmp_path / "tiny.toml").write_text(TINY.replace('name = "fedavg"', 'name = "code_of_mine:Mine"'))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(resident, "serve", lambda *args: None)
-    call("fed", "init")
-    call("fed", "invite", "basel", "bern")
-    code, _, err = call("fed", "run", "tiny.toml")
-    assert code == 2
-    assert "note: sites need this code of yours, and --allow-code; it is not sent: code_of_mine\n" in err
-    assert err.splitlines()[-1] == "RunError: tiny queued: None; the same command goes on with it"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["fed", "try", "tiny.toml"], "Missing option '--sites'"),
-        (["fed", "statsu"], "No such command 'statsu'"),
-        (["fed", "try", "tiny.toml", "--sites", "0"], "0 is not in the range x>=1"),
-        (["fed", "try", "nix.toml", "--sites", "2"], "cannot read nix.toml"),
-        (
-            ["fed", "try", "tiny.toml", "--sites", "3"],
-            "the experiment's split has 2 clients under seed 0, and 3 sites take part",
-        ),
-        (["fed", "try", "tiny.toml", "--sites", "2", "--set", "unseen=0.5"], "unseen: a deployment has no clients"),
-        (["fed", "init", "--host", "a b"], "host name or an IP address"),
-        (["fed", "status"], "federation is no federation; make one with unskew fed init"),
-        (["fed", "pull", "--folder", "nowhere"], "nowhere is no federation"),
-        (["site", "join", "nonsense"], "this is no token; copy the whole line"),
-        (["site", "start"], "name the site's folder with --folder"),
-        (["site", "status", "--folder", "nowhere"], "there is no nowhere/site.toml"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    call: Callable[..., Called], tmp_path: Path, words: list[str], says: str
-) -> None:
-    code, out, err = call(*words)
-    assert code == 2
-    assert out == ""
-    assert says in err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny.toml"]
 
 
 def test_without_grpc_every_command_says_what_to_install(

@@ -10,11 +10,9 @@ import tomli_w
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.data.places import reading_only
-from unskew.deploy.client import _has_own_sets, open_client
+from unskew.deploy.client import open_client
 from unskew.deploy.settings import Site
 from unskew.errors import DataError
-from unskew.experiment import config
 from unskew.runtime.client import ClientRuntime
 
 BASE = {"rounds": 1, "method": {"name": "fedavg"}, "split": {"name": "iid", "num_clients": 2}}
@@ -127,18 +125,6 @@ def test_named_sets_are_found_in_the_participant_s_own_folder_and_nothing_else_t
     (tmp_path / "g").mkdir()
     with pytest.raises(DataError, match="is not read: the coordinator chose it"):
         opened(client(tmp_path / "g", {"task": of_file, "split": {"name": "natural"}}))
-
-
-def test_the_coordinator_s_folder_of_named_sets_is_taken_where_it_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = config.TaskConfig(data="mnist", data_dir=str(tmp_path / "theirs"))
-    assert not _has_own_sets(task)  # without a folder of its own there is no other
-    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "mine"))
-    with reading_only((), (str(tmp_path),), "policy.toml"):
-        assert not _has_own_sets(task)
-    with reading_only((), (), "policy.toml"):
-        assert _has_own_sets(task)
 
 
 def test_a_participant_that_keeps_metrics_to_itself_declares_no_number_of_examples(allow: Path, tmp_path: Path) -> None:

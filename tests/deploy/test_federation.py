@@ -176,12 +176,6 @@ def test_a_site_that_is_removed_is_nobody_and_may_be_invited_again(party: Party)
     assert [e["text"] for e in party.federation.events(site="basel")][-3:-1] == ["basel is invited", "basel has joined"]
 
 
-@pytest.mark.parametrize("name", ["", ".x", "a/b", "a b", "a" * 65, "é"])
-def test_a_sites_name_is_a_folders(name: str, party: Party) -> None:
-    with pytest.raises(DeployError, match="a site is called by letters"):
-        party.federation.invite([name])
-
-
 # ---------------------------------------------------------------- experiments
 def test_sites_are_numbered_as_the_table_has_them_and_offers_are_signed(party: Party, small: Small) -> None:
     party.join("basel", "bern")

@@ -157,24 +157,3 @@ def test_three_sites_from_nothing_in_six_commands_and_a_second_experiment(operat
     assert 2 not in {c for t, c in record if t > then + 1}
     assert "client 2 (c) is gone" in operator("fed", "logs")
     assert server.poll() is None, "it waits for the next experiment"
-
-
-def test_tokens_that_are_wrong_used_or_of_another_federation_end_with_a_sentence(
-    operator: Operator, tmp_path: Path
-) -> None:
-    port = free_port()
-    operator("fed", "init", "other", "--port", port)
-    operator("fed", "init", "--port", port)
-    operator.invite("a")
-    operator.start("fed", "serve")
-    operator.join("a")
-    operator.until(lambda: operator.status()["sites"][0]["state"] == "member")
-    assert "was used already" in operator("site", "join", operator.tokens["a"], who="thief", code=2)
-    assert "no token" in operator("site", "join", operator.tokens["a"][:-8], who="b", code=2)
-    token = operator("fed", "invite", "a", "--folder", "other").rpartition(" ")[2].strip()
-    said = operator("site", "join", token, who="lost", code=2)
-    assert "is not of this federation" in said
-    operator("fed", "remove", "a")
-    operator.invite("b", hours=0.01)
-    operator("fed", "invite", "b")
-    assert "newer one has taken its place" in operator("site", "join", operator.tokens["b"], who="late", code=2)

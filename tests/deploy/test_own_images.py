@@ -74,30 +74,6 @@ def test_a_site_that_lacks_a_class_goes_by_the_experiments(tmp_path: Path) -> No
         assert opened(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
 
 
-def test_a_client_with_arrays_is_not_asked_about_sizes_and_folders_of_images(tmp_path: Path) -> None:
-    """An experiment's size and classes are of folders of images; arrays have neither setting."""
-    levels = RNG.integers(0, 255, (20, 12, 12), np.uint8)
-    np.savez(tmp_path / "own.npz", x_train=levels, y_train=np.array(CLASSES * 10))
-    here = client(tmp_path, 0, tmp_path, {"size": 12, "classes": list(CLASSES)}, data=f"npz:{tmp_path / 'own.npz'}")
-    info = opened(here).info
-    other = client(tmp_path, 1, pictures(tmp_path / "bern", *CLASSES), {"size": 12, "classes": list(CLASSES)})
-    assert (info.classes, info.layout) == (CLASSES, opened(other).info.layout)
-
-
-def test_grey_and_coloured_sites_come_to_one_shape_where_channels_are_said(tmp_path: Path) -> None:
-    coloured = pictures(tmp_path / "colour", *CLASSES)
-    for file in coloured.rglob("*.png"):
-        Image.fromarray(RNG.integers(0, 255, (8, 8, 3), np.uint8)).save(file)
-    grey = pictures(tmp_path / "grey", *CLASSES)
-    for channels in (1, 3):
-        (tmp_path / str(channels)).mkdir()
-        layouts = {
-            opened(client(tmp_path / str(channels), i, images, {"channels": channels})).info.images
-            for i, images in enumerate((coloured, grey))
-        }
-        assert layouts == {f"bytes {channels} x 8 x 8"}
-
-
 def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path: Path) -> None:
     """Ten images of each class: as a client's, 16 would train and 4 test."""
     pictures(tmp_path / "plain", *CLASSES)

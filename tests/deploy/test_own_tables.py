@@ -15,7 +15,7 @@ from unskew.data import load, own
 from unskew.data.preprocess import Preprocess
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.settings import Site
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataError, DataWarning
 from unskew.experiment import config
 from unskew.runtime.client import ClientRuntime
 
@@ -134,21 +134,6 @@ def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path
     assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
 
 
-def test_words_that_were_not_agreed_on_are_named(tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
-    smokes = polars.when(polars.col("smokes") == "yes").then(polars.lit("ja")).otherwise(polars.col("smokes"))
-    frames["basel"].with_columns(smokes=smokes).write_csv(tmp_path / "basel.csv")
-    with pytest.warns(DataWarning, match=r"words that were not agreed on, in .* rows: ja \(known: no, yes\)"):
-        opened(site(tmp_path, 0, {"columns": columns}))
-    frames["bern"].with_columns(smokes=polars.lit("nein")).write_csv(tmp_path / "bern.csv")
-    text = r"column 'smokes' holds none of the words agreed on \(no, yes\), but nein"
-    with pytest.raises(DataError, match=text):
-        opened(site(tmp_path, 1, {"columns": columns}))
-    with pytest.warns(DataWarning, match="words that were not agreed on, in .* rows: nein"):
-        opened(site(tmp_path / "client-1", 1, {"columns": columns, "unseen": "other"}, tmp_path / "bern.csv"))
-
-
 def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp_path: Path) -> None:
     labels = {"sick": ["no", "yes"] * 20, "part": ["train", "train", "test", "test"] * 10}
     given = {"age": RNG.normal(size=40), "bp": RNG.normal(size=40)}
@@ -161,36 +146,6 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
         told.add(opened(site(folder, 0, None, tmp_path / "basel.csv")).info.columns)
     assert len(told) == 3
     assert not any(name in hashed for hashed in told for name in given)
-
-
-def test_test_rows_have_no_part_in_what_a_site_tells(tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    before = agreed(tmp_path)
-    wild = frames["basel"].with_columns(
-        age=polars.when(polars.col("part") == "test").then(9e9).otherwise(polars.col("age"))
-    )
-    wild.write_csv(tmp_path / "basel.csv")
-    assert agreed(tmp_path) == before
-    with pytest.raises(ConfigError, match="test must be a column or a file"):
-        unskew(str(tmp_path / "basel.csv"), "--target", "sick", "--sums", str(tmp_path / "x.json"))
-
-
-def test_sums_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    tables(tmp_path)
-    agreed(tmp_path)
-    bern = json.loads((tmp_path / "bern.json").read_text())
-    words = {**bern, "age": {**bern["age"], "n": 0, "mean": 0, "m2": 0, "words": ["old"]}}
-    fewer = {name: column for name, column in bern.items() if name != "age"}
-    for content, text in (
-        (words, "column 'age' holds words at bern and numbers at basel"),
-        (fewer, "bern and basel differ in columns: age"),
-    ):
-        (tmp_path / "bern.json").write_text(json.dumps(content))
-        with pytest.raises(DataError, match=text):
-            unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
-    (tmp_path / "bern.json").write_text("{]")
-    with pytest.raises(ConfigError, match=r"bern\.json was not written by --sums"):
-        unskew(str(tmp_path / "basel.json"), str(tmp_path / "bern.json"))
 
 
 @pytest.mark.parametrize(
@@ -223,22 +178,6 @@ def test_statistics_that_no_rows_have_are_refused(column: str, changes: dict[str
     (tmp_path / "basel.json").write_text(json.dumps(basel))
     with pytest.raises(DataError, match=f"basel: the sums of column '{column}' are those of no rows"):
         unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
-
-
-def test_a_site_counts_once(tmp_path: Path) -> None:
-    tables(tmp_path)
-    text = agreed(tmp_path)
-    basel, bern = (str(tmp_path / f"{name}.json") for name in SITES)
-    (tmp_path / "copy.json").write_bytes((tmp_path / "basel.json").read_bytes())
-    for again in (basel, str(tmp_path / "copy.json")):
-        with pytest.raises(ConfigError, match=r"(is given twice|same statistics as basel): give each site's file once"):
-            unskew(basel, again, bern)
-    with pytest.raises(ConfigError, match=r"there is no file .*chur\.json"):
-        unskew(basel, str(tmp_path / "chur.json"))
-    for name in SITES:  # two files of one name are two sites
-        (tmp_path / name).mkdir()
-        (tmp_path / f"{name}.json").rename(tmp_path / name / "own.json")
-    assert unskew(*(str(tmp_path / name / "own.json") for name in SITES)) == text
 
 
 def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_path: Path) -> None:
@@ -278,30 +217,6 @@ def sums_file(folder: Path, site: str, column: str, **of: object) -> str:
     path = folder / f"{site}.json"
     path.write_text(json.dumps({column: {"n": 0, "mean": 0.0, "m2": 0.0, "gaps": False, **of}}))
     return str(path)
-
-
-def three_sites(folder: Path, n: int, mean: float) -> list[str]:
-    return [
-        sums_file(folder, "basel", "age", n=200, mean=60.0, m2=200 * 15.0**2),
-        sums_file(folder, "bern", "age", n=201, mean=61.0, m2=200 * 15.0**2),
-        sums_file(folder, "chur", "age", n=n, mean=mean, m2=n * 15.0**2),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("n", "mean", "says"),
-    [
-        (10**12, 60.0, ["chur says that it has 1,000,000,000,000 of all 1,000,000,000,401 rows"]),
-        (200, 400.0, ["column 'age' has the mean 400 at chur, and 60.5012 (standard deviation 15.0"]),
-        (200, 70.0, []),
-    ],
-)
-def test_a_site_that_decides_the_agreed_numbers_is_named(
-    n: int, mean: float, says: list[str], tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    """Before, one site's file decided the numbers of all without a word."""
-    assert "mean = " in unskew(*three_sites(tmp_path, n, mean))
-    assert all(text in str(one.message) for text, one in zip(says, recwarn.list, strict=True))
 
 
 @pytest.mark.parametrize("odd", ["no\x9b31m", "no\u202e", "\x1b[31m"])

@@ -5,7 +5,6 @@ import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import numpy as np
 import pandas
 import pytest
 import tomli_w
-from cryptography import x509
 
 import unskew
-from unskew.deploy import certificates, parity, resident
+from unskew.deploy import parity, resident
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.record.reader import read
@@ -244,27 +242,6 @@ def test_what_a_look_raises_ends_the_experiment_and_not_the_server(party: Party,
 
     assert party.run(broken) == ["failed"]
     assert party.federation.experiment("small")["reason"] == "RuntimeError: a bug"
-
-
-def test_the_servers_certificate_is_renewed_in_time(party: Party) -> None:
-    place = party.federation.folder / "authority"
-
-    def names() -> list[str]:
-        loaded = certificates.load(place / "server.crt")
-        return loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
-            x509.DNSName
-        )
-
-    certificates.issue_server(party.federation.authority, json.loads(party.federation.about["names"]), place)
-    known = names()
-    before = (place / "server.crt").read_bytes()
-    resident.renew(party.federation)
-    assert (place / "server.crt").read_bytes() == before
-    certificates.issue_server(party.federation.authority, [], place, timedelta(0))
-    resident.renew(party.federation)
-    assert [event["text"] for event in party.federation.events()] == ["the server has a new certificate"]
-    assert names() == known
-    assert not certificates.is_due(place / "server.crt")
 
 
 @pytest.mark.parametrize(

@@ -58,23 +58,6 @@ def simulator(method: Any, **options: Any) -> Simulator[Any]:
     return Simulator(method, *population(), **options)
 
 
-@dataclass(frozen=True)
-class CountedOtherwise(FedAvg):
-    """Says that a client has as many examples as it has of class 0: no noise of a privacy wrapper covers that."""
-
-    @step
-    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
-        reply, kept = yield from super().train(me, msg, memory)
-        return ModelReply(reply.params, int(me.histogram[0])), kept
-
-
-def test_the_number_of_examples_that_a_client_sends_is_its_own() -> None:
-    """Client 0 has 12 examples, some of each class."""
-    sim = simulator(CountedOtherwise(CONFIG), clients_per_round=1)
-    with pytest.raises(ProtocolError, match=r"step 'train' replies with another number of examples .* is me.n"):
-        sim.round(sim.start(), 1)
-
-
 # ---------------------------------------------------------------- FedAvg, worked by hand
 @pytest.mark.parametrize("codec", [False, True])
 def test_the_ledger_of_fedavg(codec: bool) -> None:

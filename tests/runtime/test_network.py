@@ -14,7 +14,7 @@ import torch
 from recipe import VARIANTS, finite, rounds, simulator
 
 from unskew import wire
-from unskew.errors import ConfigError, QuorumError
+from unskew.errors import QuorumError
 from unskew.runtime.memory import Memory
 from unskew.world.outage import Outage
 
@@ -25,8 +25,6 @@ from loopback import Deployed, Handler
 from unskew.algorithms.fedavg import ModelReply
 from unskew.deploy.channel import GONE
 from unskew.info import PrivacyBudget, parts
-from unskew.keys import Key
-from unskew.local.executor import EvalJob
 from unskew.runtime import client as client_side
 from unskew.runtime import membership as memberships
 from unskew.runtime import message as messages
@@ -42,7 +40,6 @@ from unskew.runtime.message import (
     read,
     write,
 )
-from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import Rules, ServerConfig, SitePolicy
 from unskew.server.privacy import epsilon
 from unskew.tree import map_leaves
@@ -117,17 +114,6 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(
     _, lost = one_round(there)
     assert lost == {3: "client error: RuntimeError; the client's own log has more"}
     assert "patient 4711" in caplog.text
-
-
-def test_a_client_that_never_answers_is_late_after_our_own_deadline(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path, terms={"deadline_s": 0.5})
-
-    def silent(message: Envelope, honest: Handler) -> Envelope:
-        raise TimeoutError
-
-    instead(there, 1, silent)
-    _, lost = one_round(there)
-    assert lost == {1: "late: no reply within 0.5 s"}
 
 
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper"])
@@ -376,27 +362,6 @@ def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
     assert not there.runtime.drain_records()[0]
 
 
-@pytest.mark.parametrize("case", ["fedavg", "fedper", "ditto", "perfedavg", "scaffold"])
-def test_clients_test_their_own_models_as_the_simulator_would(case: str, tmp_path: Path) -> None:
-    sim = simulator(case, NETWORK, seed=4)
-    there = Deployed(case, NETWORK, tmp_path, seed=4)
-    state = there.runtime.start()
-    for t, expected, _ in rounds(sim, 2):
-        state, _ = there.runtime.round(state, t)
-        found = there.runtime.evaluate_on_clients(state, t, ["personal"])["personal"]
-        own = sim.own_models(expected, sim.population.clients, t)
-        for c, model in own.items():
-            ((correct, loss),) = sim.executor.evaluate([wire_paper(model, there, c)])
-            assert found[c].values[0] == float(correct.double().mean())
-            assert found[c].values[1] == pytest.approx(float(loss.double().mean()), rel=1e-12)
-            assert found[c].n == len(correct)
-    assert sorted(own) == sorted(found)
-
-
-def wire_paper(model: Any, there: Deployed, client: int) -> Any:
-    return EvalJob(model, "train", there.trainer.device_data.val[client])
-
-
 # ---------------------------------------------------------------- who takes part
 @pytest.mark.parametrize(
     ("name", "value", "text"),
@@ -558,32 +523,6 @@ def test_clients_whose_data_are_not_of_the_kind_that_is_asked_for_are_sent_away(
     assert membership.present == (() if own else (0, 1, 2, 3, 4, 5))
     said = {"it has no data of its own, and clients of this experiment have their own"}
     assert {why for _, why in membership.refused()} == (said if own else set())
-
-
-def test_a_server_waits_for_its_quorum_and_no_longer(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    del there.grid.handlers[there.node(1)]
-    there.grid.handlers[77] = lambda message: gone(message, there.fresh(1))
-    membership = there.meet()
-    membership.wait(5, 5.0)
-    with pytest.raises(
-        QuorumError, match=r"5 of 6 clients are connected after 0\.1 s, 6 needed; present: 0, 2, 3, 4, 5"
-    ):
-        membership.wait(6, 0.1)
-
-
-def test_a_method_that_pools_data_is_not_deployed(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    with pytest.raises(ConfigError, match="data stay where they are"):
-        RemoteClients(
-            Deployed("centralised", NETWORK, tmp_path).method,
-            there.runtime.model,
-            there.membership,
-            there.runtime.executor,
-            begin=lambda t: (),
-            count=lambda: 1,
-            key=Key(0),
-        )
 
 
 # ---------------------------------------------------------------- hostile clients

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from unskew import wire
-from unskew.errors import ConfigError, DivergedError, WireError
+from unskew.errors import DivergedError, WireError
 from unskew.keys import Key
 from unskew.local.executor import Executor, answer_untrained
 from unskew.protocol import (
@@ -124,7 +124,6 @@ class RemoteClients:
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
-        ConfigError: If the method pools all data in one place.
     """
 
     remote = True
@@ -144,8 +143,6 @@ class RemoteClients:
         spool: Path | None = None,
     ) -> None:
         self.config = membership.config
-        if hook(method, "pooled") and self.config.num_clients > 1:
-            raise ConfigError("a method that pools all clients' data cannot be deployed: data stay where they are")
         wire.memory_type(method)
         self.model, self.membership, self.executor = model, membership, executor
         self.ids = tuple(range(self.config.num_clients))
