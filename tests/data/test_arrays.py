@@ -75,7 +75,7 @@ def test_words_are_labels_in_alphabetical_order_or_in_that_of_the_classes() -> N
     data = made(numbers(), y, classes=np.array(["dog", "ape", "cat", "cow"]))
     assert data.classes == ("dog", "ape", "cat", "cow")
     assert data.y_train.bincount(minlength=4).tolist() == [16, 8, 8, 0]
-    with pytest.raises(DataError, match=r"'dog', none of the 3 classes; did you mean dogs\?"):
+    with pytest.raises(DataError, match=r"'dog' in row 0, none of the 3 classes; did you mean dogs\?"):
         made(numbers(), y, classes=np.array(["ape", "cat", "dogs"]))
 
 

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from unskew.data.skew import counts_of, effective_classes, iid_distance, js_divergence, summary
-from unskew.errors import DataError
 
 
 def test_labels_are_counted_per_client():
@@ -41,8 +40,3 @@ def test_the_summary_has_the_smallest_and_the_largest_size():
     summed = summary(np.array([[1, 1], [4, 0], [6, 0]]))
     assert (summed.num_clients, summed.smallest, summed.largest) == (3, 2, 6)
     assert summed.iid_distance == pytest.approx(2 / 3 * np.sqrt(0.5))
-
-
-def test_a_client_without_examples_has_no_skew():
-    with pytest.raises(DataError, match="client 1 has no examples"):
-        summary(np.array([[1, 1], [0, 0]]))

@@ -65,8 +65,7 @@ class ArrayOptions:
         test: Where there is no test part, its `latest` names a further array, of when each training example was, and
             test examples are the latest (`unskew.data.latest.Latest`).
         alone: The arrays are one client's own, which may lack a class.
-        patient_ids: Whose the numbers of patients are: the "network"'s, each one person, or each "site"'s own.  It is
-            asked for where a number occurs at several clients.
+        patient_ids: Whose the numbers of patients are, as of a table.
     """
 
     mean: tuple[float, ...] | None = None

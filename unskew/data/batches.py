@@ -65,7 +65,7 @@ def plan(
         drop_last: Leave out an incomplete last batch.
 
     Raises:
-        ConfigError: If not exactly one of epochs and steps is given, or a number is below 1, or batch_size < min_batch.
+        ConfigError: If epochs or steps are below 1, or batch_size < min_batch.
         DataError: If n is 0 or below `min_batch`.
     """
     layout = _layout(n, batch_size, min_batch, drop_last)
@@ -92,8 +92,6 @@ def num_steps(
 ) -> int:
     """Count the steps that `plan` would make of the same arguments; refuse the arguments that `plan` refuses."""
     layout = _layout(n, batch_size, min_batch, drop_last)
-    if (epochs is None) == (steps is None):
-        raise ConfigError(f"give either epochs or steps, got epochs={epochs} and steps={steps}")
     if steps is None:
         steps = math.ceil(round((epochs or 0) * len(layout), 6))  # .1 * 30 is a little above 3
     if steps < 1:
@@ -104,8 +102,6 @@ def num_steps(
 @functools.cache  # asked for thousands of times with the same few numbers
 def _layout(n: int, batch_size: int | None, min_batch: int, drop_last: bool) -> tuple[int, ...]:
     """Batch sizes of one epoch."""
-    if min_batch < 1:
-        raise ConfigError(f"min_batch must be >= 1, got {min_batch}")
     if batch_size is not None and batch_size < min_batch:
         raise ConfigError(f"batch_size must be >= {min_batch}, the smallest batch the model can take, got {batch_size}")
     if n < min_batch:

@@ -19,7 +19,7 @@ from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.rows import NUMBERS, ByteImages, Items, Rows, are_items, arrays_of, extremes, joined, unpacked
 from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import ConfigError, DataError, did_you_mean
+from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.tasks.targets import IGNORED, LabelType, mislabelled
 from unskew.tree import Tree
@@ -122,7 +122,8 @@ def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelTyp
         if not named and (names or not (order or names_of_numbers(np.unique(y), table.of_table, table.alone))):
             return y, names, None  # numbers of classes
     names = names or tuple(order or known)
-    return _codes(table, texts, names), names, None if mislabelled(names, kind) else kind
+    number = {name: i for i, name in enumerate(names)}
+    return np.array([number[text] for text in texts]), names, None if mislabelled(names, kind) else kind
 
 
 def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple[str, ...]:
@@ -144,15 +145,6 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
     return outputs
 
 
-def _codes(table: DataTable, words: Sequence[str], names: Sequence[str]) -> Array:
-    number = {name: i for i, name in enumerate(names)}
-    for row, word in enumerate(words):
-        if word not in number:
-            near = did_you_mean(word, names)
-            raise DataError(f"the label of {table.place(row)} is {word!r}, none of the {len(names)} classes{near}")
-    return np.array([number[word] for word in words], np.int64)
-
-
 # ---------------------------------------------------------------- a test part
 def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> DataTable:
     """The table with rows set aside of each client, and of its classes or groups, where none are for testing.
@@ -164,7 +156,7 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
         fraction: Share of them, or of patients, where these are known.
 
     Raises:
-        DataError: If the share is none, or is nobody.
+        DataError: If the share is none.
     """
     if table.part is not None:
         return table
@@ -177,8 +169,6 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
         aside = _of_each(labels, share, key)
     else:
         aside = set_aside(np.arange(len(y)) if patients is None else patients, table.owners, labels, share, key)
-    if not aside.any():
-        raise DataError(f"{table.name}: a share of {share:g} is nobody: say which rows are for testing")
     apart = table.apart or table.rules is not None or table.share is not None
     owners = table.owners if apart or table.owners is None else np.where(aside, -1, table.owners)
     return replace(table, part=np.where(aside, TEST, TRAIN).astype(np.int8), owners=owners)

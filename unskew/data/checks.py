@@ -15,7 +15,17 @@ from unskew.data.inputs import Column, column_notes, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
 from unskew.data.rows import arrays_of
-from unskew.data.table import MOST_CLASSES, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, codes_of, names_of_numbers
+from unskew.data.table import (
+    MOST_CLASSES,
+    TEST,
+    TRAIN,
+    UNKNOWN,
+    DataTable,
+    DataTarget,
+    codes_of,
+    label_name,
+    names_of_numbers,
+)
 from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
 from unskew.tasks.targets import RowError, mislabelled
@@ -70,24 +80,25 @@ def no_class(table: DataTable) -> Iterable[str]:
             continue
         if not any(isinstance(v, str) for v in known):
             way = f"set task.kind = regression, or {way}"
-        odd = {v for v in known if not _is_label(v, table.declared)}
+        odd = {v for v in known if not _is_label(v, table.declared or table.classes)}
         if len({isinstance(v, str | bool) for v in values}) > 1:
             yield f"{called}: some labels are words and some are numbers; make them all one or the other"
         elif len(known) > max(MOST_CLASSES, len(values) / 2) and not table.classes and table.of_table:
             yield f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!s}: {way}"
         elif odd:
             row = next(i for i, v in enumerate(labels) if v in odd)
-            nearest = did_you_mean(str(labels[row]), table.declared or ())
-            yield f"{called} is {labels[row]!r} in {table.place(row)}, which is no class{nearest}: correct it, or {way}"
+            state = f"none of the {len(names)} classes{did_you_mean(str(labels[row]), names)}" if names else "no class"
+            yield f"{called} is {labels[row]!r} in {table.place(row)}, {state}: correct it, or {way}"
         elif len(known) == 1 and table.target and table.owners is not None and not (table.alone or table.classes):
             yield f"{called} is {values[0]!r} in all {len(values):,} rows: name another column"
 
 
-def _is_label(value: Any, declared: Sequence[str] | None) -> bool:
-    """True for a word, if classes are declared one of these, and for a whole number of 64 bits."""
-    if isinstance(value, str):
-        return not declared or value in declared
-    return isinstance(value, int | float) and not value % 1 and -(2**63) <= value < 2**63
+def _is_label(value: Any, names: Sequence[str] | None) -> bool:
+    """True for a word, or a whole number of 64 bits, and one of the names of classes if these are of its type."""
+    word = isinstance(value, str | bool)
+    if names and (word or not mislabelled(names, "integer")):
+        return label_name(value) in names
+    return word or (isinstance(value, int | float) and not value % 1 and -(2**63) <= value < 2**63)
 
 
 def no_number(table: DataTable) -> Iterable[str]:

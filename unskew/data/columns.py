@@ -191,13 +191,6 @@ def no_value(name: str, values: Array, place: Place) -> str:
     return ""
 
 
-def stacked(parts: Sequence[Array]) -> Array:
-    """One column of several: of numbers, or of objects where some are words or truths and others are not."""
-    if len({part.dtype.kind in "iuf" or part.dtype.kind for part in parts}) > 1:
-        parts = [part.astype(object) for part in parts]
-    return np.concatenate(parts)
-
-
 def kinds_of_labels(labels: Array) -> set[str]:
     """The kinds of labels, missing ones left out."""
     if labels.dtype.kind != "O":

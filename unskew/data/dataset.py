@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from unskew.data.inputs import Inputs, refused_row
+from unskew.data.inputs import Inputs
 from unskew.data.preprocess import RawRows
 from unskew.data.rows import Items, Rows, as_tensor
 from unskew.data.text import FIRST_WORD, UNKNOWN
@@ -150,8 +150,6 @@ def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[
     if inputs == dataset.inputs:
         return dataset
     x, x_test = raw.tensors(inputs)
-    if bad := refused_row(x.numpy()):
-        raise DataError(f"{dataset.name}: x_train[{bad[0]}] {bad[1]}")
     return replace(dataset, x_train=x, x_test=x_test, inputs=inputs)
 
 

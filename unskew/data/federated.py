@@ -199,29 +199,26 @@ def federate(
     round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
     client too small for a share of one example has an empty part (n <= 2 at 0.2).  Of clients of the data's own
     (`Natural`) a part has each class, or group, in its share, up to rounding.  `split.min_samples` counts all three
-    parts.  Where the data say which examples are a client's own test set (`Dataset.own_test`), it is those.
-    Where it is known when examples were (`Dataset.when`), a part has the latest of them (`unskew.data.latest`).
-    Where patients are known (`Dataset.patients`), shares are shares of a client's patients, and all examples of one are
-    in one part.  Patients that no client has yet are divided over clients as examples are, each by the class of most of
-    its examples.
-    A manifest (`FromManifest`) brings its own parts, so the fractions do not apply to it.
+    parts.  A manifest (`FromManifest`) brings its own.
+
+    Clients' own test examples (`Dataset.own_test`) are their test set.  Where it is known when examples were
+    (`Dataset.when`), a part has the latest of them.  Where patients are known (`Dataset.patients`), shares are of a
+    client's patients, and all examples of one are in one part; without clients of the data's own they are divided over
+    clients as examples are, each by the class of most of its examples.
 
     `unseen` are the clients that come after training: a share of the clients, drawn under the key, or their names (or
-    numbers, where clients have no names).  Clients that the data mark so (`Dataset.never_train`) are set aside in any
-    case.  The clients that stay are numbered anew, in their order.
-
-    `public` are the server's rows, which all know: a share of all clients' training rows, drawn under the key, or the
-    name of a client whose rows they are.
+    numbers, where clients have no names); so are those that the data mark (`Dataset.never_train`).  The clients that
+    stay are numbered anew, in their order.  `public` are the server's rows, which all know: a share of all clients'
+    training rows, drawn under the key, or the name of a client whose rows they are.
 
     What clients agreed on about a table's columns (`unskew.data.preprocess`), and which words of texts are known, is
-    agreed anew by those that train, from their rows for training and validation; the result's `dataset` has inputs
-    that were prepared so.
+    agreed anew by those that train, from their rows for training and validation: in the result's `dataset`.
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
-        DataError: If the data cannot be divided as asked, come with their clients and another division is asked for, or
-            a division of one's own has a patient's examples in several parts or at several clients; if there is no
-            client of a name in `unseen`, or none would be left to train.
+        DataError: If the data cannot be divided as asked; if they come with their clients and another division is asked
+            for; if a division of one's own has a patient in several places; if there is no client of a name in
+            `unseen`, or none would be left to train.
     """
     fed = _federate(dataset, split, key, test_fraction, val_fraction)
     if isinstance(split, Natural) and dataset.never_train:

@@ -9,6 +9,7 @@ hub.  `datasets` keeps its downloads in its own cache (HF_HOME) and finds them t
 
 import importlib
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from unskew.data.columns import cells, listed
+from unskew.data.places import Place
 from unskew.errors import DataError
 from unskew.words import some
 
@@ -90,9 +92,10 @@ def fetch(name: str, options: HubOptions) -> dict[str, Any]:
         if of[key] != NONE
     }
     content: dict[str, Any] = {}
+    place = f"{where}, {of['image']}, row {{}}".format
     for key, part in parts.items():
         values = _column(part, text or of["image"], where, "text" if text else "image")
-        content[f"x_{key}"] = listed(list(values)) if text else images(values, of.get("size"), where, of["image"])
+        content[f"x_{key}"] = listed(list(values)) if text else images(values, of.get("size"), place)
         content[f"y_{key}"] = cells(list(_column(part, of["label"], where, "label")))
     if (names := _names(parts["train"], of["label"])) is not None:
         content["classes"] = names
@@ -130,18 +133,18 @@ def _column(part: Any, name: str, where: str, option: str) -> Any:
     return part[name]
 
 
-def images(values: Any, size: int | None, where: str, column: str) -> npt.NDArray[np.uint8]:
-    """The images of a column as uint8: (N, H, W) if all are grey, else (N, H, W, 3).
+def images(values: Iterable[Any], size: int | None, place: Place) -> npt.NDArray[np.uint8]:
+    """Images as uint8: (N, H, W) if all are grey, else (N, H, W, 3); `place` names one.
 
     Raises:
         DataError: If a value is not an 8-bit image, or sizes differ.
     """
-    decoded = [image_of(value, size, f"{where}, {column}, row {i}") for i, value in enumerate(values)]
+    decoded = [image_of(value, size, place(i)) for i, value in enumerate(values)]
     if len({image.ndim for image in decoded}) > 1:
         decoded = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in decoded]
-    shapes = sorted({image.shape for image in decoded})
-    if len(shapes) > 1:
-        raise DataError(f"{where}, {column}: images must have one size, got {shapes[0]} to {shapes[-1]}; set size = 64")
+    if (odd := next((i for i, image in enumerate(decoded) if image.shape != decoded[0].shape), None)) is not None:
+        one, first = (f"{place(i)} is {decoded[i].shape[1]} x {decoded[i].shape[0]}" for i in (odd, 0))
+        raise DataError(f"{one}, {first}; give a size")
     return np.stack(decoded) if decoded else np.empty((0, 1, 1), np.uint8)
 
 

@@ -15,7 +15,7 @@ import os
 import struct
 import warnings
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from annotated_types import Ge
 from unskew import machine
 from unskew.data import own, tables
 from unskew.data.columns import INPUTS, Frame, check_column, composed_names, frame_of
-from unskew.data.hub import GREY, check_depth, image_of
+from unskew.data.hub import GREY, check_depth, images
 from unskew.data.inputs import Inputs, constants_of
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds, unnamed_patients
@@ -61,13 +61,9 @@ class ImageOptions:
         labels: The table, CSV or Parquet, by its path from the folder; without it folders are sites and classes.
         image: Its column of the images.
         target: Its column of what is learned; several columns where it has several, as 0 or 1 for each label.
-        client: Its column of the clients; by default the data name none, and a split divides them.
-        patient: Its column of who is on an image, by default not known: nobody is in training and in testing then.  Of
-            folders, "folder" if each folder directly in that of a class is one patient's: those of one name at one
-            site are one's, and a file beside them is somebody else's.
-        patient_ids: Whose the patients' names are, as in a table.
-        test: Its column that says which images are for testing, or that the latest are, as in a table; by default a
-            fifth of each client's is set aside, or the images of a fifth of each client's patients.
+        client, patient, patient_ids, test: Columns as of any table (`unskew.data.tables.TableOptions`); without a client
+            a split divides the images.  Of folders the patient is "folder" if each folder directly in that of a class
+            is one patient's: those of one name at one site are one's, and a file beside them is somebody else's.
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where sites may lack some; by default those that occur.
         alone: The folder is one client's own: no folders of sites are in it, and a column `client` is not read.
@@ -195,10 +191,12 @@ def _in_folders(root: Path, options: ImageOptions) -> _Read:
     images, left = files_below(root)
     folders = [tuple(map(composed, file.relative_to(root).parts[:-1])) for file in images]
     first = {of[0] for of in folders if of}
-    alone = options.alone or (
-        options.testing
-        and (_are_parts(first) or first <= set(options.classes or ()) or any(len(of) == 1 for of in folders))
+    looks_alone = (
+        {name.casefold() for name in first} == set(PARTS[:2])
+        or first <= set(options.classes or ())
+        or any(len(of) == 1 for of in folders)
     )
+    alone = options.alone or (options.testing and looks_alone)
     layout, rows = OWN_LAYOUT if alone else LAYOUT, []
     for file, of in zip(images, folders, strict=True):
         site, of = ("", of) if alone else (of[0], of[1:]) if of else ("", ())
@@ -208,19 +206,10 @@ def _in_folders(root: Path, options: ImageOptions) -> _Read:
             continue
         if odd := [name for name in (site, *of[:2]) if name.casefold() in PARTS]:
             raise DataError(f"{file}: the folder {odd[0]} is called after a part of data; expected is {layout}")
-        if options.classes is not None and of[0] not in options.classes:
-            raise DataError(f"{file} is in the folder of none of the classes ({some(options.classes)}); rename it")
         rows.append((file, of[0], site, of[1] if len(of) > 1 else str(file), part))
-    sites = {row[2] for row in rows}
-    silent = {composed(file.relative_to(root).parts[0]) for file in left if file.parent != root} - sites
-    if silent and not alone:
-        raise DataError(f"{root / min(silent)}: none of its files is read; expected is {layout}, {READ}")
-    if not rows or (not alone and len(sites) < 2):
-        raise DataError(f"{root} has no images of {'a client' if alone else 'two sites or more'}; expected is {layout}")
-    parted = {row[4] for row in rows} != {""}
-    for site in sites if parted else ():
-        if not _are_parts({row[4] for row in rows if row[2] == site}):
-            raise DataError(f"{root / site} has no folders train and test, and others have; do it for all or none")
+    if not rows:
+        raise DataError(f"{root} has no images of {'a client' if alone else 'sites'}; expected is {layout}")
+    parted = any(row[4] for row in rows)
     rows.sort(key=lambda row: row[4] == "test")
     files, *columns = (list(of) for of in zip(*rows, strict=True))
     roles = {
@@ -231,10 +220,6 @@ def _in_folders(root: Path, options: ImageOptions) -> _Read:
     }
     by_name = dict(zip(("class", "site", "patient", "part"), columns, strict=True))
     return by_name, files, roles, lambda row: str(files[row].relative_to(root)), tables.unread(root, left, READ)
-
-
-def _are_parts(names: Collection[str]) -> bool:
-    return {name.casefold() for name in names} == set(PARTS[:2])
 
 
 # ---------------------------------------------------------------- files
@@ -303,8 +288,6 @@ def _opened(file: Path) -> Iterator[Any]:
                 yield image
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError):
         raise DataError(f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels; make it smaller") from None
-    except FileNotFoundError:
-        raise DataError(f"there is no file {file.absolute()}") from None
     except _BROKEN as error:
         raise DataError(f"{file} is not a readable image: {error}; what is read is {READ}") from None
 
@@ -341,21 +324,16 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
     Raises:
         DataError: If a file is no image, or sizes differ.
     """
-    out: npt.NDArray[np.uint8] = np.empty((0, 0, 0), np.uint8)
-    for i, file in enumerate(files):
-        with _opened(file) as opened:
-            upright = _upright(opened)
-            if grey and upright.mode not in GREY:
-                upright = upright.convert("RGB").convert("L")
-            image = image_of(upright, size, str(file))
-        image = image if grey or image.ndim == 3 else np.repeat(image[..., None], 3, 2)
-        if i == 0:
-            out = np.empty((len(files), *image.shape), np.uint8)
-        if image.shape != out.shape[1:]:
-            one, first = (f"{of[1]} x {of[0]}" for of in (image.shape, out.shape[1:]))
-            raise DataError(f"{file} is {one}, {files[0]} is {first}; give a size")
-        out[i] = image
-    return out
+
+    def read() -> Iterator[Any]:
+        for file in files:
+            with _opened(file) as opened:
+                check_depth(opened, str(file))
+                image = _upright(opened)
+                coloured = image if grey and image.mode in GREY else image.convert("RGB")
+                yield coloured.convert("L") if grey else coloured
+
+    return images(read(), size, lambda i: str(files[i]))
 
 
 def _upright(image: Any) -> Any:

@@ -100,16 +100,12 @@ class Column:
         """
         missing = np.isnan(values) if self.kind == "number" else np.array([v is None for v in values], bool)
         gaps = [missing[:, None] & (not self.gaps_unlearnt)] if self.gaps else []
-        if self.kind == "category":
+        if self.kind != "number":
             number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
-            width = len(self.values)
-            code = np.array([-1 if v is None else number.get(v, width if self.other else -1) for v in values], int)
-            return np.concatenate([code[:, None] == np.arange(width + self.other), *gaps], 1, dtype=np.float64)
-        if self.kind == "text":
-            number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
-            known = np.zeros((len(values), len(self.values)))
-            for row, text in enumerate(values):
-                known[row, [number[word] for word in words(text or "") if word in number]] = 1
+            known = np.zeros((len(values), len(self.values) + self.other))
+            for row, value in enumerate(values.tolist()):
+                held = [] if value is None else words(value) if self.kind == "text" else [value]
+                known[row, [number.get(word, -1) for word in held if self.other or word in number]] = 1
             return np.concatenate([known, *gaps], 1, dtype=np.float64)
         with np.errstate(over="ignore"):  # networks take float32, in which larger numbers are infinite
             bad = np.flatnonzero(np.isinf(values.astype(np.float32)) | (missing & (not self.fill)))
@@ -226,12 +222,10 @@ class Inputs:
         """
         if client is None or not self.clients:
             return self
-        names, called = self.clients, client
-        if client not in names and isinstance(client, str):
-            names, called = tuple(map(composed, names)), composed(client)
-        if called not in names:
-            raise DataError(f"there are none of {client!r}{did_you_mean(str(client), names)} (clients: {some(names)})")
-        at = names.index(str(called))
+        names, called = tuple(map(composed, self.clients)), composed(str(client))
+        if not isinstance(client, str) or called not in names:
+            raise DataError(f"there are none of {client!r}{did_you_mean(called, names)} (clients: {some(names)})")
+        at = names.index(called)
         own = [
             replace(c, **{key: of[at : at + 1] for key in ("fill", "mean", "sd") if len(of := getattr(c, key)) > 1})
             for c in self.columns

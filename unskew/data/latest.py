@@ -48,10 +48,8 @@ class Latest:
         """Write the column in one form of Unicode, as tables have it, and a date in words.
 
         Raises:
-            ConfigError: If there is no column, both a date and a share, or one is none, or the gap is no length.
+            ConfigError: If there are both a date and a share, or one is none, or the gap is no length.
         """
-        if not hasattr(self.latest, "__len__"):
-            raise ConfigError(f"latest must name the column of when each row was, got {self.latest!r}")
         if isinstance(self.latest, str):
             object.__setattr__(self, "latest", composed(self.latest))
         if isinstance(self.after, date):
@@ -60,7 +58,7 @@ class Latest:
             raise ConfigError("after and share exclude each other; leave one out")
         if self.share is not None and not 0 < self.share < 1:
             raise ConfigError(f"share must be above 0 and below 1, got {self.share:g}")
-        if isinstance(self.gap, bool) or not isinstance(self.gap, int | float) or not 0 <= self.gap < math.inf:
+        if not 0 <= self.gap < math.inf:
             raise ConfigError(f"gap must be a number of days, 0 or more, got {self.gap!r}")
         if isinstance(self.after, bool) or (isinstance(self.after, str) and _border(self.after) is None):
             raise ConfigError(f"after must be a date, {ISO} without a time zone, or a number, got {self.after!r}")

@@ -45,13 +45,13 @@ from unskew.data.columns import (
     is_frame,
     kinds_of_labels,
     listed,
-    no_value,
     order_of,
     truths,
     type_name,
 )
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest, cut, moments
+from unskew.data.places import by_number
 from unskew.data.preprocess import Preprocess
 from unskew.data.rows import (
     Item,
@@ -157,8 +157,6 @@ def table(
     rule, share = test if isinstance(test, Latest) else None, test if isinstance(test, int | float) else None
     column = composed(test) if isinstance(test, str) else None if rule is None else rule.column
     rules, kind = known.get("rules"), known.get("kind", CLASS)
-    if share is not None and not 0 < share < 1:
-        raise DataError(f"test, as a share of the rows, must be above 0 and below 1, got {share:g}")
     roles = [*(("target", one) for one in targets), ("client", client), ("patient", patient), ("test", column)]
     frame = read(data, rules is not None, left_out)
     named = [(role, of) for role, of in roles if of is not None]
@@ -225,8 +223,6 @@ def told(
     whose, called = client or CLIENT, targets[0] if len(targets) == 1 else LABELS
     owners, clients = None, tuple[str, ...]()
     if whose in held:
-        if odd := no_value(whose, held[whose], frame.place):
-            raise DataError(odd)
         owners, clients = numbered(held[whose].tolist(), frame.clients)
     return DataTable(
         frame.name,
@@ -305,8 +301,7 @@ def _times(data: object, frame: Frame, rows: DataTable, rule: Latest) -> Any:
         return frame.columns[rule.column]
     if not isinstance(data, Mapping):
         return cells(rule.latest)
-    given = rule.latest if isinstance(rule.latest, Mapping) else {}
-    times = {name_of_client(name): cells(of) for name, of in given.items()}
+    times = {name_of_client(name): cells(of) for name, of in dict(rule.latest).items()}
     for name, n in zip(rows.clients, rows.count().tolist(), strict=True):
         if len(times.get(name, ())) != n:
             raise DataError(f"latest must have {n} times of client {name}, in a dict like data")
@@ -420,8 +415,7 @@ def read(data: Any, raw: bool = False, left_out: Collection[str] = ()) -> Frame:
         return _of_clients(dict(enumerate(data)), raw, left_out)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return _of_arrays(data, raw)
-    call = f"; call it, data={data.__name__}(...)" if callable(data) and hasattr(data, "__name__") else ""
-    raise DataError(f"data must be {FORMS}; got {type_name(data)}{call}")
+    raise DataError(f"data must be {FORMS}; got {type_name(data)}")
 
 
 def _is_set(one: Any) -> bool:
@@ -435,8 +429,6 @@ def _of_clients(data: Mapping[Any, Any], raw: bool, left_out: Collection[str]) -
     if not data:
         raise DataError("data is {} and has no client; give {client: (x, y)}")
     if data.keys() <= {"train", "test", "validation"}:
-        if "train" not in data:
-            raise DataError(f'the data have the parts {some(list(data))}, and no part "train"; give that, too')
         rows = read(data["train"], raw, left_out)
         return tested(rows, read(data["test"], raw, left_out), CLIENT) if "test" in data else rows
     names: dict[str, Any] = {}
@@ -466,11 +458,10 @@ def _of_hugging_face(part: Any, left_out: Collection[str]) -> Frame:
     features = getattr(part, "features", None) or {}
     names = {composed(name): getattr(features.get(name), "names", None) for name in kept}
     columns: dict[str, Array] = dict(frame.columns)
-    for name in images:
-        pillow = hasattr(next(iter(part[name])), "convert")
-        columns[INPUTS] = (
-            hub.images(part[name], None, "data", name) if pillow else records(list(map(cells, part[name])))
-        )
+    if images:
+        values = part[images[0]]
+        pillow = hasattr(next(iter(values)), "convert")
+        columns[INPUTS] = hub.images(values, None, by_number) if pillow else records(list(map(cells, values)))
     return _named(replace(frame, columns=columns, name="dataset"), names)
 
 
@@ -498,23 +489,20 @@ def _holds_images(part: Any, name: str) -> bool:
 
 def _of_arrays(arrays: Sequence[Any], raw: bool) -> Frame:
     """The columns of (x, y) or (x, y, patients), of equal lengths."""
-    x, y = arrays[0], None if arrays[1] is None else _cells(arrays[1], "y")
+    x, given = arrays[0], zip((LABELS, PATIENTS), ("y", "patients"), arrays[1:], strict=False)
+    beside = {role: (name, of, _cells(of, name)) for role, name, of in given if of is not None}
     frame = frame_of(x, "x") if is_frame(x) else Frame({})
     values = next(iter(frame.columns.values()), None)
-    if values is None or (not raw and len(frame.columns) == 1 and _are_texts(values)):
-        frame = Frame({INPUTS: _inputs(x, None if y is None else len(y)) if values is None else values})
-    n = len(frame)
-    if y is not None and n != len(y):
-        raise DataError(f"x has {n} examples, y has {len(y)} labels")
-    for name, other in zip(("y", "patients"), arrays[1:], strict=False):
-        _check_index(x, other, name)
-    columns = frame.columns if y is None else {**frame.columns, LABELS: y}
-    if len(arrays) == 3:
-        columns[PATIENTS] = _cells(arrays[2], "patients")
-        if columns[PATIENTS].shape != (n,):
-            raise DataError(
-                f"the third array must name a patient for each of {n} examples, got {columns[PATIENTS].shape}"
-            )
+    if values is None:
+        frame = Frame({INPUTS: _inputs(x, len(beside[LABELS][2]) if LABELS in beside else None)})
+    elif not raw and len(frame.columns) == 1 and _are_texts(values):
+        frame = Frame({INPUTS: values})
+    columns = dict(frame.columns)
+    for role, (name, of, values) in beside.items():
+        if len(values) != len(frame):
+            raise DataError(f"x has {len(frame)} examples, {name} has {len(values)}")
+        _check_index(x, of, name)
+        columns[role] = values
     order = order_of(arrays[1])
     return replace(frame, columns=columns, orders={LABELS: order} if order else {}, name="arrays")
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from unskew.data.columns import Array, cells, listed, stacked
+from unskew.data.columns import Array, cells, listed
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tree import Tree
@@ -247,12 +247,14 @@ def padded(x: Array, fill: int = 0) -> Array:
 
 
 def together(parts: Sequence[Array]) -> Array:
-    """Rows of several arrays, one after the other."""
+    """Rows of several arrays, one after the other; as objects where some are words or truths and others are not."""
     if names := parts[0].dtype.names:
         return packed({name: together([part[name] for part in parts]) for name in names})
     if any(map(of_sequences, parts)):
         return listed([row for part in parts for row in part])
-    return stacked(parts)
+    if len({part.dtype.kind in "iuf" or part.dtype.kind for part in parts}) > 1:
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
 
 
 def packed(parts: Mapping[str, Array], what: str = "x") -> Array:
