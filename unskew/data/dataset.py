@@ -139,7 +139,7 @@ def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[
         later: Those that clients which come after training have to adapt on.
 
     Raises:
-        DataError: As in `unskew.data.preprocess.fit`.
+        DataError: As in `unskew.data.preprocess.RawRows.inputs`.
     """
     if dataset.inputs.kind == "texts":
         return _with_words_of(dataset, torch.from_numpy(train))

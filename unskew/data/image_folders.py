@@ -61,8 +61,8 @@ class ImageOptions:
         labels: The table, CSV or Parquet, by its path from the folder; without it folders are sites and classes.
         image: Its column of the images.
         target: Its column of what is learned; several columns where it has several, as 0 or 1 for each label.
-        client, patient, patient_ids, test: Columns as of any table (`unskew.data.tables.TableOptions`); without a client
-            a split divides the images.  Of folders the patient is "folder" if each folder directly in that of a class
+        client, patient, patient_ids, test: Columns as of any table (`unskew.data.tables.TableOptions`); without
+            a client a split divides the images.  Of folders the patient is "folder" if each directly in that of a class
             is one patient's: those of one name at one site are one's, and a file beside them is somebody else's.
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where sites may lack some; by default those that occur.

@@ -195,59 +195,37 @@ class RawRows:
             train: Rows of clients that take part in training.  What is agreed is agreed by them.
             later: Rows of clients that come afterwards, which scale their rows with numbers of their own where each
                 client does.
-            before: The way that was fitted to more rows, whose number of inputs stays.
+            before: The way that was fitted to more rows, whose number of inputs, and their order, stay.
 
         Raises:
-            DataError: As in `fit`.
+            ConfigError: If a rule is for a column that is not there.
+            DataError: If a column has no value at all, or other words than were agreed on.
         """
-        rows = np.concatenate([train, later])
-        table = {name: values[rows] for name, values in self.columns.items()}
-        known = np.arange(len(rows)) < len(train)
-        return fit(self.rules, table, self.owners[rows], self.clients, known, before.columns).read_as(before)
+        if odd := [name for name in self.rules.columns if name not in self.columns]:
+            near = did_you_mean(odd[0], list(self.columns))
+            raise ConfigError(f"preprocess.columns: there is no column {odd[0]!r}{near}")
+        both = np.concatenate([train, later])
+        clients = range(len(self.clients))
+        training, by_client = ([rows[self.owners[rows] == client] for client in clients] for rows in (train, both))
+        columns = [self._fitted(name, training, by_client) for name in self.rules.ordered(self.columns)]
+        if before.columns:
+            columns = [_as_wide(column, old) for column, old in zip(columns, before.columns, strict=True)]
+        own = self.clients if any(column.by_client for column in columns) else ()
+        return Inputs("table", columns=tuple(columns), clients=own).read_as(before)
 
-    def tensors(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's inputs of the training part and of the test part."""
-        x = torch.from_numpy(prepared(inputs.columns, self.columns, self.owners))
-        return x[: self.train], x[self.train :]
-
-
-def fit(
-    rules: Preprocess,
-    table: RawTable,
-    owners: Ints,
-    clients: Sequence[str],
-    known: npt.NDArray[np.bool_] | None = None,
-    before: Sequence[Column] = (),
-) -> Inputs:
-    """The way from raw columns to a network's inputs, with all its numbers.
-
-    Args:
-        rules: Preprocessing rules of the columns.
-        table: The training rows.
-        owners: Client of each row, a number of `clients`.
-        clients: Their names.
-        known: True for rows whose client takes part in what is agreed; by default all do.
-        before: The columns as fitted to more rows, whose inputs stay in number and order.
-
-    Raises:
-        ConfigError: If a rule is for a column that is not there, or cannot be followed.
-        DataError: If a column has no value at all, or holds dates or too many words.
-    """
-    for name in rules.columns:
-        if name not in table:
-            raise ConfigError(f"preprocess.columns: there is no column {name!r}{did_you_mean(name, list(table))}")
-    by_client = [np.flatnonzero(owners == client) for client in range(len(clients))]
-    training = by_client if known is None else [rows[known[rows]] for rows in by_client]
-    columns = []
-    for name in rules.ordered(table):
-        values, rule, (scale, instead) = table[name], rules.columns.get(name, ColumnRule()), rules.of(name)
+    def _fitted(self, name: str, training: Sequence[Ints], by_client: Sequence[Ints]) -> Column:
+        """A column with numbers of these rows of each client: of those that train, and of all."""
+        rules, values, alone = self.rules, self.columns[name], len(self.columns) == 1
+        rule, (scale, instead) = rules.columns.get(name, ColumnRule()), rules.of(name)
         words = values.dtype.kind == "O"
         held = [value for rows in training for value in values[rows].tolist() if isinstance(value, str)]
         undeclared = rule.kind is None and rule.words is None
-        text = rule.kind == "text" or (undeclared and looks_like_texts(name, held, len(table) == 1))
+        text = rule.kind == "text" or (undeclared and looks_like_texts(name, held, alone))
         category = not text and (rule.kind == "category" or (rule.kind is None and words))
         if words and not text and (not category or rule.mean is not None):
-            odd = next((v for v in values.tolist() if v is not None and value_of(v) is None), "words")
+            odd = next(
+                (v for rows in by_client for v in values[rows] if v is not None and value_of(v) is None), "words"
+            )
             raise DataError(f"column {name!r} is to hold numbers and holds {odd!r}; correct it, or set {WRITTEN}")
         here = agreed([ColumnSums.of(values[rows], category) for rows in training])
         if not here.n and not here.words and rule.gaps is None:
@@ -255,32 +233,30 @@ def fit(
         gaps = rules.indicator and (here.gaps if rule.gaps is None else rule.gaps)
         if text:
             common = tuple(vocabulary(held, OF_COLUMN + FIRST_WORD)) if rule.words is None else rule.words
-            columns.append(Column(name, "text", gaps=gaps, values=common))
-            continue
+            return Column(name, "text", gaps=gaps, values=common)
         if category:
             kept = (here.words or ()) if rule.words is None else rule.words
             if here.words and not set(here.words) & set(kept) and rules.unseen == "none":
                 raise DataError(
                     f"column {name!r} holds none of the words agreed on ({some(kept)}), but {some(here.words)}"
                 )
-            columns.append(Column(name, "category", gaps=gaps, values=kept, other=rules.unseen == "other"))
-            continue
+            return Column(name, "category", gaps=gaps, values=kept, other=rules.unseen == "other")
         own = [ColumnSums.of(values[rows]) for rows in by_client]
         mean = (here.mean if rule.mean is None else rule.mean,)
         sd = (here.sd if rule.sd is None else rule.sd,)
-        means = tuple(of.mean for of in own)
-        medians = tuple(
-            float(np.nanmedian(values[rows])) if of.n else 0.0 for rows, of in zip(by_client, own, strict=True)
-        )
+        means, of_rows = tuple(of.mean for of in own), zip(by_client, own, strict=True)
+        medians = tuple(float(np.nanmedian(values[rows])) if of.n else 0.0 for rows, of in of_rows)
         centre, spread = {"agreed": (mean, sd), "site": (means, tuple(of.sd for of in own)), "none": ((), ())}[scale]
         fill = {"agreed mean": mean, "site mean": means, "site median": medians, "refuse": ()}[instead]
-        empty = [client for client, of in zip(clients, own, strict=True) if of.n == 0]
+        empty = [client for client, of in zip(self.clients, own, strict=True) if of.n == 0]
         if empty and instead.startswith("site") and scale != "site":
             raise DataError(f"column {name!r} has no value at {some(empty)}, so no {instead}; choose 'agreed mean'")
-        columns.append(Column(name, "number", fill, centre, spread, gaps))
-    if before:
-        columns = [_as_wide(column, old) for column, old in zip(columns, before, strict=True)]
-    return Inputs("table", columns=tuple(columns), clients=tuple(clients) if any(c.by_client for c in columns) else ())
+        return Column(name, "number", fill, centre, spread, gaps)
+
+    def tensors(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The network's inputs of the training part and of the test part."""
+        x = torch.from_numpy(prepared(inputs.columns, self.columns, self.owners))
+        return x[: self.train], x[self.train :]
 
 
 def _as_wide(column: Column, before: Column) -> Column:
