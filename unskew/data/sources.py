@@ -43,16 +43,11 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class NoOptions:
-    """A data set by name leaves nothing to choose."""
-
-
-@dataclass(frozen=True)
-class NaturalOptions:
-    """The choice that a set with clients, and without test rows of its own, leaves.
+class NamedOptions:
+    """The choice that a data set by name leaves that has no test rows of its own.
 
     Attributes:
-        test: Share of each client's rows that is set aside as its test rows; by default a fifth.
+        test: Share of each client's rows, or of each class, that is set aside as test rows; by default a fifth.
     """
 
     test: Annotated[float, Interval(gt=0.0, lt=1.0)] | None = None
@@ -98,21 +93,15 @@ def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
         DataError: If the path is none, or an archive is broken.
     """
     kind, _, rest = source.partition(":")
-    if (
-        kind == "images"
-        or (source in NAMED and NAMED[source].clients)
-        or (kind in tables.ENDINGS and "client" in options)
-    ):
+    if source in NAMED or kind not in FILES:
+        return source in NAMED and NAMED[source].clients
+    if kind == "images" or "client" in options:
         return True
-    if kind not in FILES:
-        return False
     path = path_of(rest)
-    if kind in tables.ENDINGS:
-        return path.is_dir()
-    if not path.is_file():
-        return False
-    with archive_of(path) as archive:
-        return "client_train" in archive.files
+    if kind == "npz" and path.is_file():
+        with archive_of(path) as archive:
+            return "client_train" in archive.files
+    return kind != "npz" and path.is_dir()
 
 
 def gives_bytes(source: str) -> bool:
@@ -188,7 +177,7 @@ def table(
     kind, colon, rest = source.partition(":")
     if source not in NAMED and (kind not in OPTIONS or kind == "run" or not colon):
         return None
-    of: Any = OPTIONS[kind] if colon else NaturalOptions if NAMED[source].clients else NoOptions
+    of: Any = OPTIONS[kind] if colon else NamedOptions
     if not rest and kind in FILES:
         raise DataError(f"{source} names no path; write {kind}:PATH")
     chosen = schema.build(of, options or {}, "task.data_options", owner=source)
