@@ -88,19 +88,6 @@ def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:
         overview.pages(tmp_path)
 
 
-def test_an_element_has_a_result_or_a_reason(tmp_path: Path) -> None:
-    one = '[[elements]]\npaper = "M"\nelement = "{}"\n{}\n'
-    listed = one.format("Table I", 'code = "a.py"\nresult = "mine/o*"') + one.format("Fig. 2", 'why = "no data"')
-    (tmp_path / "elements.toml").write_text(listed, "utf-8")
-    keep(result("mine/one", Claim("c", True, "+1")), tmp_path)
-    text = (tmp_path / "elements.md").read_text("utf-8")
-    assert "1 have kept results, 1 have nothing yet, of 2." in text
-    assert "| M | Table I | a.py | [mine/one](mine/one/small/README.md) (reduced) |" in text
-    (tmp_path / "elements.toml").write_text(one.format("Fig. 3", 'result = "mine/none"'), "utf-8")
-    with pytest.raises(RunError, match=r"Fig. 3 has neither a kept result nor a reason; name one"):
-        keep(result("mine/one", Claim("c", True, "+1")), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [

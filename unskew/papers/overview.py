@@ -16,11 +16,11 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from unskew import schema
 from unskew.errors import ConfigError, RunError
@@ -29,7 +29,7 @@ from unskew.papers.claims import LEVEL_WORDS, PUBLISHED
 from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
-REASONS, HEADLINES, ELEMENTS = "reasons.toml", "headlines.toml", "elements.toml"
+REASONS, HEADLINES = "reasons.toml", "headlines.toml"
 HOLDS, FAILS, OTHER, OPEN = VERDICTS = ("holds", "does not hold", "not as published", "undecided")
 LESS = "less than published"
 WORDS = (HOLDS, LESS, FAILS, OPEN)
@@ -110,25 +110,6 @@ class Kept:
         return f"[{title}]({(self.folder / 'README.md').relative_to(root).as_posix()})"
 
 
-@dataclass(frozen=True)
-class PaperElement:
-    """A table, figure or result of a paper: its code below unskew/, the kept results that have it, or why none has."""
-
-    paper: str
-    element: str
-    code: str = ""
-    result: str = ""
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class _Elements:
-    """The file of elements."""
-
-    elements: list[PaperElement] = field(default_factory=list)
-
-
-T = TypeVar("T")
 Answer = tuple[PaperHeadline, Kept | None, KeptClaim | None]
 
 
@@ -159,7 +140,7 @@ def kept(root: Path) -> tuple[Kept, ...]:
     """
     from unskew.papers import TABLE
 
-    listed = _read(root, HEADLINES, _Headlines)
+    listed = _listed(root)
     sizes = {size.result: size for size in listed.sizes}
     reasons = {(name, pattern): why for name, of in _toml(root / REASONS).items() for pattern, why in of.items()}
     used: set[tuple[str, str]] = set()
@@ -204,10 +185,10 @@ def _claim(row: Mapping[str, Any], reason: str) -> KeptClaim:
     return KeptClaim(row["text"], verdict, bool(row.get("level")), ours, published, reason)
 
 
-def _read(root: Path, name: str, kind: type[T]) -> T:
-    """One of the files beside the results."""
+def _listed(root: Path) -> _Headlines:
+    """The file of headlines."""
     try:
-        read: T = schema.build(kind, _toml(root / name), "", str(root / name), owner="a list")
+        read: _Headlines = schema.build(_Headlines, _toml(root / HEADLINES), "", str(root / HEADLINES), owner="a list")
     except ConfigError as error:
         raise RunError(str(error)) from None
     return read
@@ -224,7 +205,7 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
     """
     answers: list[Answer] = []
-    for h in _read(root, HEADLINES, _Headlines).headlines:
+    for h in _listed(root).headlines:
         there = [r for r in results if fnmatchcase(r.name, h.reproduction)]
         fits = [(r, c) for r in there if (c := next((c for c in r.claims if fnmatchcase(c.text, h.claim)), None))]
         if there and not fits:
@@ -245,7 +226,7 @@ def pages(root: Path) -> dict[str, str]:
         RunError: As `kept` and `headlines` do.
     """
     results = kept(root)
-    answers, verdicts = headlines(root, results), _read(root, HEADLINES, _Headlines).verdicts
+    answers, verdicts = headlines(root, results), _listed(root).verdicts
     folders = list(dict.fromkeys(r.name.partition("/")[0] for r in results))
     texts = {"": "\n".join(_overview(root, results, answers))}
     for folder in folders:
@@ -261,11 +242,8 @@ def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) ->
     if answers:
         yield "## What the papers are known for\n"
         yield from _counted(answers)
-        yield "| paper | it says | verdict | run on |"
-        yield "|---|---|---|---|"
-        for headline, r, claim in answers:
-            yield f"| {headline.paper} | {_says(headline)} | {headline.verdict(claim)} | {_run_on(headline, r, root)} |"
-        yield ""
+        known = [(h.paper, _cell(h.says), h.verdict(claim), _run_on(h, r, root)) for h, r, claim in answers]
+        yield from (*_table(("paper", "it says", "verdict", "run on"), 0, known), "")
     about = {answer[0].reproduction.partition("/")[0] for answer in answers}
     folders = dict.fromkeys(r.name.partition("/")[0] for r in results)
     for title, names in (
@@ -286,13 +264,11 @@ def _verdict_counts(root: Path, results: Sequence[Kept]) -> Iterator[str]:
         f"Of {len(failed)} claims that do not hold or are not as published, a reason is named for "
         f"{sum(bool(claim.reason) for claim in failed)} and proven for {proven}.\n"
     )
-    yield f"| page | size | claims | {' | '.join(VERDICTS)} | cost |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|"
     by: dict[tuple[str, str], list[Kept]] = {}
     for r in results:
         by.setdefault((r.name.partition("/")[0], r.size), []).append(r)
-    for (folder, size), own in by.items():
-        yield f"| [{folder}]({folder}/README.md) | {size} | {_counts(own)} |"
+    rows = [(f"[{folder}]({folder}/README.md)", size, *_counts(own)) for (folder, size), own in by.items()]
+    yield from _table(("page", "size", "claims", *VERDICTS, "cost"), 6, rows)
 
 
 def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[Answer], verdict: str) -> Iterator[str]:
@@ -301,44 +277,28 @@ def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[
     if answers:
         yield f"{verdict}  How claims are decided: [claims](../claims.md).\n"
         yield from _counted(answers)
-        yield "| the paper says | we found | verdict | run on |"
-        yield "|---|---|---|---|"
-    reasons = []
+    reasons, rows = [], []
     for headline, r, claim in answers:
         ours = "not kept yet"
         if claim is not None:
             ours = claim.ours + f"; published {claim.published}" * bool(claim.published)
-        yield f"| {_says(headline)} | {_cell(ours)} | {headline.verdict(claim)} | {_run_on(headline, r, root)} |"
+        rows.append((_cell(headline.says), _cell(ours), headline.verdict(claim), _run_on(headline, r, root)))
         if reason := headline.reason or (claim.reason if claim else ""):
-            reasons.append(f"* **{_says(headline)}** {_cell(reason)}")
+            reasons.append(f"* **{_cell(headline.says)}** {_cell(reason)}")
+    if answers:
+        yield from _table(("the paper says", "we found", "verdict", "run on"), 0, rows)
     if reasons:
         yield from ("", *_folded("Why claims do not hold", reasons))
-    table = [
-        f"| reproduction | size | claims | {' | '.join(VERDICTS)} | cost |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    table += [f"| {r.link(root, r.name)} | {r.size} | {_counts([r])} |" for r in results]
-    yield from ("", *(_folded("All reproductions", table) if answers else table))
-    yield ""
+    every = [(r.link(root, r.name), r.size, *_counts([r])) for r in results]
+    table = [*_table(("reproduction", "size", "claims", *VERDICTS, "cost"), 6, every)]
+    yield from ("", *(_folded("All reproductions", table) if answers else table), "")
 
 
-def elements(root: Path) -> Iterator[str]:
-    """Write the page of every element of the papers, a line each.
-
-    Raises:
-        RunError: If one has neither a kept result nor a reason.
-    """
-    rows, n, results = [], Counter[str](), kept(root)
-    for e in _read(root, ELEMENTS, _Elements).elements:
-        there = [r for r in results if e.result and fnmatchcase(r.name, e.result)]
-        if not there and not e.why:
-            raise RunError(f"{root / ELEMENTS}: {e.element} has neither a kept result nor a reason; name one")
-        n["kept results" if there else "code and tests" if e.code else "nothing yet"] += 1
-        links = ", ".join(f"{r.link(root, r.name)} ({r.size})" for r in there)
-        rows.append(f"| {e.paper} | {_cell(e.element)} | {e.code} | {links or e.why} |")
-    yield "# Elements of the papers\n"
-    yield f"{', '.join(f'{count} have {what}' for what, count in n.items())}, of {len(rows)}.\n"
-    yield from ("| paper | element | code, in unskew/ | result |", "|---|---|---|---|", *rows, "")
+def _table(head: Sequence[str], numbers: int, rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """A table whose last columns, so many, are of numbers."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * (len(head) - numbers)}{'---:|' * numbers}"
+    yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def _folded(title: str, lines: Sequence[str]) -> tuple[str, ...]:
@@ -362,22 +322,14 @@ def _counted(answers: Sequence[Answer]) -> Iterator[str]:
     for headline, r, claim in answers:
         by[_size(headline, r)][headline.verdict(claim).partition(":")[0]] += 1
     verdicts = sorted({verdict for counts in by.values() for verdict in counts}, key=WORDS.index)
-    yield f"| headlines | {' | '.join(verdicts)} |"
-    yield f"|---|{'---:|' * len(verdicts)}"
-    yield from (f"| {size} | {' | '.join(str(n[v]) for v in verdicts)} |" for size, n in by.items() if n)
-    yield ""
+    rows = [(size, *(n[v] for v in verdicts)) for size, n in by.items() if n]
+    yield from (*_table(("headlines", *verdicts), len(verdicts), rows), "")
 
 
-def _counts(results: Sequence[Kept]) -> str:
+def _counts(results: Sequence[Kept]) -> tuple[object, ...]:
     """The cells that count claims by verdict, and their cost."""
-    claims = [claim.verdict for r in results for claim in r.claims]
-    each = Counter(claims)
-    cells = (len(claims), *(each[v] for v in VERDICTS), duration(sum(r.seconds for r in results)))
-    return " | ".join(map(str, cells))
-
-
-def _says(headline: PaperHeadline) -> str:
-    return _cell(headline.says)
+    each = Counter(claim.verdict for r in results for claim in r.claims)
+    return each.total(), *(each[v] for v in VERDICTS), duration(sum(r.seconds for r in results))
 
 
 def _cell(text: str) -> str:
@@ -393,8 +345,6 @@ def written(text: str, made: str) -> str:
 def write(root: Path) -> Path:
     """Write each paper's page, and the made part of the folder's README.md; return the latter's path."""
     made, path = pages(root), root / "README.md"
-    if (root / ELEMENTS).exists():
-        write_atomically(root / "elements.md", "\n".join(elements(root)))
     for folder, text in made.items():
         if folder:
             write_atomically(root / folder / "README.md", text)
