@@ -35,19 +35,7 @@ c of few differences is smaller than that of many: t* there is
 
 It is never narrower than without, so that what holds for normal differences stays.
 
-Why not alpha spending: its boundaries hold for looks and a largest number of seeds that were fixed beforehand; they
-test, and give no interval at the seed where a run stops, which the rule "or narrower than so many points" needs.  The
-price is a wider interval: after 30 seeds 1.6 times Student's.
-
-What it assumes: that the seeds so far have shown what can happen.  If two methods behave alike, which of them is better
-under a seed is the toss of a coin, so their differences are symmetric, whatever the results of each look like.  For
-symmetric differences, those of heavy tails and of two values among them, and for exponential ones false decisions stay
-below alpha.  What is rare and large cannot be in an interval before a seed has shown it, and no rule without bounds on
-the differences can do better: an outcome of probability p is still unseen after n seeds with probability (1 - p)^n.
-If one method fails under a fifth of the seeds and is a little better under the others, so that their means are equal,
-26 % of runs have seen no failure by the sixth seed, and up to 26 % call the methods different; with `least = 14` 4 to
-5 % do, since .8^14 = .044.  Log-normal differences of skewness 6, whose mean hangs on a seed in a hundred, are beyond
-what thirty seeds can promise (tests/run/test_decide.py has the numbers).
+docs/decisions/0017-seeds-until-decided.md has what it assumes, and why it is not alpha spending.
 """
 
 import math
