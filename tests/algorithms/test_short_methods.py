@@ -118,6 +118,8 @@ def test_near_models_count_more(value: Any) -> None:
     state = FedAMPState({"head.weight": torch.full((1, 1), 7.0)}, models)
     assert value(us.FedAMP(alpha=1.0, sigma=4.0).near(0, state)) == pytest.approx(2 * math.exp(-1) / 4)
     assert value(us.FedAMP(alpha=1e6, sigma=4.0).near(0, state)) == pytest.approx(2.0)
+    alike = {c: {"head.weight": torch.ones(1, 1)} for c in range(14)}  # 13 thirteenths add up to a little more than 1
+    assert value(us.FedAMP(alpha=1e6).near(0, FedAMPState(state.initial, alike))) == pytest.approx(1.0)
     assert value(us.FedAMP().near(5, state)) == pytest.approx(1.0)  # it has not trained: the mean
     assert value(us.FedAMP().near(5, FedAMPState(state.initial, {}))) == pytest.approx(7.0)
 

@@ -79,7 +79,7 @@ class FedAMP(OwnModels):
         apart = (float(squares({n: w[n] - t for n, t in own.items()})) for w in others.values())
         xi = self.alpha / self.sigma * torch.exp(-torch.tensor([*apart], dtype=torch.float64) / self.sigma)
         xi = xi / xi.sum().clamp(min=1.0)
-        return weighted_mean([own, *others.values()], [1.0 - float(xi.sum()), *xi.tolist()])
+        return weighted_mean([own, *others.values()], [max(0.0, 1.0 - float(xi.sum())), *xi.tolist()])
 
     @step
     def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[OwnModel, Params]]:
