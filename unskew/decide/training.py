@@ -240,6 +240,20 @@ def trained(
     return results
 
 
+def under_seeds(
+    sites: Sites, jobs: Mapping[str, TrainingJob], seeds: Sequence[int]
+) -> Generator[Sequence[QueuedCell], Sequence[Outcome], dict[str, list[Trained]]]:
+    """Ask for each training under every seed, as a part of a plan; raises OutOfTime as `trained`."""
+    results = yield from trained(sites, [replace(job, seed=seed) for job in jobs.values() for seed in seeds])
+    return {label: results[i * len(seeds) : (i + 1) * len(seeds)] for i, label in enumerate(jobs)}
+
+
+def scores_of(trainings: Sequence[Trained]) -> tuple[Scores, ...] | None:
+    """The scores of these trainings; None if one of them could not be had."""
+    known = tuple(one.scores for one in trainings if one.scores is not None)
+    return known if len(known) == len(trainings) else None
+
+
 def as_json(method: NamedMethod) -> list[Any]:
     """A method as JSON, as a cell asks for it."""
     return [method.name, dict(method.options), method.label]

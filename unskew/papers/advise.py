@@ -27,7 +27,7 @@ from unskew.decide.identity import about
 from unskew.decide.runs import at_once
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites, sites_of
-from unskew.decide.training import TrainingJob, TrainingWork, trained
+from unskew.decide.training import TrainingJob, TrainingWork, scores_of, trained, under_seeds
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
 from unskew.papers.claims import LEVEL, Claim, interval
@@ -278,13 +278,8 @@ def _mean(of_seeds: Sequence[Scores]) -> float:
 def _under_seeds(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[int]) -> Plan[ByLabel]:
     """The plan of methods' scores on test rows under each seed, by label, without those that cannot be trained."""
     rounds = sites.experiment.rounds
-    results = yield from trained(sites, [TrainingJob(m, seed, rounds, rounds) for m in methods for seed in seeds])
-    out: ByLabel = {}
-    for i, m in enumerate(methods):
-        of = results[i * len(seeds) : (i + 1) * len(seeds)]
-        scores = tuple(r.scores for r in of if r.scores is not None)
-        out |= {m.label: scores} if len(scores) == len(seeds) else {}
-    return out
+    results = yield from under_seeds(sites, {m.label: TrainingJob(m, 0, rounds, rounds) for m in methods}, seeds)
+    return {label: scores for label, of in results.items() if (scores := scores_of(of)) is not None}
 
 
 # ---------------------------------------------------------------- natural suites

@@ -7,7 +7,7 @@ from statistics import fmean
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Asking, Candidate, Race
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, OutOfTime, Sites
-from unskew.decide.training import Groups, Trained, TrainingJob, trained
+from unskew.decide.training import Groups, Trained, TrainingJob, scores_of, trained, under_seeds
 from unskew.protocol import ClientId
 from unskew.report.stats import CONFIDENCE
 from unskew.report.worth import Gain
@@ -102,40 +102,37 @@ def check(
         entries[chosen.method.label] = chosen
     first = max(sites.experiment.seeds) + 1
     seeds = tuple(range(first, first + fresh_seeds))
-    jobs = []
+    jobs = {}
     for label, entry in entries.items():
         free = label in (ALONE, POOLED)
         rounds, most = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
-        jobs += [TrainingJob(entry.method, seed, rounds, rounds, megabytes=most) for seed in seeds]
+        jobs[label] = TrainingJob(entry.method, first, rounds, rounds, megabytes=most)
     try:
-        results = yield from trained(sites, jobs)
+        results = yield from under_seeds(sites, jobs, seeds)
     except OutOfTime:
-        results = []
+        results = {}
     if sites.clock.cut:
         return Check(cut=True)
     done: dict[str, tuple[Scores, ...]] = {}
     lost: dict[str, str] = {}
-    kept: dict[str, Trained] = {}
-    for i, label in enumerate(entries):
-        trainings = dict(zip(seeds, results[i * len(seeds) : (i + 1) * len(seeds)], strict=True))
-        failed = [f"under seed {seed}, {with_names(of.why, sites.names)}" for seed, of in trainings.items() if of.why]
-        if failed:
-            lost[label] = failed[0]
+    for label, of_seeds in results.items():
+        if (scores := scores_of(of_seeds)) is None:
+            seed, why = next((seed, of.why) for seed, of in zip(seeds, of_seeds, strict=True) if of.why)
+            lost[label] = f"under seed {seed}, {with_names(why, sites.names)}"
         else:
-            kept[label] = trainings[first]
-            done[label] = tuple(of.scores for of in trainings.values() if of.scores is not None)
-            say(f"{label}: {sites.measure.with_unit(fmean(s.mean for s in done[label]))} on test rows")
+            done[label] = scores
+            say(f"{label}: {sites.measure.with_unit(fmean(s.mean for s in scores))} on test rows")
     gains, by_site = {}, {}
     if ALONE in done:
-        for label, of_seeds in done.items():
+        for label, scores in done.items():
             if label != ALONE:
-                gains[label], by_site[label] = gain(of_seeds, done[ALONE], sites.measure)
+                gains[label], by_site[label] = gain(scores, done[ALONE], sites.measure)
     raced = None if chosen is None else chosen.method.label
     aside = None if raced is None else set_aside(done, raced, sites.measure)
     name = FEDAVG if aside is not None else raced if raced in done else None
     if aside is not None:
         gains[FEDAVG], _ = gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)
-    of_it = kept.get(name or "")
+    of_it = None if name is None else results[name][0]
     groups = () if name is None or of_it is None else entries[name].groups or of_it.groups
     return Check(seeds, done, gains, by_site, groups, lost, name, of_it, aside)
 

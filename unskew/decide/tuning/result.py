@@ -10,7 +10,7 @@ from unskew.decide.cells import Outcome, QueuedCell
 from unskew.decide.follow_up import under_fresh_seeds
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites
-from unskew.decide.training import TrainingJob, trained
+from unskew.decide.training import TrainingJob, scores_of, under_seeds
 from unskew.decide.tuning.search import Budget, Searched
 from unskew.errors import shown
 from unskew.experiment.config import Experiment
@@ -132,20 +132,18 @@ def compared(
 ) -> Generator[Sequence[QueuedCell], Sequence[Outcome], TuningGain]:
     """The plan that trains a method as it was and as it is tuned, under fresh seeds, judged by test rows."""
     note(f"{searched.method.label}: default and tuned settings on test rows, {len(seeds)} fresh seeds")
-    settings = [searched.method] if searched.tuned == searched.method else [searched.method, searched.tuned]
-    rounds, enough = sites.experiment.rounds, sites.experiment.stop.megabytes
-    jobs = [TrainingJob(m, seed, rounds, rounds, enough=enough) for m in settings for seed in seeds]
-    results = yield from trained(sites, jobs)
-    halves = [
-        tuple(r.scores for r in part if r.scores is not None)
-        for part in (results[: len(seeds)], results[-len(seeds) :])
-    ]
-    default, tuned = (len(seeds) - len(half) for half in halves)
-    before, after = (half if len(half) == len(seeds) else None for half in halves)
-    worth = TuningGain(before, after, None, kept=len(settings) == 1, diverged=(default, tuned))
+    kept, rounds = searched.tuned == searched.method, sites.experiment.rounds
+    settings = {"default": searched.method} if kept else {"default": searched.method, "tuned": searched.tuned}
+    enough = sites.experiment.stop.megabytes
+    jobs = {name: TrainingJob(m, seeds[0], rounds, rounds, enough=enough) for name, m in settings.items()}
+    results = yield from under_seeds(sites, jobs, seeds)
+    halves = results["default"], results.get("tuned", results["default"])
+    before, after = map(scores_of, halves)
+    default, tuned = (sum(one.scores is None for one in half) for half in halves)
+    worth = TuningGain(before, after, None, kept=kept, diverged=(default, tuned))
     if before is None or after is None:
         return worth
-    return dataclasses.replace(worth, gain=NO_GAIN if worth.kept else _at(worth, sites.measure)(CONFIDENCE))
+    return dataclasses.replace(worth, gain=NO_GAIN if kept else _at(worth, sites.measure)(CONFIDENCE))
 
 
 def corrected(
