@@ -15,7 +15,7 @@ from unskew.keys import Key
 from unskew.papers import ReproductionRequest, hcct, toolkit
 from unskew.papers.hcct import domains, shards, thirds
 from unskew.papers.result import Result, pivot
-from unskew.papers.toolkit import Draft, experiment
+from unskew.papers.toolkit import Draft
 from unskew.run.cell import Observer
 
 KEY = Key(7)
@@ -128,38 +128,12 @@ def test_alpha_by_rule_is_the_best_on_validation_data_and_the_smallest_of_equals
     assert hcct.chosen({0.01: 0.5, 0.1: 0.7, 0.5: 0.7, 1.0: 0.6}) == 0.1
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_the_methods_of_each_column_are_the_papers(scale: str) -> None:
-    """Nine rows and alpha by rule; Table III's settings; the released code where there is BatchNorm."""
-    tasks = Draft.of(request("table4", Path(), scale=scale))["tasks"]
-    assert list(tasks) == ["Digit", "FMNIST", "CIFAR-10"]
-    alphas = {"Digit": (1, 100, 1), "FMNIST": (100, 100, 100), "CIFAR-10": (1, 10, 1)}
-    for (name, settings), clusters, memberships in zip(tasks.items(), (10, 5, 10), (2, 3, 3), strict=True):
-        task = bare(name, settings)
-        methods = experiment("x", {"rounds": 1, "methods": hcct.table4_methods(task, 31.0)}).methods
-        algorithms = {m.label: m.method for m in methods}
-        extra = RELEASED if name == "Digit" else set()
-        assert set(algorithms) == {*hcct.TABLE4, hcct.BY_RULE} | extra
-        ifca, flsc = algorithms["ifca"], algorithms["flsc"]
-        assert (ifca.clusters, flsc.clusters, flsc.memberships) == (clusters, clusters, memberships)
-        assert algorithms["maxfl"].solo_rounds == task.rounds
-        assert algorithms[hcct.BY_RULE].alpha == 31.0
-        assert tuple(algorithms[m].alpha for m in ("hcct", "hcct_e", "hcct_p")) == alphas[name]
-        assert not algorithms["hcct"].include_buffers
-
-
 RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "hcct_p")}
 
 
 # ---------------------------------------------------------------- toy runs
 def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> ReproductionRequest:
     return ReproductionRequest(f"hcct/{name}", scale, folder, None, Observer(), changes)
-
-
-def bare(name: str, settings: dict[str, Any]) -> hcct.ImageTask:
-    """A task without examples."""
-    nobody = sources.load("digits")
-    return hcct.ImageTask(name, settings, nobody, lambda *_: ())
 
 
 def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:

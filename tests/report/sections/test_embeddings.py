@@ -177,13 +177,6 @@ def test_matches_have_their_distance_and_what_came_of_them() -> None:
     assert embeddings.matched(through)[1]["state"] == "joined", "through a third client's"
 
 
-def test_without_a_common_label_no_matches_are_drawn(tmp_path: Path) -> None:
-    alone = {**ROUND, "pairs": [], "sets": [[i] for i in range(6)], "kept": list(range(6))}
-    assert embeddings.alignment_chart("feddistr", uploads(alone)) is None
-    section = _section(make_run(tmp_path / "run", {"feddistr": first_round(alone)}))
-    assert "no two clients sent one of the same label" in section.lead
-
-
 # ---------------------------------------------------------------- the plane
 def test_embeddings_of_two_numbers_lose_nothing_in_the_plane(rows: Rows) -> None:
     chart = embeddings.plane_chart("feddistr", uploads())
@@ -197,17 +190,6 @@ def test_embeddings_of_two_numbers_lose_nothing_in_the_plane(rows: Rows) -> None
     assert np.linalg.norm(at[:, None] - at, axis=2) == pytest.approx(
         np.linalg.norm(sent[:, None] - sent, axis=2), abs=1e-3
     )
-
-
-@pytest.mark.parametrize("v", [np.zeros((4, 3)), np.eye(2)])
-def test_equal_embeddings_or_two_have_no_plane(v: Any) -> None:
-    n = len(v)
-    rows = tuple(map(tuple, v.tolist()))
-    one, none = (1,) * n, (0,) * n
-    found = dataclasses.replace(
-        uploads(), embeddings=rows, labels=none, counts=one, owners=none, sets=(), pairs=(), kept=()
-    )
-    assert embeddings.plane_chart("feddistr", found) is None
 
 
 # ---------------------------------------------------------------- pictures

@@ -183,14 +183,6 @@ def test_the_matrix_has_a_groups_clients_together_and_their_mean_cosine(folder: 
     assert [r["value"] for r in rows(chart)] == [v for line in COSINES for v in line]
 
 
-def test_a_client_without_a_direction_is_blank(tmp_path: Path, rows: Rows) -> None:
-    blank = [[None if 3 in (i, j) else COSINES[i][j] for j in range(4)] for i in range(4)]
-    info = [{"groups": [[0, 1, 2]]}, {**ROUND_3, "similarity": blank, "beyond": []}]
-    chart = groups.similarity_chart(_grouping(make_run(tmp_path / "run", info={"hcct": info})))
-    assert chart is not None
-    assert sum(r["value"] is None for r in rows(chart)) == 7
-
-
 def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) -> None:
     tried = [{"alpha": 0.0, "groups": 4, "accuracy": 0.5, "loss": 1.0}, {"alpha": 5.0, "groups": 2, "accuracy": 0.75}]
     rounds = [*HCCT[:2], {**ROUND_3, "alpha": 5.0, "tried": tried}]
@@ -201,14 +193,6 @@ def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) ->
     assert [(row.name, *row.cells) for row in table.entries] == [
         ("0", "4", "50.0", "1", ""), ("5", "2", "75.0", "–", "chosen")
     ]  # fmt: skip
-
-
-def test_only_seeds_that_count_are_read_and_the_first_is_drawn(tmp_path: Path) -> None:
-    found = _grouping(make_run(tmp_path / "run", seeds=(3, 5)))
-    assert found.seed == 3
-    assert found.last == {3: ((0, 1, 2), (3,)), 5: ((0, 1, 2), (3,))}
-    assert found.rand is not None
-    assert found.rand.seeds == 2
 
 
 # ---------------------------------------------------------------- who is with whom
