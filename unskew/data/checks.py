@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from unskew.data.columns import Array, column, gaps_in, is_gap, no_value
 from unskew.data.inputs import Column, column_notes, refused_row
@@ -401,6 +400,8 @@ def _gives(values: Array, target: DataTarget) -> bool:
         return False
     if values.dtype.kind == "O":
         return target.classes and _tells(numbers, kind)
+    from scipy.stats import rankdata  # takes half a second, in every process, and is needed for few columns
+
     ranks = rankdata(numbers)
     if not target.classes:
         return bool(np.ptp(ranks) and abs(np.corrcoef(ranks, rankdata(kind))[0, 1]) > 0.999)
