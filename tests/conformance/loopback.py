@@ -121,7 +121,6 @@ class Deployed:
         self.num_clients = len(self.population.clients)
         self.folder, self.case, self.network, self.seed = folder, case, network, seed
         self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
-        self.starts: list[tuple[int, int]] = []
         self.begun = 0
         terms = {"deadline_s": 5.0, "own_data": False, **options.pop("terms", {})}
         self.config = ServerConfig(self.num_clients, 1, **terms)
@@ -157,10 +156,6 @@ class Deployed:
     def start_server(self) -> Driver[Any]:
         """A server that knows nothing but what a checkpoint would tell it."""
 
-        def begin(first: int) -> tuple[tuple[int, int], ...]:
-            self.starts.append((len(self.starts) + 1, first))
-            return tuple(self.starts)
-
         def count() -> int:
             self.begun += 1
             return self.begun
@@ -180,7 +175,6 @@ class Deployed:
             model,
             self.membership,
             Sequential(self.trainer),
-            begin=begin,
             count=count,
             key=Key(self.seed),
         )
@@ -188,8 +182,6 @@ class Deployed:
 
     def remembered(self, client: int) -> bytes:
         """What the client remembers, read from its disk."""
-        files = sorted(p for p in (self.folder / str(client)).glob("smallworld/0/*") if not p.name.startswith("."))
-        if not files:
-            return b""
-        kept: bytes = wire.decode(files[-1].read_bytes(), _StoredAnswer).memory
-        return kept
+        name = self.runtime.memory.get(client)
+        file = self.folder / str(client) / "smallworld" / "0" / str(name)
+        return wire.decode(file.read_bytes(), _StoredAnswer).memory if name else wire.encode(None)

@@ -124,8 +124,8 @@ def test_a_person_accepts_or_refuses_where_the_policy_asks(
     assert greet(here, offer, parts).client == 0
     site.answer(folder, "small", "refused")
     assert "a person at this site has refused it" in greet(here, offer, parts).reason
-    context = RoundContext(offer.run, greet_config(party), 0, ((1, 0),), 1)
-    request = write("evaluate", EvaluationRequest(context, ("personal",), 0, False))
+    context = RoundContext(offer.run, greet_config(party), 0, 1)
+    request = write("evaluate", EvaluationRequest(context, ("personal",), "", False))
     assert "has refused it" in read(here.answer(request), REPLIES).reason
     assert audited(party) == [("small", "waits"), ("small", "accepted"), ("small", "refused")]
 
@@ -138,8 +138,8 @@ def greet_config(party: Party) -> str:
 def test_a_site_that_starts_again_knows_what_it_takes_part_in(party: Party, small: Small) -> None:
     party.queue(small())
     offer, parts = offered(party)
-    context = RoundContext(offer.run, greet_config(party), 0, ((1, 0),), 0)
-    request = write("evaluate", EvaluationRequest(context, ("personal",), 0, False))
+    context = RoundContext(offer.run, greet_config(party), 0, 0)
+    request = write("evaluate", EvaluationRequest(context, ("personal",), "", False))
     assert "takes no part in that run" in read(party.opened("basel").answer(request), REPLIES).reason
     greet(party.opened("basel"), offer, parts)
     assert read(party.opened("basel").answer(request), REPLIES).scores == ()

@@ -71,7 +71,7 @@ class Site:
     def ask(self, round: int = 1, run: str = "hostile", **other: Any) -> Envelope:
         head = read(self.order, REQUESTS)
         assert isinstance(head, StepRequest)
-        context = dataclasses.replace(head.context, round=round, run=run, starts=((1, 1),))
+        context = dataclasses.replace(head.context, round=round, run=run)
         head = dataclasses.replace(head, **{"context": context, **other})
         return self.client.answer(write("ask", head, *self.order.parts))
 
@@ -130,17 +130,17 @@ def test_the_same_order_from_another_memory_draws_other_noise_and_is_paid_for(si
     by = LocalDP(clip=1.0, noise_multiplier=50.0)
     there = site(wrap(resolve("fedper")(), by))
 
-    def ask(round: int, starts: tuple[tuple[int, int], ...], since: int) -> dict[str, Any]:
+    def ask(round: int, attempt: str, since: str) -> dict[str, Any]:
         head = read(there.order, REQUESTS)
-        context = dataclasses.replace(head.context, round=round, run="hostile", starts=starts)
+        context = dataclasses.replace(head.context, round=round, run="hostile", attempt=attempt)
         head = dataclasses.replace(head, context=context, since=since)
         reply = there.client.answer(write("ask", head, *there.order.parts))
         assert reply.action == "ask", reason(reply)
         sent = wire.decode(reply.parts[0], wire.signatures(there.method)[head.step].reply)
         return dict(sent.params)
 
-    ask(1, ((1, 1),), 0)
-    after_one, anew = ask(2, ((1, 1),), 1), ask(2, ((1, 1), (2, 1)), 0)
+    ask(1, "a", "")
+    after_one, anew = ask(2, "b", "000001-a-0000"), ask(2, "c", "")
     # Two draws of noise with standard deviation 50 on every number are 70 apart on each.
     apart = torch.cat([(after_one[n] - anew[n]).flatten() for n in anew])
     assert float(apart.std()) == pytest.approx(50.0 * 2**0.5, rel=0.3)
@@ -181,8 +181,8 @@ def test_nothing_without_noise_is_reported_by_a_method_that_has_some(site: Calla
     assert isinstance(head, StepReply)
     assert (head.n, head.examples, head.losses) == (0, 0, ())
     order = read(there.order, REQUESTS)
-    context = dataclasses.replace(order.context, run="hostile", starts=((1, 1),))
-    evaluation = EvaluationRequest(context, ("personal", "val"), 0, False)
+    context = dataclasses.replace(order.context, run="hostile")
+    evaluation = EvaluationRequest(context, ("personal", "val"), "", False)
     assert read(there.client.answer(write("evaluate", evaluation)), REPLIES).scores == ()
 
 
@@ -273,7 +273,7 @@ def test_the_same_order_of_another_folder_or_experiment_draws_other_noise_and_is
     info = dataclasses.replace(there.client.info, config="another")
     there.client = dataclasses.replace(there.client, state=tmp_path / "third", info=info)
     context = dataclasses.replace(read(there.order, REQUESTS).context, config="another", round=1, run="hostile")
-    third = there.ask(1, context=dataclasses.replace(context, starts=((1, 1),)))
+    third = there.ask(1, context=context)
     assert [a.action for a in (first, second, third)] == ["ask"] * 3
     assert len({a.parts for a in (first, second, third)}) == 3
     assert spent(account.parent, "data") == [("files",)] * 3
@@ -406,7 +406,7 @@ def test_a_held_value_is_handed_over_once_in_a_reply(site: Callable[..., Site]) 
     """Its name takes ten bytes, the value may be a model: a request of a megabyte asked for terabytes."""
     there = site(FedAvg(local=SMALL))
     there.ask(1)
-    context = dataclasses.replace(read(there.order, REQUESTS).context, run="hostile", starts=((1, 1),))
+    context = dataclasses.replace(read(there.order, REQUESTS).context, run="hostile")
     held = Held(0, "0/params")
     assert reason(there.client.answer(write("fetch", FetchRequest(context, (held, held))))) == (
         "a value was asked for twice in one request"

@@ -214,8 +214,6 @@ class DeploymentState:
     Attributes:
         config: Fingerprint of the experiment, wherever its data lie.
         run: Random name of the run, under which clients store their memory.
-        attempt: Number of this server process, counted from 1.
-        starts: By cell, (attempt, first round) of every server process that has worked on it.
         clients: Each client's introduction when it first connected.
         begun: By cell, the number of rounds that were begun.
         data: SHA-256 of the data that servers before this one read; "" if there was none.
@@ -223,8 +221,6 @@ class DeploymentState:
 
     config: str
     run: str
-    attempt: int = 1
-    starts: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     clients: dict[ClientId, ClientInfo] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     data: str = ""
@@ -245,7 +241,6 @@ class DeploymentState:
                 raise RunError(
                     f"{path} is damaged; restore it from a copy, clients' memory is tied to its contents"
                 ) from None
-            state.attempt += 1
         if state.config != config:
             raise RunError(f"{path} belongs to a run of another experiment; take a new folder")
         state.path = path
@@ -263,18 +258,6 @@ class DeploymentState:
                 "new run"
             )
         self.data = sha256
-
-    def begin(self, cell: int, first: int) -> tuple[tuple[int, int], ...]:
-        """Record that this server's first round of a cell is `first`; all starts in the cell.
-
-        A second call for the same cell is a round that is run again: to clients it is another server's.
-        """
-        before = self.starts.get(cell, ())
-        if before and before[-1][0] == self.attempt:
-            self.attempt += 1
-        self.starts[cell] = (*before, (self.attempt, first))
-        self.save()
-        return self.starts[cell]
 
     def count(self, cell: int) -> int:
         """Record that a round of a cell begins, before anything of it leaves; return how many have."""
@@ -350,7 +333,6 @@ class OverNetwork(run_setup.Backend):
             model,
             self.membership,
             Sequential(trainer),
-            begin=lambda first: self.deployment.begin(cell, first),
             count=lambda: self.deployment.count(cell),
             key=Key(seed),
             cell=cell,

@@ -7,12 +7,12 @@ Nothing is kept in the process, which may live for one request only: what a clie
         evaluated.all/<cell>/<round> what was evaluated in a round, by whatever run, and the scores
         bound.sqlite                 whose sum was unmasked in each round, which no server can have undone
         <run>/<cell>/                by the run's random name, and by the index of seed and method
-            000012-0001-0003         round 12, first server process, hop 3: one answer and its consequences
+            000012-4f...-0003        round 12, a go at it, hop 3: one answer and its consequences
 
 An answer is one file: the reply, the client's memory from then on, and the values it holds for the round.  The file is
 written atomically, so a client that is killed has either answered or not begun, and a request that comes twice gets the
-same bytes twice.  The answers of the last two rounds before the current one are kept for a server that resumes from a
-checkpoint; work for a server that did not finish its round is no longer part of the run, and is dropped.
+same bytes twice.  A request names the answer whose memory counts: a server that resumes from a checkpoint, or has lost
+a reply, names an earlier one.  So that answer is kept, and the one that counted when its round began.
 """
 
 import errno
@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -71,7 +71,6 @@ from unskew.words import counted
 
 SECRET = "draws.secret"
 """File of a client's own secret, in its folder of memory."""
-KEPT_ROUNDS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,29 +178,20 @@ class ClientRuntime:
 
 
 # ---------------------------------------------------------------- answers on disk
-class _AnswerId(NamedTuple):
-    """Position of an answer in the run; answers were given in ascending order."""
-
-    round: int
-    attempt: int
-    hop: int
-
-    def __str__(self) -> str:
-        return f"{self.round:06d}-{self.attempt:04d}-{self.hop:04d}"
-
-
 @dataclass(frozen=True)
 class _StoredAnswer:
     """An answer with its consequences, as it lies on disk.
 
     Attributes:
         request: SHA-256 of the request.
+        before: The answer whose memory counted when the round began.
         answer, reply: Head and payload of the answer.
         memory: The client's memory from then on, encoded.
         held: Values that stay on the client for this round, encoded, by key.
     """
 
     request: str
+    before: str
     answer: StepReply
     reply: bytes
     memory: bytes
@@ -222,21 +212,18 @@ class _Cell:
                 f"the server runs another experiment (SHA-256 {context.config[:12]}, "
                 f"here {runtime.info.config[:12]}); both sides need the same experiment.toml"
             )
-        if not context.run.isalnum() or len(context.run) > 64:
-            raise WireError("the name of a run must be up to 64 letters and digits")
-        starts = [a for a, _ in context.starts]
-        if not starts or starts != sorted(set(starts)) or min(context.cell, context.round, *starts) < 0:
+        if not all(name.isalnum() and len(name) <= 64 for name in (context.run, context.attempt or "none")):
+            raise WireError("the names of a run and of its rounds must be up to 64 letters and digits")
+        if min(context.cell, context.round) < 0:
             raise WireError("a request must say where in the run it belongs")
         if runtime.rounds is not None and context.round > runtime.rounds:
             raise WireError(f"round {context.round} lies behind the experiment's last, {runtime.rounds}")
         self.folder = runtime.state / context.run / str(context.cell)
 
     @cached_property
-    def answers(self) -> list[_AnswerId]:
-        """Answers on disk, ascending; to be read when it is locked, if one is to be added."""
-        parts = [p.name.split("-") for p in self.folder.iterdir()] if self.folder.is_dir() else []
-        names = (map(int, p) for p in parts if len(p) == 3 and all(part.isdecimal() for part in p))
-        return sorted(_AnswerId(*name) for name in names)
+    def answers(self) -> set[str]:
+        """Names of the answers on disk; to be read when it is locked, if one is to be added."""
+        return {path.name for path in self.folder.glob("*-*-????")}
 
     @cached_property
     def setup(self) -> ClientSetup:
@@ -271,43 +258,39 @@ class _Cell:
                 raise RunError("it is busy with an earlier request") from None
             yield
 
-    def load(self, name: _AnswerId) -> _StoredAnswer:
-        """Read an answer."""
+    def load(self, name: str) -> _StoredAnswer:
+        """Read an answer.
+
+        Raises:
+            RunError: If it is gone, and with it the client's memory, or damaged.
+        """
+        if name not in self.answers:
+            raise RunError(
+                f"what this client remembered is gone ({name[:80]}); restore {self.folder}, or start a new run"
+            )
         try:
-            kept: _StoredAnswer = wire.decode((self.folder / str(name)).read_bytes(), _StoredAnswer)
+            kept: _StoredAnswer = wire.decode((self.folder / name).read_bytes(), _StoredAnswer)
         except WireError as error:
-            raise RunError(f"{self.folder / str(name)} is damaged ({error}); restore it from a copy") from None
+            raise RunError(f"{self.folder / name} is damaged ({error}); restore it from a copy") from None
         return kept
 
-    def save(self, now: _AnswerId, kept: _StoredAnswer) -> None:
+    def save(self, now: str, kept: _StoredAnswer, since: str) -> None:
         """Write an answer, whole, on the disk before the server sees it; drop those that no server can need any more.
 
         Those of the current round stay: they hold values.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / str(now), wire.encode(kept))
-        last = {n.round: n for n in self.answers if n.round < now.round and self.context.counts(n.round, n.attempt)}
-        stay = {last[r] for r in sorted(last)[-KEPT_ROUNDS:]}
-        for n in self.answers:
-            if n[:2] != now[:2] and n not in stay:
-                (self.folder / str(n)).unlink(missing_ok=True)
+        write_atomically(self.folder / now, wire.encode(kept))
+        for name in self.answers - {since, self.load(since).before if since else ""}:
+            if name[:-4] != now[:-4]:
+                (self.folder / name).unlink(missing_ok=True)
         for other in self.folder.parent.iterdir():  # a server that goes back goes to the cell before this one at most
             if other.name.isdecimal() and int(other.name) < self.context.cell - 1:
                 rmtree(other, ignore_errors=True)
 
-    def memory(self, since: int) -> bytes:
-        """The client's memory, encoded, after its last answer that is part of the run; empty if there is none.
-
-        Raises:
-            RunError: If the server knows of a later one, so the client's memory was lost.
-        """
-        context = self.context
-        mine = [n for n in self.answers if context.counts(n.round, n.attempt) and n.round <= context.round]
-        if since > (mine[-1].round if mine else 0):
-            raise RunError(
-                f"what this client remembered of round {since} is gone; restore {self.folder}, or start a new run"
-            )
-        return self.load(mine[-1]).memory if mine else b""
+    def memory(self, since: str) -> bytes:
+        """The client's memory, encoded, after an answer; empty if there is none."""
+        return self.load(since).memory if since else b""
 
     def held(self, held: Held) -> bytes:
         """A value that this client holds, encoded.
@@ -316,8 +299,7 @@ class _Cell:
             WireError: If it does not.
         """
         hop = held.key.partition("/")[0]
-        here = hop.isdecimal() and len(hop) < 7
-        name = _AnswerId(self.context.round, self.context.attempt, int(hop) if here else -1)
+        name = self.context.answer(int(hop)) if hop.isdecimal() and len(hop) < 7 else ""
         kept = self.load(name).held if name in self.answers else {}
         if held.key not in kept:
             raise WireError(f"there is no value {held.key[:40]!r}; held values live for one round")
@@ -328,10 +310,9 @@ class _Cell:
         """Answer with the step's reply; a request that was answered gets the same answer again."""
         if head.refused:
             self.runtime.tell(f"the server refused its last reply: {printable(head.refused)}")
-        context = self.context
-        now = _AnswerId(context.round, context.attempt, head.hop)
-        if context.round < max(context.starts[-1][1], 1) or head.hop < 0:
-            raise WireError(f"round {context.round} lies before this server began")
+        if not 0 <= head.hop < 10_000 or not self.context.round or not self.context.attempt:
+            raise WireError("an exchange must be one of a round")
+        now = self.context.answer(head.hop)
         self.rules.check(step=head.step)
         if len(parts) != 1 + len(head.moved):
             raise WireError(f"expected a message and {len(head.moved)} values, got {len(parts)} payloads")
@@ -343,19 +324,15 @@ class _Cell:
         with self.locked():
             if now in self.answers and (kept := self.load(now)).request == digest:
                 return write("ask", kept.answer, kept.reply)
-            for n in reversed(self.answers):
-                if n.attempt > now.attempt or (n.attempt == now.attempt and n >= now):
-                    raise WireError(
-                        f"round {now.round}, hop {now.hop} of start {now.attempt} is over: "
-                        f"round {n.round}, hop {n.hop} of start {n.attempt} was answered"
-                    )
             began, minutes = time.monotonic(), self.folder.parent / "minutes"
             spent = float(minutes.read_text("utf-8")) if minutes.exists() else 0.0
             self.rules.check(minutes=spent)
-            kept = self.compute(head, parts, digest)
-            this_round = [kept, *(self.load(n) for n in self.answers if n.round == now.round)]
-            self.rules.check(size=sum(len(k.reply) + sum(map(len, k.held.values())) for k in this_round))
-            self.save(now, kept)
+            earlier = {name: self.load(name) for name in self.answers if name[:6] == now[:6]}
+            before = next((k.before for name, k in earlier.items() if name[:-4] == now[:-4]), head.since)
+            kept = replace(self.compute(head, parts, digest), before=before)
+            size = sum(len(k.reply) + sum(map(len, k.held.values())) for k in (kept, *earlier.values()))
+            self.rules.check(size=size)
+            self.save(now, kept, head.since)
             if self.rules.policy.max_minutes is not None:
                 write_atomically(minutes, repr(spent + (time.monotonic() - began) / 60.0))
         return write("ask", kept.answer, kept.reply)
@@ -398,7 +375,9 @@ class _Cell:
         reported = (me.n, done.examples, done.losses) if self.reports else (0, 0, ())
         loss = f", loss {statistics.fmean(done.losses):.4f} on {counted(me.n, 'example')}" if done.losses else ""
         self.tell(f"round {context.round}, step {head.step}: {time.monotonic() - began:.1f} s{loss}")
-        return _StoredAnswer(digest, StepReply(memory is not None, *reported), encoded, wire.encode(memory), held)
+        return _StoredAnswer(
+            digest, head.since, StepReply(memory is not None, *reported), encoded, wire.encode(memory), held
+        )
 
     def resolve(self, head: StepRequest, parts: tuple[bytes, ...], of: Any) -> Any:
         """Decode the message, with held values in place of their references."""

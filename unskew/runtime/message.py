@@ -33,26 +33,19 @@ class RoundContext:
         run: Random name of the run.
         config: SHA-256 of the resolved experiment.
         cell: Index of the seed and method, counted from 0 in the run's order.
-        starts: (attempt, first round) of every server process that has worked on this cell, ascending; the request
-            comes from the last one.
         round: Round, counted from 1.
+        attempt: Random name of this go at the round, which may be run again.
     """
 
     run: str
     config: str
     cell: int
-    starts: tuple[tuple[int, int], ...]
     round: int
+    attempt: str = ""
 
-    @property
-    def attempt(self) -> int:
-        """Number of the server process that sends the request, counted from 1 over the run."""
-        return self.starts[-1][0]
-
-    def counts(self, round: int, attempt: int) -> bool:
-        """True if work done in `round` for server `attempt` is part of the run: no later server began before it."""
-        started = any(a == attempt for a, _ in self.starts)
-        return started and all(round < first for a, first in self.starts if a > attempt)
+    def answer(self, hop: int) -> str:
+        """Name of a client's answer in exchange `hop`, by which server and client know what it remembers from then."""
+        return f"{self.round:06d}-{self.attempt}-{hop:04d}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ class StepRequest:
         step: Name of the step.
         hop: Exchange of the round, counted from 0.
         index: Number of earlier requests for this step in this round.
-        since: Last round after which, as far as the server knows, the client remembers something; 0 is none.
+        since: The answer after which the client remembers what it then did (`RoundContext.answer`); empty for nothing.
         moved: Values in the message that other clients held.
         refused: Why the client's last reply was refused, for its log; empty if it was not.
     """
@@ -86,7 +79,7 @@ class StepRequest:
     step: str
     hop: int
     index: int
-    since: int
+    since: str
     moved: tuple[Held, ...]
     refused: str = ""
 
@@ -111,7 +104,7 @@ class EvaluationRequest:
 
     context: RoundContext
     parts: tuple[str, ...]
-    since: int
+    since: str
     last: bool
 
 

@@ -10,6 +10,7 @@ A reply counts if it answers this very request, has the type that the step decla
 """
 
 import math
+import secrets
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -106,16 +107,14 @@ class Look(NamedTuple):
 class RemoteClients:
     """Clients that are reached over a network.
 
-    Client memory stays with the clients.  The server only keeps, by client, the last round after which it remembered
-    something; a client that has lost its memory refuses to take part and says so.
+    Client memory stays with the clients.  The server only keeps, by client, the name of the answer after which it
+    remembers something; a client that has lost its memory refuses to take part and says so.
 
     Args:
         method: Method whose steps they run.
         model: Task and model it is run on.
         membership: Clients that are connected, and the server's terms.
         executor: Evaluates the global model; trains nothing.
-        begin: (first round) -> server processes that have worked on this cell, including this one:
-            `RoundContext.starts`.  It is called again when a round is run again.
         count: Counts a round that begins, for good, and returns how many have begun on this cell.
         key: Root of all randomness, as the driver's.
         cell: Index of seed and method, counted from 0.
@@ -135,7 +134,6 @@ class RemoteClients:
         membership: Membership,
         executor: Executor,
         *,
-        begin: Callable[[int], tuple[tuple[int, int], ...]],
         count: Callable[[], int],
         key: Key,
         cell: int = 0,
@@ -147,14 +145,13 @@ class RemoteClients:
         self.model, self.membership, self.executor = model, membership, executor
         self.ids = tuple(range(self.config.num_clients))
         self.key, self.cell, self.seed_index, self.spool = key, cell, seed_index, spool
-        self.memory, self.memory_type = Memory(), int
+        self.memory, self.memory_type = Memory(), str
         self.steps, self.signatures = steps_of(method), wire.signatures(method)
         self.held_type = wire.held_type(method)
         sizes = sizes_of(model.num_classes, model.layout, model.initial, model.public)
         self.validator = Validator(model.initial, limit_bytes(model.initial, MODELS), self.config.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = hook(method, "validate_reply")
-        self._begin, self._count, self.rounds_begun = begin, count, 0
-        self._begun: tuple[tuple[int, int], ...] = ()
+        self._count, self.rounds_begun = count, 0
         self.weighs_examples = hook(method, "weighting") != "uniform"
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
@@ -194,7 +191,7 @@ class RemoteClients:
         """
         if last:
             self.membership.call(min(HELLO_S, self.config.deadline_s))
-        context = self.context(t, t + 1)
+        context = self.context(t)
         envelopes = {}
         for c, model in served.items():
             head = EvaluationRequest(context, tuple(parts), self.known(c), last)
@@ -308,20 +305,17 @@ class RemoteClients:
             for c in envelopes:
                 self._sent.extend(sent[c])
 
-    def known(self, client: ClientId) -> int:
-        """Last round after which the client is known to remember something; 0 is none."""
-        return int(self.memory.get(client) or 0)
+    def known(self, client: ClientId) -> str:
+        """The answer after which the client remembers something, as far as the server knows."""
+        return self.memory.get(client) or ""
 
     def restart(self, t: int) -> None:
-        """Begin round `t` again: to the clients it is as if another server process went on from there."""
+        """Begin round `t` again, or go on without it."""
         self._abandoned = True
-        self._begun = self._begin(t)
 
-    def context(self, t: int, first: int) -> RoundContext:
-        """Place a request in the run; `first` is the first round of this server process."""
-        if not self._begun:
-            self._begun = self._begin(first)
-        return RoundContext(self.membership.run, self.membership.expected.config, self.cell, self._begun, t)
+    def context(self, t: int) -> RoundContext:
+        """Place a request in the run."""
+        return RoundContext(self.membership.run, self.membership.expected.config, self.cell, t)
 
 
 class _RemoteRound:
@@ -329,7 +323,7 @@ class _RemoteRound:
 
     def __init__(self, clients: RemoteClients, t: int) -> None:
         self.clients, self.t = clients, t
-        self.context = clients.context(t, t)
+        self.context = replace(clients.context(t), attempt=secrets.token_hex(8))
         self.sketched: dict[str, Any] = {}
         self.counted: set[ClientId] = set()  # clients in whose replies there were numbers of examples
         self.norms: list[dict[ClientId, dict[str, float]]] = []  # of the replies to each request, and of fetched values
@@ -407,7 +401,7 @@ class _RemoteRound:
             self.counted.add(client)
         if len(head.losses) > MOST_LOSSES:
             raise WireError(f"it reports {len(head.losses)} training losses of a step, expected at most {MOST_LOSSES}")
-        remembered = self.t if head.remembers else clients.memory.get(client)
+        remembered = self.context.answer(exchange.hop) if head.remembers else None
         size = Size(Bytes(len(parts[0])), wire.kind(reply))
         return Answer(reply, size, remembered, head.n, head.examples, head.losses)
 
