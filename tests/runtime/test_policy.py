@@ -298,7 +298,6 @@ def test_what_a_participant_forbids_is_refused_by_file_and_key(site: Callable[..
     there = site(FedAvg(local=SMALL))
     size = len(there.ask(1).parts[0])
     for policy, says in (
-        (rules(steps=()), r"this client does not answer step 'train' (policy.toml: steps = [])"),
         (
             rules(max_bytes=size - 1),
             f"{size} bytes would leave this client in one round (policy.toml: max_bytes = {size - 1})",

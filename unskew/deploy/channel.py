@@ -79,12 +79,14 @@ def encode(envelope: Envelope) -> tuple[bytes, ...]:
     return _LENGTH.pack(len(head)) + head, *envelope.parts
 
 
-def decode(data: bytes | bytearray) -> Envelope:
+def decode(data: object) -> Envelope:
     """Turn received bytes back into an envelope.
 
     Raises:
         WireError: If they are none.
     """
+    if not isinstance(data, bytes | bytearray):
+        raise WireError(f"a message must be bytes, got {type(data).__name__}")
     view = memoryview(data)
     try:
         end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
@@ -99,6 +101,15 @@ def decode(data: bytes | bytearray) -> Envelope:
         raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {max(len(view) - end, 0)} bytes arrived")
     ends = itertools.accumulate(sizes, initial=end)
     return Envelope(action, head, tuple(bytes(view[start : start + n]) for start, n in zip(ends, sizes, strict=False)))
+
+
+def answer_to(data: object, answer: Callable[[Envelope], Envelope]) -> tuple[bytes, ...]:
+    """The encoded answer to an encoded request, whatever that is."""
+    try:
+        envelope = decode(data)
+    except WireError as error:
+        envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
+    return encode(answer(envelope))
 
 
 def size_of(pieces: Sequence[bytes]) -> int:
@@ -197,13 +208,13 @@ def exchanged(
 
 def delivery_of(data: object, most: float = math.inf) -> Delivery:
     """The outcome of a request by what came as its reply, perhaps no bytes, or too many."""
-    if not isinstance(data, bytes | bytearray) or len(data) > most:
+    if isinstance(data, bytes | bytearray) and len(data) > most:
         return Delivery(None, TOO_LARGE)
     try:
         reply = decode(data)
     except WireError as error:
         return Delivery(None, f"refused: {error}")
-    return Delivery(reply, up=len(data) - reply.payload)
+    return Delivery(reply, up=size_of(encode(reply)) - reply.payload)
 
 
 @dataclass(eq=False)
@@ -404,7 +415,7 @@ class GrpcServer:
             elif pending.reply.size < 0 or not pending.reply.take(memoryview(message)[1:]):
                 return
             del self._pending[node]
-        pending.done.put((node, delivery_of(pending.reply.data if head is None else None)))
+        pending.done.put((node, delivery_of(pending.reply.data) if head is None else Delivery(None, TOO_LARGE)))
 
     def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One connection, from its introduction to its end."""
@@ -556,11 +567,7 @@ class Connection:
     def _worker(self) -> None:
         while True:
             request = self._work.get()
-            try:
-                envelope = decode(request.data)
-            except WireError as error:
-                envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
-            reply = encode(self._answer(envelope))
+            reply = answer_to(request.data, self._answer)
             with self._lock:
                 if request is self._request:
                     self._reply = reply

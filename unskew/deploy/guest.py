@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from unskew import schema
-from unskew.deploy.channel import decode, encode
+from unskew.deploy.channel import answer_to
 from unskew.deploy.client import open_client
 from unskew.deploy.server import serve
 from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
-from unskew.errors import ConfigError, UnskewError, WireError
+from unskew.errors import ConfigError, UnskewError
 from unskew.experiment.config import Experiment, load, read_toml, to_toml
 from unskew.files import write_atomically
 from unskew.protocol import ClientId
@@ -96,18 +96,15 @@ def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
 
     Why it cannot be opened is for the site's own log: the server is told the kind of error alone.
     """
-    try:
-        if not isinstance(data, bytes):
-            raise WireError(f"a message must be bytes, got {type(data).__name__}")
-        envelope = decode(data)
-    except WireError as error:
-        envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
-    try:
-        reply = open_it().answer(envelope)
-    except UnskewError as error:
-        log(f"this site takes no part: {error}")
-        reply = write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))
-    return b"".join(encode(reply))
+
+    def answered(envelope: Envelope) -> Envelope:
+        try:
+            return open_it().answer(envelope)
+        except UnskewError as error:
+            log(f"this site takes no part: {error}")
+            return write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))
+
+    return b"".join(answer_to(data, answered))
 
 
 def folder_of(offer: Mapping[str, Any]) -> Path:

@@ -51,7 +51,6 @@ class SitePolicy:
     Attributes:
         accept: "policy" takes part in every experiment that these rules allow; "ask" waits until somebody accepts it.
         methods: Names of the methods that may run.
-        steps: Names of the methods' steps that may be answered.
         relay: False refuses to hand over values that are meant for other clients.
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
         max_minutes: Most minutes that the steps of one experiment may take here.
@@ -68,7 +67,6 @@ class SitePolicy:
 
     accept: Literal["policy", "ask"] = "policy"
     methods: tuple[str, ...] | None = None
-    steps: tuple[str, ...] | None = None
     relay: bool = True
     metrics: bool = True
     max_minutes: Annotated[float, Gt(0.0)] | None = None
@@ -149,11 +147,10 @@ class Rules:
                 f"max_epsilon = {self.policy.max_epsilon:g}; use local_dp or dp_sgd"
             )
 
-    def check(self, step: str | None = None, minutes: float = 0.0, relay: bool = False, size: int = 0) -> None:
+    def check(self, minutes: float = 0.0, relay: bool = False, size: int = 0) -> None:
         """Refuse what goes beyond the policy.
 
         Args:
-            step: Name of a step that is to be answered.
             minutes: Minutes that the experiment's steps have taken here.
             relay: True if a value is to be handed over for other clients.
             size: Bytes that leave in the round with this answer.
@@ -162,8 +159,6 @@ class Rules:
             WireError: Naming the first rule that is broken.
         """
         p = self.policy
-        if step is not None and p.steps is not None and step not in p.steps:
-            raise self.forbid("steps", f"this client does not answer step {step[:40]!r}")
         if p.max_minutes is not None and minutes >= p.max_minutes:
             raise self.forbid("max_minutes", f"this experiment's steps have taken {minutes:.1f} minutes here")
         if relay and not p.relay:
