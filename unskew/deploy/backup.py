@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from unskew.deploy.certificates import make_private
@@ -21,32 +21,27 @@ def backup(federation: FederationFolder, target: Path) -> None:
     """Write all of a federation into a new file that only its owner can read, also while it is served.
 
     Raises:
-        DeployError: If the file is there already, the disk refuses, or an experiment goes on too fast to be copied.
+        DeployError: If an experiment goes on too fast to be copied.
     """
     folder = federation.folder
-    try:
-        with tempfile.TemporaryDirectory(dir=target.absolute().parent) as place:
-            copy = Path(place) / "federation"
-            for _ in range(TRIES):
-                shutil.rmtree(copy, ignore_errors=True)
-                before = _stamps(folder)
-                try:
-                    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".lock", "*.sqlite*", "*.tmp", "logs"))
-                    for path in folder.rglob("*.sqlite"):
-                        with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as db:
-                            db.execute("BEGIN IMMEDIATE")  # nobody writes meanwhile; a record's bytes are hashed
-                            shutil.copyfile(path, copy / path.relative_to(folder))
-                except (shutil.Error, FileNotFoundError):
-                    continue
+    with tempfile.TemporaryDirectory(dir=target.absolute().parent) as place:
+        copy = Path(place) / "federation"
+        for _ in range(TRIES):
+            shutil.rmtree(copy, ignore_errors=True)
+            before = _stamps(folder)
+            with suppress(shutil.Error, FileNotFoundError):  # an experiment goes on
+                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".lock", "*.sqlite*", "*.tmp", "logs"))
+                for path in folder.rglob("*.sqlite"):
+                    with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as db:
+                        db.execute("BEGIN IMMEDIATE")  # nobody writes meanwhile; a record's bytes are hashed
+                        shutil.copyfile(path, copy / path.relative_to(folder))
                 if _stamps(folder) == before:  # else a checkpoint and its record are of two rounds
                     break
-            else:
-                raise DeployError("an experiment goes on too fast to be copied; unskew fed stop it for the backup")
-            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-            with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
-                tar.add(copy, "federation")
-    except (OSError, sqlite3.Error) as error:
-        raise DeployError(f"cannot write {target}: {error}") from None
+        else:
+            raise DeployError("an experiment goes on too fast to be copied; unskew fed stop it for the backup")
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+            tar.add(copy, "federation")
 
 
 def _stamps(folder: Path) -> dict[Path, int]:
@@ -75,5 +70,5 @@ def restore(source: Path, folder: Path) -> None:
                 raise tarfile.TarError("it has no federation")
             make_private(new / "federation" / "authority")
             rename_folder(make_private(new / "federation"), folder)
-    except (OSError, tarfile.TarError) as error:
+    except tarfile.TarError as error:
         raise DeployError(f"cannot restore {source}: {error}") from None

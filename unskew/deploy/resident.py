@@ -4,7 +4,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 
 from unskew.deploy import certificates, server
@@ -188,31 +188,31 @@ def serve(
         say(text)
         federation.note(text)
 
+    def own() -> Credentials:
+        return (*credentials(federation.keys, "server")[:2], federation.trusted())
+
     about = federation.about
     at = Address(listen or about["listen"], about["port"])
-    with locked(federation.folder), _resumable(federation):
-        renew(federation)
-        keys = federation.keys
-
-        def own() -> Credentials:
-            return (*credentials(keys, "server")[:2], federation.trusted())
-
-        network = GrpcServer(str(at), own, federation.node, federation.certify, note)
-        with ExitStack() as open, network:
+    try:
+        with ExitStack() as open, locked(federation.folder), stoppable():
+            renew(federation)
+            network = open.enter_context(GrpcServer(str(at), own, federation.node, federation.certify, note))
             watch = Watch(federation, network, look)
             if status_port is not None:
                 open.enter_context(serving(watch.vitals, lambda: wrong(federation), status_port))
             note(f"listening at {at}; sites reach it at {federation.reached}")
-            while True:
+            row = None
+            while row is None or row["name"] != only:
                 watch()
-                row = federation.next()
-                if row is None:
+                if (row := federation.next()) is None:
                     time.sleep(LOOK_S)
-                    continue
-                run(watch, row, note, force)
-                if row["name"] == only:
-                    watch()  # what sites note last
-                    return
+                else:
+                    run(watch, row, note, force)
+            watch()  # what sites note last
+    except (KeyboardInterrupt, Interrupted):
+        row = federation.next()
+        then = f"; unskew fed serve goes on with {row['name']}" if row else ""
+        raise Interrupted(f"the server was stopped{then}") from None
 
 
 def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
@@ -230,13 +230,11 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
         state, reason = "done", f"its record is in {done.folder}"
     except Interrupted:  # it goes on when the server does
         raise
-    except Stopped as error:
-        state, reason = "stopped", str(error)
-    except UnskewError as error:
-        state, reason = "failed", str(error)
     except Exception as error:  # whatever it is, the next experiment must not wait for it
-        say(traceback.format_exc())
-        state, reason = "failed", f"{type(error).__name__}: {error}"
+        state, reason = "stopped" if isinstance(error, Stopped) else "failed", str(error)
+        if not isinstance(error, UnskewError):
+            say(traceback.format_exc())
+            reason = f"{type(error).__name__}: {error}"
     finally:
         watch.job = None
     ended = {"state": state, "reason": "" if state == "done" else reason, "ended": time.time()}
@@ -268,15 +266,3 @@ def renew(federation: FederationFolder) -> None:
         federation.issue_server(federation.authority)
         federation.note("the server has a new certificate")
     certificates.check(keys, "server")
-
-
-@contextmanager
-def _resumable(federation: FederationFolder) -> Iterator[None]:
-    """Say how a server that was stopped goes on."""
-    try:
-        with stoppable():
-            yield
-    except (KeyboardInterrupt, Interrupted):
-        row = federation.next()
-        then = f"; unskew fed serve goes on with {row['name']}" if row else ""
-        raise Interrupted(f"the server was stopped{then}") from None

@@ -52,7 +52,7 @@ def join(token: Token, folder: Path, site: Site) -> None:
     A site that joins again, with a new token, gets a new key; of its settings those stay that `site` leaves open.
 
     Raises:
-        DeployError: If the folder is another site's, or one of another federation, or it cannot be written.
+        DeployError: If the folder is another site's, or one of another federation.
     """
     before = read_settings(folder / "site.toml", Site) if (folder / "site.toml").exists() else None
     if before is not None:
@@ -60,16 +60,13 @@ def join(token: Token, folder: Path, site: Site) -> None:
             raise DeployError(f"{folder} is the site {before.name} of a federation; join with another --folder")
         given = {name: value for name, value in asdict(site).items() if value != getattr(Site(), name)}
         site = replace(before, **given)
-    try:
-        make_private(folder)
-        token.save(folder, trust=before is None)
-        (folder / "new.key").unlink(missing_ok=True)
-        write_atomically(folder / "new.key", certificates.private_pem(certificates.new_key()), PRIVATE)
-        site = replace(site, name=token.site, host=token.server.host, port=token.server.port)
-        settings = {name: value for name, value in asdict(site).items() if value is not None}
-        write_atomically(folder / "site.toml", tomli_w.dumps(settings))
-    except OSError as error:
-        raise DeployError(f"cannot write {error.filename}: {error.strerror}; choose another --folder") from None
+    make_private(folder)
+    token.save(folder, trust=before is None)
+    (folder / "new.key").unlink(missing_ok=True)
+    write_atomically(folder / "new.key", certificates.private_pem(certificates.new_key()), PRIVATE)
+    site = replace(site, name=token.site, host=token.server.host, port=token.server.port)
+    settings = {name: value for name, value in asdict(site).items() if value is not None}
+    write_atomically(folder / "site.toml", tomli_w.dumps(settings))
 
 
 def admit(folder: Path, certify: Callable[[bytes], bytes]) -> bool:

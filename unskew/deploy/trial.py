@@ -93,7 +93,7 @@ def prepare(
     """Make the federation and its sites, or take those of a stopped run, on a port that is free now.
 
     Raises:
-        RunError: If there is something else in `out`, or the disk refuses.
+        RunError: If there is something else in `out`.
     """
     place = out / "deploy"
     address = Address("127.0.0.1", free_port())
@@ -102,19 +102,16 @@ def prepare(
     if not (place / "experiments").is_dir():
         if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {"deploy"}):
             raise RunError(f"{out} exists already and holds no deployment; choose another --out")
-        try:
-            make_private(out)  # a run's folder: clients' models end up in it
-            shutil.rmtree(place, ignore_errors=True)
-            federation = FederationFolder.create(place, experiment.name, address, address.host)
-            # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
-            policy = {"privacy": str((place / "privacy.sqlite").absolute()), "paths": ["/", "hub:"]}
-            write_atomically(place / "policy.toml", tomli_w.dumps(policy))
-            for token, folder in zip(federation.invite(names), folders, strict=True):
-                site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
-                site.admit(folder, functools.partial(federation.certify, pem(token.certificate)))
-            federation.queue(experiment, {"own_data": False, **(options or {})})
-        except OSError as error:
-            raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from None
+        make_private(out)  # a run's folder: clients' models end up in it
+        shutil.rmtree(place, ignore_errors=True)
+        federation = FederationFolder.create(place, experiment.name, address, address.host)
+        # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
+        policy = {"privacy": str((place / "privacy.sqlite").absolute()), "paths": ["/", "hub:"]}
+        write_atomically(place / "policy.toml", tomli_w.dumps(policy))
+        for token, folder in zip(federation.invite(names), folders, strict=True):
+            site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
+            site.admit(folder, functools.partial(federation.certify, pem(token.certificate)))
+        federation.queue(experiment, {"own_data": False, **(options or {})})
     federation = FederationFolder(place)
     if not is_written_in(federation.experiment_folder(federation.experiment()["name"]) / "experiment.toml", experiment):
         raise RunError(f"{out} holds a run of another experiment; choose another --out")
