@@ -38,8 +38,8 @@ class Meddled(SiteProcess):
 
     deeds: ClassVar[list[tuple[int, float, Callable[["Meddled"], None]]]] = []
 
-    def look(self, restart: bool = True) -> None:
-        super().look(restart)
+    def look(self) -> None:
+        super().look()
         if not (self.folder.parents[1] / RUNNING / "run.json").exists():
             return  # all are there when the run begins
         self.began = getattr(self, "began", time.monotonic())
@@ -58,7 +58,6 @@ def deeds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float, Callable[[M
 
 def signalled(number: int) -> Callable[[Meddled], None]:
     def deed(client: Meddled) -> None:
-        assert client.process is not None
         os.kill(client.process.pid, number)
 
     return deed

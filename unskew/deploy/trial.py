@@ -80,7 +80,7 @@ def trial(
                 what(one)
 
         ended.callback(each, lambda one: one.process.terminate())  # all at once; each is waited for then
-        resident.serve(federation, say, only=name, force=force, look=lambda: each(SiteProcess.look))
+        resident.serve(federation, say, only=name, force=force, look=lambda: each(lambda one: one.look()))
     row = federation.experiment(name)
     if row["state"] != "done":
         raise RunError(str(row["reason"]))
