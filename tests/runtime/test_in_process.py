@@ -224,40 +224,6 @@ def test_a_late_client_was_sent_the_message_and_remembers_but_is_not_heard() -> 
     assert {t.src for t in trace.transfers if t.dst == SERVER} == {node(c) for c in range(N) if c not in late}
 
 
-def test_two_steps_of_a_round_draw_the_same_batches_and_other_noise() -> None:
-    """Equal noise on two uploads would reveal their exact difference."""
-    drawn: list[tuple[Tensor, Tensor]] = []
-
-    @dataclass(frozen=True)
-    class Twice:
-        def init(self, params: Params, fed: Federation) -> Params:
-            return params
-
-        def round(self, state: Params, fed: Federation) -> Plan[Params]:
-            yield from ask(self.first, {0: None})
-            yield from ask(self.second, {0: None})
-            return state
-
-        @step
-        def first(self, me: Me, msg: None, memory: None) -> tuple[int, None]:
-            drawn.append((me.key.bits(4), me.private.bits(4)))
-            return me.n, memory
-
-        @step
-        def second(self, me: Me, msg: None, memory: None) -> tuple[int, None]:
-            return self.first(me, msg, memory)
-
-        def serve(self, state: Params, client: int | None) -> Params:
-            return state
-
-    sim = simulator(Twice())
-    sim.round(sim.start(), 1)
-    (batches, noise), (same_batches, other_noise) = drawn
-    assert torch.equal(batches, same_batches)
-    assert not torch.equal(noise, other_noise)
-    assert not torch.equal(noise, batches)
-
-
 def test_too_few_replies_are_an_error_inside_the_plan() -> None:
     caught: list[str] = []
 
@@ -407,25 +373,26 @@ def test_a_probe_shows_the_links_between_clients_without_the_server() -> None:
     assert trace.transfers == []
 
 
-def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> None:
-    seen: dict[str, list[int]] = {}
+def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called_and_its_own_noise() -> None:
+    """Equal noise on two uploads would reveal their exact difference."""
+    seen: dict[str, list[tuple[int, int]]] = {}
 
     @dataclass(frozen=True)
     class Drawing:
-        name: str
+        names: tuple[str, str]
 
         def init(self, params: Params, fed: Federation) -> ModelMessage:
             return ModelMessage(params)
 
         def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
-            for _ in range(2):
-                yield from ask(getattr(self, self.name), {c: None for c in fed.clients})
+            for name in self.names:
+                yield from ask(getattr(self, name), {c: None for c in fed.clients})
             return state
 
         @step
         def one(self, me: Me, msg: None, memory: None) -> Step[tuple[None, None]]:
-            number = yield from run(lambda local: local.key.number())
-            seen.setdefault(self.name, []).append(number)
+            key = yield from run(lambda local: local.key.number())
+            seen.setdefault("".join(self.names), []).append((key, me.private.number()))
             return None, None
 
         @step
@@ -435,14 +402,17 @@ def test_every_ask_of_a_client_has_its_own_key_whatever_its_step_is_called() -> 
         def serve(self, state: ModelMessage, client: ClientId | None) -> Params:
             return state.params
 
-    for name in ("one", "two"):
-        sim = simulator(Drawing(name))
+    for names in (("one", "one"), ("two", "two"), ("one", "two")):
+        sim = simulator(Drawing(names))
         state = sim.start()
         for t in (1, 2):
             state, trace = sim.round(state, t)
             assert trace.transfers == []  # nothing said, nothing charged
-    assert len(set(seen["one"])) == 2 * 2 * N
-    assert seen["one"] == seen["two"]
+    keys, noises = ({name: [pair[i] for pair in drawn] for name, drawn in seen.items()} for i in (0, 1))
+    assert len(set(keys["oneone"])) == len(set(noises["oneone"])) == 2 * 2 * N
+    assert keys["oneone"] == keys["twotwo"]
+    assert keys["onetwo"][:N] == keys["onetwo"][N : 2 * N], "steps of one round draw the same batches"
+    assert len(set(noises["onetwo"])) == 2 * 2 * N, "and other noise"
 
 
 def test_a_personal_model_is_the_served_one_completed_and_costs_nothing() -> None:
