@@ -55,7 +55,9 @@ class Claim:
 
 
 def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
-    """Differences seed by seed, less a margin."""
+    """Differences seed by seed, less a margin; none if one of the two diverged, and so has no values."""
+    if not these or not those:
+        return []
     return [a - b - margin for a, b in zip(these, those, strict=True)]
 
 
@@ -113,15 +115,18 @@ def counted(text: str, differences: Sequence[float], unit: str, factor: float = 
 
 def same(text: str, differences: Sequence[float], margin: float = SAME) -> Claim:
     """The claim that paired differences are zero within a margin: the interval has to lie there."""
-    bounds, n = interval(differences), len(differences)
-    if bounds is None:
-        if n < 2:
-            return Claim(text, None, f"{n} seed{'s' * (n != 1)}, no interval")
-        at = 100 * differences[0]
-        return Claim(text, abs(differences[0]) <= margin, f"{at:+.2f} points in each of {n} seeds")
-    _, low, high = bounds
+    low, high = -math.inf, math.inf
+    if len(differences) > 1:
+        _, low, high = interval(differences) or (differences[0],) * 3
     holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
-    return Claim(text, holds, f"{_points(*bounds)} over {n} seeds, {100 * margin:g} allowed")
+    return Claim(text, holds, f"{decide(text, differences).evidence}, {100 * margin:g} allowed")
+
+
+def near(text: str, values: Sequence[float], published: float, margin: float) -> Claim:
+    """The claim that every value is the published one within a share of it."""
+    off = [100 * (v / published - 1.0) for v in values]
+    evidence = f"{fmean(values):.2f}; {min(off):+.1f} to {max(off):+.1f} % over {len(off)} seeds"
+    return Claim(text, max(map(abs, off)) <= 100 * margin, evidence)
 
 
 def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Claim:
@@ -142,35 +147,18 @@ def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
     does not hold if one lies below even when its interval is widened for the number of them (Bonferroni): of many
     intervals one in forty lies below zero by chance.  Differences that do not vary decide by their sign.
     """
-    level = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1)
-    verdicts: list[bool | None] = []
-    candidates: list[tuple[float, str]] = []
+    level, verdicts, said = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1), list[bool | None](), []
     for name, differences in steps.items():
-        plain, wide = interval(differences), interval(differences, level)
-        if plain is not None and wide is not None:
-            mean, low, _ = plain
-            verdicts.append(True if low > 0 else False if wide[2] < 0 else None)
-            evidence = f"{name} {_points(*plain)}"
-            if len(steps) > 1:
-                evidence += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
-            candidates.append((mean, evidence))
-        elif len(differences) > 1:
-            mean = differences[0]
-            verdicts.append(None if mean == 0 else mean > 0)
-            candidates.append((mean, f"{name} {100 * mean:+.2f} points in each of {len(differences)} seeds"))
-        else:
-            verdicts.append(None)
-            candidates.append((math.inf, f"{name} {len(differences)} seed, no interval"))
+        claim, wide = counted(name, differences, POINTS, 100.0, "+.2f"), interval(differences, level)
+        verdicts.append(claim.holds if claim.holds or wide is None or wide[2] < 0 else None)
+        evidence = f"{name} {claim.evidence}"
+        if wide is not None and len(steps) > 1:
+            evidence += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
+        said.append((fmean(differences) if len(differences) > 1 else math.inf, evidence))
     below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
-    least = (
-        f"of {len(steps)} differences{below} the smallest: {min(candidates)[1]}" if candidates else "nothing to compare"
-    )
+    least = f"of {len(steps)} differences{below} the smallest: {min(said)[1]}" if said else "nothing to compare"
     return Claim(text, _all(verdicts), least)
 
 
 def _all(verdicts: Sequence[bool | None]) -> bool | None:
     return False if False in verdicts else True if verdicts and all(verdicts) else None
-
-
-def _points(mean: float, low: float, high: float) -> str:
-    return f"{100 * mean:+.2f} points, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]"

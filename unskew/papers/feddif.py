@@ -21,7 +21,7 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.claims import Claim, decide, near, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, published, rows_of
 from unskew.pricing import radio, summary, traffic
@@ -110,16 +110,9 @@ def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
     """The released rule trains as often as published, and the printed one more often."""
     claims = []
     for row in rows:
-        if row.paper is None:
-            continue
-        off = [v / row.paper - 1.0 for v in row.seeds]
-        claims.append(
-            Claim(
-                f"{row.method}, {row.setting}: iterations per round within {100 * NEAR:.0f} % of {row.paper:.2f}",
-                max(map(abs, off)) <= NEAR,
-                f"{row.ours:.2f}; {100 * min(off):+.1f} to {100 * max(off):+.1f} % over {len(off)} seeds",
-            )
-        )
+        if row.paper is not None:
+            text = f"{row.method}, {row.setting}: iterations per round within {100 * NEAR:.0f} % of {row.paper:.2f}"
+            claims.append(near(text, row.seeds, row.paper, NEAR))
     by = {(r.method, r.setting): r.seeds for r in rows}
     for setting in ("hard", "soft"):
         text = f"the printed rule trains more often than the released one (eps1, {setting})"
@@ -194,14 +187,8 @@ def subframes(request: ReproductionRequest) -> Result:
             over_seeds(name, setting, "subframes_per_round", values[name]),
             over_seeds(name, setting, "diffusion_rounds_per_round", rounds_of, printed),
         ]
-    off = [v / per_round - 1.0 for v in values["FedAvg"]]
-    draft.claims.append(
-        Claim(
-            f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %",
-            max(map(abs, off)) <= 0.05,
-            f"{100 * min(off):+.1f} to {100 * max(off):+.1f} % over {len(off)} seeds of {rounds} rounds",
-        )
-    )
+    text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
+    draft.claims.append(near(text, values["FedAvg"], per_round, 0.05))
     return _ended(draft)
 
 
@@ -224,7 +211,7 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
         if option in draft["fewer"]:
             first, last = values[0], values[-1]
             text = f"{option} {first:g} takes more diffusion rounds than {option} {last:g}"
-            draft.claims.append(decide(text, paired(hops[first], hops[last]), "rounds", 1.0))
+            draft.above(text, hops[first], hops[last], "rounds", 1.0)
         draft.curves = {**draft.curves, option: curve(range(len(values)), list(hops.values()), len(draft["seeds"]))}
     return _ended(draft)
 
@@ -404,14 +391,9 @@ def p001_table1(request: ReproductionRequest) -> Result:
         )
         draft.rows += [replace(r, setting=where) for r in rows]
         best = {r.method: r.seeds for r in rows if r.metric == peak}
-        draft.claims += [
-            decide(
-                f"feddif peaks above {rival} ({where})",
-                paired(best["feddif"], best[rival]),
-                published=printed["feddif"] - value,
-            )
-            for rival, value in printed.items()
-            if value < printed["feddif"]
-        ]
+        for rival, value in printed.items():
+            if value < printed["feddif"]:
+                text, gain = f"feddif peaks above {rival} ({where})", printed["feddif"] - value
+                draft.above(text, best["feddif"], best[rival], published=gain)
         draft.curves = draft.curves or curves_of(history)
     return draft.result()

@@ -200,17 +200,10 @@ def run_parts(draft: Draft, ground: Mapping[str, Any], where: str, xi: float) ->
 GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accuracy.mean"
 
 
-def ends(history: History, method: str, metric: str) -> tuple[float, ...]:
-    """A result by seed; the method must have it."""
-    values = final(history, method, metric)
-    assert values is not None
-    return values
-
-
 def both_errors(history: History, method: str) -> dict[str, tuple[float, ...]]:
     """The mean error over the clients' final models, and that of the server's, by seed, under the method's names."""
     names = {method: CLIENTS_ACCURACY, f"{method} (server)": GLOBAL_ACCURACY}
-    return {name: tuple(1.0 - a for a in ends(history, method, metric)) for name, metric in names.items()}
+    return {name: tuple(1.0 - a for a in final(history, method, metric)) for name, metric in names.items()}
 
 
 def errors_by_round(history: History, method: str) -> dict[int, list[float]]:
@@ -286,14 +279,14 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, xi: float) -> Lev
     errors: dict[str, Sequence[float]] = {m: by[max(by)] for m, by in rounds.items()}
     errors |= {**both_errors(once, "feddistr"), **both_errors(once, "fedpft")}
     errors |= {
-        "oneshot": [1.0 - a for a in ends(many, "oneshot", GLOBAL_ACCURACY)],
+        "oneshot": [1.0 - a for a in final(many, "oneshot", GLOBAL_ACCURACY)],
         "ensemble": [voted(ground["task"], data, file) for file in files],
-        "alone": [1.0 - a for a in ends(members, "ensemble", CLIENTS_ACCURACY)],
+        "alone": [1.0 - a for a in final(members, "ensemble", CLIENTS_ACCURACY)],
     }
-    sent = {m: ends(many, m, "bytes.total") for m in (*BASELINES, "oneshot")}
-    sent |= {m: ends(once, m, "bytes.total") for m in ("feddistr", "fedpft")}
+    sent = {m: final(many, m, "bytes.total") for m in (*BASELINES, "oneshot")}
+    sent |= {m: final(once, m, "bytes.total") for m in ("feddistr", "fedpft")}
     # Nothing but the members has to travel: the voting is done at the server.
-    sent["ensemble"] = ends(members, "ensemble", "bytes.up")
+    sent["ensemble"] = final(members, "ensemble", "bytes.up")
     where = f"{name}, xi {xi:g}"
     for method, values in errors.items():
         if method.endswith(" (server)"):
@@ -420,9 +413,9 @@ def _sent_once(draft: Draft, once: History, errors: Mapping[str, Sequence[float]
         ("rounds.to_clients", [1.0] * len(numbers), printed["feddistr rounds"]),
         ("error", errors["feddistr"], None),
         ("error.server", errors["feddistr (server)"], None),
-        ("bytes.up", ends(once, "feddistr", "bytes.up"), None),
-        ("bytes.down", ends(once, "feddistr", "bytes.down"), None),
-        ("bytes.to_clients", ends(once, "feddistr", "bytes.total"), None),
+        ("bytes.up", final(once, "feddistr", "bytes.up"), None),
+        ("bytes.down", final(once, "feddistr", "bytes.down"), None),
+        ("bytes.to_clients", final(once, "feddistr", "bytes.total"), None),
         ("numbers.once", numbers, printed["feddistr parameters"]),
     ):
         draft.add("feddistr", where, metric, values, paper)
@@ -437,7 +430,7 @@ def _sent_by_fedavg(draft: Draft, many: History, errors: Mapping[int, Sequence[f
     printed = next(iter(TABLE2.values()))["fedavg parameters"]
     draft.add("fedavg", where, "numbers.once", [parameters] * len(best), printed)
     for metric in ("bytes.up", "bytes.down"):
-        draft.add("fedavg", where, metric, ends(many, "fedavg", metric))
+        draft.add("fedavg", where, metric, final(many, "fedavg", metric))
     add_realised(draft, many, where)
 
 
@@ -459,7 +452,7 @@ def _reached(
         draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
     # Where it was not reached the bytes of all rounds are less than it takes.
     spent = [by[-1] if t is None else by[t - 1] for t, by in zip(first, cost, strict=True)]
-    short, sent = _short(first, rounds), ends(once, "feddistr", "bytes.total")
+    short, sent = _short(first, rounds), final(once, "feddistr", "bytes.total")
     more = f"{where}: FedAvg transmits more until it is as good as FedDistr's {whose}"
     draft.claims.append(counted(more, paired(spent, sent), f"MB{short}", 1e-6, "+.3f"))
 

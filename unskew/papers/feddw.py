@@ -42,6 +42,7 @@ from unskew.papers.result import Result, Row, over_seeds, plot
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
+    bests,
     curves_of,
     fate,
     final,
@@ -79,25 +80,9 @@ def with_term(ground: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- numbers of a run
-def ends(runs: History, method: str, kind: Kind = "G") -> tuple[float, ...]:
-    """An accuracy after the last round, by seed; none if the method diverged."""
-    return final(runs, method, ACCURACY[kind]) or ()
-
-
-def minus(these: Sequence[float], those: Sequence[float]) -> list[float]:
-    """Paired differences, seed by seed; none if one of the two diverged."""
-    return paired(these, those) if these and those else []
-
-
-def above(text: str, ours: Sequence[float], theirs: Sequence[float], published: float | None = None) -> Claim:
-    """The claim that one is above the other, as in `decide`, undecided if one of them diverged."""
-    return decide(text, minus(ours, theirs), published=published)
-
-
-def bests(history: History, method: str, kind: Kind) -> tuple[float, ...]:
-    """The highest of a run's accuracies on the test set, by seed; optimistic, since it is chosen on that set."""
-    curves = (history.frame.curve(method, seed, ACCURACY[kind]) for seed in history.record.seeds)
-    return tuple(max(curve.values()) for curve in curves if curve)
+def ends(runs: History, method: str) -> tuple[float, ...]:
+    """The global model's accuracy after the last round, by seed; none if the method diverged."""
+    return final(runs, method, ACCURACY["G"])
 
 
 def accuracy_rows(runs: History, method: str, where: str, paper: float | None = None) -> list[Row]:
@@ -111,35 +96,34 @@ def accuracy_rows(runs: History, method: str, where: str, paper: float | None = 
         return [Row(method, where, name, share(paper), None, None, "seeds", (), why)]
     rows = []
     for kind, name in ACCURACY.items():
-        values = final(runs, method, name)
-        if values is not None:
+        if values := final(runs, method, name):
             published = share(paper) if kind == kind_printed else None
             rows.append(over_seeds(method, where, f"{name} ({kind})", values, published))
-            steadier = final(runs, method, f"{name}.mean_last_fifth")
-            if steadier is not None:
+            if steadier := final(runs, method, f"{name}.mean_last_fifth"):
                 rows.append(over_seeds(method, where, f"{name}.mean_last_fifth ({kind})", steadier))
-    best = bests(runs, method, kind_printed)
+    best = bests(runs, method, ACCURACY[kind_printed])
     return [*rows, over_seeds(method, where, f"{ACCURACY[kind_printed]}.best ({kind_printed})", best)]
 
 
-def published_claims(runs: History, labels: Sequence[str], column: Mapping[str, float], where: str) -> list[Claim]:
-    """Claims that FedDW is above the methods with one global model that it is published above.
+def published_claims(
+    draft: Draft, runs: History, labels: Sequence[str], column: Mapping[str, float], where: str
+) -> None:
+    """Add the claims that FedDW is above the methods with one global model that it is published above.
 
     That a global model is above personal ones on global data is no claim.
 
     Args:
+        draft: The reproduction.
         runs: The column's run.
         labels: Methods that were run.
         column: A published column, by method; a run that crashed has no number.
         where: Name of the column in the claims.
     """
-    claims = []
     for method in labels:
         if PUBLISHED_AS[method] == "G" and column["feddw"] > column.get(method, math.inf):
             text = f"feddw (G) ends above {method} (G) {where}"
             gain = share(column["feddw"] - column[method])
-            claims.append(above(text, ends(runs, "feddw"), ends(runs, method), published=gain))
-    return claims
+            draft.above(text, ends(runs, "feddw"), ends(runs, method), published=gain)
 
 
 def _column(table: Mapping[str, Mapping[str, float]], name: str) -> dict[str, float]:
@@ -172,7 +156,7 @@ def table1(request: ReproductionRequest) -> Result:
         where = f"{name}, {setting}"
         column, layers = _column(TABLE1, where), (grounds[name], draft["settings"][setting])
         runs = compared(draft, f"{name}-{setting}", where, *layers, methods=methods, printed=column)
-        draft.claims += published_claims(runs, methods, column, f"on {where}")
+        published_claims(draft, runs, methods, column, f"on {where}")
         if where == "cifar10, pathological":
             curves = curves_of(runs)
     draft.curves = curves
@@ -196,12 +180,12 @@ def compatibility(request: ReproductionRequest) -> Result:
             draft.rows += accuracy_rows(runs, f"{base}+dw", where, paper.get("with"))
             ours, theirs = ends(runs, f"{base}+dw"), ends(runs, base)
             gain = share(paper["with"] - paper["without"]) if paper else None
-            if apart := minus(ours, theirs):
+            if apart := paired(ours, theirs):
                 gains[base] = apart
                 draft.add(f"{base}+dw", where, "global.accuracy.minus_base (G)", apart, gain)
             if base == "fedavg":  # with the term it is FedDW, whose gain on other data is in Table I
                 gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
-            draft.claims.append(above(f"+dw helps {base} on {where}", ours, theirs, published=gain))
+            draft.above(f"+dw helps {base} on {where}", ours, theirs, published=gain)
         if gains:
             bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items()]
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
@@ -229,9 +213,9 @@ def gain(request: ReproductionRequest) -> Result:
         theirs, difference = at_end["fedavg"], share(printed["feddw"] - printed["fedavg"])
         for method in (*variants, *later):
             ours = at_end[method]
-            if apart := minus(ours, theirs):
+            if apart := paired(ours, theirs):
                 draft.add(method, where, "global.accuracy.minus_fedavg (G)", apart, difference)
-            draft.claims.append(above(f"{method} ends above fedavg ({where})", ours, theirs, difference))
+            draft.above(f"{method} ends above fedavg ({where})", ours, theirs, published=difference)
     return draft.result()
 
 
@@ -254,12 +238,11 @@ def mu(request: ReproductionRequest) -> Result:
         lines |= {where: percent(line, list(line.values()))} if line else {}
         gain = share(TABLE1["feddw"][where] - TABLE1["fedavg"][where])
         for label in labels.values():
-            published = gain if label == published_for else None
-            text = f"{label} ends above fedavg ({where})"
-            draft.claims.append(above(text, last[label], last["fedavg"], published=published))
+            printed = gain if label == published_for else None
+            draft.above(f"{label} ends above fedavg ({where})", last[label], last["fedavg"], published=printed)
         for label in labels.values():
             if label != chosen:
-                draft.claims.append(above(f"{chosen} ends above {label} ({where})", last[chosen], last[label]))
+                draft.above(f"{chosen} ends above {label} ({where})", last[chosen], last[label])
     if lines:
         axis = f"weight of the term: {', '.join(f'{m:g}' for m in strengths)}"
         draft.figures.append(("mu.svg", plot("mu", request.scale, lines, (axis, "global test accuracy, %"))))
@@ -296,10 +279,10 @@ def consistency(request: ReproductionRequest) -> Result:
     part = "uneven labels part class relations from soft labels: "
     text = f"{part}fedavg's distance ends greater on non-IID data than on IID data"
     plain, form = last["fedavg", "non-IID"], ("in distance", 1.0, "+.3f")
-    draft.claims.append(decide(text, minus(plain, last["fedavg", "IID"]), *form))
+    draft.above(text, plain, last["fedavg", "IID"], *form)
     for method in ("feddw", "feddw mu=10"):
         text = f"on non-IID data {method}'s distance ends smaller than fedavg's"
-        draft.claims.append(decide(text, minus(plain, last[method, "non-IID"]), *form))
+        draft.above(text, plain, last[method, "non-IID"], *form)
     for method in ("fedavg", "feddw", "feddw mu=10"):
         text = f"on non-IID data the length of a class's weights grows with its share ({method}, Fig. 4)"
         panel = panels.get(f"{method}, non-IID")
@@ -569,7 +552,7 @@ def scale(request: ReproductionRequest) -> Result:
         where = _where(draft["grounds"][layer["ground"]]["task"]["data"], column, settings)
         printed = _column(TABLE2, column)
         runs = compared(draft, name, where, settings, methods=methods, printed=printed)
-        draft.claims += published_claims(runs, methods, printed, f"({column})")
+        published_claims(draft, runs, methods, printed, f"({column})")
     draft.curves = {}
     return draft.result()
 

@@ -34,24 +34,24 @@ from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
 from unskew.files import write_atomically
 from unskew.history import History
-from unskew.info import ClientGroups
+from unskew.info import JudgedGroups
 from unskew.keys import Key
-from unskew.papers.claims import Claim, counted, decide, ordered, paired, same
+from unskew.papers.claims import Claim, counted, ordered, paired, same
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
     Settings,
+    bests,
     curves_of,
+    groups_found,
     load,
     percent,
     published,
     share,
     write_npz,
 )
-from unskew.record.logs import rows as log
-from unskew.record.reader import info_of, read
-from unskew.report.sections.groups import adjusted_rand, members
+from unskew.record.reader import info_of
 from unskew.report.stats import Curve
 
 Floats = npt.NDArray[np.float64]
@@ -59,6 +59,8 @@ Clients = Sequence[ClientIndex]
 Divide = Callable[[Dataset, Key], Clients]
 
 TABLE2, TABLE3, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 3, 4, 5))
+TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "min": np.min, "max": np.max}
+"""Columns beside the mean: the spread of errors over clients, the smallest and the largest."""
 BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 
@@ -394,8 +396,8 @@ def _pilot(draft: Draft, task: ImageTask, clients: Clients, seed: int) -> dict[f
     history = run(draft, task, parts, seed, methods, "pilot", rounds=max(task.rounds // 2, 1), evaluate=[])
     scores = {}
     for s in draft["shares"]:
-        accuracy = [r["value"] for r in history.rows if (r["method"], r["name"]) == (f"{s:g}", "val.accuracy")]
-        scores[s] = float(np.mean(accuracy[-LAST:]))
+        accuracy = history.frame.curve(f"{s:g}", seed, "val.accuracy")
+        scores[s] = float(np.mean([*accuracy.values()][-LAST:]))
     return scores
 
 
@@ -448,28 +450,14 @@ def _table4_rows(
         if len(values) > 1:
             over, std = float(np.std(_means(values), ddof=1)), share(printed.get(f"{task.name} ±"))
             rows.append(Row(method, task.name, "error.seeds_std", std, over, None, "seeds", (over,)))
-        best = [1.0 - max(_evaluated(history, method)) for history in runs]
+        best = [1.0 - v for history in runs for v in bests(history, method, "personal.accuracy.mean")]
         rows.append(over_seeds(method, task.name, "error.best", best))
         if task.name == "Digit":
-            over_clients_printed = TABLE5.get(like, {})
-            for metric, v in _over_the_clients(values).items():
-                paper = share(over_clients_printed.get(metric))
-                rows.append(over_seeds(method, task.name, f"error.{metric}", v, paper))
+            for metric, of in TABLE5_COLUMNS.items():
+                paper = share(TABLE5.get(like, {}).get(metric))
+                rows.append(over_seeds(method, task.name, f"error.{metric}", [float(of(e)) for e in values], paper))
     rows.append(over_seeds(BY_RULE, task.name, "alpha", alphas))
     return rows
-
-
-def _over_the_clients(values: Sequence[Floats]) -> dict[str, list[float]]:
-    """Table V's columns but the mean, by seed: the spread of errors over clients, the smallest and the largest."""
-    return {
-        "clients_std": [float(e.std()) for e in values],
-        "min": [float(e.min()) for e in values],
-        "max": [float(e.max()) for e in values],
-    }
-
-
-def _evaluated(history: History, method: str) -> list[float]:
-    return [r["value"] for r in history.rows if (r["method"], r["name"]) == (method, "personal.accuracy.mean")]
 
 
 def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
@@ -510,15 +498,12 @@ def groups(request: ReproductionRequest) -> Result:
 def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
     """Mean utility over clients and partitioned rounds, by method, a number for every run."""
     out: dict[str, list[float]] = {}
-    for history in runs:
-        assert history.path is not None
-        by: dict[str, list[float]] = {}
-        for row in log(history.path, "info"):
-            values = [u for u in row["info"].get("utility", ()) if u is not None]
-            if values:
-                by.setdefault(row["method"], []).append(float(np.mean(values)))
-        for method, means in by.items():
-            out.setdefault(method, []).append(float(np.mean(means)))
+    for record in (history.record for history in runs):
+        for method in record.reports(JudgedGroups):
+            by_round = ([u for u in i.utility if u is not None] for _, _, i in info_of(record, method, JudgedGroups))
+            means = [float(np.mean(values)) for values in by_round if values]
+            if means:
+                out.setdefault(method, []).append(float(np.mean(means)))
     return out
 
 
@@ -542,18 +527,19 @@ def known_groups(request: ReproductionRequest) -> Result:
         runs, rand = [], dict[str, list[float]]()
         for seed in draft["seeds"]:
             clients = task.divide(task.dataset, Key(seed) / request.name / name)
-            assert task.dataset.domains is not None
-            truth = [int(task.dataset.domains[c.train[0]]) for c in clients]
             history = run(draft, task, clients, seed, {**draft["methods"], **by_domain(task.dataset, clients)})
             runs.append(history)
-            record = read(history.folder)
-            for method in set(draft["methods"]) & set(record.reports(ClientGroups)):
-                last = [members(info) for _, _, info in info_of(record, method, ClientGroups)][-1]
-                rand.setdefault(method, []).append(adjusted_rand(last, truth))
+            for method, indices in groups_found(history).items():
+                rand.setdefault(method, []).extend(indices)
         errors = client_errors(runs)
         draft.rows += [over_clients(method, name, "error", values) for method, values in errors.items()]
-        draft.rows += [over_seeds(method, name, "adjusted Rand", values) for method, values in sorted(rand.items())]
-        draft.claims += known_groups_claims(name, errors, rand)
+        finders = sorted(draft["methods"].keys() & rand)
+        draft.rows += [over_seeds(method, name, "adjusted Rand", rand[method]) for method in finders]
+        for method, (other, words) in itertools.product((BY_DOMAIN, *finders), GENERAL.items()):
+            draft.above(f"{name}: {method} errs less than {words}", _means(errors[other]), _means(errors[method]))
+        for method in finders:
+            text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
+            draft.claims.append(counted(text, [v - FOUND for v in rand[method]], "of the index", 1.0, "+.2f"))
         draft.curves = draft.curves or error_curves(runs)
     return draft.result()
 
@@ -561,21 +547,7 @@ def known_groups(request: ReproductionRequest) -> Result:
 FOUND = 0.9
 """Adjusted Rand index from which groups are the known ones: 1 is all of them, 0 what chance finds."""
 
-
-def known_groups_claims(
-    name: str, errors: Mapping[str, Sequence[Floats]], rand: Mapping[str, Sequence[float]]
-) -> list[Claim]:
-    """Claims that the known groups help, that a method's groups do, and that they are the known ones."""
-    finders = sorted(rand)
-    claims = [
-        decide(f"{name}: {method} errs less than {words}", _apart(errors[other], errors[method]))
-        for method in (BY_DOMAIN, *finders)
-        for other, words in (("global", "one global model"), ("independent", "training alone"))
-    ]
-    for method in finders:
-        text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
-        claims.append(counted(text, [v - FOUND for v in rand[method]], "of the index", 1.0, "+.2f"))
-    return claims
+GENERAL = {"global": "one global model", "independent": "training alone"}
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
@@ -602,28 +574,16 @@ def arrivals(request: ReproductionRequest) -> Result:
         draft.rows.append(over_clients(way, setting, "error.founders", founders[method]))
         if method in came:
             draft.rows.append(over_clients(way, setting, "error.arrivals", came[method]))
-    draft.claims += [
-        decide(
-            f"{n} every {every} rounds: the final error is smaller than without arrivals", _apart(there[0], there[n])
-        )
-        for n in new
-    ]
-    draft.claims += [
-        decide(
-            f"{n} every {every} rounds: arrivals placed by benefit err less than {other}",
-            _apart(came[f"{other}, {n} new"], came[f"hcct, {n} new"]),
-        )
-        for n in new
-        for other in ways
-        if other != "hcct"
-    ]
-    draft.claims += [
-        same(
-            f"{n} every {every} rounds: who was there from the start errs no more and no less for it",
-            _apart(founders[f"hcct, {n} new"], founders["hcct, 0 new"]),
-        )
-        for n in new
-    ]
+    for n in new:
+        when = f"{n} every {every} rounds"
+        text = f"{when}: the final error is smaller than without arrivals"
+        draft.above(text, _means(there[0]), _means(there[n]))
+        mine = _means(came[f"hcct, {n} new"])
+        for other in (way for way in ways if way != "hcct"):
+            text = f"{when}: arrivals placed by benefit err less than {other}"
+            draft.above(text, _means(came[f"{other}, {n} new"]), mine)
+        text = f"{when}: who was there from the start errs no more and no less for it"
+        draft.claims.append(same(text, _apart(founders[f"hcct, {n} new"], founders["hcct, 0 new"])))
     draft.curves = {way: percent(new, [_means(came[f"{way}, {n} new"]) for n in new]) for way in ways}
     return draft.result()
 
@@ -644,7 +604,7 @@ def alpha(request: ReproductionRequest) -> Result:
         draft.rows += [over_clients(m, where, "error", values) for m, values in errors.items()]
         curves[where] = percent(logs, [_means(errors[m]) for m in methods])
         low, high = ("1", "100") if ratio >= 0.2 else ("100", "1")
-        apart = _apart(errors[f"alpha {high}"], errors[f"alpha {low}"])
-        draft.claims.append(decide(f"{where}: alpha {low} errs less than alpha {high}", apart))
+        text = f"{where}: alpha {low} errs less than alpha {high}"
+        draft.above(text, _means(errors[f"alpha {high}"]), _means(errors[f"alpha {low}"]))
     draft.curves = curves
     return draft.result()

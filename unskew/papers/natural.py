@@ -22,7 +22,6 @@ from unskew.data.dataset import Dataset
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import DataError
 from unskew.history import History
-from unskew.info import ClientGroups
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired, same
 from unskew.papers.result import Result, Row, over_seeds
@@ -30,14 +29,13 @@ from unskew.papers.toolkit import (
     Draft,
     ReproductionRequest,
     drawn,
+    groups_found,
     merged,
     published,
     rows_of,
     write_npz,
 )
 from unskew.record.logs import ADAPTED, SERVED, gap_name
-from unskew.record.reader import info_of, read
-from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import welch
 from unskew.run import setup as run_setup
 
@@ -145,7 +143,7 @@ def heart(request: ReproductionRequest) -> Result:
     for method in federated.methods:
         if method not in protocol:
             draft.rows += site_rows(method, "beside it", ours[method], [])
-    draft.claims += heart_claims(ours, theirs, protocol)
+    _heart_claims(draft, ours, theirs, protocol)
     from_theirs = alone_from_their_starts(draft, base)
     draft.rows += site_rows("alone, FLamby's five starts", "FLamby's protocol", from_theirs, theirs["alone"])
     for k, name in enumerate(HOSPITALS):
@@ -164,34 +162,26 @@ def alone_from_their_starts(draft: Draft, base: Mapping[str, Any]) -> list[list[
     return [list(of_site) for of_site in zip(*by_start, strict=True)]
 
 
-def heart_claims(ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protocol: Sequence[str]) -> list[Claim]:
+def _heart_claims(
+    draft: Draft, ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protocol: Sequence[str]
+) -> None:
     """The means agree with FLamby's; who is better off alone; and what the rate has to do with it."""
-    claims = [
-        agreement(
-            f"{m}: the mean over hospitals differs from FLamby's by no more than chance",
-            mean_over_clients(ours[m]),
-            mean_over_clients(theirs[m][: len(HOSPITALS)]),
-        )
-        for m in protocol
-    ]
     mean = {m: mean_over_clients(values) for m, values in ours.items()}
-    claims.append(
-        decide("Cleveland's model, trained alone, beats FedAvg in the mean (FLamby: .722 against .685)",
-               paired(mean["Cleveland's model"], mean["FedAvg"]))
-    )  # fmt: skip
-    claims.append(
-        decide("FedAvg at ten times FLamby's rate is better: its rate is what holds it back",
-               paired(mean["FedAvg at .01"], mean["FedAvg"]))
-    )  # fmt: skip
+    for m in protocol:
+        text = f"{m}: the mean over hospitals differs from FLamby's by no more than chance"
+        draft.claims.append(agreement(text, mean[m], mean_over_clients(theirs[m][: len(HOSPITALS)])))
+    for text, one, other in (
+        ("Cleveland's model, trained alone, beats FedAvg in the mean (FLamby: .722 against .685)",
+         "Cleveland's model", "FedAvg"),
+        ("FedAvg at ten times FLamby's rate is better: its rate is what holds it back", "FedAvg at .01", "FedAvg"),
+    ):  # fmt: skip
+        draft.above(text, mean[one], mean[other])
     for k, name in enumerate(HOSPITALS):
-        claims.append(
-            decide(f"{name} is better off alone than with FedAvg, both by FLamby's protocol",
-                   paired(ours["alone"][k], ours["FedAvg"][k]))
-        )  # fmt: skip
+        text = f"{name} is better off alone than with FedAvg, both by FLamby's protocol"
+        draft.above(text, ours["alone"][k], ours["FedAvg"][k])
     for method in ("FedAvg", "Ditto", "HCCT", "FedDif", "FedDW", "Cyclic"):
-        gain = paired(mean[f"{method} at .01"], mean["alone at .01"])
-        claims.append(decide(f"{method} at .01 ends above training alone in the mean over hospitals", gain))
-    return claims
+        text = f"{method} at .01 ends above training alone in the mean over hospitals"
+        draft.above(text, mean[f"{method} at .01"], mean["alone at .01"])
 
 
 # ---------------------------------------------------------------- Fed-TCGA-BRCA
@@ -226,9 +216,8 @@ def tcga_brca(request: ReproductionRequest) -> Result:
         )
     )
     for method in ("FedAvg", "FedAdam", "Ditto", "Cyclic"):
-        gain = paired(mean[f"{method}, age scaled"], mean["alone, age scaled"])
         text = f"{method} is worth it for the mean region against training alone, age scaled"
-        draft.claims.append(decide(text, gain, "concordance", 1.0, "+.3f"))
+        draft.above(text, mean[f"{method}, age scaled"], mean["alone, age scaled"], "concordance", 1.0, "+.3f")
     return draft.result()
 
 
@@ -343,8 +332,7 @@ def imdb_films(request: ReproductionRequest) -> Result:
     values = {(r.method, r.metric): r.seeds for r in draft.rows}
     own, both = "personal.accuracy.mean", "FedAvg of adapters"
     for one, other in (("FedAvg", "alone"), (both, "FedAvg"), ("FFA-LoRA", both), ("FedSA-LoRA", both)):
-        gain = paired(values[one, own], values[other, own])
-        draft.claims.append(decide(f"{one} is better than {other} for the films' own reviews", gain))
+        draft.above(f"{one} is better than {other} for the films' own reviews", values[one, own], values[other, own])
     return draft.result()
 
 
@@ -369,25 +357,22 @@ def _suite(request: ReproductionRequest) -> Result:
         gap_name(ADAPTED, h.name),
     )
     draft.rows += rows_of(history, (*metrics, "bytes.total"))
-    rand = _agreement_of_groups(history)
+    rand = groups_found(history)
     draft.rows += [over_seeds(m, draft.rows[0].setting, "adjusted Rand", values) for m, values in rand.items()]
-    sign, unit, factor = (1.0 if h.higher else -1.0), ("points" if h.percent else h.label), h.scale
-    form = "+.3f" if h.bounded and not h.percent else "+.2f"
+    sign = 1.0 if h.higher else -1.0
+    shown = "points" if h.percent else h.label, h.scale, "+.3f" if h.bounded and not h.percent else "+.2f"
     values = {(r.method, r.metric): [sign * v for v in r.seeds] for r in draft.rows}
     for m in compared.methods:
         if (m.label, served) not in values:
             continue
+        mine = {metric: values[m.label, metric] for metric in (own, served, adapted)}
         if m.name not in ("independent", "centralised"):
-            gain = paired(values[m.label, own], values["alone", own])
             text = f"{m.label} is worth it against training alone for clients that trained"
-            draft.claims.append(decide(text, gain, unit, factor, form))
+            draft.above(text, mine[own], values["alone", own], *shown)
         if m.name != "independent":
-            gap = paired(values[m.label, own], values[m.label, served])
             text = f"{m.label} serves unseen clients worse than clients that trained"
-            draft.claims.append(decide(text, gap, unit, factor, form))
-            gain = paired(values[m.label, adapted], values[m.label, served])
-            text = f"adapting helps unseen clients of {m.label}"
-            draft.claims.append(decide(text, gain, unit, factor, form))
+            draft.above(text, mine[own], mine[served], *shown)
+            draft.above(f"adapting helps unseen clients of {m.label}", mine[adapted], mine[served], *shown)
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
         draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
@@ -395,15 +380,3 @@ def _suite(request: ReproductionRequest) -> Result:
 
 
 mnist_writers = landmine = wisdm = parkinsons = shakespeare = _suite
-
-
-def _agreement_of_groups(history: History) -> dict[str, list[float]]:
-    """Adjusted Rand index of each method's last groups and the clients' domains, by seed; empty without domains."""
-    record = read(history.folder)
-    out: dict[str, list[float]] = {}
-    for method in record.reports(ClientGroups):
-        last = {seed: members(info) for seed, _, info in info_of(record, method, ClientGroups)}
-        truth = {seed: record.partitions[seed].domains for seed in last}
-        if last and all(len(set(of)) > 1 for of in truth.values()):
-            out[method] = [adjusted_rand(last[seed], truth[seed]) for seed in sorted(last)]
-    return out

@@ -56,7 +56,7 @@ def bfloat16(request: ReproductionRequest) -> Result:
     task = drawn(request, draft["experiment"]["task"]["data"], draft["draw"])
     history = draft.run("run", draft["experiment"], {"task": task}, methods=["fedavg", "fedavg, bfloat16"])
     draft.rows += rows_of(history, METRICS)
-    single, half = (final(history, m, "global.accuracy") or () for m in ("fedavg", "fedavg, bfloat16"))
+    single, half = (final(history, m, "global.accuracy") for m in ("fedavg", "fedavg, bfloat16"))
     draft.claims.append(same("trained in bfloat16 fedavg ends where it ends in float32", paired(half, single)))
     draft.curves = curves_of(history)
     return draft.result()
@@ -81,8 +81,7 @@ def clock(request: ReproductionRequest) -> Result:
         if all(reached):
             draft.add(name, setting, f"clock.to_{target:.0%}", [min(times) for times in reached])
     for name in [*ends][1:]:
-        text = f"{name} is above fedavg after {end:.0f} simulated seconds"
-        draft.claims.append(decide(text, paired(ends[name], ends["fedavg"])))
+        draft.above(f"{name} is above fedavg after {end:.0f} simulated seconds", ends[name], ends["fedavg"])
     return draft.result()
 
 
@@ -267,8 +266,8 @@ def digits(request: ReproductionRequest) -> Result:
             gains = seeds[method.label, "global.accuracy.minus_fedavg"]
             draft.claims.append(decide(f"{method.label} ends above fedavg at alpha 0.1", gains))
     own = "personal.accuracy.mean"
-    apart = paired(seeds["fedavg", own], seeds["independent", own])
-    draft.claims.append(decide("on a client's own test data fedavg is above training alone", apart))
+    text = "on a client's own test data fedavg is above training alone"
+    draft.above(text, seeds["fedavg", own], seeds["independent", own])
     draft.curves = curves_of(history)
     return draft.result()
 

@@ -26,10 +26,13 @@ from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
 from unskew.history import History, load_run
+from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import Claim
+from unskew.papers.claims import POINTS, Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import require_none_diverged
+from unskew.record.reader import info_of
+from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import Curve, curve, curve_by_round
 from unskew.run.again import complete
 from unskew.run.cell import Observer
@@ -254,6 +257,19 @@ class Draft:
         """Add a row of one value for each seed."""
         self.rows.append(over_seeds(method, setting, metric, values, paper))
 
+    def above(
+        self,
+        text: str,
+        these: Sequence[float],
+        those: Sequence[float],
+        unit: str = POINTS,
+        factor: float = 100.0,
+        form: str = "+.2f",
+        published: float | None = None,
+    ) -> None:
+        """Add the claim that these values are above those, seed by seed, as `decide` reads their differences."""
+        self.claims.append(decide(text, paired(these, those), unit, factor, form, published))
+
     def experiment(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
     ) -> config.Experiment:
@@ -331,10 +347,16 @@ def fate(history: History, method: str) -> str:
     return next(rows, "")
 
 
-def final(history: History, method: str, metric: str) -> tuple[float, ...] | None:
-    """A metric's last values, by seed; None if the method does not have that metric."""
+def final(history: History, method: str, metric: str) -> tuple[float, ...]:
+    """A metric's last values, by seed; none if the method does not have that metric."""
     rows = history.summary["rows"]
-    return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), None)
+    return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), ())
+
+
+def bests(history: History, method: str, metric: str) -> list[float]:
+    """The highest of a metric's values on the test set, by seed; optimistic, since it is chosen on that set."""
+    curves = (history.frame.curve(method, seed, metric) for seed in history.record.seeds)
+    return [max(curve.values()) for curve in curves if curve]
 
 
 def by_round(history: History, method: str, name: str = "global.accuracy") -> dict[int, list[float]]:
@@ -356,6 +378,17 @@ def rows_of(
         Row(at[0], r["setting"], at[1], paper_values.get(at), r["mean"], r["std"], "seeds", tuple(r["seeds"]))
         for r, at in rows
     )
+
+
+def groups_found(history: History) -> dict[str, list[float]]:
+    """Adjusted Rand index of each method's last groups and the clients' domains, by seed; empty without domains."""
+    record, out = history.record, dict[str, list[float]]()
+    for method in record.reports(ClientGroups):
+        last = {seed: members(info) for seed, _, info in info_of(record, method, ClientGroups)}
+        truth = {seed: record.partitions[seed].domains for seed in last}
+        if last and all(len(set(of)) > 1 for of in truth.values()):
+            out[method] = [adjusted_rand(last[seed], truth[seed]) for seed in sorted(last)]
+    return out
 
 
 def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
