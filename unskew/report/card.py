@@ -3,9 +3,8 @@
 M. Mitchell et al., "Model Cards for Model Reporting", FAT* 2019.  A card is a page with nothing folded and no figures.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from unskew.errors import ConfigError, RunError, did_you_mean
 from unskew.info import PrivacyBudget
@@ -13,6 +12,7 @@ from unskew.record.reader import Record, configured, method_tables
 from unskew.report import page, results, tables, verdict
 from unskew.report.page import Page
 from unskew.report.section import SECTIONS, Section, Table, table
+from unskew.report.together import written
 
 OF_MODEL = ("effects", "subgroups", "privacy")
 """The sections of a report that a card has the tables of."""
@@ -37,7 +37,8 @@ def of_run(record: Record, method: str | None = None) -> Page:
     entries = tuple(entry for entry in headline.entries if entry.name in beside)
     sections = [
         page.data_of(record), _sites(record, beside), Section("Method", "", (), (_method(record, method),)),
-        *_of_model(record, method), _limits(record, method), _source(record),
+        *_of_model(record, method), _limits(record, method),
+        replace(page.settings_of(record), title="Where it comes from", lead="", code=""),
     ]  # fmt: skip
     title, shown = f"Model card: {method} of {record.name}", replace(headline, entries=entries, caption="")
     bare = [replace(section, charts=(), about="") for section in sections if section is not None]
@@ -95,17 +96,8 @@ def _method(record: Record, method: str) -> Table:
     run = {name: config[name] for name in ("rounds", "clients_per_round") if name in config}
     own = method_tables(record).get(method, {})
     every = own | task | run | {"parameters of the network": record.card.get("parameters")}
-    rows = [(name, words) for name, of in every.items() if name != "label" and (words := _words(of))]
+    rows = [(name, words) for name, of in every.items() if name != "label" and (words := written(of)) != "none"]
     return table("", ["setting", "value"], rows, words=[1])
-
-
-def _words(value: Any) -> str:
-    """A setting's value in words; empty if it is the same as none."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {words}" for name, of in value.items() if (words := _words(of)))
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value in (None, "none") else str(value)
 
 
 def _of_model(record: Record, method: str) -> Iterator[Section]:
@@ -129,17 +121,4 @@ def _limits(record: Record, method: str) -> Section:
         "One seed was trained, so the part of chance in training is not known.": len(record.seeds) == 1,
     }  # fmt: skip
     lines = [*(sentence for sentence, holds in unmeasured.items() if holds), *verdict.notes(record)]
-    rows = [(str(k), line) for k, line in enumerate(lines, start=1)]
-    return Section("Limits", "", (), (table("", ["no.", "limit"], rows, words=[1]),))
-
-
-def _source(record: Record) -> Section:
-    """The run that the card was made from."""
-    card = record.card
-    of = {
-        "run": record.folder.name, "unskew": card["unskew"], "started": card["created"], "command": card["command"],
-        "fingerprint": record.summary["fingerprint"] if record.summary else "none yet",
-        "configuration, SHA-256": card["config_sha256"],
-    }  # fmt: skip
-    rows = [(name, value) for name, value in of.items() if value]
-    return Section("Where it comes from", "", (), (table("", ["what", "value"], rows, words=[1]),))
+    return page.numbered("Limits", lines)

@@ -4,7 +4,6 @@ The first screen says what was run, the verdict, two pictures and the table; eve
 is made from its record only and written in one step, so a reader never sees half of one.
 """
 
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -110,21 +109,10 @@ def first_screen(page: Page) -> str:
     return _template("first.html").render(page=replace(page, pictures=drawn))
 
 
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("unskew.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update({"table": render.html, "anchor": _anchor, "about": _about, "drawn": charts.drawn})
-    return environment
-
-
 def _template(name: str) -> jinja2.Template:
-    return _environment().get_template(name)
+    environment = render.templates()
+    environment.filters.update({"table": render.html, "anchor": _anchor, "about": _about, "drawn": charts.drawn})
+    return environment.get_template(name)
 
 
 def _anchor(title: str) -> str:
@@ -197,9 +185,6 @@ def _sections(record: Record) -> list[Section]:
         pictures.curve(record, "round", "train.loss", "training loss"),
     )  # fmt: skip
     clients = pictures.spread(record)
-    lines = (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))
-    rows = [(str(i), line) for i, line in enumerate(lines, start=1)]
-
     differences = results.differences(record, base) if base is not None else ()
     gains = [pictures.clients(w, m) for w in named[:6]]
     sections = [
@@ -212,7 +197,7 @@ def _sections(record: Record) -> list[Section]:
         *([] if record.parts else [*_own_sections(record), data_of(record)]),
         Section.of("Traffic and losses", "", (), (results.traffic(record), results.lost(record),
                    results.forecast(record)), "messages, lost replies, forecast"),
-        Section.of("Notes", "", (), [table("", ["no.", "note"], rows, words=[1])], counted(len(rows), "note")),
+        numbered("Notes", (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))),
         *(settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()),
     ]  # fmt: skip
     return [s for s in sections if not s.empty]
@@ -274,11 +259,18 @@ def data_of(record: Record) -> Section:
     return Section.of("Data", lead, [chart], [division], "who has what")
 
 
+def numbered(title: str, lines: Sequence[str]) -> Section:
+    """A section of sentences, numbered."""
+    rows = [(str(i), line) for i, line in enumerate(lines, start=1)]
+    return Section.of(title, "", (), [table("", ["no.", "note"], rows, words=[1])], counted(len(rows), "note"))
+
+
 def settings_of(record: Record, named: str = "") -> Section:
     """Settings of a run, its machine, and the command that runs it again."""
     card, summary = record.card, record.summary
     of = {
-        "unskew": card["unskew"], "started": card["created"], "command": "" if record.deployed else card["command"],
+        "run": record.folder.name, "unskew": card["unskew"], "started": card["created"],
+        "command": "" if record.deployed else card["command"],
         "fingerprint": summary["fingerprint"] if summary else "none yet",
         "seconds": f"{summary['seconds']:.1f}" if summary else "",
         "configuration, SHA-256": card["config_sha256"], **{k: plain(v) for k, v in card["environment"].items()},

@@ -4,13 +4,16 @@ LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 """
 
 import csv
+import functools
 import io
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
+from types import MappingProxyType
 
-from markupsafe import Markup, escape
+import jinja2
+from markupsafe import Markup
 from rich.cells import cell_len
 
 from unskew.errors import ConfigError, did_you_mean, shown
@@ -158,39 +161,27 @@ def as_csv(columns: Columns, separator: str = ",", decimal: str = ".") -> str:
 
 
 # ---------------------------------------------------------------- HTML
-def html(table: Table, swatches: Mapping[str, Markup] | None = None) -> Markup:
+def html(table: Table, swatches: Mapping[str, Markup] = MappingProxyType({})) -> Markup:
     """The table as an HTML element, with its caption; its note is a paragraph below.
 
     `swatches` stand beside the names of methods.
     """
-    marks = (swatches or {}) if table.head[0][0].casefold() == "method" else {}
-    join = Markup().join
+    marks = swatches if table.head[0][0].casefold() == "method" else {}
+    return Markup(templates().get_template("table.html").render(table=table, marks=marks))
 
-    def cell(text: str, k: int, tag: str = "td", inner: Markup = Markup(), strong: bool = False) -> Markup:
-        names = " ".join(["text"] * (k in {0, *table.text}) + ["head"] * strong)
-        kind = Markup(' class="{}"').format(names) if names else Markup()
-        scope = Markup(' scope="col"') if tag == "th" else Markup()
-        return Markup("<{0}{1}{2}>{3}{4}</{0}>").format(tag, kind, scope, unbroken(text), inner)
 
-    head = join(
-        cell(title, k, "th", Markup("<small>{}</small>").format(unit) if unit else Markup())
-        for k, (title, unit) in enumerate(table.head)
+@functools.cache
+def templates() -> jinja2.Environment:
+    """The templates of pages."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("unskew.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    rows = join(
-        Markup('<tr><th class="text" scope="row"><span class="name">{}<span>{}{}</span></span></th>{}</tr>\n').format(
-            marks.get(e.name, ""),
-            Markup(escape(e.name).replace("(", Markup("<wbr>("))),  # so that no number is cut in two
-            Markup("<small>{}</small>").format(e.below) if e.below else "",
-            join(cell(text, k + 1, strong=k in e.bold) for k, text in enumerate(e.cells)),
-        )
-        for e in table.entries
-    )
-    caption = Markup("<caption><span>{}</span></caption>").format(table.caption) if table.caption else Markup()
-    note = Markup('<p class="note">{}</p>').format(table.note) if table.note else Markup()
-    whole = Markup(
-        '<div class="scroll" tabindex="0"><table>{}\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table></div>{}'
-    )
-    return whole.format(caption, head, rows, note)
+    environment.filters["unbroken"] = unbroken
+    return environment
 
 
 def unbroken(cell: str) -> str:
