@@ -71,7 +71,7 @@ def world() -> FederatedData:
     clients = ClientIndices.of(
         [ClientIndex(rows([0]), rows([7]), rows([1, 2])), ClientIndex(rows([3]), rows([8]), rows([4, 5, 6]))]
     )
-    return FederatedData(data, clients, {"name": "by hand"}, 0, "")
+    return FederatedData(data, clients, {"name": "by hand"}, 0)
 
 
 def simulator(method: Any, fed: FederatedData) -> Simulator[Any]:
@@ -157,7 +157,7 @@ def test_a_client_without_test_data_is_left_out() -> None:
     fed = world()
     first, second = fed.clients
     clients = ClientIndices.of([first, ClientIndex(second.train, second.val, second.test[:0])])
-    fed = FederatedData(fed.dataset, clients, fed.split, 0, "")
+    fed = FederatedData(fed.dataset, clients, fed.split, 0)
     sim = simulator(FedAvg(), fed)
     metrics = evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0

@@ -89,7 +89,6 @@ class FederatedData:
         clients: Examples of each client, by client number.
         split: Name and fields of the split, as JSON.
         seed: Seed of the key that drew it.
-        sha256: SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions.
         unseen: The clients that come after training and take no part in it, divided as the others; None if there are
             none.  Nothing else of this value counts them.
         names: Names of the clients where the data have none, as of the sites of a deployment.
@@ -100,13 +99,17 @@ class FederatedData:
     clients: ClientIndices
     split: Mapping[str, Any]
     seed: int
-    sha256: str
     unseen: "FederatedData | None" = None
     names: tuple[str, ...] = ()
     public: Tensor | None = None
 
     def __repr__(self) -> str:
         return f"<FederatedData of {shown(self.dataset.name)}: {split_label(self)}, seed {self.seed}>"
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions."""
+        return self.clients.sha256
 
     @property
     def num_clients(self) -> int:
@@ -246,7 +249,7 @@ def _with_public(fed: FederatedData, public: float | str, key: Key) -> Federated
         stays = torch.cat([of >= min(math.floor(public * len(of) + 0.5), len(of) - 1) for of in order])
         rows = train.values[~stays].sort().values
         clients = ClientIndices(train.where(stays.numpy()), fed.clients.val, fed.clients.test)
-    return replace(fed, clients=clients, sha256=clients.sha256, public=rows)
+    return replace(fed, clients=clients, public=rows)
 
 
 def _refitted(fed: FederatedData) -> FederatedData:
@@ -272,12 +275,7 @@ def _without(fed: FederatedData, apart: Ints) -> FederatedData:
     known, later = fed.clients.take(stay), fed.clients.take(apart)
     if fed.unseen is not None:
         later = ClientIndices.of([*fed.unseen.clients, *later])
-    return replace(
-        fed,
-        clients=known,
-        sha256=known.sha256,
-        unseen=replace(fed, clients=later, sha256=later.sha256, unseen=None),
-    )
+    return replace(fed, clients=known, unseen=replace(fed, clients=later, unseen=None))
 
 
 def named_in(fed: FederatedData, groups: Sequence[Sequence[str]], role: str) -> dict[int, int]:
@@ -325,7 +323,7 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
     shares = _shares(dataset, split, key / "split")
     # What papers divide is cut as they cut it, at random; a real client's few events are to be in every part.
     clients = cut(dataset, shares, key / "client", test_fraction, val_fraction, even=isinstance(split, Natural))
-    return FederatedData(dataset, clients, record(split), key.seed, clients.sha256)
+    return FederatedData(dataset, clients, record(split), key.seed)
 
 
 def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[Ints, ...]:
@@ -449,7 +447,7 @@ def pooled(fed: FederatedData) -> FederatedData:
     """
     train, val = (part.values.sort().values for part in (fed.clients.train, fed.clients.val))
     clients = ClientIndices.of([ClientIndex(train, val, torch.empty(0, dtype=torch.int64))])
-    return replace(fed, clients=clients, sha256=clients.sha256)
+    return replace(fed, clients=clients)
 
 
 def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any]:
@@ -539,8 +537,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
 
     def divided(clients: Sequence[Parts]) -> FederatedData:
         parts = [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in of)) for of in clients]
-        indices = ClientIndices.of(parts)
-        return FederatedData(dataset, indices, manifest.split, manifest.seed, indices.sha256)
+        return FederatedData(dataset, ClientIndices.of(parts), manifest.split, manifest.seed)
 
     fed = divided(clients)
     return replace(fed, unseen=divided(unseen)) if unseen else fed

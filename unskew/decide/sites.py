@@ -182,7 +182,7 @@ def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
 
 def divided_as(fed: FederatedData, clients: ClientIndices) -> FederatedData:
     """The same examples, divided otherwise."""
-    return replace(fed, clients=clients, sha256=clients.sha256)
+    return replace(fed, clients=clients)
 
 
 def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), minimum: int = 2) -> Sites:

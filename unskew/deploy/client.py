@@ -250,4 +250,4 @@ def own_data(experiment: Experiment, setup: Setup, client: int, num_clients: int
     rows, nothing = np.arange(len(setup.dataset.labels)), np.empty(0, np.int64)
     held = [rows if c == client else nothing for c in range(num_clients)]
     clients = cut(setup.dataset, held, Key(seed) / "data" / "client", 0, experiment.val_fraction)
-    return FederatedData(setup.dataset, clients, {"name": run_setup.OWN_DATA}, seed, setup.dataset.sha256)
+    return FederatedData(setup.dataset, clients, {"name": run_setup.OWN_DATA}, seed)

@@ -262,8 +262,7 @@ def run(
 ) -> History:
     """Run these methods on this division, in a folder of their own; resumed where it was stopped."""
     where = "-".join(filter(None, (task.name.lower(), name, str(seed))))
-    held = ClientIndices.of(clients)
-    fed = FederatedData(task.dataset, held, {"name": draft.request.name}, seed, held.sha256)
+    fed = FederatedData(task.dataset, ClientIndices.of(clients), {"name": draft.request.name}, seed)
     manifest = draft.request.folder / "data" / f"{where}.json"
     write_atomically(manifest, json.dumps(to_manifest(fed)))
     split = {"name": "manifest", "path": str(manifest.resolve())}

@@ -675,7 +675,7 @@ def with_own_data(dataset: Dataset, num_clients: int, seed: int, names: tuple[st
     """Clients that keep their examples to themselves: of none is anything known here."""
     nothing = torch.empty(0, dtype=torch.int64)
     clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * num_clients)
-    return FederatedData(dataset, clients, {"name": OWN_DATA}, seed, "", names=names)
+    return FederatedData(dataset, clients, {"name": OWN_DATA}, seed, names=names)
 
 
 def _check_local(local: SgdConfig, setup: Setup) -> None:
