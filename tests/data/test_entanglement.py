@@ -126,12 +126,3 @@ def test_the_split_reaches_it_and_the_manifest_says_what_was_reached(xi: float, 
     assert stats["entanglement"] == fed.entanglement().average
     assert stats["entanglement"] == pytest.approx(xi, abs=0.05)
     assert stats["largest_entanglement"] >= stats["entanglement"]
-
-
-def test_without_entanglement_every_base_distribution_has_one_owner() -> None:
-    fed = federate(subclasses(), Entangled(0.0), Key(5))
-    assert fed.dataset.domains is not None
-    held = [set(fed.dataset.domains[c.train].tolist()) for c in fed.clients]
-    assert sorted(b for mine in held for b in mine) == list(range(10))
-    assert [len(mine) for mine in held] == [2] * 5
-    assert to_manifest(fed)["stats"]["entanglement"] == 0.0

@@ -182,12 +182,3 @@ def test_text_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
     for read in (load, describe):
         with pytest.raises(DataError, match=f"the text in {key} holds codes of no character"):
             read(f"npz:{tmp_path / 'a.npz'}")
-
-
-@pytest.mark.parametrize("dtype", ["U2", "S3", "M8[s]", "m8[s]", "V4", "c16"])
-@pytest.mark.parametrize("shape", [(20, 4), (20, 8, 8)])
-def test_inputs_that_are_no_numbers_are_refused(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **table(x_train=np.zeros(shape, dtype)))
-    with pytest.raises(DataError, match=r"x must hold numbers.*, got .* of shape"):
-        load(f"npz:{tmp_path / 'a.npz'}")
-    assert any("x must hold numbers" in note for note in describe(f"npz:{tmp_path / 'a.npz'}").notes)

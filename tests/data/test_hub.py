@@ -157,38 +157,7 @@ def test_the_hub_and_a_file_give_the_same_data_set(monkeypatch: pytest.MonkeyPat
     assert file.classes == fetched.classes
 
 
-# ---------------------------------------------------------------- any other
-def test_columns_splits_configuration_and_revision_are_what_the_source_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {
-        "train+extra": part(pictures(pixels(20, 6, 6)), [0, 1] * 10, image="scan", label="digit", names=["a", "b"]),
-        "validation[:10%]": part(pictures(pixels(4, 6, 6)), [0, 1] * 2, image="scan", label="digit", names=["a", "b"]),
-    }
-    fake = install(monkeypatch, {("me/mine", "small"): made})
-    options = {"image": "scan", "label": "digit", "train": "train+extra", "test": "validation[:10%]"}
-    found = load("hub:me/mine", None, {**options, "config": "small", "revision": "abc123"})
-    assert fake.asked[1] == ("me/mine", "small", "validation[:10%]", "abc123")
-    assert (found.name, found.classes, len(found.x_test)) == ("me/mine", ("a", "b"), 4)
-
-
-@pytest.mark.parametrize(
-    ("mode", "shape"),
-    [("1", (1, 6, 6)), ("L", (1, 6, 6)), ("LA", (1, 6, 6)), ("P", (3, 6, 6)), ("RGBA", (3, 6, 6)), ("CMYK", (3, 6, 6))],
-)
-def test_images_of_any_mode_become_grey_or_rgb(
-    monkeypatch: pytest.MonkeyPatch, mode: str, shape: tuple[int, ...]
-) -> None:
-    made = part([image.convert(mode) for image in pictures(pixels(4, 6, 6, 3))], [0, 1, 0, 1], names=["a", "b"])
-    install(monkeypatch, {("me/mine", None): {"train": made, "test": made}})
-    assert load("hub:me/mine").input_shape == shape
-
-
 # ---------------------------------------------------------------- refusals
-def test_without_the_extra_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"needs the package datasets.*pip install 'unskew\[hub\]'"):
-        load("hub:mnist")
-
-
 @pytest.mark.parametrize(
     ("error", "message"),
     [

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import unskew as us
 from unskew.data.rows import as_tensor
 from unskew.data.sources import load
 
@@ -32,12 +31,3 @@ def test_pixels_are_standardised_by_the_numbers_given(tmp_path: Path) -> None:
     assert not torch.equal(
         as_tensor(load(saved(tmp_path, x)).x_train), as_tensor(load(saved(tmp_path, x), None, GREY).x_train)
     )
-
-
-def test_a_model_predicts_with_the_numbers_given(tmp_path: Path) -> None:
-    x = RNG.integers(0, 255, (80, 8, 8), np.uint8)
-    task = us.TaskConfig(data=saved(tmp_path, x), data_options=GREY, model="mlp")
-    run = us.simulate("fedavg", task=task, rounds=1, progress=False)
-    with torch.no_grad():
-        best = run.model("fedavg")((torch.from_numpy(x[:20, None] / 255).float() - 0.5) / 0.25).argmax(1)
-    assert list(us.predict(run.model("fedavg"), x[:20])) == best.tolist()

@@ -12,7 +12,7 @@ import unskew as us
 from unskew.data import image_folders
 from unskew.data.inputs import Inputs
 from unskew.data.sources import load
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataError, DataWarning
 
 Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
@@ -71,22 +71,6 @@ def test_links_in_the_folder_are_refused(link: str, tmp_path: Path) -> None:
     for given in ("scans", "link"):
         with pytest.raises(DataError, match=rf"{link} is a link, .* put a copy there"):
             load(f"images:{tmp_path / given}")
-
-
-@pytest.mark.parametrize(("channels", "shape"), [(1, (1, 6, 4)), (3, (3, 6, 4))])
-def test_channels_say_what_becomes_of_grey_and_coloured_images(
-    channels: int, shape: tuple[int, ...], tmp_path: Path
-) -> None:
-    """Nothing is noted then; a colour's grey is Pillow's, 0.299 R + 0.587 G + 0.114 B."""
-    pictures(tmp_path)
-    file = tmp_path / "Bern" / "benign" / "3.png"
-    Image.new("RGB", (4, 6), (200, 100, 50)).save(file)
-    data = load(f"images:{tmp_path}", None, {"channels": channels})
-    assert (data.input_shape, data.notes) == (shape, ())
-    level = image_folders.pixels([file], None, channels == 1)
-    assert level[0, 0, 0].tolist() == (124 if channels == 1 else [200, 100, 50])
-    with pytest.raises(ConfigError, match=r"task\.data_options\.channels must be one of 1 or 3, got 2"):
-        load(f"images:{tmp_path}", None, {"channels": 2})
 
 
 def png_of_16_bits(path: Path, colour_type: int) -> None:

@@ -96,13 +96,6 @@ def test_dates_are_read_alike_in_every_form(values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[3, 4.5], ["3", "4.5"], np.array([3, 4.5]), torch.tensor([3, 4.5]), pandas.Series([3, 4.5])]
-)
-def test_numbers_are_times_too(values: Any) -> None:
-    assert moments(values, "latest").tolist() == [3, 4.5]
-
-
-@pytest.mark.parametrize(
     ("after", "late"),
     [
         ("2024-06-30", [False, False, True]),  # the day is over at midnight
@@ -116,13 +109,6 @@ def test_numbers_are_times_too(values: Any) -> None:
 def test_after_a_day_is_after_its_end(after: Any, late: list[bool]) -> None:
     when = moments(["2024-06-30", "2024-06-30T23:59", "2024-07-01"], "")
     assert Latest("day", after=after).is_after(when).tolist() == late
-
-
-def test_a_date_for_numbers_is_refused() -> None:
-    with pytest.raises(DataError, match="column 'day' holds numbers, such as 3; give one"):
-        Latest("day", after="2024-06-30").is_after(np.array([3.0]))
-    with pytest.raises(DataError, match="column 'day' holds dates, such as 2024-06-01; give one"):
-        Latest("day", after=12.5).is_after(moments(["2024-06-01"], ""))
 
 
 # ---------------------------------------------------------------- tables
@@ -177,19 +163,6 @@ def test_a_patient_on_both_sides_tests_and_does_not_train() -> None:
     basel, bern = days_of(data)
     assert basel == [[2, 3, 4, 5, 6, 7], [], [8, 9, 10]]
     assert bern == [[1, 2, 3, 4, 5, 6, 7], [], [8, 9, 10]]
-
-
-def test_a_site_without_rows_on_one_side_is_named() -> None:
-    table = stays()
-    early = table.filter((polars.col("site") == "Basel") | (polars.col("x") < 6))
-    with pytest.warns(DataWarning, match="Bern has no row after 2024-06-07.* to 2024-06-05.*cut earlier"):
-        data = own.dataset(early, test=Latest("admitted", after="2024-06-07"), **COLUMNS)
-    assert days_of(data)[1] == [[1, 2, 3, 4, 5], [], []]
-    late = table.filter((polars.col("site") == "Basel") | (polars.col("x") > 8))
-    with pytest.raises(DataError, match=r"Bern has nothing to train on before 2024-06-07 \(its rows are"):
-        own.dataset(late, test=Latest("admitted", after="2024-06-07"), **COLUMNS)
-    with pytest.raises(DataError, match="Basel has no row after 2025"):
-        own.dataset(table, test=Latest("admitted", after="2025"), **COLUMNS)
 
 
 def test_numbers_are_prepared_without_the_later_rows() -> None:

@@ -1,6 +1,5 @@
 """A first look at data: numbers with a known answer, and sentences that name site and column."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -167,17 +166,6 @@ def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_
     assert number(look, "sizes").value == pytest.approx(1.6)
     said = "; days has numbers; fever has 2 classes (0, 1); mood has 3 classes (Low, high, low)"
     assert said in str(look)
-
-
-def test_json_has_numbers_for_numbers(tmp_path: Path) -> None:
-    """Ages 0 to 4 in turn: mean 2, variance 2."""
-    table(age=np.arange(N) % 5, sick=np.arange(N) % 2, ward=["a"] * 150 + ["b"] * 50).write_csv(tmp_path / "t.csv")
-    command = ["data", str(tmp_path / "t.csv"), "--target", "sick", "--client", "site", "--json"]
-    look = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
-    assert look["targets"][0]["classes"] == [0, 1]
-    age, ward = look["columns"]
-    assert (age["mean"], age["sd"], age["lowest"]) == (2, pytest.approx(2**0.5), 0)
-    assert (ward["commonest"], ward["mean"]) == ([["a", 150], ["b", 50]], None)
 
 
 # ---------------------------------------------------------------- the command

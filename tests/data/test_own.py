@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 import unskew as us
 from unskew.data import Natural, federate, own
 from unskew.data.dataset import Dataset
-from unskew.data.preprocess import ColumnRule, Preprocess
+from unskew.data.preprocess import Preprocess
 from unskew.data.rows import as_tensor
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -115,14 +115,6 @@ def test_clients_numbers_are_sorted_by_size_and_decimals_are_numbers() -> None:
     data = own.dataset(frame, target="y", client="site")
     assert data.client_names == ("9", "10", "100")
     assert sorted(set(data.x_train.flatten().tolist())) == [1.5, 2.0]
-
-
-def test_numbers_that_are_a_category_by_type_or_rule_become_columns() -> None:
-    frame = pandas.DataFrame({"stage": Y, "y": Y % 2})
-    typed = own.dataset(frame.astype({"stage": "category"}), target="y", preprocess=Preprocess()).inputs
-    ruled = Preprocess(columns={"stage": ColumnRule(kind="category")})
-    assert typed.columns[0].values == own.dataset(frame, target="y", preprocess=ruled).inputs.columns[0].values
-    assert typed.columns[0].values == ("0", "1", "2")
 
 
 # ---------------------------------------------------------------- other libraries

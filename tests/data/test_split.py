@@ -126,7 +126,6 @@ def test_a_client_has_one_domain(domains: int, per_group: int, n: int, seed: int
         Pathological(),
         Shards(),
         Quantity(),
-        HalfNormal(),
         ByGroup(2),
     ],
     ids=repr,
@@ -212,13 +211,6 @@ def test_repair_fills_a_poor_client_to_the_minimum_and_no_further():
     assert {min(len(c) for c in assign(split, y, 2, Key(seed))) for seed in range(20)} == {40, 15}
 
 
-def test_repair_gives_a_client_the_classes_it_wants():
-    """Client 1 has 1 of the 4 it needs; client 0 can give 5 of either class, and client 1 wants class 1."""
-    counts = np.array([[5, 5], [0, 1]])
-    _repair(counts, np.array([[5.0, 5.0], [0.2, 1.0]]), minimum=4, fixed=False)
-    assert counts.tolist() == [[5, 2], [0, 4]]
-
-
 def test_repair_stays_within_a_pathological_clients_classes():
     """Class 0 has 1 sample and two holders: the one without it cannot be served by class 1's holders."""
     y = np.array([0] + [1] * 9)
@@ -230,15 +222,9 @@ def test_repair_stays_within_a_pathological_clients_classes():
     ("split", "message"),
     [
         (Dirichlet(0.0), r"split\.alpha must be > 0, got 0\.0 \(dirichlet\)"),
-        (Dirichlet(-0.2), r"split\.alpha must be > 0, got -0\.2"),
         (Dirichlet(float("nan")), r"split\.alpha must be a finite number, got nan"),
-        (Quantity(float("inf")), r"split\.alpha must be a finite number, got inf"),
         (Dirichlet(by="row"), r"split\.by must be one of 'class', 'capped' or 'client', got .row. \(dirichlet\)"),  # type: ignore[arg-type]
         (IID(0), r"split\.num_clients must be >= 1, got 0 \(iid\)"),
-        (IID(2, min_samples=0), r"split\.min_samples must be >= 1"),
-        (Pathological(0), r"split\.classes_per_client must be >= 1"),
-        (Shards(0), r"split\.shards_per_client must be >= 1"),
-        (ByGroup(0), r"split\.clients_per_group must be >= 1"),
     ],
 )
 def test_a_field_out_of_range_is_refused(split: Split, message: str):
@@ -251,17 +237,10 @@ def test_a_field_out_of_range_is_refused(split: Split, message: str):
     [
         (IID(2001, 1), "2001 clients x at least 1 examples = 2001, but there are 2000 examples"),
         (
-            Dirichlet(0.1, num_clients=300, min_samples=7),
-            "300 clients x at least 7 examples = 2100, but there are 2000",
-        ),
-        (Shards(201), "2010 shards are asked for of 2000 examples"),
-        (Pathological(11), "10 classes for 10 clients with 11 each: lower classes_per_client"),
-        (
             Pathological(2, num_clients=4),
             "10 classes for 4 clients with 2 each: raise num_clients or classes_per",
         ),
         (ByGroup(3), "group 1 has 5 examples, not 3 x 2"),
-        (ByGroup(2, num_clients=7), "2 domains x 2 = 4 clients, not 7"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_arithmetic(split: Split, message: str):

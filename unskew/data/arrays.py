@@ -30,10 +30,8 @@ from unskew.data.archives import archive_of, array_of
 from unskew.data.columns import CLIENT, INPUTS, LABELS, PATIENTS, Array, Frame
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
-from unskew.data.latest import Latest
-from unskew.data.own import columns_of_arrays, cut_in_time, tested, told
+from unskew.data.own import columns_of_arrays, tested, told
 from unskew.data.patients import PatientIds
-from unskew.data.preprocess import Preprocess
 from unskew.data.table import DataTable, names_to
 from unskew.errors import DataError, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
@@ -62,37 +60,24 @@ class ArrayOptions:
     Attributes:
         mean, std: Numbers of each channel by which byte images are standardised, for pixels in [0, 1]; by default those
             of the training images.
-        test: Where there is no test part, its `latest` names a further array, of when each training example was, and
-            test examples are the latest (`unskew.data.latest.Latest`).
         alone: The arrays are one client's own, which may lack a class.
         patient_ids: Whose the numbers of patients are, as of a table.
     """
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    test: Latest | None = None
     alone: bool = False
     patient_ids: PatientIds | None = None
 
 
-def read(
-    path: Path, options: ArrayOptions, rules: Preprocess | None = None, targets: Targets = CLASS, fraction: float = 0.2
-) -> DataTable:
-    """The table in an npz file.
+def read(path: Path, options: ArrayOptions, **known: Any) -> DataTable:
+    """The table in an npz file; `known` are further attributes of it.
 
     Raises:
         DataError: If it cannot be read, a key is misspelt, or as in `table`.
     """
-    rule = options.test
-    times = () if rule is None or rule.column is None else (rule.column,)
-    arrays = npz(path, times)
-    rows = table(path.stem, arrays, rules=rules, kind=targets, alone=options.alone, patient_ids=options.patient_ids)
-    rows = replace(rows, constants=constants_of(options.mean, options.std))
-    if rule is None:
-        return rows
-    if rows.part is not None:
-        raise DataError(f"{rows.name} has a test part of its own, x_test, so none is cut off by time; leave test out")
-    return cut_in_time(rows, rule, arrays[times[0]] if times else rule.latest, fraction)
+    known |= {"alone": options.alone, "patient_ids": options.patient_ids}
+    return table(path.stem, npz(path), constants=constants_of(options.mean, options.std), **known)
 
 
 def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | None = None, **known: Any) -> DataTable:
@@ -197,33 +182,27 @@ def checked(
 
 
 # ---------------------------------------------------------------- files
-def npz(path: Path, more: Sequence[str] = ()) -> Arrays:
-    """The arrays of the plain layout in one npz, and `more`; coded images are decoded.
+def npz(path: Path) -> Arrays:
+    """The arrays of the plain layout in one npz; coded images are decoded.
 
     Raises:
         DataError: If one is missing or misspelt, or the file is broken.
     """
     with archive_of(path) as archive:
         present = archive.files
-        arrays = {key: array_of(archive, key) for key in (*LAYOUT, *NAMES, *more) if key in present}
+        arrays = {key: array_of(archive, key) for key in (*LAYOUT, *NAMES) if key in present}
         for part in ("train", "test"):
             if f"x_{part}" not in arrays and f"d_{part}" in present:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
-    _check_keys(path, present, arrays, more)
-    return arrays
-
-
-def _check_keys(path: Path, present: Sequence[str], arrays: Arrays, more: Sequence[str]) -> None:
-    """Refuse a missing array, and a key that is nearly one of the layout's; others are somebody's own.
-
-    Another letter, as in CIFAR-100's c_train of coarse classes, is another array and not a misspelt one.
-    """
-    known = (*LAYOUT, *NAMES, "d_train", "d_test", *more)
-    for key in set(present) - set(known):
+    known = (*LAYOUT, *NAMES, "d_train", "d_test")
+    for key in set(present) - set(
+        known
+    ):  # another letter, as in CIFAR-100's c_train of coarse classes, is no misspelling
         if not re.fullmatch("[a-wz]_(train|test)", key) and (meant := did_you_mean(key.lower(), known, MISSPELT)):
             raise DataError(f"{path} has an unknown key {key}{meant} rename it, or leave it out")
-    if missing := [key for key in ("x_train", "y_train", *more) if key not in arrays]:
+    if missing := [key for key in ("x_train", "y_train") if key not in arrays]:
         raise DataError(f"{path} must have {missing[0]} (it has: {some(present) or 'none'})")
+    return arrays
 
 
 def batches(path: Path) -> Arrays:

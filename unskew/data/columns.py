@@ -191,15 +191,10 @@ def no_value(name: str, values: Array, place: Place) -> str:
     return ""
 
 
-def kinds_of_labels(labels: Array) -> set[str]:
-    """The kinds of labels, missing ones left out."""
-    if labels.dtype.kind != "O":
-        return {{"b": "true or false", "U": "words"}.get(labels.dtype.kind, "numbers")}
-    return {
-        "words" if isinstance(label, str) else "true or false" if isinstance(label, bool) else "numbers"
-        for label in labels.flat
-        if label is not None and label == label
-    }
+def kind_of_labels(labels: Array) -> str:
+    """Words, truths or numbers, by the first label that there is."""
+    first = next((label for label in labels.flat if label is not None and label == label), 0)
+    return "words" if isinstance(first, str) else "truths" if isinstance(first, bool | np.bool_) else "numbers"
 
 
 # ---------------------------------------------------------------- frames

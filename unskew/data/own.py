@@ -43,7 +43,7 @@ from unskew.data.columns import (
     composed_names,
     frame_of,
     is_frame,
-    kinds_of_labels,
+    kind_of_labels,
     listed,
     order_of,
     truths,
@@ -378,10 +378,8 @@ def _apart(first: Frame, part: Frame) -> str:
         if len(kinds) > 1 and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
             return f"the scale, {x.dtype} and {y.dtype}"
     for name in {LABELS, *first.names} & first.columns.keys():
-        kinds, others = (kinds_of_labels(frame.columns[name]) for frame in (first, part))
-        if len(kinds) == len(others) == 1 and kinds != others:
-            one, other = first.columns[name].flat[0], part.columns[name].flat[0]
-            return f"the kind of labels, such as {one!r} and {other!r}"
+        if kind_of_labels(first.columns[name]) != kind_of_labels(part.columns[name]):
+            return f"the kind of labels, such as {first.columns[name].flat[0]!r} and {part.columns[name].flat[0]!r}"
     orders = [(order, part.orders.get(name, order)) for name, order in first.orders.items()]
     return "the order of labels" if any(one != other for one, other in orders) else ""
 

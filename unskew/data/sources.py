@@ -186,7 +186,7 @@ def table(
     if kind == "images":
         return replace(image_folders.table(path_of(rest), chosen, targets), rules=rules)
     if kind == "npz":
-        return arrays.read(path_of(rest), chosen, rules, targets)
+        return arrays.read(path_of(rest), chosen, rules=rules, kind=targets)
     if kind == "hub":
         require_allowed(source)
         content, known = hub.fetch(rest, chosen), NAMED.get(rest)
