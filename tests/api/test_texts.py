@@ -109,7 +109,7 @@ def test_texts_that_are_cut_are_said() -> None:
         ),
         (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "arrays and test differ in texts and numbers"),
         (SITES, {"preprocess": True}, "preprocess is for columns of a table"),
-        ((TEXTS, LABELS[:-1]), {}, "x has 120 examples, y has 119 labels"),
+        ((TEXTS, LABELS[:-1]), {}, "x has 120 examples, y has 119"),
     ],
 )
 def test_what_does_not_go_with_texts_is_refused(data: Any, settings: dict[str, Any], sentence: str) -> None:

@@ -1,10 +1,9 @@
-"""Permutation test of whether sites differ in a column or a target; it weighs sites by size.
+"""Test of whether sites differ in a column or a target; it weighs sites by size.
 
     classes   X2 = sum (O - E)^2 / E, O rows of a class at a site, E those expected of alike sites (K. Pearson, 1900)
-    numbers   SSB = sum n_k (mean_k - mean)^2, which orders permutations as F of one-way analysis of variance does
+    numbers   SSB = sum n_k (mean_k - mean)^2 within F of one-way analysis of variance (R. A. Fisher, 1925)
 
-Both are sum S_k^2 / n_k of sums S_k over a site's rows of standardised values.  Values are permuted over rows, sites'
-sizes fixed (E. J. G. Pitman, "Significance tests which may be applied to samples from any populations", 1937).
+Both are sum S_k^2 / n_k of sums S_k over a site's rows of standardised values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from unskew.keys import Key
-
 Ints = npt.NDArray[np.int64]
-
-TIMES, FEWEST = 999, 19
-"""Permutations, and the number that there is time for below which the analytic p is taken."""
-
-WORK = 20_000_000
-"""Values that are permuted for all columns of a table: some seconds."""
 
 TINY = 0.05
 """Share of the rows that the smallest sites have together which count as one: each has a degree of freedom."""
@@ -38,8 +29,8 @@ class SiteDifference:
 
     Attributes:
         share: SSB over all squares; of classes Cramér's V squared, X2 / (n (min(sites, classes) - 1)).
-        chance: The mean of this share over all permutations.
-        p: Chance that alike sites differ as much; where no permutation does, the analytic p if that is smaller.
+        chance: The mean of this share over all permutations of the rows.
+        p: Chance that alike sites differ as much.
         levels: Mean, or share of a class, at the two sites that have the most and the least for their size.
     """
 
@@ -64,7 +55,7 @@ def shown_p(p: float) -> str:
 
 
 def differs(
-    values: npt.NDArray[Any], site: Ints, sites: Sequence[str], classes: Sequence[object] = (), columns: int = 1
+    values: npt.NDArray[Any], site: Ints, sites: Sequence[str], classes: Sequence[object] = ()
 ) -> SiteDifference | None:
     """Measure how far sites differ; None if fewer than two have a value, or all values are equal.
 
@@ -73,7 +64,6 @@ def differs(
         site: Number of each value's site, (N,), -1 where it has none.
         sites: Names of the sites.
         classes: Names of the classes; empty of floats.
-        columns: Columns of the table, which share the time for permutations.
     """
     here = (site >= 0) & (values >= 0 if classes else ~np.isnan(values))
     values, (numbers, owner) = values[here], np.unique(site[here], return_inverse=True)
@@ -86,6 +76,7 @@ def differs(
         numbers = np.where(kept == tiny[0], -1, numbers[kept])
     rows, n, k = np.bincount(owner), len(values), len(numbers)
 
+    # Sums of standardised values over each site's rows, (sites, classes).
     if classes:
         kinds = np.unique(values)
         kinds = kinds[np.argsort([(values == kind).sum() for kind in kinds], kind="stable")]  # a rarer one is named
@@ -93,44 +84,27 @@ def differs(
         place[kinds] = np.arange(len(kinds))
         coded, c = place[values], len(kinds)
         level = np.bincount(coded) / n
-        sd, residual = np.sqrt(level), np.sqrt(1 - level)
+        sums = (np.bincount(owner * c + coded, minlength=k * c).reshape(k, c) - np.outer(rows, level)) / np.sqrt(level)
+        seen, residual = float((sums**2 / rows[:, None]).sum()), np.sqrt(1 - level)
+        p = special.chdtrc((k - 1) * (c - 1), seen)
     else:
-        coded, c, level, sd, residual = (values - values.mean()) / values.std(), 1, np.ones(1), np.ones(1), np.ones(1)
-
-    def sums(of: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Sums of standardised values over each site's rows, (sites, classes)."""
-        if not classes:
-            return np.asarray(np.bincount(owner, of)[:, None], np.float64)
-        counts = np.bincount(owner * c + of, minlength=k * c).reshape(k, c)
-        return np.asarray((counts - np.outer(rows, level)) / sd)
-
-    def statistic(of: npt.NDArray[Any]) -> float:
-        return float((sums(of) ** 2 / rows[:, None]).sum())
-
-    seen = statistic(coded)
-    rng = (Key(0) / "differs" / f"{seen:.6g}").numpy()  # the same draws for all columns would err alike in all
-    times = min(TIMES, WORK // (columns * n))
-    times = times if times >= FEWEST else 0
-    as_much = sum(statistic(rng.permutation(coded)) >= seen * (1 - 1e-9) for _ in range(times))
-    within = max(n - seen, 0.0)
-    f = np.inf if within <= 1e-12 * n else seen / within * (n - k) / (k - 1)
-    of_numbers = special.fdtrc(k - 1, n - k, f) if n > k else 1.0
-    analytic = float(special.chdtrc((k - 1) * (c - 1), seen) if classes else of_numbers)
+        coded, c, residual = (values - values.mean()) / values.std(), 1, np.ones(1)
+        sums = np.asarray(np.bincount(owner, coded)[:, None], np.float64)
+        seen = float((sums**2 / rows[:, None]).sum())
+        within = max(n - seen, 0.0)
+        f = np.inf if within <= 1e-12 * n else seen / within * (n - k) / (k - 1)
+        p = special.fdtrc(k - 1, n - k, f) if n > k else 1.0
 
     named = np.flatnonzero(numbers >= 0)
-    residuals = (sums(coded) / np.sqrt(rows * (1 - rows / n))[:, None] / residual)[named]
+    residuals = (sums / np.sqrt(rows * (1 - rows / n))[:, None] / residual)[named]
     at = int(np.ptp(residuals, axis=0).round(9).argmax())
     most, least = named[[residuals[:, at].argmax(), residuals[:, at].argmin()]].tolist()
     levels = np.bincount(owner, coded == at if classes else values) / rows
     what, form = (f"{classes[kinds[at]]} ", ".0%") if classes else ("", ".3g")
     apart = what + ", ".join(f"{levels[i]:{form}} at {sites[numbers[i]]}" for i in (most, least))
     free = max(c - 1, 1) / (width := max(min(k, c) - 1, 1))
-    return SiteDifference(
-        seen / n / width,
-        free * (k - 1) / (n - 1),
-        (1 + as_much) / (1 + times) if as_much else min(analytic, 1 / (1 + times)),
-        "alike everywhere" if most == least else apart,
-    )
+    apart = "alike everywhere" if most == least else apart
+    return SiteDifference(seen / n / width, free * (k - 1) / (n - 1), float(p), apart)
 
 
 Name = TypeVar("Name")

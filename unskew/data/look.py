@@ -418,7 +418,7 @@ def _difference(values: Array, table: DataTable, classes: Sequence[Label] = ()) 
         pairs, of_row, n = np.unique(both, axis=1, return_inverse=True, return_counts=True)
         of_row, site = of_row.reshape(-1), pairs[0]
         values = most_frequent(of_row, values) if classes else np.bincount(of_row, values) / n
-    return differs(values, site, table.clients, classes, len(table.features) + 1)
+    return differs(values, site, table.clients, classes)
 
 
 def _sizes(clients: Sequence[str], rows: Sequence[int]) -> list[Disagreement]:
