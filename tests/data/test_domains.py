@@ -14,7 +14,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.domains import coloured, join
 from unskew.data.fonts import printed
 from unskew.data.sources import load
-from unskew.data.split import ByGroup, assign
+from unskew.data.split import ByGroup, TrainingExamples, assign
 from unskew.keys import Key
 
 
@@ -126,7 +126,7 @@ def test_the_constants_are_those_of_all_domains_together(small: Dataset):
 def test_a_lower_cap_keeps_some_of_the_same(low: int, more: int, seed: int):
     groups = np.repeat([0, 1], 40)
     capped, higher, free = (
-        assign(ByGroup(2, min_samples=1, max_samples=cap), np.zeros(80, int), 1, Key(seed), groups)
+        assign(ByGroup(2, 4, 1, cap), TrainingExamples(np.zeros(80, int), 1, groups), Key(seed))
         for cap in (low, low + more, None)
     )
     assert [len(c) for c in capped] == [min(low, 20)] * 4

@@ -16,20 +16,27 @@ from unskew.data.split import (
     Quantity,
     Shards,
     Split,
+    TrainingExamples,
     _repair,
-    assign,
     largest_remainder,
     log_dirichlet,
 )
+from unskew.data.split import assign as assigned
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
+
+Labels = npt.NDArray[np.int64]
+
+
+def assign(
+    split: Split, labels: Labels, num_classes: int, key: Key, domains: Labels | None = None
+) -> tuple[Labels, ...]:
+    return assigned(split, TrainingExamples(labels, num_classes, domains), key)
 
 
 def label_counts(clients: tuple[np.ndarray, ...], labels: np.ndarray, num_classes: int) -> np.ndarray:
     return counts_of(np.concatenate(clients), np.array(list(map(len, clients))), labels, num_classes)
 
-
-Labels = npt.NDArray[np.int64]
 
 ten_classes = np.arange(2000) % 10
 

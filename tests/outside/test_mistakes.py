@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import unskew as us
-from unskew.data.split import assign
+from unskew.data.split import TrainingExamples, assign
 from unskew.errors import ConfigError, ProtocolError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import ClientId, Examples, Federation, Me, Sgd, Step, ask, sgd, step
@@ -103,7 +103,7 @@ def test_a_split_that_changes_the_labels_it_is_given_changes_not_the_data() -> N
             return [np.flatnonzero(y == 0), np.flatnonzero(y == 1)]
 
     labels = np.arange(12) % 4
-    even, odd = assign(BySuperclass(), labels, 4, Key(0))
+    even, odd = assign(BySuperclass(), TrainingExamples(labels, 4), Key(0))
     assert (even.tolist(), odd.tolist()) == ([0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11])
     assert labels.tolist() == (np.arange(12) % 4).tolist()
 

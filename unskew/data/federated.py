@@ -22,7 +22,7 @@ from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manife
 from unskew.data.patients import Ints, most_frequent, number_of, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
-from unskew.data.split import BY_LABEL, TABLE, FromManifest, Natural, Split, assign, record
+from unskew.data.split import BY_LABEL, TABLE, FromManifest, Natural, Split, TrainingExamples, assign, record
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.files import user_path
 from unskew.keys import Key, numpy_each
@@ -334,14 +334,15 @@ def _shares(dataset: Dataset, split: Split, key: Key) -> tuple[Ints, ...]:
     )
     own = type(split) not in TABLE.values()
     if patients is None or own or isinstance(split, Natural):
-        shares = assign(split, labels, dataset.num_classes, key, domains, owners)
+        shares = assign(split, TrainingExamples(labels, dataset.num_classes, domains, owners), key)
         if own:
             _check_together(dataset, shares, f"split {record(split)['name']!r}")
         return shares
     codes, of_row = np.unique(patients, return_inverse=True)
-    domain = None if domains is None else most_frequent(patients, domains)
+    label, domain = (None if of is None else most_frequent(patients, of) for of in (labels, domains))
+    assert label is not None
     try:
-        of_patients = assign(split, most_frequent(patients, labels), dataset.num_classes, key, domain)
+        of_patients = assign(split, TrainingExamples(label, dataset.num_classes, domain), key)
     except DataError as error:
         raise DataError(f"{error} (each of {len(codes):,} patients counts as an example)") from error
     client = np.full(len(codes), len(of_patients))

@@ -212,6 +212,8 @@ class ByGroup:
 
     def assign(self, examples: TrainingExamples, key: Key) -> Clients:
         """The examples of each client."""
+        if self.max_samples is not None and self.max_samples < self.min_samples:
+            raise ConfigError(f"split.max_samples must be at least min_samples, {self.min_samples}")
         if examples.domains is None:
             raise DataError("a split by group needs the domain of every example, and this data set has no domains")
         names, domains, sizes = np.unique(examples.domains, return_inverse=True, return_counts=True)
@@ -363,27 +365,10 @@ def record(split: Split) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- the draw
-def assign(
-    split: Split,
-    labels: npt.NDArray[Any],
-    num_classes: int,
-    key: Key,
-    domains: npt.NDArray[Any] | None = None,
-    owners: npt.NDArray[Any] | None = None,
-) -> tuple[Ints, ...]:
-    """The examples of each client.
+def assign(split: Split, examples: TrainingExamples, key: Key) -> tuple[Ints, ...]:
+    """The examples of each client: a sorted int64 index array.
 
-    Args:
-        split: The split.
-        labels: (N,) in 0 .. num_classes - 1.
-        num_classes: Number of classes, those without an example included.
-        key: Source of randomness; the same key gives the same split.
-        domains: (N,) domain of each example, needed by `ByGroup` only.
-        owners: (N,) client of each example, 0 .. clients - 1, needed by `Natural` only.
-
-    Returns:
-        Per client a sorted int64 index array.  Together they hold 0 .. N - 1 once each; `max_samples` may leave some
-        out.
+    Together they hold each index once; `max_samples` may leave some out.  The same key gives the same split.
 
     Raises:
         ConfigError: If a field is out of its range.
@@ -392,12 +377,7 @@ def assign(
     name = record(split)["name"]
     plain = {key: of.item() if isinstance(of, np.generic) else of for key, of in vars(split).items() if of is not None}
     schema.build(type(split), plain, "split", name)  # of a split that was built in code
-    if isinstance(split, ByGroup) and split.max_samples is not None and split.max_samples < split.min_samples:
-        raise ConfigError(
-            f"split.max_samples must be at least min_samples, {split.min_samples}, got {split.max_samples}"
-        )
     assert not isinstance(split, FromManifest), "a manifest has its own parts"
-    examples = TrainingExamples(np.asarray(labels, np.int64), num_classes, domains, owners)
     return tuple(split.assign(examples, key) if type(split) in TABLE.values() else _own(split, examples, key))
 
 

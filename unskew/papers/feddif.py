@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
-from unskew.data.split import Dirichlet, assign
+from unskew.data.split import Dirichlet, TrainingExamples, assign
 from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
@@ -53,7 +53,7 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
     """Class counts of a split drawn as in FedDif's code, (clients, classes) int64."""
     labels = np.repeat(np.arange(classes), per_class)
     split = Dirichlet(alpha, by="capped", num_clients=clients, min_samples=classes)
-    rows = assign(split, labels, classes, Key(seed) / "split")
+    rows = assign(split, TrainingExamples(labels, classes), Key(seed) / "split")
     return torch.from_numpy(np.stack([np.bincount(labels[r], minlength=classes) for r in rows]))
 
 
