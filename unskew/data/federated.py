@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,13 +70,7 @@ class ClientIndices(Sequence[ClientIndex]):
     def __len__(self) -> int:
         return len(self.train)
 
-    @overload
-    def __getitem__(self, i: int) -> ClientIndex: ...
-    @overload
-    def __getitem__(self, i: slice) -> tuple[ClientIndex, ...]: ...
-    def __getitem__(self, i: int | slice) -> ClientIndex | tuple[ClientIndex, ...]:
-        if isinstance(i, slice):
-            return tuple(self[k] for k in range(*i.indices(len(self))))
+    def __getitem__(self, i: int) -> ClientIndex:  # type: ignore[override]  # nobody takes slices
         return ClientIndex(self.train[i], self.val[i], self.test[i])
 
 

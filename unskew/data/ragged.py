@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -66,12 +65,6 @@ class Ragged(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    @overload
-    def __getitem__(self, i: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, i: slice) -> tuple[Tensor, ...]: ...
-    def __getitem__(self, i: int | slice) -> Tensor | tuple[Tensor, ...]:
-        if isinstance(i, slice):
-            return tuple(self[k] for k in range(*i.indices(len(self))))
+    def __getitem__(self, i: int) -> Tensor:  # type: ignore[override]  # nobody takes slices
         i = range(len(self))[i]  # as a list counts and refuses
         return self.values[int(self.bounds[i]) : int(self.bounds[i + 1])]

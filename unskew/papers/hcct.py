@@ -81,7 +81,7 @@ def domains(dataset: Dataset, key: Key, per_domain: int, train: int, mixed: bool
         raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")
     split = ByGroup(per_domain, max_samples=held)
     clients = federate(dataset, split, key, test_fraction=(held - train) / held).clients
-    return tuple(c for j in range(per_domain) for c in clients[j::per_domain]) if mixed else clients
+    return tuple(c for j in range(per_domain) for c in list(clients)[j::per_domain]) if mixed else clients
 
 
 def half_normal(dataset: Dataset, key: Key, clients: int, train: float) -> Clients:
