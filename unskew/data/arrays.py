@@ -85,11 +85,8 @@ def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | Non
 
     Where `client_test` says whose the test rows are, they are also their clients' own test rows.
 
-    Args:
-        name: Short name, for tables and manifests.
-        arrays: By the keys of `LAYOUT` and `NAMES`; others are left out.
-        classes: Names, where the arrays have none.
-        known: Further attributes of the `DataTable`.  Patients' numbers are the network's unless it is said otherwise.
+    Arrays of other keys than `LAYOUT` and `NAMES` are left out; `classes` are names, where the arrays have none, and
+    `known` further attributes of the table.  Patients' numbers are the network's unless it is said otherwise.
 
     Raises:
         DataError: If shapes, types or lengths do not fit.
@@ -108,45 +105,31 @@ def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | Non
             frames[part] = Frame({ROLES[role]: held[role] for role in COLUMNS if role in held}, name=name)
     rows = told(tested(frames["train"], frames["test"], CLIENT) if len(frames) > 1 else frames["train"])
 
-    def named(role: str) -> tuple[Any, tuple[str, ...]]:
+    names = {key: tuple(composed(str(v)) for v in arrays[key].reshape(-1)) for key in NAMES if key in arrays}
+
+    def numbered(role: str) -> tuple[Any, tuple[str, ...]]:
         """The number of each row's client or domain, and their names."""
-        names = names_of(name, f"{role}s", arrays)
         if f"{role}_train" not in arrays:
             return None, ()
         values = np.concatenate([arrays.get(f"{role}_{part}", np.full(len(of), -1)) for part, of in frames.items()])
-        largest = int(values.max(initial=-1))
-        if names is not None and largest >= len(names):
+        largest, known = int(values.max(initial=-1)), names.get(f"{role}s", ())
+        if known and largest >= len(known):
             at = rows.place(int(values.argmax()))
-            raise DataError(f"{name}: {role} of {at} is {largest}, must be 0..{len(names) - 1}")
-        return values, names or names_to(largest, len(rows), f"{name}: {role}_train")
+            raise DataError(f"{name}: {role} of {at} is {largest}, must be 0..{len(known) - 1}")
+        return values, known or names_to(largest, len(rows), f"{name}: {role}_train")
 
-    (owners, clients), (domains, domain_names) = named("client"), named("domain")
-    own_names = names_of(name, "classes", arrays)
+    (owners, clients), (domains, domain_names) = numbered("client"), numbered("domain")
     rows = replace(
         rows,
         owners=owners,
         clients=clients,
         domains=domains,
-        domain_names=domain_names or None,
-        classes=own_names or classes,
-        order=own_names or (),
+        domain_names=domain_names,
+        classes=names.get("classes", classes),
+        order=names.get("classes", ()),
         **{"patient_ids": "network", **known},
     )
-    return columns_of_arrays(rows, names_of(name, "features", arrays))
-
-
-def names_of(name: str, key: str, arrays: Mapping[str, Array]) -> tuple[str, ...] | None:
-    """The names under a key of `NAMES`; None where there are none.
-
-    Raises:
-        DataError: If they are no words.
-    """
-    if key not in arrays:
-        return None
-    values = arrays[key]
-    if values.dtype.kind != "U" or values.ndim != 1 or len(values) == 0:
-        raise DataError(f"{name}: {key} must be a list of names, got {values.dtype} of shape {values.shape}")
-    return tuple(composed(str(v)) for v in values)
+    return columns_of_arrays(rows, names.get("features"))
 
 
 def checked(

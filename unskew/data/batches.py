@@ -55,14 +55,7 @@ def plan(
     before it, so a batch may exceed `batch_size` by `min_batch - 1`.  With `drop_last` a last, incomplete batch is left
     out unless it is the only one: a small client still trains.
 
-    Args:
-        n: Training examples of the client.
-        batch_size: Examples per step; None is all of them, in their original order, one step per epoch.
-        epochs: Passes over the data; this or `steps`.
-        steps: Number of steps, over as many epochs as they need.
-        key: Source of randomness of the shuffles.
-        min_batch: Smallest batch the model can take.
-        drop_last: Leave out an incomplete last batch.
+    Without a `batch_size` a step takes all examples, in their original order.
 
     Raises:
         ConfigError: If epochs or steps are below 1, or batch_size < min_batch.

@@ -44,7 +44,7 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
     y, names, label_type = labels_of(table)
     sha256 = _sha256(table)
     drawn = table.part is None
-    table = with_test_part(table, y, table.key, fraction)
+    table = with_test_part(table, y, fraction)
     train, test = table.train, table.test
     if not len(train) or not len(test):
         raise DataError(f"{table.name} holds no {'test' if len(train) else 'training'} examples, at least 1 is needed")
@@ -69,10 +69,10 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
         y_test=torch.from_numpy(y[test]),
         classes=outputs if kind.classes else kind.groups,
         domains=of(table.domains),
-        domain_names=table.domain_names if table.domains is not None and table.domain_names else (),
+        domain_names=table.domain_names,
         sha256=sha256,
         owners=of(owners),
-        client_names=table.clients if owners is not None else (),
+        client_names=table.clients,
         inputs=inputs.read_as(table.way),
         never_train=tuple(later[i] for i in np.unique(owners[test]).tolist()) if later and owners is not None else (),
         own_test=torch.arange(len(rows)) >= len(train) if table.own_test and not table.unseen else None,
@@ -146,14 +146,10 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
 
 
 # ---------------------------------------------------------------- a test part
-def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> DataTable:
-    """The table with rows set aside of each client, and of its classes or groups, where none are for testing.
+def with_test_part(table: DataTable, y: Array, fraction: float) -> DataTable:
+    """The table with a share of each client's rows, or patients, and of its classes or groups, set aside for testing.
 
-    Args:
-        table: The rows.
-        y: What is learned, as it is stored.
-        key: Draws them.
-        fraction: Share of them, or of patients, where these are known.
+    Where rows are for testing already it is as it was; `y` is what is learned, as it is stored.
 
     Raises:
         DataError: If the share is none.
@@ -166,9 +162,9 @@ def with_test_part(table: DataTable, y: Array, key: Key, fraction: float) -> Dat
     labels = y if table.kind.classes else table.kind.counted(y)
     patients = table.people
     if patients is None and table.owners is None:
-        aside = _of_each(labels, share, key)
+        aside = _of_each(labels, share, table.key)
     else:
-        aside = set_aside(np.arange(len(y)) if patients is None else patients, table.owners, labels, share, key)
+        aside = set_aside(np.arange(len(y)) if patients is None else patients, table.owners, labels, share, table.key)
     apart = table.apart or table.rules is not None or table.share is not None
     owners = table.owners if apart or table.owners is None else np.where(aside, -1, table.owners)
     return replace(table, part=np.where(aside, TEST, TRAIN).astype(np.int8), owners=owners)

@@ -196,7 +196,7 @@ def no_name(table: DataTable) -> Iterable[str]:
     named: dict[str, Sequence[Any]] = {
         "data set": (table.name,),
         "client": table.clients,
-        "domain": table.domain_names or (),
+        "domain": table.domain_names,
         "class": table.classes or table.declared or (),
         "column": tuple(table.columns),
         "patient": () if table.patients is None else table.patients.tolist(),

@@ -133,10 +133,8 @@ class Dataset:
 def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:
     """The data set with its inputs prepared by these training examples alone: a table's numbers, the words of texts.
 
-    Args:
-        dataset: Data whose columns were preprocessed (`Dataset.raw`), or texts; others come back as they are.
-        train: Numbers of the examples that train.
-        later: Those that clients which come after training have to adapt on.
+    `later` are those that clients which come after training have to adapt on.  Data that were not preprocessed come
+    back as they are.
 
     Raises:
         DataError: As in `unskew.data.preprocess.RawRows.inputs`.
@@ -190,11 +188,8 @@ def forms(dataset: Dataset) -> Iterator[Dataset]:
 def binned(dataset: Dataset, bins: int | Sequence[float], allow_empty: bool = False) -> Dataset:
     """The data set with its examples counted by bins of their target, which must be a number.
 
-    Args:
-        dataset: Data whose targets are numbers.
-        bins: Edges between bins, ascending; a target on an edge belongs above it.  Or a number of bins, whose edges are
-            quantiles of all training targets.
-        allow_empty: Keep bins without an example, as a single client may have.
+    Bins are given by the edges between them, ascending, a target on an edge belongs above it; or by their number, with
+    quantiles of all training targets as edges.  `allow_empty` keeps those without an example, as one client may have.
 
     Raises:
         DataError: If the targets are no numbers, or a bin has no training example.

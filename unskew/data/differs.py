@@ -59,11 +59,8 @@ def differs(
 ) -> SiteDifference | None:
     """Measure how far sites differ; None if fewer than two have a value, or all values are equal.
 
-    Args:
-        values: Numbers of `classes`, -1 for a gap, or floats with NaN for a gap, (N,).
-        site: Number of each value's site, (N,), -1 where it has none.
-        sites: Names of the sites.
-        classes: Names of the classes; empty of floats.
+    Values are numbers of `classes`, -1 for a gap, or without classes floats, NaN for a gap; their sites are numbers of
+    `sites`, -1 for none, (N,).
     """
     here = (site >= 0) & (values >= 0 if classes else ~np.isnan(values))
     values, (numbers, owner) = values[here], np.unique(site[here], return_inverse=True)

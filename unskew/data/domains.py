@@ -29,14 +29,10 @@ Part = tuple[_Images, _Ints, _Images, _Ints]
 
 
 def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[Any]]:
-    """The domains one after the other, equally large, in the plain layout of `unskew.data.sources`.
+    """The domains one after the other, equally large, in the plain layout of `unskew.data.arrays`.
 
-    Args:
-        parts: Parts by domain; None for the printed digits, drawn in the number that the others allow.
-        key: Chooses the examples and draws the printed ones; a domain's draws do not depend on the other domains.
-
-    Returns:
-        x_train, x_test uint8 (N, 28, 28, 3); y_train, y_test, domain_train (N,); domains, the names.
+    A part that is None are printed digits, drawn in the number that the others allow.  A domain's draws from the key do
+    not depend on the other domains.
     """
     read = {name: part for name, part in parts.items() if part is not None}
     n, n_test = (min(len(part[i]) for part in read.values()) for i in (1, 3))

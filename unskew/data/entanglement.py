@@ -74,10 +74,7 @@ def entanglement(counts: npt.NDArray[np.int64] | Floats) -> Entanglement:
 def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
     """The base distribution of each example, (N,) from 0, in the order of labels and then domains.
 
-    Args:
-        labels: (N,).
-        domains: (N,), or None if there are none.
-        kind: "labels", "domains", or "both": a label in a domain, or just the label if there are no domains.
+    By "labels", "domains", or "both": a label in a domain, or just the label if there are no domains.
 
     Raises:
         DataError: If domains are asked for and there are none.
@@ -103,10 +100,7 @@ def ratio(xi: float, clients: int) -> float:
 def blocks(owner: Ints, clients: int, r: float) -> Floats:
     """Shares of each base distribution by client, (clients, bases), columns sum to 1.
 
-    Args:
-        owner: Client that owns each base distribution, (bases,).
-        clients: K.
-        r: Share of another client relative to the owner's.
+    `owner` is the client that owns each, (bases,), and `r` another client's share relative to the owner's.
     """
     out = np.full((clients, len(owner)), r)
     out[owner, np.arange(len(owner))] = 1.0
@@ -134,9 +128,7 @@ def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
 def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
     """The draw with average entanglement nearest to `xi`, among those tried by bisection on log alpha.
 
-    Args:
-        xi: Average entanglement wanted.
-        draw: Shares (clients, bases) at an alpha, from the same key each time.
+    `draw` gives the shares (clients, bases) at an alpha, from the same key each time.
     """
     low, high = float(np.log(NARROW)), float(np.log(WIDE))
     tried = [draw(NARROW), draw(WIDE)]

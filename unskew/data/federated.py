@@ -19,7 +19,7 @@ from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.latest import latest
 from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
-from unskew.data.patients import Ints, most_frequent, number_of, proportional
+from unskew.data.patients import Ints, most_frequent, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
 from unskew.data.split import BY_LABEL, TABLE, FromManifest, Natural, Split, TrainingExamples, assign, record
@@ -130,7 +130,7 @@ class FederatedData:
     def test_patients(self) -> list[int] | None:
         """Patients among the test examples of each client; None where patients are not known."""
         patients = self.dataset.patients
-        return None if patients is None else [number_of(patients[rows]) for rows in self.clients.test]
+        return None if patients is None else [len(set(patients[rows].tolist())) for rows in self.clients.test]
 
     @property
     def domains(self) -> list[int] | None:
@@ -367,12 +367,9 @@ def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: floa
     the one that has most of the examples.  Where times are known a part has the latest examples, and nobody trains on
     earlier ones of a patient who is in it.
 
-    Args:
-        dataset: The examples; those that it has for testing (`Dataset.own_test`) are no others.
-        held: Those of each client, ascending.
-        key: Draws the parts; client i has the key `key / i / "parts"`.
-        test, val: Share of a client's units that test, and of the others the share that validates.
-        even: A part has each class, or group, in its share.
+    `held` are each client's examples, ascending; those that the data have for testing (`Dataset.own_test`) are the only
+    ones.  `test` is the share of a client's units that test, `val` that of the others that validates; an `even`
+    part has each class, or group, in its share.  Client i draws with the key `key / i / "parts"`.
 
     Raises:
         DataError: If a client has examples and none to train on.

@@ -72,9 +72,7 @@ KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 def fetch(name: str, options: HubOptions) -> dict[str, Any]:
     """Both parts of a data set in the plain layout, from the hub or from the cache that `datasets` keeps.
 
-    Args:
-        name: A name of `KNOWN`, or OWNER/NAME.
-        options: Columns and splits; a text column is read in place of images.
+    The name is one of `KNOWN`, or OWNER/NAME; a text column is read in place of images.
 
     Raises:
         DataError: If there can be no such repository, `datasets` is not installed, the hub cannot be reached, the

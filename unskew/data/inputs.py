@@ -89,11 +89,7 @@ class Column:
         return max(len(self.fill), len(self.mean)) > 1
 
     def prepared(self, values: Array, client: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
-        """The network's inputs (N, features) from raw values (N,).
-
-        Args:
-            values: float64 or objects, as in a `RawTable`.
-            client: Number of each row's client, or of all rows' client.
+        """The network's inputs (N, features) from raw values (N,), as in a `RawTable`, of each row's client, or of one.
 
         Raises:
             DataError: If there is a gap and gaps are refused, or a number is infinite in float32.
@@ -200,11 +196,7 @@ class Inputs:
         return replace(self, **how)
 
     def contradiction(self, shape: Any) -> str:
-        """Say what cannot be in a file from elsewhere, since a part does not fit another; empty if all fit.
-
-        Args:
-            shape: Of one example, as the network takes it.
-        """
+        """Say what cannot be in a file from elsewhere, for examples of this shape; empty if all parts fit."""
         if self.kind == "images" and not len(self.mean) == len(self.std) == (self.shape or shape or (0,))[0]:
             return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
         if self.kind == "table" and not self.columns:
@@ -364,10 +356,7 @@ def prepared(
 def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]]) -> dict[str, Array]:
     """Named columns of a DataFrame, a mapping of columns, rows (mappings), one row, or an array (N, columns) by place.
 
-    Args:
-        x: The rows.
-        names: Their columns.
-        gaps: Words of each that mean that there is no value.
+    `gaps` are the words of each that mean that there is no value.
 
     Raises:
         DataError: If there is no such column, or a value is neither a number nor a word.

@@ -112,12 +112,9 @@ def _number(after: str) -> float | None:
 
 
 def moments(values: Any, where: str, place: Place = by_number) -> Times:
-    """Times of the rows: microseconds, in UTC where time zones are given, or numbers.
+    """Times of the rows, of dates, times, words for these in ISO form, or numbers.
 
-    Args:
-        values: Dates, times, words for these in ISO form, or numbers.
-        where: What holds them, such as "column 'admitted'".
-        place: The place of a row.
+    They are in microseconds, in UTC where time zones are given, or numbers.  `where` is what holds them, in a message.
 
     Raises:
         DataError: If a row has none, or something else, or kinds are mixed.
@@ -164,11 +161,6 @@ def latest(when: npt.NDArray[Any], share: float, patients: npt.NDArray[np.int64]
     As near to the share as may be, half rounded up: rows of one time stay together, and one time stays.  Rows of
     patients who are among the latest are in neither; if none were left to train on, nothing is set aside.
 
-    Args:
-        when: Time of each row, (N,).
-        share: Share of the rows that the latest are.
-        patients: Patient of each row, (N,); None if they are not known.
-
     >>> latest(np.array([3, 1, 2, 3, 0]), 0.2)[0]
     array([ True, False, False,  True, False])
     """
@@ -193,14 +185,9 @@ def cut(
     clients: Sequence[str] | None = None,
     patients: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Bools, Bools, list[str], str]:
-    """Cut the rows of all clients.
+    """Cut the rows of all clients, by the times, client and patient of each; no two clients share a patient.
 
-    Args:
-        rule: What is late.
-        when: Time of each row, (N,).
-        fraction: Share of each client's rows, where the rule has neither a date nor a share.
-        clients: Client of each row; None if there are none.
-        patients: Patient of each row, no two clients sharing one; None if they are not known.
+    A `fraction` of each client's rows is late, where the rule has neither a date nor a share.
 
     Returns:
         True for rows to train on, and for rows to test on, (N,); sentences on what is left out and on clients without

@@ -86,11 +86,7 @@ def places(name: str, root: Path) -> tuple[Path, ...]:
 
 
 def arrays_of(name: str, data_dir: Path | str | None) -> Arrays:
-    """What is in a set.
-
-    Args:
-        name: A name of `NAMED`.
-        data_dir: The data folder; by default that of the environment variable UNSKEW_DATA.
+    """What is in a set, read from the data folder, by default that of the environment variable UNSKEW_DATA.
 
     Raises:
         DataError: If no file is found (every place is listed), or one is broken (its size and SHA-256 are shown).
@@ -130,9 +126,9 @@ def _domain(name: str, file: Path) -> Part:
     content = NAMED[name].read(file)
     if name == "digits":
         content["x_train"] = ((content["x_train"].astype(np.int64) * 255 + 8) // 16).astype(np.uint8)  # from 0..16
-    rows = arrays.table(name, content)
+    rows = arrays.table(name, content, key=Key(0) / name / "test")
     y = rows.y.astype(np.int64)
-    rows = build.with_test_part(rows, y, Key(0) / name / "test", build.TEST_FRACTION)
+    rows = build.with_test_part(rows, y, build.TEST_FRACTION)
     x = rows.inputs
     assert x is not None
     return x[rows.train], y[rows.train], x[rows.test], y[rows.test]

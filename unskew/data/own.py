@@ -310,12 +310,10 @@ def _times(data: object, frame: Frame, rows: DataTable, rule: Latest) -> Any:
 
 # ---------------------------------------------------------------- several as one
 def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) -> Frame:
-    """One frame of several, one after the other.
+    """One frame of several, one after the other, by what each is called in a message.
 
-    Args:
-        parts: The frames, by what each is called in a message.
-        optional: Columns of the first that others may lack, and that are gaps then; further columns of others are left
-            out.  By default all have the same columns.
+    Others may lack `optional` columns of the first, which are gaps then, and have further ones, which are left out; by
+    default all have the same columns.
 
     Raises:
         DataError: If columns, shapes, scales or kinds of labels do not go together, or not all name patients.

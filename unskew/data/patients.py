@@ -67,16 +67,10 @@ def coded(names: Sequence[str], clients: Sequence[str] | None, ids: PatientIds |
     return np.array([code.setdefault(one, len(code)) for one in who], np.int64)
 
 
-def number_of(patients: Tensor) -> int:
-    """The number of patients in these rows."""
-    return len(np.unique(patients.numpy()))
-
-
 def fewest_of_a_class(patients: Tensor, labels: Tensor, event: int | None = None) -> int:
     """The smallest number of patients that have a row of one class; those that have one of class `event`, if given."""
-    if event is not None:
-        return number_of(patients[labels == event])
-    return min(number_of(patients[labels == label]) for label in set(labels.tolist()))
+    kinds = set(labels.tolist()) if event is None else [event]
+    return min(len(set(patients[labels == kind].tolist())) for kind in kinds)
 
 
 def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDArray[np.float64]:

@@ -191,11 +191,8 @@ class RawRows:
     def inputs(self, train: Ints, later: Ints, before: Inputs = Inputs()) -> Inputs:
         """The way to a network's inputs with numbers of these rows alone.
 
-        Args:
-            train: Rows of clients that take part in training.  What is agreed is agreed by them.
-            later: Rows of clients that come afterwards, which scale their rows with numbers of their own where each
-                client does.
-            before: The way that was fitted to more rows, whose number of inputs, and their order, stay.
+        What is agreed is agreed by the rows that train; those that come later are scaled with numbers of their own
+        where each client's are.  Of a way that was fitted to more rows `before`, the inputs stay in number and order.
 
         Raises:
             ConfigError: If a rule is for a column that is not there.
@@ -271,12 +268,9 @@ def _as_wide(column: Column, before: Column) -> Column:
 
 
 def no_category(name: str, words: Sequence[str], declared: bool) -> str:
-    """A sentence on a column whose words are no categories; empty for one whose are.
+    """A sentence on a column whose words, row by row, are no categories; empty for one whose are.
 
-    Args:
-        name: The column.
-        words: Its words, row by row, gaps left out.
-        declared: Somebody has said that they are categories.
+    Of words that are `declared` to be categories some may look like numbers.
     """
     known = sorted(set(words))
     if known and all(map(is_date, known)):

@@ -104,7 +104,7 @@ class DataTable:
     share: float | None = None
     when: Array | None = None
     domains: Ints | None = None
-    domain_names: tuple[str, ...] | None = None
+    domain_names: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     order: tuple[object, ...] = ()
     numbers: Ints | None = None
