@@ -298,10 +298,6 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     They are turned upright; where training had squares they are resized to them, grey ones get three channels where the
     model has them, and ones with colours become grey where those for training did, or where their channels are equal.
 
-    Args:
-        files: The files.
-        inputs: The model's, of kind "images".
-
     Raises:
         DataError: If a file is no image, some have colours and those for training were grey by themselves, or memory
             has no room.

@@ -50,7 +50,7 @@ class Named:
     """A data set by name.
 
     Attributes:
-        what, shape: One line, for `unskew list datasets`.
+        what: One line, for `unskew list datasets`: what it holds, and its shape.
         origin: Where it comes from.
         classes: Names of its classes, where its file has none.
         read: Brings its file into the plain layout.
@@ -63,7 +63,6 @@ class Named:
     """
 
     what: str
-    shape: str
     origin: str
     classes: tuple[str, ...] | None = None
     read: Callable[[Path], Arrays] = _plain
@@ -75,8 +74,8 @@ class Named:
     targets: Targets = CLASS
 
 
-def _natural(what: str, shape: str, origin: str, read: Callable[[Path], Arrays], **more: Any) -> Named:
-    return Named(what, shape, origin, read=read, clients=True, **{"files": NATURAL, **more})
+def _natural(what: str, origin: str, read: Callable[[Path], Arrays], **more: Any) -> Named:
+    return Named(what, origin, read=read, clients=True, **{"files": NATURAL, **more})
 
 
 # ---------------------------------------------------------------- looked up
@@ -288,91 +287,81 @@ _SHAKESPEARE = tuple(f"{folder}shakespeare.json.gz" for folder in ("", "federate
 
 NAMED: dict[str, Named] = {
     "digits": Named(
-        "handwritten digits, 1,797", "1x8x8, 10 classes", "bundled with scikit-learn", _DIGITS, _digits, files=()
+        "handwritten digits, 1,797; 1x8x8, 10 classes", "bundled with scikit-learn", _DIGITS, _digits, files=()
     ),
-    "mnist": Named("handwritten digits", "1x28x28, 10 classes", "yann.lecun.com/exdb/mnist", _DIGITS),
-    "fashion_mnist": Named("clothes", "1x28x28, 10 classes", "github.com/zalandoresearch/fashion-mnist", _FASHION),
-    "emnist": Named("handwritten letters and digits", "1x28x28, 47 classes (balanced)", "nist.gov/itl (EMNIST)"),
-    "usps": Named("digits on envelopes", "1x16x16, 10 classes", "hastie.su.domains/ElemStatLearn (zip code)", _DIGITS),
-    "mnist_m": Named("MNIST on photographs", "3x32x32, 10 classes", "Ganin et al., JMLR 17, 2016", _DIGITS),
-    "svhn": Named("house numbers", "3x32x32, 10 classes", "ufldl.stanford.edu/housenumbers", _DIGITS),
-    "synth_digits": Named("printed digits in colour", "3x32x32, 10 classes", "Ganin and Lempitsky, ICML 2015", _DIGITS),
+    "mnist": Named("handwritten digits; 1x28x28, 10 classes", "yann.lecun.com/exdb/mnist", _DIGITS),
+    "fashion_mnist": Named("clothes; 1x28x28, 10 classes", "github.com/zalandoresearch/fashion-mnist", _FASHION),
+    "emnist": Named("handwritten letters and digits; 1x28x28, 47 classes (balanced)", "nist.gov/itl (EMNIST)"),
+    "usps": Named("digits on envelopes; 1x16x16, 10 classes", "hastie.su.domains/ElemStatLearn (zip code)", _DIGITS),
+    "mnist_m": Named("MNIST on photographs; 3x32x32, 10 classes", "Ganin et al., JMLR 17, 2016", _DIGITS),
+    "svhn": Named("house numbers; 3x32x32, 10 classes", "ufldl.stanford.edu/housenumbers", _DIGITS),
+    "synth_digits": Named("printed digits in colour; 3x32x32, 10 classes", "Ganin and Lempitsky, ICML 2015", _DIGITS),
     "digit_domains": Named(
-        "MNIST, USPS, MNIST-M, scikit-learn's digits, and digits drawn from fonts",
-        "3x28x28, 10 classes, 5 domains",
+        "MNIST, USPS, MNIST-M, scikit-learn's digits, and digits drawn from fonts; 3x28x28, 10 classes, 5 domains",
         "mnist, usps, mnist_m; the rest is bundled",
         _DIGITS,
         files=(),
         parts=("mnist", "usps", "mnist_m", "digits", "printed"),
     ),
     "digit_five": Named(
-        "MNIST, SVHN, USPS, SynthDigits, MNIST-M",
-        "3x28x28, 10 classes, 5 domains",
+        "MNIST, SVHN, USPS, SynthDigits, MNIST-M; 3x28x28, 10 classes, 5 domains",
         "the five sets, as in FedBN, ICLR 2021",
         _DIGITS,
         files=(),
         parts=("mnist", "svhn", "usps", "synth_digits", "mnist_m"),
     ),
-    "cifar10": Named("small photographs", "3x32x32, 10 classes", "www.cs.toronto.edu/~kriz/cifar.html", _CIFAR10),
-    "cifar100": Named("small photographs", "3x32x32, 100 classes", "www.cs.toronto.edu/~kriz/cifar.html"),
-    "pacs": Named("objects in 4 domains", "3x64x64, 7 classes", "Li et al., ICCV 2017"),
+    "cifar10": Named("small photographs; 3x32x32, 10 classes", "www.cs.toronto.edu/~kriz/cifar.html", _CIFAR10),
+    "cifar100": Named("small photographs; 3x32x32, 100 classes", "www.cs.toronto.edu/~kriz/cifar.html"),
+    "pacs": Named("objects in 4 domains; 3x64x64, 7 classes", "Li et al., ICCV 2017"),
     "imdb": Named(
-        "film reviews",
-        "200 tokens, 2 classes",
+        "film reviews; 200 tokens, 2 classes",
         "ai.stanford.edu/~amaas/data/sentiment",
         ("negative", "positive"),
         _imdb,
         _IMDB,
     ),
     "heart": _natural(
-        "heart disease in 4 hospitals, 740 patients",
-        "13 columns, 2 classes, 4 clients",
+        "heart disease in 4 hospitals, 740 patients; 13 columns, 2 classes, 4 clients",
         "bundled; UCI Machine Learning Repository, rows and split of FLamby",
         _heart,
         files=(),
         preprocess=Preprocess(scale="site"),
     ),
     "wisdm": _natural(
-        "what 36 people do, from the phone in the pocket",
-        "43 columns, 6 classes, 36 clients",
+        "what 36 people do, from the phone in the pocket; 43 columns, 6 classes, 36 clients",
         "wisdm.npz (WISDM v1.1, transformed)",
         _wisdm,
         preprocess=Preprocess(),
     ),
     "landmine": _natural(
-        "mine or clutter in 29 fields of two kinds",
-        "9 columns, 2 classes, 29 clients, 2 domains",
+        "mine or clutter in 29 fields of two kinds; 9 columns, 2 classes, 29 clients, 2 domains",
         "landmine.npz (Duke University)",
         _landmine,
         preprocess=Preprocess(),
     ),
     "tcga_brca": _natural(
-        "survival with breast cancer in 6 regions, 1,088 patients",
-        "39 columns, time and event, 6 clients",
+        "survival with breast cancer in 6 regions, 1,088 patients; 39 columns, time and event, 6 clients",
         "tcga_brca.npz (The Cancer Genome Atlas; rows and split of FLamby)",
         _tcga_brca,
         preprocess=Preprocess("none"),
         targets=SURVIVAL,
     ),
     "parkinsons": _natural(
-        "symptom score from the voice of 42 patients",
-        "18 columns, a number, 42 clients",
+        "symptom score from the voice of 42 patients; 18 columns, a number, 42 clients",
         "parkinsons.npz (UCI Machine Learning Repository, data set 189)",
         _parkinsons,
         preprocess=Preprocess(),
         targets=NUMBER,
     ),
     "shakespeare": _natural(
-        "what 150 roles of nine plays say, character by character",
-        "80 tokens, 65 characters or fewer, 150 clients",
+        "what 150 roles of nine plays say, character by character; 80 tokens, 65 characters or fewer, 150 clients",
         "shakespeare.json.gz (tiny Shakespeare by role)",
         _shakespeare,
         files=_SHAKESPEARE,
         targets=TOKENS,
     ),
     "mnist_writers": _natural(
-        "MNIST by writer: 539 train, 297 others come later",
-        "1x28x28, 10 classes, 836 clients, 2 domains",
+        "MNIST by writer: 539 train, 297 others come later; 1x28x28, 10 classes, 836 clients, 2 domains",
         "mnist_writers.npz (QMNIST) beside mnist.npz",
         _mnist_writers,
         unseen=True,

@@ -67,7 +67,7 @@ FILES = ("npz", "csv", "parquet", "images")
 """Beginnings of names that are followed by a path."""
 
 _ABOUT = {
-    **{name: f"{of.what}; {of.shape}; {of.origin}" for name, of in NAMED.items()},
+    **{name: f"{of.what}; {of.origin}" for name, of in NAMED.items()},
     "npz:PATH": "your own arrays in one file; any; x_train, y_train, x_test, y_test",
     "csv:PATH": "your own table, extra [tables]; any; a column of clients, or a folder with a file for each",
     "parquet:PATH": "the same as Parquet; any; a column of clients, or a folder with a file for each",
