@@ -96,7 +96,7 @@ def layout_hash(model: Params) -> str:
 
 @dataclass
 class Standing:
-    """State of a node in the run: "new", "here", "refused" until it is mended, or "left out" for being late.
+    """State of a node in the run: "new", "here", or "refused" until it is mended.
 
     Attributes:
         client: Client that it says it is, or whose key it has; -1 if neither is known.
@@ -151,10 +151,10 @@ class Membership:
     @property
     def present(self) -> tuple[ClientId, ...]:
         """Clients that are connected, ascending, as of the last `call`."""
-        return tuple(sorted(self._in("here")))
+        return tuple(sorted(self._here()))
 
-    def _in(self, state: str) -> dict[ClientId, Node]:
-        return {standing.client: node for node, standing in self._nodes.items() if standing.state == state}
+    def _here(self) -> dict[ClientId, Node]:
+        return {standing.client: node for node, standing in self._nodes.items() if standing.state == "here"}
 
     def refused(self) -> list[tuple[ClientId, str]]:
         """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
@@ -169,14 +169,14 @@ class Membership:
             examples: By client, its numbers of examples in the experiment's split, by seed.
         """
         self.expected, self._examples = expected, examples
-        self._send_away(self._in("here"))
+        self._send_away(self._here())
 
     def _send_away(self, clients: Iterable[ClientId]) -> bool:
         """Reject those of the clients that differ by now; True if there were any."""
         odd = {c: why for c in [*clients] if (why := differs(self.expected, self.known[c], self._met.values()))}
         for client, why in odd.items():
             del self.known[client]
-            if (node := self._in("here").get(client)) is not None:
+            if (node := self._here().get(client)) is not None:
                 self._reject(node, why)
         return bool(odd)
 
@@ -188,8 +188,8 @@ class Membership:
         here, now = self.transport.nodes(), time.monotonic()
         for node in self._nodes.keys() - here:
             left = self._nodes.pop(node)
-            if left.state in ("here", "left out"):
-                self._late.pop(left.client, None)  # when it comes back, it is another process
+            late = self._late.pop(left.client, 0)  # when it comes back, it is another process
+            if left.state == "here" or late >= LATE_ROUNDS:
                 self.note(f"client {left.client} is gone")
         envelopes = {}
         for node in sorted(here):
@@ -234,12 +234,13 @@ class Membership:
         self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
     ) -> Iterator[tuple[ClientId, Delivery]]:
         """Send each client its envelope; yield each delivery as it comes, of at most `most` bytes."""
-        here, left_out = self._in("here"), self._in("left out")
+        here = self._here()
         clients = {here[c]: c for c in envelopes if c in here}
         for c in envelopes:
             if c not in here:
                 late = f"it was late in {self._late.get(c)} rounds in a row and is left out for a while"
-                yield c, Delivery(None, f"client lost: {late if c in left_out else 'it is not connected'}", sent=False)
+                why = late if self._late.get(c, 0) >= LATE_ROUNDS else "it is not connected"
+                yield c, Delivery(None, f"client lost: {why}", sent=False)
         if clients:
             asked = {node: envelopes[c] for node, c in clients.items()}
             for node, delivery in self.transport.exchange(asked, deadline_s, most):
@@ -258,13 +259,13 @@ class Membership:
         """
         for client in in_time:
             self._late.pop(client, None)
-        here = self._in("here")
+        here = self._here()
         for client in sorted(late):
             rounds = self._late[client] = self._late.get(client, 0) + 1
             if rounds >= LATE_ROUNDS and client in here:
                 pause_s = deadline_s * min(2.0 ** (rounds - LATE_ROUNDS), PATIENCE)
                 standing = self._nodes[here[client]]
-                standing.state, standing.again = "left out", time.monotonic() + pause_s
+                standing.state, standing.again = "new", time.monotonic() + pause_s
                 self.note(
                     f"client {client} was late in {rounds} rounds in a row and is left out for {pause_s:.0f} s or "
                     "more; see to its machine, or give all clients more time (--deadline)"
@@ -285,24 +286,17 @@ class Membership:
             self._pause(node, head.reason, WAITING_S)
         elif isinstance(head, Refusal):
             self._reject(node, f"it refuses: {printable(head.reason)}")
-        elif self._owner(node) in (-1, head.client) and head.client in self._in("here"):
+        elif self._owner(node) in (-1, head.client) and head.client in self._here():
             standing.client = head.client  # the earlier node may be dead and still listed, for up to a minute
             self._pause(node, f"client {head.client} is connected already, as another node", 1.0)
         else:
             wrong, standing.client = self._wrong(node, head), head.client
             if wrong:
                 self._reject(node, wrong)
-            else:
-                self._take(standing, head)
-
-    def _take(self, standing: Standing, info: ClientInfo) -> None:
-        for other in self._nodes.values():
-            if other.client == info.client and other is not standing:
-                other.state = "new"
-        standing.state, standing.reason = "here", ""
-        self.known[info.client] = info
-        other_version = f", with unskew {printable(info.library, 40)} where the server has {self.expected.library}"
-        self.note(f"client {info.client} is here{other_version if info.library != self.expected.library else ''}")
+                return
+            standing.state, standing.reason, self.known[head.client] = "here", "", head
+            version = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
+            self.note(f"client {head.client} is here{version if head.library != self.expected.library else ''}")
 
     def _wrong(self, node: Node, info: ClientInfo) -> str | None:
         """Describe what keeps a client out; None if nothing does."""
