@@ -310,11 +310,6 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
 
 
-def end_of(certificate: bytes) -> datetime:
-    """The end of a certificate, PEM."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-
-
 def ends(path: Path) -> datetime:
     """Return the end of a certificate.
 

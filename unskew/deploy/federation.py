@@ -20,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cryptography import x509
+
 from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
@@ -284,8 +286,8 @@ class FederationFolder:
                 raise DeployError("a certificate is renewed for the key that the site has")
             who = certificates.load_authority(self.keys, "next" if (self.keys / "next.crt").exists() else "ca")
             signed = certificates.issue_site(who, site["name"], key, valid)
-            ends, signer = certificates.end_of(signed).timestamp(), certificates.fingerprint(who.certificate)
-            _put(db, "sites", site["id"], ends=ends, signed=signer)
+            ends = x509.load_pem_x509_certificate(signed).not_valid_after_utc.timestamp()
+            _put(db, "sites", site["id"], ends=ends, signed=certificates.fingerprint(who.certificate))
             _note(db, f"{site['name']} has a new certificate", site=site["name"])
         return certificates.answer(signed, self.trusted(), self.authority)
 

@@ -40,14 +40,9 @@ class Stopped(RunError):
 class Watch:
     """Looks at the database now and then, whoever waits: for sites that were removed, and for an experiment to stop."""
 
-    def __init__(
-        self,
-        federation: FederationFolder,
-        hub: GrpcServer,
-        look: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, federation: FederationFolder, hub: GrpcServer, look: Callable[[], None]) -> None:
         self.federation, self.hub, self.look, self.vitals = federation, hub, look, Vitals()
-        self.job: Connections | None = None
+        self.job: Job | None = None
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
         self._here: set[Node] = set()
@@ -95,18 +90,22 @@ class Watch:
                 self.vitals.contact.labels(row["name"]).set(self.hub.status[row["id"]][0])
 
 
-class Connections:
-    """A federation's connections as the network of one experiment: a greeting carries the site's signed offer.
+class Job(server.LogCallback):
+    """An experiment that runs: its sites' network, where a greeting carries the signed offer, and its progress.
 
     Attributes:
         clients: Client that each node is; one that had been removed by then has none.
+        names: Names of the sites, by client.
     """
 
-    def __init__(self, watch: Watch, row: Row) -> None:
-        self.watch, self.row = watch, row
-        self._offers = {offer["site"]: offer for offer in watch.federation.offers(row)}
-        here = {site["id"] for site in watch.federation.present()}
+    def __init__(self, watch: Watch, row: Row, say: Say) -> None:
+        self.watch, self.row, self.federation, self.vitals = watch, row, watch.federation, watch.vitals
+        self._offers = {offer["site"]: offer for offer in self.federation.offers(row)}
+        here = {site["id"] for site in self.federation.present()}
         self.clients = {node: offer["client"] for node, offer in self._offers.items() if node in here}
+        self.names = tuple(offer["name"] for offer in self._offers.values())
+        super().__init__(lambda text: say(with_names(text, self.names)))
+        self._ended, self._shown = time.monotonic(), 0.0
 
     def nodes(self) -> set[Node]:
         """Sites of the experiment that are connected."""
@@ -122,11 +121,10 @@ class Connections:
             else e
             for node, e in envelopes.items()
         }
-        vitals = self.watch.vitals
         for node, delivery in self.watch.hub.exchange(asked, deadline_s, most):
-            vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
-            vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
-            vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
+            self.vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
+            self.vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
+            self.vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
             if delivery.reply is None:
                 self.watch.errors[node] = time.time(), delivery.lost
             elif envelopes[node].action == "hello":
@@ -134,18 +132,8 @@ class Connections:
                 reason = ""
                 with suppress(WireError):
                     reason = printable(read(delivery.reply, {"refused": Refusal, "waiting": Refusal}).reason)
-                self.watch.federation.answered(self.row, node, state, reason)
+                self.federation.answered(self.row, node, state, reason)
             yield node, delivery
-
-
-class Progress(server.LogCallback):
-    """Says how an experiment goes on, and keeps it for `unskew fed status`."""
-
-    def __init__(self, say: Say, watch: Watch, row: Row) -> None:
-        names = [offer["name"] for offer in watch.federation.offers(row)]
-        super().__init__(lambda text: say(with_names(text, names)))
-        self.federation, self.vitals, self.row, self._shown = watch.federation, watch.vitals, row, 0.0
-        self._ended = time.monotonic()
 
     def ended_round(self, cell: Cell) -> None:
         """Say how far the experiment is, now and then."""
@@ -221,11 +209,9 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     folder = federation.experiment_folder(row["name"])
     federation.put("experiments", row["id"], state="running", stop=0, began=row["began"] or time.time())
     try:
-        network = watch.job = Connections(watch, row)
-        config, callback = federation.config(row), Progress(say, watch, row)
-        names = tuple(offer["name"] for offer in federation.offers(row))
-        whose = {"nodes": network.clients, "run": row["run"], "names": names}
-        done = server.serve(network, folder, config, callback, force, **whose)
+        job = watch.job = Job(watch, row, say)
+        whose = {"nodes": job.clients, "run": row["run"], "names": job.names}
+        done = server.serve(job, folder, federation.config(row), job, force, **whose)
         write_report(done.folder)
         state, reason = "done", f"its record is in {done.folder}"
     except Interrupted:  # it goes on when the server does

@@ -114,7 +114,12 @@ def serve(
     nothing = {experiment.seeds[0]: run_setup.with_own_data(setup.dataset, number, experiment.seeds[0])}
     for method in experiment.methods:
         run_setup.check_method(experiment, method, setup, nothing)
-    deployment.check_data(setup.dataset.sha256)
+    if deployment.data not in ("", setup.dataset.sha256):  # its accuracies would be on two test sets
+        raise RunError(
+            f"the server's data are not those that its run began with ({deployment.path}); put these back, or begin a "
+            "new run"
+        )
+    deployment.data = setup.dataset.sha256
 
     own, feds = config.own_data, [] if config.own_data else divided(experiment, setup, number)
     sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number) if feds}
@@ -245,19 +250,6 @@ class DeploymentState:
             raise RunError(f"{path} belongs to a run of another experiment; take a new folder")
         state.path = path
         return state
-
-    def check_data(self, sha256: str) -> None:
-        """Refuse to go on with other data than the run began with: its accuracies would be on two test sets.
-
-        Raises:
-            RunError: If they are others.
-        """
-        if self.data not in ("", sha256):
-            raise RunError(
-                f"the server's data are not those that its run began with ({self.path}); put these back, or begin a "
-                "new run"
-            )
-        self.data = sha256
 
     def count(self, cell: int) -> int:
         """Record that a round of a cell begins, before anything of it leaves; return how many have."""

@@ -59,7 +59,7 @@ class SitePolicy:
             methods run then whose clients' own noise is on all that they reply but their number of examples.
         delta: Probability that belongs to max_epsilon.
         paths: Files, folders with all that is in them, and hub: names that the coordinator may choose to be read here.
-        allow_code: True imports code that an experiment names, False refuses it even with --allow-code.
+        allow_code: True imports code that an experiment names, False does not, even with --allow-code.
         coordinator: Fingerprint of the federation's authority, of whom alone experiments are taken.
         audit: File of the audit log; by default audit.jsonl in the site's folder.
         privacy: File that records all noised uploads; by default privacy.sqlite in the user's own state folder.
@@ -97,14 +97,8 @@ class Rules:
         return WireError(f"{reason} ({self.where}: {key} = {json.dumps(getattr(self.policy, key))})")
 
     def code_allowed(self, asked: bool) -> bool:
-        """True if code that an experiment names may be imported, given whether the user asked for that.
-
-        Raises:
-            ConfigError: If the user asked, and the policy forbids it.
-        """
-        if asked and self.policy.allow_code is False:
-            raise ConfigError(f"--allow-code is forbidden here: {self.where} has allow_code = false")
-        return asked or self.policy.allow_code is True
+        """True if code that an experiment names may be imported, given whether the user asked for that."""
+        return self.policy.allow_code if self.policy.allow_code is not None else asked
 
     def reading(self, *own: str | None) -> AbstractContextManager[None]:
         """Read nothing within it but what this participant has named: `own` paths, and `paths` of the policy."""
