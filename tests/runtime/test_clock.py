@@ -2,18 +2,18 @@
 
 import threading
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from recipe import LOCAL as CONFIG
-from recipe import Parcel, Relay
+from recipe import Relay
 from recipe import simulator as simulator_of
 
 from unskew import wire
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
-from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, QuorumError
 from unskew.experiment.config import parse
 from unskew.keys import Key
 from unskew.ledger import node
@@ -21,14 +21,9 @@ from unskew.protocol import (
     AsTheyCome,
     ClientId,
     Federation,
-    Keep,
-    Me,
     Plan,
-    Step,
     UnderWay,
     ask,
-    sgd,
-    step,
 )
 from unskew.record.logs import rows
 from unskew.run import loop, models
@@ -186,16 +181,6 @@ def test_the_ledger_has_every_model_sent_and_each_reply_where_it_came() -> None:
     assert sum(len(t.work) for t in traces) == sum(downs)
 
 
-def test_who_is_under_way_survives_a_restart_to_the_bit() -> None:
-    sim, again = simulator(Flow(CONFIG), pace=Given()), simulator(Flow(CONFIG), pace=Given())
-    state, _ = sim.round(sim.start(), 1)
-    saved = wire.decode(wire.encode(state), wire.state_type(sim.method))
-    again.memory.commit(1)
-    one, two = sim.round(state, 2), again.round(saved, 2)
-    assert wire.encode(one[0]) == wire.encode(two[0])
-    assert one[1].transfers == two[1].transfers
-
-
 def test_a_reply_that_is_lost_does_not_come_and_its_client_is_free() -> None:
     sim = simulator(Flow(CONFIG, first=6), outage=Outage(late=0.5), pace=Given(), seed=2)
     state, trace = sim.round(sim.start(), 1)
@@ -205,29 +190,6 @@ def test_a_reply_that_is_lost_does_not_come_and_its_client_is_free() -> None:
     assert not state.under_way
     with pytest.raises(QuorumError, match="0 of 6 clients replied, 1 needed"):
         flow(1, outage=Outage(late=1.0))
-
-
-def test_a_client_under_way_is_not_asked_again() -> None:
-    @dataclass(frozen=True)
-    class Twice(Flow):
-        def round(self, state: Any, fed: Federation) -> Plan[Any]:
-            to = dict.fromkeys(fed.clients, ModelMessage(state.params))
-            arrived = yield AsTheyCome("train", to, state.under_way, 1)
-            return replace(state, under_way=arrived.under_way)
-
-    with pytest.raises(ProtocolError, match=r"round 2: client \d is under way; ask it when it has replied"):
-        flow(2, Twice(CONFIG))
-
-
-def test_a_reply_that_comes_later_holds_nothing() -> None:
-    @dataclass(frozen=True)
-    class Keeping(Flow):
-        @step
-        def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[Parcel, None]]:  # type: ignore[override]
-            return Parcel(Keep((yield from sgd(msg.params, self.local))), me.n), None
-
-    with pytest.raises(ProtocolError, match="a reply that may come in a later round holds no value; leave Keep out"):
-        flow(1, Keeping(CONFIG))
 
 
 # ---------------------------------------------------------------- a run

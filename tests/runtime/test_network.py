@@ -403,23 +403,6 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     assert said[7:] == ["client 5 is here"]
 
 
-@pytest.mark.parametrize("ours", ["one", ""])
-def test_a_client_with_other_input_columns_takes_no_part(ours: str, tmp_path: Path) -> None:
-    """Also where the server's own data have no names for them: then most of the others decide."""
-    there = deployed("fedavg", tmp_path)
-    for client, columns in enumerate(["one", "one", "one", "one", "", "two"]):  # arrays have no names
-        plain = there.client_runtime(client)
-        runtime = dataclasses.replace(plain, info=dataclasses.replace(plain.info, columns=columns))
-        there.grid.handlers[there.node(client)] = runtime.answer
-    membership = there.meet(expected=dataclasses.replace(there.membership.expected, columns=ours))
-    membership.call()
-    assert membership.present == (0, 1, 2, 3, 4)
-    whose = "" if ours else ", as those of other clients are"
-    said = f"the input columns of its data (SHA-256) must be one{whose}, got two; bring the same ones"
-    [(client, reason)] = membership.refused()
-    assert (client, reason.partition(", of")[0]) == (5, said)
-
-
 def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     known = {2: dataclasses.replace(there.client_runtime(2).info, data="other rows")}

@@ -47,10 +47,8 @@ MOST_SITES = 10_000
 """Connections at a time."""
 MOST = 1 << 36
 """Largest request, bytes."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-"""Pauses before a connection is made anew, seconds."""
-HELD_S = 1.0
-"""Time for which a connection must have held for the pause after it to be the first again, seconds."""
+PAUSE_S = 0.5
+"""Pause before a connection is made anew, seconds."""
 TOO_LARGE = "refused: its reply is larger than any of this run can be"
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
 METHOD, CERTIFY = "/unskew/Connect", "/unskew/Certify"
@@ -585,13 +583,16 @@ def _channel(address: str, credentials: Credentials) -> Any:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(root, key, certificate), options=OPTIONS)
 
 
-_OTHERS = (
-    ("certificate has expired", "its certificate has expired; the coordinator has to start unskew fed serve again"),
-    ("not yet valid", "its certificate is not valid yet, or the clock here is behind; compare both clocks"),
-    ("Hostname", "its certificate is for other names; name one of these as host in site.toml"),
-    ("VERIFY_FAILED", "it is not of this federation: another authority signed its certificate; check the address"),
+_UNTRUSTED = "the server at {} cannot be trusted: its certificate "
+_FAILED = (
+    ("certificate has expired", _UNTRUSTED + "has expired; the coordinator has to start unskew fed serve again"),
+    ("not yet valid", _UNTRUSTED + "is not valid yet, or the clock here is behind; compare both clocks"),
+    ("Hostname", _UNTRUSTED + "is for other names; name one of these as host in site.toml"),
+    ("VERIFY_FAILED", _UNTRUSTED + "is not of this federation: another authority signed it; check the address"),
+    ("WRONG_VERSION_NUMBER", "{} does not speak TLS; is it the right port?"),
+    ("refused", "nobody answers at {}"),
 )
-"""What gRPC says of a server that this site does not trust, and what it means."""
+"""What gRPC says of a connection that failed, and what it means."""
 
 
 def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
@@ -599,13 +600,10 @@ def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
     code, details = error.code(), str(error.details())
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ALREADY_EXISTS):
         return TurnedAway(f"the server refuses this site: {details}")
-    for words, meaning in _OTHERS:
+    for words, meaning in _FAILED:
         if words in details:
-            return TurnedAway(f"the server at {address} cannot be trusted: {meaning}")
-    if "WRONG_VERSION_NUMBER" in details:
-        return Away(f"{address} does not speak TLS; is it the right port?")
-    if "refused" in details:
-        return Away(f"nobody answers at {address}")
+            kind = TurnedAway if meaning.startswith(_UNTRUSTED) else Away
+            return kind(meaning.format(address))
     why = "cannot be made, or broke" if code == grpc.StatusCode.UNAVAILABLE else f"ended: {details or code.name}"
     return Away(f"the connection to {address} {why}")
 
@@ -630,16 +628,13 @@ def certify(address: str, credentials: Credentials, request: bytes, deadline_s: 
 
 def stay_connected(serve: Callable[[], None], lost: Callable[[DeployError, float], None]) -> None:
     """Make a connection again and again, for ever; `lost` gets the reason for each end, and the seconds it had held."""
-    pause = 0.0
     while True:
         began = time.monotonic()
         try:
             serve()
         except (Away, TurnedAway) as error:
-            held = time.monotonic() - began
-            pause = FIRST_PAUSE_S if held > HELD_S else min(2 * pause + FIRST_PAUSE_S, LONGEST_PAUSE_S)
-            lost(error, held)
-            time.sleep(pause)
+            lost(error, time.monotonic() - began)
+            time.sleep(PAUSE_S)
 
 
 def credentials(folder: Path, name: str) -> Credentials:

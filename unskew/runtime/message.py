@@ -193,9 +193,6 @@ class Refusal:
     reason: str
 
 
-Request = Hello | StepRequest | FetchRequest | EvaluationRequest
-Reply = ClientInfo | StepReply | FetchReply | EvaluationReply | Refusal
-Header = Request | Reply
 REQUESTS: Mapping[str, type] = {
     "hello": Hello,
     "ask": StepRequest,
@@ -218,7 +215,7 @@ class Envelope:
 
     Attributes:
         action: hello, ask, fetch or evaluate; in a reply also refused or waiting.
-        head: JSON of a `Header`.
+        head: JSON of the record that goes with the action.
         parts: Encoded payloads.
     """
 
@@ -232,7 +229,7 @@ class Envelope:
         return sum(map(len, self.parts))
 
 
-def write(action: str, head: Header, *parts: bytes) -> Envelope:
+def write(action: str, head: object, *parts: bytes) -> Envelope:
     """Make an envelope with this head and these payloads."""
     body, _ = wire.flatten(head)
     return Envelope(action, json.dumps(body, separators=(",", ":"), ensure_ascii=False), parts)
