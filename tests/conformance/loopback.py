@@ -6,6 +6,7 @@ Every message is encoded and decoded on each way, as on a real network.
 import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from unskew.runtime.membership import Membership, layout_hash
 from unskew.runtime.message import ClientInfo, Delivery, Envelope, Node
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
-from unskew.runtime.round import Driver, ServerModel
+from unskew.runtime.round import Driver
 
 Handler = Callable[[Envelope], Envelope]
 CLASSES = ("0", "1", "2")
@@ -160,16 +161,8 @@ class Deployed:
             self.begun += 1
             return self.begun
 
-        p = self.population
-        model = ServerModel(
-            p.histograms.shape[1],
-            p.layout,
-            p.initial,
-            p.initialise,
-            None,
-            self.trainer.task.measures,
-            self.trainer.public,
-        )
+        trainer = self.trainer
+        model = replace(self.population.model, measures=trainer.task.measures, public=trainer.public)
         clients = RemoteClients(
             self.method,
             model,

@@ -79,22 +79,18 @@ def compare(deployed: Path, simulated: Path) -> list[Parity]:
         require_done(folder)
     gaps = []
     for label in dict.fromkeys(cell["method"] for cell in read_json(deployed / "run.json")["cells"]):
-        gap = max(
-            _gap(_metrics(deployed, label), _metrics(simulated, label)),
-            _gap(_models(deployed, label), _models(simulated, label)),
+        ours, theirs = (_metrics(run, label) | _models(run, label) for run in (deployed, simulated))
+        gap = (
+            max((_distance(ours[k], theirs[k]) for k in ours), default=0.0)
+            if ours.keys() == theirs.keys()
+            else math.inf
         )
         gaps.append(Parity(label, gap, _ledger(deployed, label) == _ledger(simulated, label)))
     return gaps
 
 
-def _gap(a: dict[Any, Any], b: dict[Any, Any]) -> float:
-    """Largest difference between the tensors or numbers of two tables; infinite if their names or shapes differ."""
-    if a.keys() != b.keys():
-        return math.inf
-    return max((_distance(a[k], b[k]) for k in a), default=0.0)
-
-
 def _distance(a: Any, b: Any) -> float:
+    """Largest difference between two numbers or tensors; infinite if their shapes differ."""
     if not hasattr(a, "shape"):
         return abs(float(a) - float(b))
     if a.shape != b.shape or a.dtype != b.dtype:
@@ -103,12 +99,12 @@ def _distance(a: Any, b: Any) -> float:
     return gap if math.isfinite(gap) else math.inf
 
 
-def _metrics(run: Path, method: str) -> dict[tuple[Any, ...], float]:
+def _metrics(run: Path, method: str) -> dict[tuple[Any, ...], Any]:
     own = rows(run, "metrics", "method = ? AND name != ?", method, CLOCK)
     return {(r["seed"], r["round"], r["name"], r.get("client")): float(r["value"]) for r in own}
 
 
-def _models(run: Path, method: str) -> dict[tuple[int, str], Any]:
+def _models(run: Path, method: str) -> dict[tuple[Any, ...], Any]:
     seeds = [cell["seed"] for cell in read_json(run / "run.json")["cells"] if cell["method"] == method]
     files = {seed: run / "models" / f"{models.stem(method, seed)}.safetensors" for seed in seeds}
     saved = {seed: safetensors.torch.load(file.read_bytes()) for seed, file in files.items() if file.exists()}

@@ -38,7 +38,7 @@ from unskew.runtime.membership import Membership
 from unskew.runtime.message import ClientInfo, Node, Transport
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
-from unskew.runtime.round import Driver, ServerModel
+from unskew.runtime.round import Driver
 from unskew.version import __version__
 
 EXECUTOR = "network"
@@ -311,15 +311,12 @@ class OverNetwork(run_setup.Backend):
         """Run the plan here, and its steps on the clients."""
         seed, _ = run_setup.cells(experiment)[cell]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
-        model = ServerModel(
-            setup.task.num_classes,
-            population.layout,
-            population.initial,
-            population.initialise,
-            trainer,
-            setup.task.measures,
-            trainer.public,
-        )
+        of_server: dict[str, Any] = {
+            "server_trainer": trainer,
+            "measures": setup.task.measures,
+            "public": trainer.public,
+        }
+        model = replace(population.model, num_classes=setup.task.num_classes, **of_server)
         clients = RemoteClients(
             method.method,
             model,
@@ -331,15 +328,9 @@ class OverNetwork(run_setup.Backend):
             seed_index=experiment.seeds.index(seed),
             spool=self.deployment.path.parent,
         )
-        driver: Driver[Any] = Driver(
-            method.method,
-            model,
-            clients,
-            seed=seed,
-            clients_per_round=experiment.cohort(fed.num_clients),
-            outage=experiment.world.outage,
-            channel=experiment.world.channel,
-        )
+        world: dict[str, Any] = {"outage": experiment.world.outage, "channel": experiment.world.channel}
+        cohort = experiment.cohort(fed.num_clients)
+        driver: Driver[Any] = Driver(method.method, model, clients, seed=seed, clients_per_round=cohort, **world)
         return driver, fed
 
 
