@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from unskew.data.federated import ClientIndices, FederatedData
 from unskew.data.ragged import Ragged
-from unskew.decide.cells import CellWork, Outcome, QueuedCell
+from unskew.decide.cells import CellWork, Outcome, Plan, QueuedCell
 from unskew.decide.forecast.measure import threads
 from unskew.decide.scores import Scores
 from unskew.decide.sites import OutOfTime, Sites, divided_as
@@ -221,9 +221,7 @@ class Trained:
 _TRAINED = TypeAdapter(Trained)
 
 
-def trained(
-    sites: Sites, jobs: Sequence[TrainingJob]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], list[Trained]]:
+def trained(sites: Sites, jobs: Sequence[TrainingJob]) -> Plan[list[Trained]]:
     """Ask for trainings, as a part of a plan.
 
     Raises:
@@ -240,9 +238,7 @@ def trained(
     return results
 
 
-def under_seeds(
-    sites: Sites, jobs: Mapping[str, TrainingJob], seeds: Sequence[int]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], dict[str, list[Trained]]]:
+def under_seeds(sites: Sites, jobs: Mapping[str, TrainingJob], seeds: Sequence[int]) -> Plan[dict[str, list[Trained]]]:
     """Ask for each training under every seed, as a part of a plan; raises OutOfTime as `trained`."""
     results = yield from trained(sites, [replace(job, seed=seed) for job in jobs.values() for seed in seeds])
     return {label: results[i * len(seeds) : (i + 1) * len(seeds)] for i, label in enumerate(jobs)}

@@ -34,7 +34,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -45,7 +45,7 @@ from annotated_types import Gt, MinLen
 
 from unskew import schema
 from unskew.decide import cells
-from unskew.decide.cells import Queue, QueuedCell, queue
+from unskew.decide.cells import Plan, Queue, QueuedCell, queue
 from unskew.decide.crew import crew
 from unskew.decide.runs import RunWork
 from unskew.errors import ConfigError, DivergedError, did_you_mean
@@ -421,7 +421,7 @@ def run(
 
     ends = math.inf if minutes is None else time.monotonic() + 60.0 * minutes
 
-    def decided(claim: Planned) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
+    def decided(claim: Planned) -> Plan[None]:
         for seed in claim.rule.seeds:
             if standing(claim, kept).verdict:
                 break
@@ -431,7 +431,7 @@ def run(
             yield asked
         say(line(row(claim, kept)))
 
-    def in_turn(claims: Sequence[Planned]) -> Generator[Sequence[QueuedCell], Sequence[Any], None]:
+    def in_turn(claims: Sequence[Planned]) -> Plan[None]:
         for claim in claims:
             yield from decided(claim)
 

@@ -95,11 +95,6 @@ def interval(
 Ends = tuple[float, float]
 
 
-def excludes_zero(ends: Ends | None) -> bool:
-    """True if there is an interval, and zero is not in it."""
-    return ends is not None and (ends[0] > 0.0 or ends[1] < 0.0)
-
-
 def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset[str]:
     """The effects whose interval excludes zero when it is corrected for their number (S. Holm, 1979).
 
@@ -109,7 +104,7 @@ def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset
     stand: frozenset[str] = frozenset()
     while left := effects.keys() - stand:
         level = 1.0 - (1.0 - CONFIDENCE) / len(left)
-        more = {name for name in left if excludes_zero(effects[name](level))}
+        more = {name for name in left if (ends := effects[name](level)) and (ends[0] > 0.0 or ends[1] < 0.0)}
         if not more:
             break
         stand |= more

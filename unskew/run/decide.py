@@ -71,24 +71,15 @@ def interval(values: Sequence[float], alpha: float = ALPHA) -> tuple[float, floa
     if n < FIRST or k >= a:
         return None
     bound = math.sqrt((n - 1) * (k - 1.0) / (1.0 - k / a))
-    c, unit = _skewness(values), s / math.sqrt(n)
-    more = _shift(c, n) * (1.0 + 2.0 * bound**2)
+    second, third = (math.fsum((v - mean) ** k for v in values) / n for k in (2, 3))
+    c, unit = third / math.pow(second, 1.5), s / math.sqrt(n)
+    more = abs(c) / (3.0 * math.sqrt(n)) * (1.0 + 2.0 * bound**2)
     return mean - unit * (bound + more * (c < 0)), mean + unit * (bound + more * (c > 0))
 
 
 def has_no_spread(values: Sequence[float], s: float) -> bool:
     """Return true if values differ only by rounding, as 0.3 - 0.1 and 0.4 - 0.2 do."""
     return s <= 1e-12 * max(1.0, max(map(abs, values)))
-
-
-def _skewness(values: Sequence[float]) -> float:
-    mean, n = statistics.fmean(values), len(values)
-    second = math.fsum((v - mean) ** 2 for v in values) / n
-    return math.fsum((v - mean) ** 3 for v in values) / n / math.pow(second, 1.5)
-
-
-def _shift(skewness: float, n: int) -> float:
-    return abs(skewness) / (3.0 * math.sqrt(n))
 
 
 def is_decided(values: Sequence[float], until: float) -> bool:

@@ -11,7 +11,7 @@ page.py       the page
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from unskew.decide.advice.check import SEEDS, check, unseen
 from unskew.decide.advice.measure import AdviceWork, proposed
 from unskew.decide.advice.page import CELLS, require_place, write_advice
 from unskew.decide.advice.race import FOLDS, local_of, race
-from unskew.decide.cells import Outcome, QueuedCell, queue, run
+from unskew.decide.cells import Plan, queue, run
 from unskew.decide.crew import crew
 from unskew.decide.identity import about
 from unskew.decide.sites import Clock, Constraints, Sites, sites_of
@@ -144,9 +144,7 @@ def advise_experiment(
     return advice
 
 
-def _plan(
-    sites: Sites, limits: Constraints, say: Callable[[str], None], folds: int, fresh_seeds: int
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Advice]:
+def _plan(sites: Sites, limits: Constraints, say: Callable[[str], None], folds: int, fresh_seeds: int) -> Plan[Advice]:
     which = f"{sites.fed.num_clients} sites of {sites.setup.dataset.name}"
     say(f"{sites.experiment.name}: {which}; measuring how they differ")
     groups = yield from proposed(sites, local_of(sites))

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Asking, Candidate, Race
+from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Candidate, Race
+from unskew.decide.cells import Plan
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, OutOfTime, Sites
 from unskew.decide.training import Groups, Trained, TrainingJob, scores_of, trained, under_seeds
@@ -94,7 +95,7 @@ class Check:
 
 def check(
     sites: Sites, race: Race, limits: Constraints, say: Callable[[str], None], fresh_seeds: int = SEEDS
-) -> Asking[Check]:
+) -> Plan[Check]:
     """The plan that trains bounds and the chosen method anew, and scores them on test rows."""
     chosen = race.chosen
     entries = {label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds}
@@ -161,7 +162,7 @@ def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure
 # ---------------------------------------------------------------- unseen sites
 def unseen(
     sites: Sites, race: Race, checked: Check, limits: Constraints, say: Callable[[str], None]
-) -> Asking[tuple[UnseenSite, ...]]:
+) -> Plan[tuple[UnseenSite, ...]]:
     """The plan of sites set aside to come later; or else of sites left out, one by one or a quarter at a time."""
     chosen, n = checked.answering(race), sites.fed.num_clients
     if chosen is None or checked.chosen is None or checked.training is None:

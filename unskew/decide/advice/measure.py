@@ -7,7 +7,7 @@ Groups      Average linkage on 1 - c_ij, cut into two to four groups (R. R. Soka
             that agrees least with the others by itself.  These are proposals: validation rows decide.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from unskew.algorithms.hcct import HCCTState
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import Outcome, Plan, QueuedCell
 from unskew.decide.forecast.measure import threads
 from unskew.decide.sites import OutOfTime, Sites
 from unskew.decide.training import Groups, Training, TrainingWork
@@ -32,9 +32,7 @@ MOST_SITES = 100
 MOST_GROUPS = 4
 
 
-def proposed(
-    sites: Sites, local: dict[str, Any]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], tuple[Groups, ...]]:
+def proposed(sites: Sites, local: dict[str, Any]) -> Plan[tuple[Groups, ...]]:
     """The plan that compares the directions of the sites' training, whose settings are `local`: proposals of groups."""
     if sites.fed.num_clients > MOST_SITES:
         return ()

@@ -6,12 +6,12 @@ pooled data are bounds: they are trained to the end, each at the local rate that
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from unskew.decide.advice.measure import MOST_SITES
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import Plan
 from unskew.decide.scores import Scores, difference, together
 from unskew.decide.sites import Constraints, OutOfTime, Sites
 from unskew.decide.training import MOST_HELD, Groups, Trained, TrainingJob, trained
@@ -42,9 +42,6 @@ PILOT = {"rounds": 3}
 
 LONGEST_SUFFIX = len(", as HCCT")
 ALONE, FEDAVG, POOLED = "each site alone", "FedAvg", "pooled data"
-
-Asking = Generator[Sequence[QueuedCell], Sequence[Outcome], T]
-"""A part of a plan."""
 
 
 @dataclass(eq=False)
@@ -84,7 +81,7 @@ def race(
     limits: Constraints,
     say: Callable[[str], None],
     folds: int = FOLDS,
-) -> Asking["Race"]:
+) -> Plan["Race"]:
     """Train bounds and methods on all folds but one, and choose by the rows of that one if there is time for all."""
     local, rounds = local_of(sites), sites.experiment.rounds
     rounds = rounds if limits.rounds is None else min(rounds, limits.rounds)
@@ -211,7 +208,7 @@ class Race:
 
     def train(
         self, entries: Sequence[Candidate], until: int, rounds: int, limited: bool = True
-    ) -> Asking[list[Candidate]]:
+    ) -> Plan[list[Candidate]]:
         """Train entries up to a round and score them; return those that are not out.
 
         Raises:
@@ -236,10 +233,10 @@ class Race:
             entry.out = f"a round sends {results[0].sent / 1e6:.3g} MB, more than is allowed"
         else:
             entry.scores[entry.at] = together([r.scores for r in results if r.scores is not None], self.sites.measure)
-            if all(_all_alone(entry.groups or r.groups) for r in results):
+            if all({1} == {*map(len, entry.groups or r.groups)} for r in results):
                 entry.out = "it lets every site train by itself"
 
-    def train_bounds(self, local: dict[str, Any]) -> Asking[None]:
+    def train_bounds(self, local: dict[str, Any]) -> Plan[None]:
         """Train sites alone, FedAvg and pooled data to the end at each rate, and keep each at its best."""
         for label, name, limited in (
             (ALONE, "independent", False),
@@ -259,7 +256,7 @@ class Race:
             rate = f", local rate {best.method.options['local']['lr']:g}" if "lr" in local else ""
             self.say(f"{label}: {self.sites.measure.with_unit(best.last.mean)} on validation rows{rate}")
 
-    def halving(self, entries: list[Candidate]) -> Asking[None]:
+    def halving(self, entries: list[Candidate]) -> Plan[None]:
         """Successive halving; FedAvg is a bound and was trained already."""
         for e in entries:
             e.out = self.lost.get(e.method.label, "")
@@ -277,7 +274,7 @@ class Race:
                 e.out = f"behind after round {until}"
             running, until = running[:keep], min(2 * until, self.rounds)
 
-    def given_groups(self) -> Asking[None]:
+    def given_groups(self) -> Plan[None]:
         """Give the groups that IFCA or HCCT found to FedAvg in groups: from another start IFCA may find none, and HCCT
         pays for its pilot each time."""
         for finder in [e for e in self.entries if e.method.name in ("ifca", "hcct") and e.scores and not e.out]:
@@ -303,10 +300,6 @@ def merit(entry: Candidate, measure: Measure) -> float:
     """Its last mean on validation rows, higher is better; -inf where it is not defined."""
     mean = entry.last.mean if measure.higher else -entry.last.mean
     return -math.inf if math.isnan(mean) else mean
-
-
-def _all_alone(groups: Groups) -> bool:
-    return bool(groups) and all(len(g) == 1 for g in groups)
 
 
 def choose(finished: Sequence[Candidate], sites: Sites) -> tuple[Candidate | None, tuple[str, ...]]:

@@ -2,11 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import Plan
 from unskew.decide.follow_up import under_fresh_seeds
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites
@@ -127,9 +127,7 @@ class Tuning:
         return {"budget": str(self.budget), "seeds": list(self.seeds), "methods": methods}
 
 
-def compared(
-    sites: Sites, searched: Searched, seeds: Sequence[int], note: Callable[[str], None]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], TuningGain]:
+def compared(sites: Sites, searched: Searched, seeds: Sequence[int], note: Callable[[str], None]) -> Plan[TuningGain]:
     """The plan that trains a method as it was and as it is tuned, under fresh seeds, judged by test rows."""
     note(f"{searched.method.label}: default and tuned settings on test rows, {len(seeds)} fresh seeds")
     kept, rounds = searched.tuned == searched.method, sites.experiment.rounds

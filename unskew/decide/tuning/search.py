@@ -8,11 +8,11 @@ any number of workers, and Optuna is asked anew where a search goes on.
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unskew.decide.cells import Outcome, QueuedCell
+from unskew.decide.cells import Plan
 from unskew.decide.sites import Sites, measurable
 from unskew.decide.training import MOST_HELD, TrainingJob, trained
 from unskew.decide.tuning.space import present, with_values
@@ -108,7 +108,7 @@ class Searched:
 
 def search(
     sites: Sites, method: NamedMethod, ranges: Mapping[str, Search], budget: Budget, note: Callable[[str], None]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], Searched]:
+) -> Plan[Searched]:
     """The plan of a method's search."""
     trials: list[Trial] = []
     if not ranges:
@@ -128,9 +128,7 @@ def search(
     return Searched(method, ranges, tuple(trials), _best(trials, sites.measure.higher))
 
 
-def _batch(
-    sites: Sites, method: NamedMethod, fold: int, study: Any, asked: Sequence[Any]
-) -> Generator[Sequence[QueuedCell], Sequence[Outcome], list[Trial]]:
+def _batch(sites: Sites, method: NamedMethod, fold: int, study: Any, asked: Sequence[Any]) -> Plan[list[Trial]]:
     """The plan of trials that train side by side, from look to look; Optuna's study is told what they come to."""
     rounds, seed, enough = sites.experiment.rounds, sites.experiment.seeds[0], sites.experiment.stop.megabytes
     batch = [Trial(dict(of.params)) for of in asked]
