@@ -236,6 +236,12 @@ def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
     return drawn
 
 
+def points(of: Mapping[str, Any], x: str, y: str) -> list[dict[str, Any]]:
+    """Rows of `square`: two attributes of each method's or site's values, side by side."""
+    pairs = ((name, zip(getattr(one, x), getattr(one, y), strict=True)) for name, one in of.items())
+    return [{"method": name, "x": across, "y": up} for name, both in pairs for across, up in both]
+
+
 def _tip(*fields: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(f, format=".4~g") if f.endswith(":Q") else alt.Tooltip(f) for f in fields]
 

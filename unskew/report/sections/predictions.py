@@ -122,21 +122,17 @@ def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], se
     """
     if not ranked:
         return []
-
-    def curve(x: str, y: str) -> list[dict[str, object]]:
-        return [
-            {"method": name, "x": a, "y": b}
-            for name, info in ranked.items()
-            for a, b in zip(getattr(info, x), getattr(info, y), strict=True)
-        ]
-
     areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())
     precise = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
     share = next(iter(ranked.values())).share
-    roc = charts.square(curve("false_alarms", "found"), of, "1 − specificity", "sensitivity")
-    precision = charts.square(curve("recall", "precision"), of, "recall", "precision", level=share)
+    roc = charts.square(charts.points(ranked, "false_alarms", "found"), of, "1 − specificity", "sensitivity")
+    precision = charts.square(charts.points(ranked, "recall", "precision"), of, "recall", "precision", level=share)
     likely = charts.square(
-        curve("likely", "happened"), of, "predicted probability", "share that is of the class", dotted=True
+        charts.points(ranked, "likely", "happened"),
+        of,
+        "predicted probability",
+        "share that is of the class",
+        dotted=True,
     )
     tenths = f"A point is a tenth of the examples by predicted probability of {second}; on the diagonal it is right."
     level = f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %. Average: {precise}."

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from unskew.info import SiteCurves, Subgroups
 from unskew.record.reader import Record
@@ -56,15 +55,10 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
     second = next(iter(record.partitions.values())).label(1)
     sites = {next(iter(record.partitions.values())).client(s.client): s for s in curves.sites[:MOST_SITES]}
     colours, which = charts.colours(list(sites)), "First seed, the clients with most rows."
-
-    def points(x: str, y: str) -> list[dict[str, Any]]:
-        pairs = ((name, *at) for name, s in sites.items() for at in zip(getattr(s, x), getattr(s, y), strict=True))
-        return [{"method": name, "x": across, "y": up} for name, across, up in pairs]
-
     calibration = charts.square(
-        points("likely", "happened"), colours, "predicted probability", f"share of {second}", dotted=True
+        charts.points(sites, "likely", "happened"), colours, "predicted probability", f"share of {second}", dotted=True
     )
-    ranks = charts.square(points("false_alarms", "found"), colours, "1 − specificity", "sensitivity")
+    ranks = charts.square(charts.points(sites, "false_alarms", "found"), colours, "1 − specificity", "sensitivity")
     right = f"On the line probabilities of {second} are right. {which}"
     return [
         Chart(f"Calibration by client, {method}", right, calibration),
