@@ -18,7 +18,7 @@ from unskew.run.cell import Observer
 from unskew.tasks.measure import ACCURACY
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("kind", sorted(set(advise.KINDS)))
 def test_a_situation_is_drawn_from_its_seed_alone(recipe: Callable[[Any], list[Place]], kind: str) -> None:
     a, b = ([p.rows(draw, kind) for p in recipe(draw)] for draw in (np.random.default_rng(5), np.random.default_rng(5)))
@@ -52,11 +52,11 @@ def test_wrong_answers_are_counted_and_kept_where_a_reproduction_stopped(
     asked = []
 
     def ask(recipe: Any, seed: int, **size: int) -> Situation:
-        asked.append((recipe.__name__, seed, size))
-        wrong = (recipe.__name__, seed) == ("shifted", 101)
+        asked.append((recipe, seed, size))
+        wrong = (recipe, seed) == ("shifted", 101)
         return Situation("join", "Ditto", -1.0 if wrong else 2.0, 3.0 if wrong else 2.0, 1.0, 5.0)
 
-    monkeypatch.setattr(advise, "RECIPES", (advise.alike, advise.shifted))
+    monkeypatch.setattr(advise, "RECIPES", {name: RECIPES[name] for name in ("alike", "shifted")})
     monkeypatch.setattr(advise, "ask", ask)
     changes = {"seeds": [100, 101], "rounds": 2}
     for _ in range(2):  # the second time outcomes are read

@@ -80,32 +80,10 @@ def alike(draw: Draw) -> list[Place]:
     return [place] * int(draw.integers(4, 6))
 
 
-def shifted(draw: Draw) -> list[Place]:
-    """One teacher, inputs around another centre at each site."""
-    return [replace(p, centre=draw.normal(size=COLUMNS)) for p in alike(draw)]
-
-
-def instruments(draw: Draw) -> list[Place]:
+def mixed(draw: Draw) -> list[Place]:
     """One teacher, instruments of two kinds that mix the columns in two ways."""
     mixing = [np.linalg.qr(draw.normal(size=(COLUMNS, COLUMNS)))[0] for _ in range(2)]
     return [replace(p, mixing=mixing[k % 2]) for k, p in enumerate(alike(draw))]
-
-
-def opposite(draw: Draw) -> list[Place]:
-    """Every second site has the opposite teacher."""
-    return [replace(p, w=p.w * (-1) ** k) for k, p in enumerate(alike(draw))]
-
-
-def one_wrong(draw: Draw) -> list[Place]:
-    """One site has the opposite teacher, and half of all rows."""
-    *others, last = alike(draw)
-    return [*others, replace(last, w=-last.w, n=len(others) * last.n)]
-
-
-def one_large(draw: Draw) -> list[Place]:
-    """One site is ten times as large."""
-    *others, last = alike(draw)
-    return [*others, replace(last, n=10 * last.n)]
 
 
 def related(draw: Draw) -> list[Place]:
@@ -114,22 +92,26 @@ def related(draw: Draw) -> list[Place]:
     return [replace(p, w=p.w + apart * teacher(draw)) for p in alike(draw)]
 
 
-def unrelated(draw: Draw) -> list[Place]:
-    """Each site has a teacher of its own, and many rows."""
-    return [replace(p, w=teacher(draw), n=4 * p.n) for p in alike(draw)]
+def but_last(places: list[Place], change: Callable[[Place], Place]) -> list[Place]:
+    """The sites with another last one."""
+    return [*places[:-1], change(places[-1])]
 
 
-def enough(draw: Draw) -> list[Place]:
-    """One teacher, and each site has all the rows that it needs."""
-    return [replace(p, n=400, noise=0.5) for p in alike(draw)]
-
-
-def chance(draw: Draw) -> list[Place]:
-    """Labels have nothing to do with inputs, at any site."""
-    return [replace(p, w=0 * p.w, noise=2.0) for p in alike(draw)]
-
-
-RECIPES = (alike, shifted, instruments, opposite, one_wrong, one_large, related, unrelated, enough, chance)
+RECIPES: dict[str, Callable[[Draw], list[Place]]] = {
+    "alike": alike,
+    "shifted": lambda draw: [replace(p, centre=draw.normal(size=COLUMNS)) for p in alike(draw)],
+    "instruments": mixed,
+    "opposite": lambda draw: [replace(p, w=p.w * (-1) ** k) for k, p in enumerate(alike(draw))],
+    # the last has the opposite teacher, and half of all rows
+    "one_wrong": lambda draw: but_last(of := alike(draw), lambda p: replace(p, w=-p.w, n=(len(of) - 1) * p.n)),
+    "one_large": lambda draw: but_last(alike(draw), lambda p: replace(p, n=10 * p.n)),
+    "related": related,
+    "unrelated": lambda draw: [replace(p, w=teacher(draw), n=4 * p.n) for p in alike(draw)],
+    "enough": lambda draw: [replace(p, n=400, noise=0.5) for p in alike(draw)],
+    "chance": lambda draw: [replace(p, w=0 * p.w, noise=2.0) for p in alike(draw)],
+}
+"""Sites by what is the matter with them: inputs around another centre at each, a teacher of each site's own and many
+rows, all the rows that it needs, labels that have nothing to do with inputs."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +145,10 @@ class Situation:
         return self.verdict == "alone" and self.best >= 1
 
 
-def ask(recipe: Callable[[Draw], list[Place]], seed: int, rounds: int, final_seeds: int, folds: int) -> Situation:
+def ask(recipe: str, seed: int, rounds: int, final_seeds: int, folds: int) -> Situation:
     """The advice on a situation drawn under a seed, and the truth."""
-    draw = np.random.default_rng([seed, RECIPES.index(recipe)])
-    kind, places = KINDS[seed % len(KINDS)], recipe(draw)
+    draw = np.random.default_rng([seed, list(RECIPES).index(recipe)])
+    kind, places = KINDS[seed % len(KINDS)], RECIPES[recipe](draw)
     rate = float(f"{np.exp(draw.uniform(*np.log((0.02, 0.3)))) / (4 if kind == 'regression' else 1):.2g}")
     train, test, more = (
         {f"site {k}": replace(p, n=max(p.n, least)).rows(draw, kind) for k, p in enumerate(places)}
@@ -205,8 +187,7 @@ class Asking(CellWork):
     def train(self, asked: Mapping[str, Any]) -> Any:
         """The situation, and the time it took."""
         began, size = time.monotonic(), {key: asked[key] for key in SIZE}
-        recipe = next(recipe for recipe in RECIPES if recipe.__name__ == asked["recipe"])
-        situation = ask(recipe, asked["seed"], **size)
+        situation = ask(asked["recipe"], asked["seed"], **size)
         return {"situation": dataclasses.asdict(situation), "seconds": time.monotonic() - began}
 
 
@@ -217,7 +198,7 @@ def situations(request: ReproductionRequest) -> Result:
     """Ask for advice on made situations, and count wrong answers; one that was stopped goes on."""
     draft = Draft.of(request)
     size = {key: draft[key] for key in SIZE}
-    asked = [{"recipe": recipe.__name__, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
+    asked = [{"recipe": recipe, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
     request.folder.mkdir(parents=True, exist_ok=True)
     with queue(request.folder / "situations.sqlite") as kept:
         note = partial(_note, request.callback.note)
