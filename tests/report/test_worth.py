@@ -18,13 +18,13 @@ import unskew as us
 from unskew.cli import leave_out as command
 from unskew.decide import leave_out, sweep
 from unskew.decide.crew import Here
+from unskew.decide.leave_out import contributions, over_seeds
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record.columns import RowResults
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
-from unskew.report.contributions import contributions, over_seeds
 from unskew.report.stats import interval
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run.final import below, of_constants

@@ -37,12 +37,11 @@ def leave_one_out(
     [dim]unskew leave-one-out my.toml --plan[/]
     [dim]unskew leave-one-out my.toml --client Cleveland[/]
     """
-    from unskew.decide.leave_out import points
+    from unskew.decide.leave_out import contributions, points
     from unskew.decide.sweep import run
     from unskew.errors import RunError
     from unskew.record.logs import require_none_diverged
     from unskew.report import read
-    from unskew.report.contributions import contributions
     from unskew.report.worth import uncovered
     from unskew.run.folder import read_json
 
