@@ -237,7 +237,6 @@ def situations(request: ReproductionRequest) -> Result:
             f"over FedAvg {over_fedavg}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}",
         ),
     ]
-    draft.seeds |= set(draft["seeds"])
     return draft.result()
 
 

@@ -6,7 +6,6 @@ method and of the channel are that code.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -57,19 +56,6 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
     return torch.from_numpy(np.stack([np.bincount(labels[r], minlength=classes) for r in rows]))
 
 
-def _untrained(request: ReproductionRequest) -> Draft:
-    """A reproduction without training: it has its own seeds, and its clock starts now."""
-    draft = Draft.of(request)
-    draft.seeds |= set(draft.settings.get("seeds", [0]))
-    draft.seconds = -time.monotonic()
-    return draft
-
-
-def _ended(draft: Draft) -> Result:
-    draft.seconds += time.monotonic()
-    return draft.result()
-
-
 def iterations_of(
     draft: Draft, method: FedDif, labels: tuple[float, int, int], rounds: int, channel: Channel
 ) -> list[float]:
@@ -85,7 +71,7 @@ def iterations_of(
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
 def iterations(request: ReproductionRequest) -> Result:
     """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text."""
-    draft = _untrained(request)
+    draft = Draft.of(request)
     clients, rounds, channel = draft["clients"], draft["rounds"], PRESETS["p000"].channel
     for (setting, alpha), (level, epsilon) in itertools.product(
         draft["alphas"].items(), EPSILON["CIFAR-100"].items()
@@ -103,7 +89,7 @@ def iterations(request: ReproductionRequest) -> Result:
             draft.add(label, setting, "iterations_per_round", values, printed)
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
     draft.claims += iteration_claims(draft.rows)
-    return _ended(draft)
+    return draft.result()
 
 
 def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
@@ -124,7 +110,7 @@ def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
 # ---------------------------------------------------------------- the cost formula (P000, Table 3)
 def table3_formula(request: ReproductionRequest) -> Result:
     """3.11 * 15 * (T + I) MB against all published entries."""
-    draft = _untrained(request)
+    draft = Draft.of(request)
     off = {}
     for method, setting in ENTRIES:
         rounds, passes, cost = table3(method, setting)
@@ -147,13 +133,13 @@ def table3_formula(request: ReproductionRequest) -> Result:
             f"{without_t:.2f} MB off without the term, {off[ERRATUM]:.0f} MB with it",
         ),
     ]
-    return _ended(draft)
+    return draft.result()
 
 
 # ---------------------------------------------------------------- sub-frames (P001, Table II)
 def subframes(request: ReproductionRequest) -> Result:
     """Sub-frames of a round of FedAvg with ten devices, and FedDif's beside it, in P001's cell."""
-    draft = _untrained(request)
+    draft = Draft.of(request)
     rounds, devices, preset = draft["rounds"], draft["clients"], PRESETS["p001"]
     paper = published("feddif-p001")
     # A round of FedAvg sends a model to each device and gets one back.
@@ -189,13 +175,13 @@ def subframes(request: ReproductionRequest) -> Result:
         ]
     text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
     draft.claims.append(near(text, values["FedAvg"], per_round, 0.05))
-    return _ended(draft)
+    return draft.result()
 
 
 # ---------------------------------------------------------------- diffusion rounds (P001, Figs. 3 to 5)
 def diffusion_rounds(request: ReproductionRequest) -> Result:
     """Diffusion rounds of P001's auction, without training, by alpha, by epsilon and by gamma_min."""
-    draft = _untrained(request)
+    draft = Draft.of(request)
     base, printed = draft["base"], published("feddif-p001")["FedDif"]["diffusion rounds"]
     for option, values in draft["sweeps"].items():
         hops: dict[float, list[float]] = {}
@@ -213,13 +199,13 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
             text = f"{option} {first:g} takes more diffusion rounds than {option} {last:g}"
             draft.above(text, hops[first], hops[last], "rounds", 1.0)
         draft.curves = {**draft.curves, option: curve(range(len(values)), list(hops.values()), len(draft["seeds"]))}
-    return _ended(draft)
+    return draft.result()
 
 
 # ---------------------------------------------------------------- IID distance by diffusion round (Lemma 2)
 def iid_distance(request: ReproductionRequest) -> Result:
     """Each model's distance as its degree of learning is carried from hop to hop, and Lemma 2's closed form of it."""
-    draft = _untrained(request)
+    draft = Draft.of(request)
     seeds, rounds, worst = draft["seeds"], draft["rounds"], 0.0
     curves = {}
     for setting, alpha in draft["alphas"].items():
@@ -249,7 +235,7 @@ def iid_distance(request: ReproductionRequest) -> Result:
             f"at most {worst:.1e} apart over {len(seeds)} seeds, {rounds} rounds, every model and hop",
         )
     )
-    return _ended(draft)
+    return draft.result()
 
 
 def distances(info: Passes, counts: Tensor) -> Iterable[tuple[list[float], list[float]]]:

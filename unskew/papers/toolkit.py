@@ -13,6 +13,7 @@ Each is laid over those before it, table by table.
 
 import csv
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,7 +210,10 @@ def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]
 # ---------------------------------------------------------------- runs
 @dataclass(eq=False)
 class Draft:
-    """A reproduction in progress: its settings at its size, and its results so far."""
+    """A reproduction in progress: its settings at its size, and its results so far.
+
+    One without runs has the seeds of its settings, and its time is that since it began.
+    """
 
     request: ReproductionRequest
     settings: Settings
@@ -220,6 +224,7 @@ class Draft:
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
     ran: dict[str, None] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
 
     @classmethod
     def of(cls, request: ReproductionRequest) -> "Draft":
@@ -329,13 +334,13 @@ class Draft:
         return Result(
             name=self.request.name,
             scale=self.request.scale,
-            seconds=self.seconds,
+            seconds=self.seconds or time.monotonic() - self.began,
             rows=tuple(self.rows),
             claims=tuple(self.claims),
             about=" ".join(about.split()),
             curves=self.curves,
             axes=(x.format(**self.settings), y),
-            seeds=tuple(sorted(self.seeds)),
+            seeds=tuple(sorted(self.seeds or self.settings.get("seeds", [0]))),
             figures=tuple(self.figures),
         )
 
