@@ -294,7 +294,6 @@ def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
         ("raw_owners", np.full(40, 9)),
         ("raw_owners", np.zeros(40)),
         ("about", np.array("{}{")),
-        ("raw", np.array("[1, 2]")),
         ("raw_0", None),
         ("y_train", np.full(50, 7)),
         ("y_test", np.zeros(3, np.int64)),

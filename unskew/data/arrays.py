@@ -43,9 +43,8 @@ LAYOUT = (
 )  # fmt: skip
 NAMES = ("classes", "domains", "clients", "features")
 
-COLUMNS = ("x", "y", "patient")
-ROLES = {"x": INPUTS, "y": LABELS, "patient": PATIENTS, "client": CLIENT, "domain": ""}
-"""What has an entry for each example; of clients and domains there are numbers."""
+ROLES = {"x": INPUTS, "y": LABELS, "patient": PATIENTS}
+"""Arrays that have an entry for each example, beside numbers of its client and its domain."""
 
 MISSPELT = 0.82
 """Likeness from which on an unknown key is a misspelt one; recipient_train is not client_train."""
@@ -93,7 +92,8 @@ def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | Non
     """
     frames = {}
     for part in ("train", "test"):
-        held = {role: arrays[f"{role}_{part}"] for role in ROLES if f"{role}_{part}" in arrays}
+        roles = (*ROLES, "client", "domain")
+        held = {role: arrays[f"{role}_{part}"] for role in roles if f"{role}_{part}" in arrays}
         if held and not {"x", "y"} <= held.keys():
             raise DataError(f"{name}: x_{part} and y_{part} must be there together")
         for role, values in held.items():
@@ -102,7 +102,7 @@ def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | Non
             if role not in "xy" and (values.dtype.kind not in "iu" or values.ndim > 1 or (values < 0).any()):
                 raise DataError(f"{name}: {role}_{part} must be integers from 0 of shape (N,), got {values.dtype}")
         if held:
-            frames[part] = Frame({ROLES[role]: held[role] for role in COLUMNS if role in held}, name=name)
+            frames[part] = Frame({of: held[role] for role, of in ROLES.items() if role in held}, name=name)
     rows = told(tested(frames["train"], frames["test"], CLIENT) if len(frames) > 1 else frames["train"])
 
     names = {key: tuple(composed(str(v)) for v in arrays[key].reshape(-1)) for key in NAMES if key in arrays}

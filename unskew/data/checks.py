@@ -502,9 +502,7 @@ def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
     most, of_all = max(rows, key=lambda site: rows[site]), sum(rows.values())
     sentences = []
     if len(sites) > 1 and rows[most] > (0.9 if len(sites) == 2 else 0.5) * of_all:
-        sentences.append(
-            f"{most} says that it has {rows[most]:,} of all {of_all:,} rows, and nearly decides: ask there"
-        )
+        sentences.append(f"{most} says it has {rows[most]:,} of all {of_all:,} rows, and nearly decides: ask there")
     for name in next(iter(sites.values())):
         parts = {site: by_name[name] for site, by_name in sites.items() if by_name[name].n}
         sentences += far_among(f"column {name!r}", parts)

@@ -77,11 +77,7 @@ class Column:
     def features(self) -> tuple[str, ...]:
         """Names of the network's inputs that the column becomes."""
         own = (self.name,) if self.kind == "number" else tuple(f"{self.name}={value}" for value in self.values)
-        return (
-            *own,
-            *((f"{self.name}=other",) if self.other else ()),
-            *((f"{self.name} missing",) if self.gaps else ()),
-        )
+        return (*own, *[f"{self.name}=other"] * self.other, *[f"{self.name} missing"] * self.gaps)
 
     @property
     def by_client(self) -> bool:

@@ -84,9 +84,8 @@ class Latest:
         border = _border(after) if dates else _number(after)  # a bare year is either
         if border is None:
             kind, way = ("dates", f"one, {ISO}") if dates else ("numbers", "one")
-            raise DataError(
-                f"test.after is {self.after!r}, and {self.where} holds {kind}, such as {written(when[0])}; give {way}"
-            )
+            given, held = f"test.after is {self.after!r}", f"{kind}, such as {written(when[0])}"
+            raise DataError(f"{given}, and {self.where} holds {held}; give {way}")
         later: Bools = when > border + _length(gap, when)
         return later
 
@@ -214,9 +213,7 @@ def cut(
             later = ", and everybody there comes again later" * bool(early[of].any())
             refusal = f"{name} has nothing to train on before {where} ({ends}{later}): cut later, or leave it out"
         elif not test[of].any():
-            notes.append(
-                f"{name} has no row after {where}, so nothing is tested there ({ends}): cut earlier, or by a share"
-            )
+            notes.append(f"{name} has no row after {where}, so none tests there ({ends}): cut earlier, or by a share")
     if not test.any() and not refusal:
         refusal, notes = notes[0], []
     if patients is not None and (again := early & ~train).any():

@@ -25,7 +25,7 @@ from unskew.data.columns import Array, gaps_in, is_date
 from unskew.data.dataset import Dataset
 from unskew.data.differs import ALPHA, SiteDifference, differs, holm, shown_p
 from unskew.data.latest import Latest, written
-from unskew.data.patients import PatientIds, most_frequent
+from unskew.data.patients import Ints, PatientIds, most_frequent
 from unskew.data.preprocess import LARGEST, Preprocess, rules_of
 from unskew.data.rows import stored
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, label_name
@@ -42,7 +42,6 @@ MOST_WORDS = 50
 MOST_NAMED = 3
 """Columns that a sentence names."""
 
-Ints = npt.NDArray[np.int64]
 Span = tuple[str, str]
 """First and last time."""
 

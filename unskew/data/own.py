@@ -544,9 +544,7 @@ def _of_torch(data: Any) -> Frame:
         read += [_item(data, i) for i in range(len(few), n)]
         draws = bool(drawn_since(before)) and not _alike(read, [_item(data, i) for i in range(n)])
     if draws and not drawn_since(before):
-        raise DataError(
-            f"{name} draws from a generator of its own; draw from PyTorch's, NumPy's or Python's global one"
-        )
+        raise DataError(f"{name} draws from a generator of its own; draw from that of PyTorch, NumPy or Python")
     inputs, labels = ([one[k] for one in read] for k in (0, 1))
     if draws or large:
         known = labels_known(data)
@@ -557,9 +555,8 @@ def _of_torch(data: Any) -> Frame:
         x = records(inputs)
     y = {} if labels[0] is None else {LABELS: cells(labels)}
     names = getattr(data, "classes", getattr(getattr(data, "dataset", None), "classes", None))
-    return _named(
-        Frame({INPUTS: x, **y}, name=name), {LABELS: names if y and isinstance(names, list | tuple) else None}
-    )
+    named = {LABELS: names} if y and isinstance(names, list | tuple) else {}
+    return _named(Frame({INPUTS: x, **y}, name=name), named)
 
 
 def _item(data: Any, i: int) -> tuple[Any, Any]:

@@ -330,9 +330,7 @@ def as_tensor(x: Rows) -> Tensor:
         DataError: If they have several parts, or are read when they are needed.
     """
     if not isinstance(x, Tensor | ByteImages):
-        raise DataError(
-            "this needs inputs that are one array in memory; the data's have several parts, or are read by item"
-        )
+        raise DataError("this needs inputs that are one array in memory, not of several parts or read by item")
     return x if isinstance(x, Tensor) else x[:]
 
 

@@ -28,9 +28,13 @@ OF_TRAINING = ("y_train", "domains", "owners", "patients", "own_test", "rows", "
 
 @dataclass(frozen=True)
 class _About:
-    """The part of a data set beside its tensors, under the names that `Dataset` has for it."""
+    """The part of a data set beside its tensors, under the names that `Dataset` has for it.
+
+    Of columns before their preprocessing, `raw`, it has the rules, and the names of the columns and of the clients.
+    """
 
     name: str
+    sha256: str
     outputs: tuple[str, ...]
     domain_names: tuple[str, ...]
     client_names: tuple[str, ...]
@@ -38,30 +42,28 @@ class _About:
     label_type: LabelType
     ordered: bool
     inputs: Inputs
+    raw: tuple[Preprocess, tuple[str, ...], tuple[str, ...]] | None
 
 
 _ABOUT = TypeAdapter(_About)
-_RULES = TypeAdapter(tuple[Preprocess, tuple[str, ...], tuple[str, ...]])
-"""Rules, the columns' names and the clients' names of columns before their preprocessing."""
 
 
 def save(dataset: Dataset, path: Path) -> None:
     """Write a data set as it is, rows divided and inputs scaled (or bytes, and their table), as one npz."""
-    about = _About(**{key: getattr(dataset, key) for key in _About.__dataclass_fields__})
     content: dict[str, Any] = {
-        "sha256": dataset.sha256,
-        "about": _ABOUT.dump_json(about).decode(),
         "x_train": in_one(dataset.x_train),
         "x_test": in_one(dataset.x_test),
         "table": dataset.x_train.table if isinstance(dataset.x_train, ByteImages) else None,
         **{key: getattr(dataset, key) for key in (*OF_TRAINING, "y_test", "test_patients")},
     }
+    about = {key: getattr(dataset, key) for key in _About.__dataclass_fields__}
     if (raw := dataset.raw) is not None:
-        content["raw"] = _RULES.dump_json((raw.rules, tuple(raw.columns), raw.clients)).decode()
+        about["raw"] = (raw.rules, tuple(raw.columns), raw.clients)
         content["raw_owners"] = raw.owners
         for i, values in enumerate(raw.columns.values()):
             words = values.dtype.kind == "O"  # a gap becomes the empty word, which no column holds
             content[f"raw_{i}"] = np.array([v or "" for v in values], np.str_) if words else values
+    content["about"] = _ABOUT.dump_json(_About(**about)).decode()
     with path.open("wb") as file:
         arrays: dict[str, Any] = {key: np.asarray(value) for key, value in content.items() if value is not None}
         np.savez(file, **arrays)
@@ -75,7 +77,7 @@ def saved_sha256(path: Path) -> str:
     """
     _check_saved(path)
     with archive_of(path) as archive:
-        return str(array_of(archive, "sha256"))
+        return _ABOUT.validate_json(str(array_of(archive, "about"))).sha256
 
 
 def load_saved(path: Path, targets: Targets) -> Dataset:
@@ -87,7 +89,7 @@ def load_saved(path: Path, targets: Targets) -> Dataset:
     _check_saved(path)
     with archive_of(path) as archive:
         arrays = {key: array_of(archive, key) for key in archive.files}
-        if lacking := {"about", "sha256", "x_train", "y_train", "x_test", "y_test"} - arrays.keys():
+        if lacking := {"about", "x_train", "y_train", "x_test", "y_test"} - arrays.keys():
             raise ValueError(f"it has no {min(lacking)}")
         about = _ABOUT.validate_json(str(arrays["about"]))  # what it refuses is a ValueError
         keys = [key for key in (*OF_TRAINING, "x_train", "x_test", "y_test", "test_patients", "table") if key in arrays]
@@ -99,22 +101,18 @@ def load_saved(path: Path, targets: Targets) -> Dataset:
         y = arrays["y_train"] if targets.classes else targets.read("y_train", arrays["y_train"])
         dataset = Dataset(
             **parts,
-            **{key: getattr(about, key) for key in _About.__dataclass_fields__},
+            **{key: getattr(about, key) for key in _About.__dataclass_fields__ if key != "raw"},
             classes=about.outputs if targets.classes else targets.groups,
-            sha256=str(arrays["sha256"]),
             targets=targets,
             groups=None if targets.classes else torch.from_numpy(targets.counted(y)),
-            raw=_raw(arrays),
+            raw=None if about.raw is None else _raw(arrays, *about.raw),
         )
         _check_fits(dataset)
     return dataset
 
 
-def _raw(arrays: dict[str, _Array]) -> RawRows | None:
-    """The columns before their preprocessing; None if there was none."""
-    if "raw" not in arrays:
-        return None
-    rules, names, clients = _RULES.validate_json(str(arrays["raw"]))
+def _raw(arrays: dict[str, _Array], rules: Preprocess, names: tuple[str, ...], clients: tuple[str, ...]) -> RawRows:
+    """The columns before their preprocessing."""
     columns, owners = {name: arrays[f"raw_{i}"] for i, name in enumerate(names)}, arrays["raw_owners"]
     for name, values in columns.items():
         if values.dtype.kind not in "fU" or len(values) != len(owners) or owners.dtype != np.int64:

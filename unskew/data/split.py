@@ -28,7 +28,6 @@ from unskew.data import entanglement
 from unskew.errors import ConfigError, DataError, warn
 from unskew.keys import Key, drawn_since, global_states, numpy_each
 from unskew.registry import Registry
-from unskew.words import counted
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -219,9 +218,7 @@ class ByGroup:
         names, domains, sizes = np.unique(examples.domains, return_inverse=True, return_counts=True)
         k = self.clients_per_group
         if self.num_clients not in (None, len(sizes) * k):
-            raise DataError(
-                f"{len(sizes)} domains x {k} = {len(sizes) * k} clients, not {self.num_clients}; leave it out"
-            )
+            raise DataError(f"{len(sizes)} domains x {k} are not num_clients {self.num_clients}; leave it out")
         poorest = int(np.argmin(sizes))
         if sizes[poorest] < k * self.min_samples:
             raise DataError(
@@ -286,9 +283,7 @@ class Natural:
             raise DataError("a natural split needs data with their clients; name their column, or choose another split")
         sizes = np.bincount(examples.owners)
         if self.num_clients not in (None, len(sizes)):
-            raise DataError(
-                f"the data have {counted(len(sizes), 'client')}, not num_clients {self.num_clients}; leave it out"
-            )
+            raise DataError(f"the data have {len(sizes)} clients, not {self.num_clients}; leave num_clients out")
         if sizes.min() < self.min_samples:
             poorest = int(sizes.argmin())
             raise DataError(f"client {poorest} has {sizes[poorest]} examples, not {self.min_samples}; leave it out")

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.columns import Array, RawTable, is_gap, listed, value_of
-from unskew.data.inputs import Inputs
-from unskew.data.patients import PatientIds, coded
+from unskew.data.inputs import ROWS, Inputs
+from unskew.data.patients import Bools, Ints, PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess, looks_like_texts
 from unskew.data.rows import are_items
@@ -19,9 +19,6 @@ from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, SURVIVAL, Targets
 from unskew.words import composed
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 TRAIN, TEST, LEFT_OUT = 0, 1, 2
 """What a row is for."""
@@ -40,9 +37,6 @@ FEW = 1000
 
 MOST_CLASSES = 20
 """Different values of a target up to which they may be classes however few rows each has."""
-
-ROWS = 4096
-"""Examples that are looked at at a time, so that what is needed for it stays small."""
 
 MOST_COMPARED = 100
 """Sites up to which each one's numbers are compared with those of the others."""
