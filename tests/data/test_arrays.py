@@ -9,7 +9,6 @@ import pytest
 from unskew.data import arrays, build
 from unskew.data.dataset import Dataset
 from unskew.data.federated import federate
-from unskew.data.inputs import ROWS
 from unskew.data.split import Natural
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -41,13 +40,6 @@ def test_a_value_that_is_no_number_is_named_by_its_row_as_given(row: int, value:
     x[row, 1] = value
     with pytest.raises(DataError, match=rf"row {row} has {text}"):
         made(x, np.arange(N) % 4)
-
-
-def test_a_row_far_down_is_named_too() -> None:
-    x = np.zeros((2 * ROWS + 10, 1), np.float32)
-    x[2 * ROWS + 3] = np.nan
-    with pytest.raises(DataError, match=rf"row {2 * ROWS + 3} has a NaN"):
-        made(x, np.arange(len(x)) % 2)
 
 
 # ---------------------------------------------------------------- labels

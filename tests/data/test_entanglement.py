@@ -80,14 +80,6 @@ def test_a_dirichlet_draw_comes_near(xi: float) -> None:
     assert coefficients(shares)[np.triu_indices(5, 1)].mean() == pytest.approx(xi, abs=0.01)
 
 
-def test_whole_examples_are_right_on_average() -> None:
-    """Shares .9, .05, .05 of ten: 9 always, and the tenth goes to either of the others as often."""
-    shares, stock = np.array([[0.9], [0.05], [0.05]]), np.array([10])
-    tables = [rounded(shares, stock, np.array([u])) for u in (np.arange(1000) + 0.5) / 1000]
-    assert all(t.sum() == 10 for t in tables)
-    assert np.mean(tables, axis=0).ravel() == pytest.approx([9, 0.5, 0.5], abs=0.002)
-
-
 @given(st.integers(1, 5), st.lists(st.integers(0, 40), min_size=1, max_size=5), st.integers(0, 1000))
 def test_rounding_loses_nothing_and_is_off_by_less_than_one(clients: int, stock: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)

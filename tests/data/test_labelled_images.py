@@ -53,14 +53,6 @@ def levels(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return level[0][~own], level[1]
 
 
-def test_all_images_of_a_server_may_be_for_testing(tmp_path: Path) -> None:
-    root = scans(tmp_path)
-    for more in ({}, {"client": None}, {"patient": "patient", "patient_ids": "site"}):
-        assert sorted(levels(read(root, testing=True, **more))[1].tolist()) == list(range(30))
-    assert len(levels(read(root, testing=True, test="part"))[1]) == 6
-    assert read(root, channels=3).input_shape == (3, 4, 6)
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "says"),
     [

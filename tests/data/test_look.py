@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import unskew as us
 from unskew.cli.app import app
-from unskew.data.differs import holm
 from unskew.data.look import Look
 from unskew.errors import DataError
 from unskew.report import data_page
@@ -129,43 +128,6 @@ def test_sites_whose_patients_have_many_rows_differ_as_much_by_chance() -> None:
     assert number(by_row, "labels").value == pytest.approx(number(by_patient, "labels").value)
     assert number(by_row, "labels").p < 0.05 < number(by_patient, "labels").p
     assert number(by_patient, "columns").chance == pytest.approx(4 / 19)
-
-
-# ---------------------------------------------------------------- several targets
-def of_three() -> polars.DataFrame:
-    """A number that another column tells, a class of which Bern has one, and words that are spelt in two ways."""
-    days = RNG.uniform(1, 9, N).round(3)
-    fever = np.where(SITE == "Bern", 0, np.arange(N) % 3 == 0).astype(int)
-    mood = np.where(np.arange(N) % 7 == 0, "Low", np.where(np.arange(N) % 2 == 0, "low", "high"))
-    return table(days=days, hours=days * 24, fever=fever, mood=mood).drop("sick")
-
-
-@pytest.mark.parametrize("in_file", [False, True], ids=["a DataFrame", "a file"])
-def test_each_of_several_targets_is_described_as_it_is_alone(in_file: bool, tmp_path: Path) -> None:
-    frame, names = of_three(), ("days", "fever", "mood")
-    frame.write_csv(tmp_path / "t.csv")
-    data: Any = tmp_path / "t.csv" if in_file else frame
-    look = us.describe(data, target=list(names), client="site")
-    assert [column.name for column in look.columns] == ["age", "hours"]
-    assert [target.name for target in look.targets] == list(names)
-    p_alone = {}
-    for target in look.targets:
-        alone = seen(frame.drop([name for name in names if name != target.name]), target=target.name)
-        assert (target.classes, target.by_site) == (alone.targets[0].classes, alone.targets[0].by_site)
-        of_it = number(look, f"labels of {target.name}")
-        of_alone = number(alone, "labels")
-        assert (of_it.value, of_it.chance) == (of_alone.value, of_alone.chance)
-        p_alone[f"labels of {target.name}"] = of_alone.p
-        told = f"target {target.name!r}: "
-        assert {n.removeprefix(told) for n in look.notes if n.startswith(told)} <= set(alone.notes)
-    assert {one.name: one.p for one in look.disagreement if one.name in p_alone} == holm(p_alone)
-    notes = [note for note in look.notes if "target " in note]
-    assert any(note.startswith("column 'hours' tells target 'days' by itself") for note in notes)
-    assert any(note.startswith("target 'fever': Bern has training rows of one class only") for note in notes)
-    assert any(note.startswith("target 'mood': ") and "'Low'" in note for note in notes)
-    assert number(look, "sizes").value == pytest.approx(1.6)
-    said = "; days has numbers; fever has 2 classes (0, 1); mood has 3 classes (Low, high, low)"
-    assert said in str(look)
 
 
 # ---------------------------------------------------------------- the command

@@ -60,17 +60,6 @@ def test_fields_of_mines_keep_their_two_groups(tmp_path: Path) -> None:
     assert [(len(c.train), len(c.test)) for c in federate(half, Natural(), Key(0)).clients] == [(5, 5)] * 29
 
 
-def test_gaps_in_the_phones_data_are_filled_and_marked(tmp_path: Path) -> None:
-    x = RNG.normal(size=(360, 2)).astype(np.float32)
-    x[::7, 0] = np.nan
-    user = np.repeat(np.arange(1, 37), 10).astype(np.uint8)
-    names = {"feature": np.array(["XPEAK", "XAVG"]), "activity": np.array(["Walking", "Jogging"])}
-    saved(tmp_path, "wisdm", x=x, y=(user % 2).astype(np.uint8), user=user, **names)
-    data = load("wisdm", tmp_path)
-    assert data.inputs.columns[0].features == ("XPEAK", "XPEAK missing")
-    assert data.x_train.isfinite().all()  # type: ignore[union-attr]
-
-
 def test_writers_of_the_test_images_come_after_training(tmp_path: Path) -> None:
     """Two writers train, two others wrote the test images; their images are theirs to adapt with and to test on."""
     images = {f"x_{part}": RNG.integers(0, 255, (20, 4, 4), np.uint8) for part in ("train", "test")}

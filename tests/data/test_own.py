@@ -10,7 +10,6 @@ import pandas
 import polars
 import pytest
 import torch
-from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 import unskew as us
@@ -23,7 +22,6 @@ from unskew.keys import Key
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
-PIXELS = RNG.integers(0, 256, (60, 8, 8), dtype=np.uint8)
 COLUMNS = {
     "a": X[:, 0],
     "b": X[:, 1],
@@ -118,21 +116,6 @@ def test_clients_numbers_are_sorted_by_size_and_decimals_are_numbers() -> None:
 
 
 # ---------------------------------------------------------------- other libraries
-class Pictures(TorchDataset[Any]):
-    classes = ("cat", "dog", "cow")
-
-    def __len__(self) -> int:
-        return 60
-
-    def __getitem__(self, i: int) -> tuple[Any, int]:
-        return PIXELS[i], int(Y[i])
-
-
-class Drawing(Pictures):
-    def __getitem__(self, i: int) -> tuple[Any, int]:
-        return X[i] + np.random.default_rng().random(), int(Y[i])
-
-
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter([(X[0], 0)])
@@ -174,7 +157,6 @@ def refusals() -> dict[str, tuple[Callable[[], object], str]]:
         "other index": (lambda: own.dataset((pandas.DataFrame(X), shuffled)), "another order"),
         "an unknown test client": (lambda: own.dataset({"a": (X, Y), "b": (X, Y)}, test={"c": (X, Y)}), "client 'c'"),
         "a stream": (lambda: own.dataset(Stream()), "no fixed examples"),
-        "random items": (lambda: own.dataset(Drawing()), "draws from a generator of its own"),
         "channels last": (lambda: own.dataset((RNG.random((60, 8, 8, 4)).astype("f"), Y)), "channels last"),
     }
 

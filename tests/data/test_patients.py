@@ -233,10 +233,3 @@ def test_a_patient_of_several_sites_is_in_one_part_at_all_of_them(test: Any) -> 
         assert again.sha256 == fed.sha256
     with pytest.raises(DataError, match=r"patient ids occur at several sites, such as "):
         own.dataset(table, **{**columns, "patient_ids": None}, test=test)
-
-
-def test_a_manifest_divides_patients_of_several_sites_again(tmp_path: Path) -> None:
-    data = own.dataset(shared().drop("when"), **{**COLUMNS, "patient_ids": "network"})
-    fed = federate(data, Natural(), Key(1), val_fraction=0.2)
-    (tmp_path / "m.json").write_text(json.dumps(to_manifest(fed)))
-    assert federate(data, FromManifest(str(tmp_path / "m.json")), Key(2)).sha256 == fed.sha256

@@ -337,16 +337,6 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
     assert us.predict(mine, rows.to_dicts()[0]) == us.predict(mine, rows)[:1]  # one row
     with pytest.raises(DataError, match=r"inputs\[1\] is 1e\+300 in column 'age'; correct it"):
         us.predict(mine, [rows.to_dicts()[0], rows.to_dicts()[1] | {"age": 1e300}])
-    number = mine.unskew.client
-    assert us.predict(mine, rows, client="Bern") == us.predict(mine, rows, client=number) == us.predict(mine, rows)
-    for other in ("Basel", "Atlantis", 1 - number):
-        with pytest.raises(DataError, match=f"own model of client 'Bern', and the rows .* of client {other!r}"):
-            us.predict(mine, rows, client=other)
-        with pytest.raises(DataError, match=f"none of {other!r} .clients: Bern"):
-            mine.unskew.inputs.prepare(rows, client=other)
-    for unknown in ("Atlantis", 0):
-        with pytest.raises(DataError, match=f"none of '{unknown}' .clients: Basel, Bern"):
-            us.predict(whole, rows, client=unknown)
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from unskew.data.skew import counts_of, effective_classes, iid_distance, js_divergence, summary
+from unskew.data.skew import counts_of, effective_classes, iid_distance, js_divergence
 
 
 def test_labels_are_counted_per_client():
@@ -34,9 +34,3 @@ def test_measures_keep_their_bounds(counts: np.ndarray):
     assert (js_divergence(counts) >= 0).all()
     assert (effective_classes(counts) >= 1 - 1e-12).all()
     assert (effective_classes(counts) <= 5 + 1e-9).all()
-
-
-def test_the_summary_has_the_smallest_and_the_largest_size():
-    summed = summary(np.array([[1, 1], [4, 0], [6, 0]]))
-    assert (summed.num_clients, summed.smallest, summed.largest) == (3, 2, 6)
-    assert summed.iid_distance == pytest.approx(2 / 3 * np.sqrt(0.5))

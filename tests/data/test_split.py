@@ -210,14 +210,6 @@ def test_quantity_splits_differ_in_size_and_not_in_labels():
         assert effective_classes(label_counts(clients, ten_classes, 10)).min() > 9
 
 
-def test_repair_fills_a_poor_client_to_the_minimum_and_no_further():
-    """alpha to 0, two clients, 40 + 40 samples: each class goes whole to one client: sizes are 40 and 40, or 80 and 0,
-    of which repair makes 65 and 15; over 20 keys both occur."""
-    y = np.repeat([0, 1], 40)
-    split = Dirichlet(1e-9, num_clients=2, min_samples=15)
-    assert {min(len(c) for c in assign(split, y, 2, Key(seed))) for seed in range(20)} == {40, 15}
-
-
 def test_repair_stays_within_a_pathological_clients_classes():
     """Class 0 has 1 sample and two holders: the one without it cannot be served by class 1's holders."""
     y = np.array([0] + [1] * 9)
