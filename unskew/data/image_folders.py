@@ -288,6 +288,8 @@ def _opened(file: Path) -> Iterator[Any]:
                 yield image
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError):
         raise DataError(f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels; make it smaller") from None
+    except FileNotFoundError:
+        raise DataError(f"there is no file {file.absolute()}") from None
     except _BROKEN as error:
         raise DataError(f"{file} is not a readable image: {error}; what is read is {READ}") from None
 
