@@ -173,7 +173,7 @@ def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
         assert f"{second!r}, and 80 % of the training examples" in said[0]
         assert f"data_options.classes = [{second!r}, {first!r}]" in said[0]
     page = (folder / "report.html").read_text()
-    assert f"against the share of {max(first, second)}," in page
+    assert f"predicted probability of {max(first, second)};" in page
 
 
 def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
     ):
         assert history.model("fedavg").unskew.classes == ("nein", "ja")
     assert not [r for r in read(folder).notes if "looks for the second class" in r]
-    assert "against the share of ja," in (folder / "report.html").read_text()
+    assert "predicted probability of ja;" in (folder / "report.html").read_text()
     with pytest.raises(DataError, match="which is no class; did you mean ja"):
         us.simulate(us.FedAvg(FAST), data=(X[:200], np.where(y == "ja", "Ja", y)), task=task, **FEW)
     with pytest.raises(ConfigError, match=r"classes must list classes as different words, got \['ja', 'ja'\]"):
