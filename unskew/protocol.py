@@ -378,7 +378,8 @@ def _stepped(schedule: Scheduler) -> tuple[list[float], Iterator[float]]:
     return [], factors()
 
 
-Schedule = Constant | Exponential | Cosine | Milestones | Scheduler
+Schedule = Constant | Exponential | Cosine | Milestones | Scheduler | Callable[[int], float]
+"""Factors on a learning rate by round or step, from 1: one of ours, PyTorch's, or a function."""
 
 
 Optimizer = Literal[

@@ -98,7 +98,7 @@ class Search:
 def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Return the settings a file may hold: (annotation, default) by name; the default is `...` where there is none.
 
-    What no file can express is left out: functions, but not the words that a parameter takes beside them.
+    What no file can express is left out: functions, but not what a parameter takes beside them.
 
     Raises:
         ConfigError: If a parameter has no readable annotation, or is `*args` or `**kwargs`, so that there is nothing to
@@ -153,14 +153,19 @@ def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, t
                 f"settings of {_name(target)} are checked against its signature, and {p} has no usable name and type; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
-        of_words = [t for t in get_args(known[name]) if get_origin(t) is Literal]
-        functions = [
-            t for t in _types(known[name]) if getattr(t, "_is_protocol", False) or Callable in (get_origin(t), t)
-        ]
-        if registry_of(known[name]) or of_words or not functions:
-            hint = of_words[0] if of_words and functions else known[name]
+        hint, members = known[name], get_args(known[name]) if get_origin(known[name]) in _UNIONS else ()
+        said = [t for t in members if not any(map(_is_function, _types(t))) and t is not type(None)]
+        if registry_of(hint) or said or not any(map(_is_function, _types(hint))):
+            hint = Union[tuple(said)] if said and any(map(_is_function, members)) else hint  # noqa: UP007
             settings[name] = (hint, ... if p.default is p.empty else p.default)
     return settings
+
+
+_UNIONS = (Union, types.UnionType)
+
+
+def _is_function(hint: Any) -> bool:
+    return getattr(hint, "_is_protocol", False) or Callable in (get_origin(hint), hint)
 
 
 @functools.lru_cache(maxsize=512)
@@ -421,6 +426,6 @@ def _types(hint: Any) -> list[Any]:
     origin = get_origin(hint)
     if origin is Annotated:
         return _types(get_args(hint)[0])
-    if origin in (Union, types.UnionType, tuple, list):
+    if origin in (*_UNIONS, tuple, list):
         return [t for a in get_args(hint) for t in _types(a)]
     return [] if origin is Literal else [hint]

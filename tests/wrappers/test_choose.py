@@ -1,4 +1,4 @@
-"""Cohorts that a function chooses, and weights in the mean that a function gives."""
+"""Functions of one's own as settings: who takes part, weights in the mean, and learning rates."""
 
 import math
 from typing import Any
@@ -67,3 +67,13 @@ def test_a_function_of_one_or_of_n_is_the_weighting_of_that_name(name: str) -> N
     method = resolve(name)
     assert run(method(local=LOCAL, weighting=float))[1] == run(method(local=LOCAL, weighting="samples"))[1]
     assert run(method(local=LOCAL, weighting=lambda n: 1.0))[1] == run(method(local=LOCAL, weighting="uniform"))[1]
+
+
+def test_simulate_takes_functions_as_settings() -> None:
+    def ends(method: Any) -> float:
+        history = us.simulate(method, data="digits", split=us.IID(4), rounds=2, progress=False)
+        return history.value(history.methods[0], "global.accuracy")
+
+    by_hand = us.FedAvg(us.SgdConfig(lr_schedule=lambda t: 0.5 ** (t - 1)), weighting=float)
+    assert ends(by_hand) == ends(us.FedAvg(us.SgdConfig(lr_schedule=us.Exponential(0.5)))) != ends(us.FedAvg())
+    assert us.SgdConfig(lr=2.0, step_schedule=lambda step: 1 / step).step_schedule(4) == 0.25

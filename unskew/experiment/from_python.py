@@ -146,7 +146,8 @@ def _check(value: Any, place: str) -> None:
                 f"{type(getattr(value, name)).__name__}: {schema.show(getattr(value, name))}"
             )
     held = {f.name: h for f in dataclasses.fields(value) if is_record(h := getattr(value, f.name))}
-    theirs = {name for name, (hint, _) in schema.parameters(type(value)).items() if not _has_schema(hint)}
+    known = schema.parameters(type(value))
+    theirs = {name for name, (hint, _) in known.items() if callable(getattr(value, name)) or not _has_schema(hint)}
     options = {
         name: option for name, option in config.settings_of(value).items() if name not in held and name not in theirs
     }
