@@ -189,7 +189,7 @@ def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_p
         assert history.model("fedavg").unskew.classes == ("nein", "ja")
     assert not [r for r in read(folder).notes if "looks for the second class" in r]
     assert "predicted probability of ja;" in (folder / "report.html").read_text()
-    with pytest.raises(DataError, match="which is no class; did you mean ja"):
+    with pytest.raises(DataError, match="none of the 2 classes; did you mean ja"):
         us.simulate(us.FedAvg(FAST), data=(X[:200], np.where(y == "ja", "Ja", y)), task=task, **FEW)
     with pytest.raises(ConfigError, match=r"classes must list classes as different words, got \['ja', 'ja'\]"):
         us.simulate(us.FedAvg(FAST), data=(X, Y), task=us.TaskConfig(data_options={"classes": ["ja", "ja"]}), **FEW)
