@@ -180,20 +180,19 @@ def subframes(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- diffusion rounds (P001, Figs. 3 to 5)
 def diffusion_rounds(request: ReproductionRequest) -> Result:
-    """Diffusion rounds of P001's auction, without training, by alpha, by epsilon and by gamma_min."""
+    """Diffusion rounds of P001's auction, without training, by alpha, epsilon, gamma_min and the distance's metric."""
     draft = Draft.of(request)
     base, printed = draft["base"], published("feddif-p001")["FedDif"]["diffusion rounds"]
     for option, values in draft["sweeps"].items():
-        hops: dict[float, list[float]] = {}
+        hops: dict[float | str, list[float]] = {}
         for value in values:
             own = {**base, option: value}
-            method = FedDif(preset="p001", epsilon=own["epsilon"], gamma_min=own["gamma_min"])
+            method = FedDif(preset="p001", **{name: of for name, of in own.items() if name != "alpha"})
             labels = own["alpha"], 10, 5000
             means = iterations_of(draft, method, labels, draft["rounds"], PRESETS["p001"].channel)
             hops[value] = [n - 1.0 for n in means]
-            draft.add(
-                "FedDif", f"{option} {value:g}", "diffusion_rounds", hops[value], printed if own == base else None
-            )
+            setting = f"{option} {value}" if isinstance(value, str) else f"{option} {value:g}"
+            draft.add("FedDif", setting, "diffusion_rounds", hops[value], printed if own == base else None)
         if option in draft["fewer"]:
             first, last = values[0], values[-1]
             text = f"{option} {first:g} takes more diffusion rounds than {option} {last:g}"
