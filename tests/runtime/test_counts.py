@@ -21,15 +21,12 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.algorithms.feddif import Tally
 from unskew.algorithms.feddistill import ClassOutputs
 from unskew.algorithms.fedproto import Prototypes
-from unskew.algorithms.independent import Independent
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import Me, Step, step
 from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, read, write
 from unskew.tree import Params
-from unskew.wrappers.base import wrap
-from unskew.wrappers.robust import Median, NormBound
 
 SIZES = (9, 4, 12, 6, 2, 7)
 
@@ -143,28 +140,6 @@ def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path:
     membership = greeted(there, examples={c: (n,) for c, n in enumerate(SIZES)})
     assert membership.present == (0, 1, 2, 3, 5)
     assert membership.refused() == [(4, "it declares (3,) examples, the experiment's split gives it (2,)")]
-
-
-@pytest.mark.parametrize(
-    ("case", "method", "warned"),
-    [
-        ("fedavg", FedAvg(), 1),
-        ("fedavg", FedAvg(weighting="uniform"), 0),
-        ("fedavg", wrap(FedAvg(), Median()), 0),
-        ("fedavg", wrap(FedAvg(), NormBound()), 1),
-        ("independent", Independent(), 0),
-    ],
-    ids=["by examples", "uniform", "median", "bounded", "nothing sent"],
-)
-def test_where_nothing_is_weighted_by_examples_nobody_is_named_for_having_most(
-    case: str, method: Any, warned: int, tmp_path: Path
-) -> None:
-    """With a bound of a hundredth whoever has most is named where it decides something."""
-    there = loopback.Deployed(
-        case, "perceptron", tmp_path, clients_per_round=6, terms={"warn_share": 0.01}, method=method
-    )
-    there.runtime.round(there.runtime.start(), 1)
-    assert len(there.runtime.drain_warnings()) == warned
 
 
 def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) -> None:

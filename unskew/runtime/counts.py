@@ -1,21 +1,17 @@
 """Clients' numbers of examples, by which means are weighted: declared when a client joins, and held to in every reply.
 
-No server can count a client's examples.  It can keep the client to one number, below what the deployment's terms allow,
-and say when that number decides a mean.
+No server can count a client's examples.  It can keep the client to one number, below what the deployment's terms allow.
 """
 
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
 
 from unskew.errors import ProtocolError, WireError
-from unskew.protocol import ClientId, SampleCount
+from unskew.protocol import SampleCount
 from unskew.tree import hints_of, is_record
-
-FEW = 3
-"""Least size of a cohort in which one client's share says something."""
 
 
 def counts_in(reply: Any) -> Iterator[int]:
@@ -83,22 +79,3 @@ def check_count(counts: Iterable[int], declared: int | None, most: int) -> int |
         if n > most:
             raise WireError(f"it says it has {n} examples, and max_examples = {most} allows fewer")
     return numbers[0] if numbers else None
-
-
-def heavy_share(counts: Mapping[ClientId, int], bound: float) -> str | None:
-    """Describe a client that has more than this share of its cohort's examples; None if there is none.
-
-    >>> heavy_share({0: 10, 1: 10, 2: 100}, 0.5)[:27]
-    'client 2 says it has 100 ex'
-    >>> heavy_share({0: 10, 1: 100}, 0.5), heavy_share({0: 10, 1: 10, 2: 20}, 0.5)
-    (None, None)
-    """
-    if len(counts) < FEW:
-        return None
-    client = max(counts, key=lambda c: (counts[c], -c))
-    if counts[client] <= bound * sum(counts.values()):
-        return None
-    return (
-        f"client {client} says it has {counts[client]} examples, more than {bound:.0%} of its cohort's, and so decides "
-        'means that are weighted by examples; ask the participant, or set weighting = "uniform"'
-    )

@@ -12,7 +12,7 @@ A reply counts if it answers this very request, has the type that the step decla
 import math
 import secrets
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -42,7 +42,7 @@ from unskew.protocol import (
     map_keep,
     steps_of,
 )
-from unskew.runtime.counts import check_count, counts_in, heavy_share
+from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.log import printable
 from unskew.runtime.membership import HELLO_S, Membership
 from unskew.runtime.memory import Memory
@@ -152,7 +152,6 @@ class RemoteClients:
         self.validator = Validator(model.initial, limit_bytes(model.initial, MODELS), self.config.max_norm, 0, sizes)
         self.validate_reply: ReplyCheck | None = hook(method, "validate_reply")
         self._count, self.rounds_begun = count, 0
-        self.weighs_examples = hook(method, "weighting") != "uniform"
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []
@@ -241,12 +240,6 @@ class RemoteClients:
         warnings, self._warnings = tuple(self._warnings), []
         return warnings
 
-    def warn_of_share(self, cohort: Iterable[ClientId]) -> None:
-        """Warn of a client that says it has most of its cohort's examples, if the method weights clients by these."""
-        counts = {c: self._counts[c] for c in cohort if c in self._counts}
-        if self.weighs_examples and (warning := heavy_share(counts, self.config.warn_share)) is not None:
-            self._warnings.append(warning)
-
     # ------------------------------------------------------------------ messages
     def ask(
         self,
@@ -325,7 +318,6 @@ class _RemoteRound:
         self.clients, self.t = clients, t
         self.context = replace(clients.context(t), attempt=secrets.token_hex(8))
         self.sketched: dict[str, Any] = {}
-        self.counted: set[ClientId] = set()  # clients in whose replies there were numbers of examples
         self.norms: list[dict[ClientId, dict[str, float]]] = []  # of the replies to each request, and of fetched values
         self.scale = _norm(clients.model.initial)  # norm of the largest model sent so far
 
@@ -392,13 +384,10 @@ class _RemoteRound:
                 )
         if clients.validate_reply is not None:
             clients.validate_reply(exchange.step, reply, model.initial, model.layout)
-        counts = list(counts_in(reply))
         declared = clients._counts.get(client, clients.membership.examples(client, clients.seed_index))
-        n = check_count([*counts, *([head.n] if head.n else [])], declared, clients.config.max_examples)
+        n = check_count([*counts_in(reply), *([head.n] if head.n else [])], declared, clients.config.max_examples)
         if n is not None:
             clients._counts[client] = n
-        if counts:
-            self.counted.add(client)
         if len(head.losses) > MOST_LOSSES:
             raise WireError(f"it reports {len(head.losses)} training losses of a step, expected at most {MOST_LOSSES}")
         remembered = self.context.answer(exchange.hop) if head.remembers else None
@@ -411,9 +400,7 @@ class _RemoteRound:
             return {}
         message = next(iter(exchange.messages.values()))
         self.scale = max([self.scale, *table_norms(message).values()])
-        odd = self.odd({c: looks[c] for c in exchange.messages if c in looks}, self.sketch(exchange, message))
-        self.clients.warn_of_share([c for c in exchange.messages if c in self.counted & looks.keys() - odd.keys()])
-        return odd
+        return self.odd({c: looks[c] for c in exchange.messages if c in looks}, self.sketch(exchange, message))
 
     def odd(self, looks: Mapping[K, Look], sketch: Any, of_model: Mapping[ClientId, float] = {}) -> dict[K, str]:
         """Find values of one kind that are unlike the others; the reasons.

@@ -28,7 +28,6 @@ class ServerConfig:
         max_norm: Largest L2 norm of all floating-point tensors of a reply together.
         max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
         max_examples: Largest number of training examples that a client may say it has.
-        warn_share: Share of a cohort's examples above which the log and the report name the client that has them.
         own_data: Every client has data of its own, and the experiment's images are all for testing; else each has its
             part of the experiment's split.
     """
@@ -40,7 +39,6 @@ class ServerConfig:
     max_norm: Annotated[float, Gt(0.0)] = 1e6
     max_ratio: Annotated[float, Gt(1.0)] = 100.0
     max_examples: Annotated[int, Ge(1)] = 10_000_000
-    warn_share: Annotated[float, Interval(gt=0.0, le=1.0)] = 0.5
     own_data: bool = True
 
 
