@@ -9,7 +9,6 @@ from typing import Any
 from loopback import Loopback
 
 from unskew.deploy import certificates, member, resident, site
-from unskew.deploy.certificates import pem
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.deploy.settings import Address, Site
@@ -67,14 +66,14 @@ class Party:
         for token in self.federation.invite(names):
             folders.append(self.folder / token.site)
             site.join(token, folders[-1], Site(**settings))
-            site.admit(folders[-1], functools.partial(self.federation.certify, pem(token.certificate)))
+            site.admit(folders[-1], functools.partial(self.federation.certify, token.certificate.encode()))
             self.come(token.site)
         return folders
 
     def certified(self, token: Token, folder: Path) -> bytes:
         """What the server answers a site's request for its first certificate."""
         request = certificates.request(certificates.load_key(folder / "new.key"))
-        return self.federation.certify(pem(token.certificate), request)
+        return self.federation.certify(token.certificate.encode(), request)
 
     def opened(self, name: str) -> member.Resident:
         """A site as a fresh process has it."""

@@ -59,9 +59,9 @@ def test_a_federation_is_made_and_sites_are_invited(call: Callable[..., Called],
     code, out, err = call("fed", "invite", "basel", "bern")
     assert code == 0
     tokens = [Token.read(line.partition("site join ")[2]) for line in out.splitlines()]
-    assert [(t.site, str(t.server)) for t in tokens] == [
-        ("basel", "fed.example.org:9000"),
-        ("bern", "fed.example.org:9000"),
+    assert [(t.site, t.host, t.port) for t in tokens] == [
+        ("basel", "fed.example.org", 9000),
+        ("bern", "fed.example.org", 9000),
     ]
     assert call("fed", "remove", "bern")[0] == 0
     code, out, _ = call("fed", "status")

@@ -187,7 +187,7 @@ def test_a_site_that_joins_again_keeps_its_settings_and_gets_a_new_key(party: Pa
     site.join(token, folder, Site(decimal="."))
     assert (folder / "site.key").read_bytes() == old, "nothing is lost while the server has not taken the token"
     assert certificates.load(folder / "site.crt")
-    assert site.admit(folder, functools.partial(party.federation.certify, certificates.pem(token.certificate)))
+    assert site.admit(folder, functools.partial(party.federation.certify, token.certificate.encode()))
     assert (folder / "site.key").read_bytes() != old
     kept = settings.read_settings(folder / "site.toml", Site)
     assert (kept.data, kept.policy, kept.decimal) == ("npz:/srv/a.npz", str(tmp_path / "p.toml"), ".")

@@ -241,6 +241,7 @@ class FederationFolder:
             DeployError: If one is a member already, or cannot be called so.
         """
         tokens, until, who = [], time.time() + 3600.0 * hours, self.authority
+        reached = self.reached.host, self.reached.port
         for name in names:
             checked_name(name, "a site")
             key, certificate = certificates.invitation(who, name, timedelta(hours=hours) + GRACE)
@@ -257,7 +258,8 @@ class FederationFolder:
                 row = (public_bytes(key.public_key()), site, until, ask)
                 db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", row)
                 _note(db, f"{name} is invited", site=name)
-            tokens.append(Token(name, self.reached, until, who.certificate, certificate, key))
+            files = certificates.pem(who.certificate), certificates.pem(certificate), certificates.private_pem(key)
+            tokens.append(Token(name, *reached, until, *(file.decode() for file in files)))
         return tokens
 
     def certify(self, caller: bytes, request: bytes) -> bytes:

@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from unskew import schema
 from unskew.deploy import certificates
-from unskew.deploy.certificates import Authority, pem, private_pem
-from unskew.deploy.settings import Address
+from unskew.deploy.certificates import Authority
 from unskew.errors import ConfigError, DeployError, WireError
 from unskew.files import PRIVATE, from_toml, write_atomically
 
@@ -40,30 +36,28 @@ def checked_name(name: str, what: str) -> str:
 
 
 # ---------------------------------------------------------------- tokens
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Token:
     """An invitation of one site, good for one certificate.
 
     Attributes:
         site: Name of the site.
-        server: Where the server is reached.
+        host, port: Where the server is reached.
         until: Time after which it is no longer taken, seconds since 1970.
-        authority: The federation's authority.
-        certificate: Certificate of the invitation's own key.
-        key: That key.
+        authority: Certificate of the federation's authority, PEM.
+        certificate, key: The invitation's own, PEM.
     """
 
     site: str
-    server: Address
+    host: str
+    port: int
     until: float
-    authority: x509.Certificate
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    authority: str
+    certificate: str
+    key: str
 
     def __str__(self) -> str:
-        where = [self.site, self.server.host, self.server.port, int(self.until)]
-        files = [pem(self.authority), pem(self.certificate), private_pem(self.key)]
-        data = zlib.compress(json.dumps([*where, *(file.decode() for file in files)]).encode(), 9)
+        data = zlib.compress(json.dumps(asdict(self)).encode(), 9)
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
     @classmethod
@@ -76,22 +70,14 @@ class Token:
         try:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
             packed = zlib.decompressobj()
-            content = json.loads(packed.decompress(data, MOST))
+            body: Any = json.loads(packed.decompress(data, MOST))
+            token: Token = schema.build(cls, body, "")
             if not packed.eof:
                 raise ValueError("it is cut")
-            site, host, port, until, authority, certificate, secret = content
-            key = serialization.load_pem_private_key(secret.encode(), None)
-            if not isinstance(key, ec.EllipticCurvePrivateKey):
-                raise ValueError("it has another kind of key")
-            token = cls(
-                checked_name(str(site), "a site"),
-                Address(str(host), int(port)),
-                float(until),
-                x509.load_pem_x509_certificate(authority.encode()),
-                x509.load_pem_x509_certificate(certificate.encode()),
-                key,
-            )
-        except (ValueError, TypeError, AttributeError, zlib.error, RecursionError, UnsupportedAlgorithm):
+            checked_name(token.site, "a site")
+            for certificate in (token.authority, token.certificate):
+                x509.load_pem_x509_certificate(certificate.encode())
+        except (ValueError, TypeError, ConfigError, DeployError, zlib.error, RecursionError):
             raise DeployError("this is no token; copy the whole line that unskew fed invite printed") from None
         if time.time() > token.until:
             at = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.until))
@@ -101,9 +87,9 @@ class Token:
     def save(self, folder: Path, trust: bool = True) -> None:
         """Write invitation.crt and invitation.key, and ca.crt if its authority is to be trusted from now on."""
         if trust:
-            write_atomically(folder / "ca.crt", pem(self.authority))
-        write_atomically(folder / "invitation.crt", pem(self.certificate))
-        write_atomically(folder / "invitation.key", private_pem(self.key), PRIVATE)
+            write_atomically(folder / "ca.crt", self.authority)
+        write_atomically(folder / "invitation.crt", self.certificate)
+        write_atomically(folder / "invitation.key", self.key, PRIVATE)
 
 
 # ---------------------------------------------------------------- experiments

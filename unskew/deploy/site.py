@@ -56,7 +56,9 @@ def join(token: Token, folder: Path, site: Site) -> None:
     """
     before = read_settings(folder / "site.toml", Site) if (folder / "site.toml").exists() else None
     if before is not None:
-        if before.name != token.site or token.authority not in certificates.load_all(folder / "ca.crt"):
+        if before.name != token.site or token.authority.encode() not in map(
+            certificates.pem, certificates.load_all(folder / "ca.crt")
+        ):
             raise DeployError(f"{folder} is the site {before.name} of a federation; join with another --folder")
         given = {name: value for name, value in asdict(site).items() if value != getattr(Site(), name)}
         site = replace(before, **given)
@@ -64,7 +66,7 @@ def join(token: Token, folder: Path, site: Site) -> None:
     token.save(folder, trust=before is None)
     (folder / "new.key").unlink(missing_ok=True)
     write_atomically(folder / "new.key", certificates.private_pem(certificates.new_key()), PRIVATE)
-    site = replace(site, name=token.site, host=token.server.host, port=token.server.port)
+    site = replace(site, name=token.site, host=token.host, port=token.port)
     settings = {name: value for name, value in asdict(site).items() if value is not None}
     write_atomically(folder / "site.toml", tomli_w.dumps(settings))
 

@@ -21,7 +21,7 @@ from typing import Any
 import tomli_w
 
 from unskew.deploy import member, resident, site
-from unskew.deploy.certificates import make_private, pem
+from unskew.deploy.certificates import make_private
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
 from unskew.deploy.settings import Address, Site
@@ -110,7 +110,7 @@ def prepare(
         write_atomically(place / "policy.toml", tomli_w.dumps(policy))
         for token, folder in zip(federation.invite(names), folders, strict=True):
             site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
-            site.admit(folder, functools.partial(federation.certify, pem(token.certificate)))
+            site.admit(folder, functools.partial(federation.certify, token.certificate.encode()))
         federation.queue(experiment, {"own_data": False, **(options or {})})
     federation = FederationFolder(place)
     if not is_written_in(federation.experiment_folder(federation.experiment()["name"]) / "experiment.toml", experiment):
