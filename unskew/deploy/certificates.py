@@ -327,15 +327,8 @@ def is_due(path: Path, now: datetime | None = None) -> bool:
 
 
 def public_key(certificate: bytes) -> bytes:
-    """The public key of a PEM certificate, as bytes by which its owner is known.
-
-    Raises:
-        DeployError: If it is none.
-    """
-    try:
-        return public_bytes(x509.load_pem_x509_certificate(certificate).public_key())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise DeployError(f"not a certificate: {error}") from None
+    """The public key of a PEM certificate, as bytes by which its owner is known."""
+    return public_bytes(x509.load_pem_x509_certificate(certificate).public_key())
 
 
 def public_bytes(key: object) -> bytes:

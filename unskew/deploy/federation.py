@@ -27,7 +27,7 @@ from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
 from unskew.deploy.settings import EXPERIMENT, Address
-from unskew.errors import ConfigError, DeployError, RunError, did_you_mean
+from unskew.errors import DeployError, RunError, did_you_mean
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
 from unskew.runtime.log import printable
@@ -406,8 +406,6 @@ class FederationFolder:
                 raise DeployError("the federation has no sites; invite some with unskew fed invite")
             table = {"num_clients": len(chosen), "min_clients": len(chosen), **options}
             settings = schema.build(ServerConfig, table, "")
-            if settings.min_clients > len(chosen):
-                raise ConfigError(f"{settings.min_clients} sites are waited for and the experiment has {len(chosen)}")
             config = json.dumps(asdict(settings))
             known = {row["name"]: dict(row) for row in db.execute("SELECT * FROM experiments")}
             tried = (f"{name}{f'-{n}' if n else ''}" for n in (0, *range(2, len(known) + 3)))

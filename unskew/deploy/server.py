@@ -89,8 +89,6 @@ def serve(
     if (place / "summary.json").exists():
         return loop.RunResult(place, read_json(place / "summary.json"))
     refuse_undeployable(experiment)
-    if config.min_clients > number:
-        raise ConfigError(f"min_clients must be at most the {number} clients, got {config.min_clients}")
     # As the file is written, which clients have, too: read, it would be another after an upgrade.
     settings = written_fingerprint(folder / EXPERIMENT, portable=True)
     deployment = DeploymentState.open(folder / "deployment.json", settings, run)

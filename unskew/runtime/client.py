@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from unskew import wire
-from unskew.errors import ProtocolError, RunError, UnskewError, WireError
+from unskew.errors import RunError, UnskewError, WireError
 from unskew.files import PRIVATE, write_atomically, write_synced
 from unskew.keys import Key
 from unskew.local.executor import StepJob
@@ -45,7 +45,7 @@ from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
 from unskew.runtime.audit import record
 from unskew.runtime.budget import NoisedUpload, bind, charge
-from unskew.runtime.counts import check_own_count
+from unskew.runtime.counts import taken_apart
 from unskew.runtime.log import log, printable
 from unskew.runtime.message import (
     REQUESTS,
@@ -354,10 +354,7 @@ class _Cell:
         began = time.monotonic()
         given = moved((message, mine), setup.trainer.device)
         done = run_step(setup.trainer, StepJob(head.step, steps[head.step], me, *given))
-        if not isinstance(done.value, tuple) or len(done.value) != 2:
-            raise ProtocolError(f"step {head.step!r} must return (reply, memory), got {type(done.value).__name__}")
-        reply, memory = done.value
-        check_own_count(head.step, reply, me.n)
+        reply, memory = taken_apart(head.step, done.value, me.n)
         binding = hook(setup.method, "binding")
         if binding is not None and (to := binding(head.step, message)) is not None:
             # By cell and round alone: a server that says it is another run, or began anew, gets nothing else either.

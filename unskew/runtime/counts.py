@@ -39,22 +39,26 @@ def _counts_classes(hint: Any) -> bool:
     return not others and getattr(of, "dim_str", "") == "classes" and of.dtypes == ("int64",)
 
 
-def check_own_count(step: str, reply: Any, n: int) -> None:
-    """Refuse a client's reply with another number of examples than it has: noise covers no such number.
+def taken_apart(step: str, value: Any, n: int) -> tuple[Any, Any]:
+    """Reply and memory that a step has returned.
 
     Args:
         step: Name of the step, for the sentence.
-        reply: Its reply.
+        value: What it has returned.
         n: The client's number of training examples.
 
     Raises:
-        ProtocolError: If so.
+        ProtocolError: If it is no such pair, or the reply has another number of examples: noise covers no such number.
     """
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(value).__name__}")
+    reply, memory = value
     if any(count != n for count in counts_in(reply)):  # which one it is the server is not to learn
         raise ProtocolError(
             f"step {step!r} replies with another number of examples than its client's own: a SampleCount is me.n, and "
             "counts by class add up to it; annotate another number as int"
         )
+    return reply, memory
 
 
 def check_count(counts: Iterable[int], declared: int | None, most: int) -> int | None:

@@ -19,7 +19,7 @@ from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
 from unskew.local.executor import FIRST, WATCHED, Executor, StepJob, StepResult, Stored, Trainer
 from unskew.protocol import ClientId, Held, Keep, Layout, Me, Method, held_in, map_held, map_keep, steps_of
-from unskew.runtime.counts import check_own_count
+from unskew.runtime.counts import taken_apart
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import (
     Answer,
@@ -230,12 +230,7 @@ class _InProcessRound(ClientsInRound):
 
     def receive(self, exchange: Exchange, me: Me, result: StepResult) -> Answer:
         """Take a step's result apart: kept values stay on the client, the bytes of the rest are counted."""
-        if not isinstance(result.value, tuple) or len(result.value) != 2:
-            raise ProtocolError(
-                f"step {exchange.step!r} must return (reply, memory), got {type(result.value).__name__}"
-            )
-        reply, memory = result.value
-        check_own_count(exchange.step, reply, me.n)
+        reply, memory = taken_apart(exchange.step, result.value, me.n)
 
         def keep(kept: Keep, path: str) -> Held:
             held = Held(me.id, f"{exchange.hop}{path}")

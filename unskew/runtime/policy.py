@@ -41,6 +41,10 @@ class ServerConfig:
     max_examples: Annotated[int, Ge(1)] = 10_000_000
     own_data: bool = True
 
+    def __post_init__(self) -> None:
+        if self.min_clients > self.num_clients:
+            raise ConfigError(f"min_clients must be at most the {self.num_clients} clients, got {self.min_clients}")
+
 
 @dataclass(frozen=True)
 class SitePolicy:
