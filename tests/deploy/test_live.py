@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
 import unskew
-from unskew.deploy import member, resident, site
+from unskew.deploy import channel, member, resident, site
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.settings import Address, Site
 from unskew.deploy.trial import free_port
@@ -62,7 +62,7 @@ def live(tmp_path: Path) -> Live:
 def test_certificates_that_end_soon_are_renewed_in_mid_run_and_no_round_is_lost(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member, "RENEW_S", 0.2)
+    monkeypatch.setattr(channel, "TELL_S", 0.2)
     monkeypatch.setattr(resident, "SEEN_S", 0.2)
     live = Live(tmp_path, days=4 / 86_400)
     live.join("basel", "bern")

@@ -2,8 +2,6 @@
 
 import hashlib
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -30,8 +28,6 @@ from unskew.version import __version__
 
 Say = Callable[[str], None]
 OFFERS = "experiments/*/offer.json"
-RENEW_S = 10.0
-"""Time after which the site looks again whether its certificate ends soon, seconds."""
 TOLD_AGAIN_S = 60.0
 """Time for which a connection must have held for its loss to be told again, seconds."""
 
@@ -57,10 +53,25 @@ class Resident:
         self.away = ""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
+        self.renew()
         left = certificates.ends(self.folder / "site.crt") - datetime.now(UTC)
         self.vitals.certificate.labels(self.site.name).set(left.total_seconds() / 86_400)
         disk = shutil.disk_usage(self.folder).free
         return {"library": __version__, "disk": disk, "doing": self.doing, "error": self.error}
+
+    def renew(self) -> None:
+        """Renew the site's certificate in time; connections made from then on have it."""
+        if certificates.is_due(self.folder / "site.crt"):
+            request = certificates.request(certificates.load_key(self.folder / "site.key"))
+            try:
+                own = credentials(self.folder, "site")
+                certificates.accept(self.folder, certify(str(Address(self.site.host, self.site.port)), own, request))
+                self.say("the site has a new certificate")
+            except DeployError as error:
+                text = f"the certificate ends on {certificates.ends(self.folder / 'site.crt'):%Y-%m-%d}: {error}"
+                if text != self.error:
+                    self.say(text)
+                self.error = text
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Reply to a request; whatever is wrong with it, there is a reply."""
@@ -236,25 +247,8 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
                 say(f"{text}; waiting for the server")
                 last = text
 
-        threading.Thread(target=_renewing, args=(folder, at, say), daemon=True).start()
         say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
         stay_connected(take_part, lost)
-
-
-def _renewing(folder: Path, at: Address, say: Say) -> None:
-    """Renew the site's certificate in time, for ever."""
-    last = ""
-    while True:
-        time.sleep(RENEW_S)
-        try:
-            if (folder / "site.crt").exists() and certificates.is_due(folder / "site.crt"):
-                request = certificates.request(certificates.load_key(folder / "site.key"))
-                certificates.accept(folder, certify(str(at), credentials(folder, "site"), request))
-                say("the site has a new certificate")
-        except (DeployError, OSError) as error:
-            if str(error) != last:
-                say(f"the certificate ends on {certificates.ends(folder / 'site.crt'):%Y-%m-%d}: {error}")
-                last = str(error)
 
 
 def _answer(place: Path) -> str:
