@@ -97,13 +97,9 @@ def _fitted(chart: alt.TopLevelMixin, width: int, **more: Any) -> str:
     return json.dumps({**spec, "config": {**spec.get("config", {}), "background": PAGE}}, sort_keys=True)
 
 
-def still(
-    chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg", dark: bool = False, width: int = WIDTH
-) -> bytes:
+def still(chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg") -> bytes:
     """A picture of a chart as a file; no network and no browser is needed."""
-    text = _fitted(chart, width)
-    for light, other in zip(_LIGHT, _DARK, strict=True) if dark else ():
-        text = text.replace(light, other)
+    text = _fitted(chart, WIDTH)
     return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
 
 
@@ -356,29 +352,23 @@ _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": 
 
 
 def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
-    """A row for each name: its value, its 95 % interval, its seeds, and the line of no difference.
+    """A row for each name: its value, its 95 % interval, and the line of no difference.
 
     `data` is name, value, low, high (None without an interval, which is pale), and where known kind (gains, loses, open
-    or mean, which is a diamond), size and seeds, a list of values; `of` are colours by name in place of those of kinds.
+    or mean, which is a diamond) and size; `of` are colours by name in place of those of kinds.
     With `log`, for ratios, the axis is logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
     order = [r["name"] for r in every]
-    axis = over(x, [v for r in every for v in (zero, r["value"], r["low"], r["high"], *r.get("seeds", ()))], log)
+    axis = over(x, [v for r in every for v in (zero, r["value"], r["low"], r["high"])], log)
     colour = by_name(_KINDS, "kind") if of is None else by_name({n: of[n] for n in order}, "name")
-    seeds = [{**r, "seed": v} for r in every for v in r.get("seeds", ())]
-    plain = rows([{k: v for k, v in r.items() if k != "seeds"} for r in every])
-    base = alt.Chart(plain).encode(y=names("name", order), color=colour)
+    base = alt.Chart(rows(every)).encode(y=names("name", order), color=colour)
     size = alt.Size("size:Q", legend=None, scale=alt.Scale(domain=[0, max(r["size"] for r in every)], range=[25, 170]))
     shape = alt.condition("datum.kind == 'mean'", alt.value("diamond"), alt.value("circle"))
     tip = _tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q")
-    ticks = alt.Chart(rows([{k: v for k, v in r.items() if k != "seeds"} for r in seeds])).mark_tick(
-        size=9, opacity=0.6
-    )
     layers = (
         rule(zero),
-        *([ticks.encode(x=alt.X("seed:Q", **axis), y=names("name", order), color=colour)] if seeds else []),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
         base.mark_point(filled=True).encode(
             x=alt.X("value:Q", **axis),
@@ -473,16 +463,13 @@ def group_sizes(data: Rows) -> alt.LayerChart:
     return themed(alt.layer(bars), height=HEIGHT)
 
 
-def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170, free: str = "") -> Any:
-    """A panel for each name in the rows' field `panel`, fewer beside each other where a page is narrow.
-
-    The axis `free` is each panel's own.
-    """
+def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170) -> Any:
+    """A panel for each name in the rows' field `panel`, fewer beside each other where a page is narrow."""
     columns = min(columns, len(panels))
     header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
     drawn: Any = chart.properties(width=2 * WIDTH // columns - 60 if columns > 1 else WIDTH, height=height)
     drawn = drawn.facet(facet=alt.Facet("panel:N", sort=list(panels), header=header), columns=columns)
-    return themed(drawn.resolve_scale(**{free: "independent"}) if free else drawn, facets=columns)
+    return themed(drawn, facets=columns)
 
 
 def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
