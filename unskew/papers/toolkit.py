@@ -29,7 +29,7 @@ from unskew.experiment import config
 from unskew.history import History, load_run
 from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import POINTS, Claim, decide, paired
+from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import require_none_diverged
 from unskew.record.reader import info_of
@@ -263,17 +263,10 @@ class Draft:
         self.rows.append(over_seeds(method, setting, metric, values, paper))
 
     def above(
-        self,
-        text: str,
-        these: Sequence[float],
-        those: Sequence[float],
-        unit: str = POINTS,
-        factor: float = 100.0,
-        form: str = "+.2f",
-        published: float | None = None,
+        self, text: str, these: Sequence[float], those: Sequence[float], *how: Any, published: float | None = None
     ) -> None:
-        """Add the claim that these values are above those, seed by seed, as `decide` reads their differences."""
-        self.claims.append(decide(text, paired(these, those), unit, factor, form, published))
+        """Add the claim that these values are above those, seed by seed, shown as `decide` is told to."""
+        self.claims.append(decide(text, paired(these, those), *how, published=published))
 
     def experiment(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
