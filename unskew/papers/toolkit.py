@@ -262,11 +262,9 @@ class Draft:
         """Add a row of one value for each seed."""
         self.rows.append(over_seeds(method, setting, metric, values, paper))
 
-    def above(
-        self, text: str, these: Sequence[float], those: Sequence[float], *how: Any, published: float | None = None
-    ) -> None:
-        """Add the claim that these values are above those, seed by seed, shown as `decide` is told to."""
-        self.claims.append(decide(text, paired(these, those), *how, published=published))
+    def above(self, text: str, these: Sequence[float], those: Sequence[float], *how: Any, **more: Any) -> None:
+        """Add the claim that these values are above those, seed by seed; `decide` takes the other arguments."""
+        self.claims.append(decide(text, paired(these, those), *how, **more))
 
     def experiment(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
