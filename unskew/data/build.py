@@ -105,10 +105,9 @@ def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelTyp
     whole numbers that are no names are numbers of classes already.
     """
     if not table.kind.classes:
-        several = table.target if len(table.target) > 1 else None
-        if several is not None and len(table.kind.outputs(len(several))) != len(several):
-            several = None
-        return table.kind.read(f"{table.name}: y", table.y), table.declared or table.classes or several, None
+        one_each = 1 < len(table.target) == len(table.kind.outputs(len(table.target)))
+        names = table.declared or table.classes or (table.target if one_each else None)
+        return table.kind.read(f"{table.name}: y", table.y), names, None
     y = table.y.reshape(len(table))
     labels, names = y.tolist(), table.declared or table.classes
     texts = list(map(label_name, labels))

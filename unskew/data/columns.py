@@ -94,7 +94,7 @@ def natural(word: str) -> tuple[float, str]:
 
 
 # ---------------------------------------------------------------- columns
-def cells(values: Any) -> Array:
+def cells(values: Any, what: str = "it") -> Array:
     """Values of a frame's column, a list, a tensor or an array: numbers, or objects with None where there is no value.
 
     What is masked is a gap.  Decimals, and NumPy's single numbers among objects, are plain numbers.
@@ -122,7 +122,7 @@ def cells(values: Any) -> Array:
     except (TypeError, ValueError) as error:
         if isinstance(values, list | tuple):
             return listed([cells(one) for one in values])  # sequences, of several lengths
-        raise DataError(f"it is not an array of numbers: {' '.join(str(error).split())}") from None
+        raise DataError(f"{what} is not an array of numbers: {' '.join(str(error).split())}") from None
     return array if array.dtype.kind in "fiubU" else _objects(array)
 
 
@@ -191,9 +191,9 @@ def no_value(name: str, values: Array, place: Place) -> str:
     return ""
 
 
-def kind_of_labels(labels: Array) -> str:
-    """Words, truths or numbers, by the first label that there is."""
-    first = next((label for label in labels.flat if label is not None and label == label), 0)
+def kind_of_values(values: Array) -> str:
+    """Words, truths or numbers, by the first value that there is."""
+    first = next((value for value in values.flat if value is not None and value == value), 0)
     return "words" if isinstance(first, str) else "truths" if isinstance(first, bool | np.bool_) else "numbers"
 
 

@@ -406,11 +406,8 @@ def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: floa
             left = left[~chosen]
         part = of_unit[unit]
 
-    def of(which: int) -> Ragged:
-        chosen = part == which
-        return Ragged(torch.from_numpy(rows[chosen]), np.bincount(owner[chosen], minlength=len(held)))
-
-    clients = ClientIndices(of(TRAIN), of(VAL), of(TEST))
+    every = Ragged(torch.from_numpy(rows), np.bincount(owner, minlength=len(held)))
+    clients = ClientIndices(*(every.where(part == which) for which in (TRAIN, VAL, TEST)))
     if dataset.when is not None:
         clients = apart(clients, patients)
     silent = np.flatnonzero((clients.train.sizes == 0) & (np.array([len(one) for one in held]) > 0))

@@ -22,7 +22,6 @@ from unskew.data.places import Place
 from unskew.errors import DataError
 from unskew.words import some
 
-INSTALL = "pip install 'unskew[hub]'"
 NONE = "none"
 
 GREY = ("1", "L", "LA")
@@ -115,7 +114,7 @@ def _part(repository: str, split: str, where: str, config: str | None, revision:
     try:
         hub = importlib.import_module("datasets")  # the only place that imports it, and only when asked for
     except ImportError as error:
-        raise DataError(f"{where} needs the package datasets, which cannot be imported ({error}); {INSTALL}") from error
+        raise DataError(f"{where} needs datasets, which is not there ({error}); pip install 'unskew[hub]'") from error
     try:
         return hub.load_dataset(repository, config, split=split, revision=revision)
     except Exception as error:  # every layer between us and the hub has errors of its own

@@ -43,7 +43,7 @@ from unskew.data.columns import (
     composed_names,
     frame_of,
     is_frame,
-    kind_of_labels,
+    kind_of_values,
     listed,
     order_of,
     truths,
@@ -376,7 +376,7 @@ def _apart(first: Frame, part: Frame) -> str:
         if len(kinds) > 1 and (x.ndim > 2 or np.uint8 in (x.dtype, y.dtype)):
             return f"the scale, {x.dtype} and {y.dtype}"
     for name in {LABELS, *first.names} & first.columns.keys():
-        if kind_of_labels(first.columns[name]) != kind_of_labels(part.columns[name]):
+        if kind_of_values(first.columns[name]) != kind_of_values(part.columns[name]):
             return f"the kind of labels, such as {first.columns[name].flat[0]!r} and {part.columns[name].flat[0]!r}"
     orders = [(order, part.orders.get(name, order)) for name, order in first.orders.items()]
     return "the order of labels" if any(one != other for one, other in orders) else ""
@@ -486,12 +486,12 @@ def _holds_images(part: Any, name: str) -> bool:
 def _of_arrays(arrays: Sequence[Any], raw: bool) -> Frame:
     """The columns of (x, y) or (x, y, patients), of equal lengths."""
     x, given = arrays[0], zip((LABELS, PATIENTS), ("y", "patients"), arrays[1:], strict=False)
-    beside = {role: (name, of, _cells(of, name)) for role, name, of in given if of is not None}
+    beside = {role: (name, of, cells(of, name)) for role, name, of in given if of is not None}
     frame = frame_of(x, "x") if is_frame(x) else Frame({})
     values = next(iter(frame.columns.values()), None)
     if values is None:
         frame = Frame({INPUTS: _inputs(x, len(beside[LABELS][2]) if LABELS in beside else None)})
-    elif not raw and len(frame.columns) == 1 and _are_texts(values):
+    elif not raw and len(frame.columns) == 1 and kind_of_values(values) == "words":
         frame = Frame({INPUTS: values})
     columns = dict(frame.columns)
     for role, (name, of, values) in beside.items():
@@ -508,19 +508,8 @@ def _inputs(x: Any, n: int | None, what: str = "x") -> Array:
     named = x if isinstance(x, Mapping) else dict(enumerate(x)) if isinstance(x, tuple) and len(x) != n else {}
     if isinstance(x, Mapping) or (named and all(hasattr(part, "__len__") and len(part) == n for part in x)):
         return packed({str(name): _inputs(part, n, f"{what}[{name!r}]") for name, part in named.items()}, what)
-    values = _cells(x, what)
+    values = cells(x, what)
     return values.astype(object) if values.dtype.kind == "U" and values.ndim == 1 else values
-
-
-def _cells(values: Any, what: str) -> Array:
-    try:
-        return cells(values)
-    except DataError as error:
-        raise DataError(f"{what}: {error}") from None
-
-
-def _are_texts(values: Array) -> bool:
-    return values.dtype.kind in "OU" and isinstance(next((v for v in values.tolist() if v is not None), None), str)
 
 
 def _check_index(x: Any, other: Any, name: str) -> None:

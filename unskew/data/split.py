@@ -324,10 +324,7 @@ TABLE = {
 }
 """Our splits by the name a configuration uses."""
 
-OurSplit = (
-    IID | Dirichlet | Pathological | Shards | Quantity | HalfNormal | ByGroup | Entangled | Natural | FromManifest
-)
-Split = OurSplit | OwnSplit
+Split = OwnSplit | FromManifest
 
 BY_LABEL = (Dirichlet, Pathological, Shards, Entangled)
 """Our splits that divide by class."""

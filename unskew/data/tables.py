@@ -35,7 +35,6 @@ from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
-INSTALL = "pip install 'unskew[tables]'"
 ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
 SHOWN = ", ".join(ending for known in ENDINGS.values() for ending in known)
 OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
@@ -354,4 +353,4 @@ def _polars() -> Any:
     try:
         return importlib.import_module("polars")
     except ImportError as error:
-        raise DataError(f"CSV and Parquet files are read by Polars, which is not there ({error}); {INSTALL}") from error
+        raise DataError(f"Polars reads tables, and is not there ({error}); pip install 'unskew[tables]'") from error
