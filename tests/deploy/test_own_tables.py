@@ -251,23 +251,3 @@ def test_a_site_of_its_own_keeps_patients_apart(named: bool, tmp_path: Path) -> 
     )
     assert [len(of) for of in (train, val, test)] == [6, 2, 2]
     assert train | val | test == set(range(10))
-
-
-def test_a_site_of_its_own_applies_the_experiments_rule_in_time(tmp_path: Path) -> None:
-    """Days 0 to 29 in mixed order: those after 19 test, and the latest quarter of the others validates."""
-    day = np.random.default_rng(0).permutation(30)
-    frame = tables(tmp_path)["basel"].drop("chol", "smokes", "part")
-    dates = [f"2024-06-{d + 1:02}" for d in day]
-    frame.with_columns(on=polars.Series(dates), row=polars.Series(day * 1.0)).write_csv(tmp_path / "basel.csv")
-    folder = site(tmp_path, 0, None, test={"latest": "on", "after": "2024-06-20"})
-    text = (folder / "experiment.toml").read_text()
-    (folder / "experiment.toml").write_text("val_fraction = 0.25\n" + text)
-    runtime = opened(folder)
-    data = runtime.open_setup(0).trainer.device_data
-    train, val, test = (
-        sorted(rows[:, 1].tolist()) for rows in (data.x[data.train[0]], data.x[data.val[0]], data.x_test)
-    )
-    assert (train, val, test) == ([*range(15)], [*range(15, 20)], [*range(20, 30)])
-    early = site(tmp_path, 1, None, tmp_path / "basel.csv", test={"latest": "on", "after": "2023"})
-    with pytest.raises(DataError, match="the table has nothing to train on before 2023"):
-        opened(early)

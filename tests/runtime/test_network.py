@@ -115,6 +115,38 @@ def test_a_client_that_raises_is_lost_and_its_words_stay_at_home(
     assert "patient 4711" in caplog.text
 
 
+def late(there: Deployed, *rounds: set[int]) -> list[dict[int, str]]:
+    """Play rounds in which these clients are silent; why replies were lost, by client."""
+
+    def silent(message: Envelope) -> Envelope:
+        raise TimeoutError
+
+    state, lost = there.runtime.start(), []
+    for t, clients in enumerate(rounds, 1):
+        there.grid.handlers |= {there.node(c): silent if c in clients else there.fresh(c) for c in range(6)}
+        state, trace = there.runtime.attempt(state, t)
+        lost.append({f.client: f.reason for f in trace.failures})
+    return lost
+
+
+def test_a_client_that_is_late_in_three_rounds_is_left_out_and_named(tmp_path: Path) -> None:
+    there, said = deployed("fedavg", tmp_path, terms={"deadline_s": 100.0}), list[str]()
+    there.membership.note = said.append
+    assert [lost[1].partition(":")[0] for lost in late(there, {1}, {1}, {1}, {1})] == ["late"] * 3 + ["client lost"]
+    assert said[0].startswith("client 1 was late in 3 rounds in a row and is left out for 100 s or more; see to its")
+    assert there.membership.present == (0, 2, 3, 4, 5)
+
+
+def test_a_reply_in_time_begins_the_count_anew_and_rounds_that_a_late_client_was_needed_for_do_not_count(
+    tmp_path: Path,
+) -> None:
+    """Without it those would have no result either, so nothing is won by leaving it out."""
+    assert late(deployed("fedavg", tmp_path / "a"), {1}, {1}, set(), {1}, {1}, set())[-1] == {}
+    there = deployed("fedavg", tmp_path / "b")
+    late(there, *[set(range(6))] * 5)
+    assert there.membership.present == tuple(range(6))
+
+
 @pytest.mark.parametrize("case", ["fedavg", "scaffold", "relay", "fedper"])
 def test_simulated_losses_are_lost_in_a_deployment_too(case: str, tmp_path: Path) -> None:
     outage = Outage(0.2, 0.2)
