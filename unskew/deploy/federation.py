@@ -340,11 +340,11 @@ class FederationFolder:
                 db.execute("DELETE FROM invitations WHERE site = ?", (site["id"],))
                 _note(db, f"{name} is removed", "warning", site=name)
 
-    def _named(self, db: sqlite3.Connection, name: str) -> Row:
-        row = db.execute("SELECT * FROM sites WHERE name = ?", (name,)).fetchone()
+    def _named(self, db: sqlite3.Connection, name: str, kind: str = "site") -> Row:
+        row = db.execute(f"SELECT * FROM {kind}s WHERE name = ?", (name,)).fetchone()
         if row is None:
-            known = [r["name"] for r in db.execute("SELECT name FROM sites")]
-            raise DeployError(f"there is no site {name!r}{did_you_mean(name, known)} (sites: {', '.join(known)})")
+            known = [r["name"] for r in db.execute(f"SELECT name FROM {kind}s")]
+            raise DeployError(f"there is no {kind} {name!r}{did_you_mean(name, known)} ({kind}s: {', '.join(known)})")
         return dict(row)
 
     def node(self, key: bytes) -> Node | None:
@@ -456,13 +456,13 @@ class FederationFolder:
         Raises:
             DeployError: If there is none.
         """
-        row = self.one("SELECT * FROM experiments WHERE name = ? OR ? IS NULL ORDER BY id DESC", name, name)
+        with self.change("BEGIN") as db:
+            if name is not None:
+                return self._named(db, name, "experiment")
+            row = db.execute("SELECT * FROM experiments ORDER BY id DESC").fetchone()
         if row is None:
-            known = [row["name"] for row in self.rows("SELECT name FROM experiments")]
-            if name is None:
-                raise DeployError("no experiment was run yet; run one with unskew fed run")
-            raise DeployError(f"there is no experiment {name!r}{did_you_mean(name, known)} ({', '.join(known)})")
-        return row
+            raise DeployError("no experiment was run yet; run one with unskew fed run")
+        return dict(row)
 
     def next(self) -> Row | None:
         """The experiment to run now: one that was interrupted, else the first in the queue."""

@@ -324,8 +324,8 @@ class _RemoteRound:
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
         """Run the step on every client, all at once.
 
-        Replies can only be compared when all have come.  Until then those that are folded wait as bytes: beyond
-        `SPOOL` of them in a file.
+        Replies can only be compared when all have come.  Until then they wait as bytes: beyond `SPOOL` of them in a
+        file.
         """
         clients = self.clients
         encoded = {i: wire.encode(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
@@ -343,8 +343,6 @@ class _RemoteRound:
             def take(c: ClientId, head: StepReply, parts: tuple[bytes, ...]) -> Answer:
                 answer = self.received(exchange, c, head, parts)
                 looks[c] = Look(c, outline(answer.reply), table_norms(answer.reply))
-                if not exchange.folds:
-                    return answer
                 places[c] = spool.tell(), spool.write(parts[0])
                 return replace(answer, reply=None)
 
@@ -357,13 +355,11 @@ class _RemoteRound:
             clients.refused |= odd
             for c in exchange.messages:
                 checked = answers.pop(c)
-                if isinstance(checked, Answer) and c in odd:
-                    checked = replace(checked, refused=odd[c])
-                elif isinstance(checked, Answer) and exchange.folds:
+                if isinstance(checked, Answer):
                     at, size = places[c]
                     spool.seek(at)
                     reply = wire.decode(spool.read(size), clients.signatures[exchange.step].reply)
-                    checked = replace(checked, reply=reply)
+                    checked = replace(checked, reply=reply, refused=odd.get(c, ""))
                     del reply
                 yield c, checked
                 del checked
