@@ -111,31 +111,24 @@ def load_authority(folder: Path, name: str = "ca") -> Authority:
 
 # ---------------------------------------------------------------- changing the authority
 def answer(certificate: bytes, trusted: bytes, who: Authority) -> bytes:
-    """A site's certificate with the authorities that are trusted from now on, PEM, and their signature by one of them.
-
-    A site of an earlier version keeps all of it as its certificate, which does no harm.
-    """
+    """A site's certificate and the authorities that are trusted from now on, PEM, with their signature by one of them."""
     return certificate + trusted + base64.b64encode(who.sign(trusted, TRUSTED)) + b"\n"
 
 
 def accept(folder: Path, data: bytes) -> None:
-    """Keep such an answer: site.crt, and ca.crt if an authority that the site trusts has signed it.
+    """Keep such an answer as site.crt and ca.crt, if an authority that the site trusts has signed it.
 
     Raises:
         DeployError: If it is none, or signed by nobody whom the site trusts.
     """
     try:
         certificate, *trusted = x509.load_pem_x509_certificates(data)
+        signature = base64.b64decode(data.rpartition(b"-----")[2])
     except ValueError as error:
         raise DeployError(f"the server answers with no certificate: {error}") from None
-    if trusted:
-        bundle = b"".join(map(pem, trusted))
-        try:
-            signature = base64.b64decode(data.rpartition(b"-----")[2])
-        except ValueError:
-            signature = b""
-        check_signed(load_all(folder / "ca.crt"), bundle, signature, TRUSTED)
-        write_atomically(folder / "ca.crt", bundle)
+    bundle = b"".join(map(pem, trusted))
+    check_signed(load_all(folder / "ca.crt"), bundle, signature, TRUSTED)
+    write_atomically(folder / "ca.crt", bundle)
     write_atomically(folder / "site.crt", pem(certificate))
 
 
@@ -243,16 +236,12 @@ def make_private(folder: Path) -> Path:
 
 
 def check_private(path: Path) -> None:
-    """Refuse a secret that is missing, or that others can read.
+    """Refuse a secret that others can read.
 
     Raises:
         DeployError: If so.
     """
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:
-        raise DeployError(f"cannot read {path}: {error.strerror}; restore it from a backup") from None
-    if mode & 0o077:
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise DeployError(f"{path} may be read by others (mode {mode:04o}); chmod 600 {path}")
 
 
