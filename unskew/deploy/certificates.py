@@ -111,7 +111,7 @@ def load_authority(folder: Path, name: str = "ca") -> Authority:
 
 # ---------------------------------------------------------------- changing the authority
 def answer(certificate: bytes, trusted: bytes, who: Authority) -> bytes:
-    """A site's certificate and the authorities that are trusted from now on, PEM, with their signature by one of them."""
+    """A site's certificate and the authorities trusted from now on, PEM, with their signature by one of them."""
     return certificate + trusted + base64.b64encode(who.sign(trusted, TRUSTED)) + b"\n"
 
 
