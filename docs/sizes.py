@@ -22,7 +22,7 @@ ROOMS = [
     ("run", "run experiment record", 5_500, 8_100),
     ("results", "results report history", 4_000, 6_050),
     ("decide", DECIDE, 3_600, 5_275),
-    ("deploy", "deploy runtime", 5_000, 6_712),
+    ("deploy", "deploy runtime", 5_000, 6_697),
     ("priors, world, pricing", "priors world pricing", 2_600, 3_320),
     ("papers", "papers", 3_200, 4_915),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_840),
