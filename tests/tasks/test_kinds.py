@@ -349,7 +349,7 @@ BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
     "nan": (
         "regression",
         (X, np.where(np.arange(120) == 7, np.nan, RISK)),
-        r"the target has no value in 1 row, the first row 7",
+        "the target of row 7 has no value",
     ),
     "negative time": ("survival", (X, np.stack([RISK, RISK > 0], 1)), r"has the time -.*, must be at least 0"),
     "no event": ("survival", (X, np.stack([RISK**2, RISK * 0], 1)), "survival' needs an event, and none of 96"),

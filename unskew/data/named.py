@@ -85,7 +85,7 @@ def places(name: str, root: Path) -> tuple[Path, ...]:
 
 
 def arrays_of(name: str, data_dir: Path | str | None) -> Arrays:
-    """What is in a set, read from the data folder, by default that of the environment variable UNSKEW_DATA.
+    """Arrays of a set, read from the data folder, by default that of the environment variable UNSKEW_DATA.
 
     Raises:
         DataError: If no file is found (every place is listed), or one is broken (its size and SHA-256 are shown).

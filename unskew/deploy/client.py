@@ -127,7 +127,7 @@ def open_client(
 
 
 def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) -> ClientInfo:
-    """What server and clients must agree on: of the experiment's file, of data, and of the network.
+    """Terms that server and clients must agree on: of the experiment's file, of data, and of the network.
 
     The scale of images is the exponent of the power of two next to the largest absolute value: nothing else of a pixel
     is told.  Bytes have one scale, and are standardised.

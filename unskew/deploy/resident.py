@@ -42,7 +42,7 @@ class Watch:
 
     def __init__(self, federation: FederationFolder, hub: GrpcServer, look: Callable[[], None]) -> None:
         self.federation, self.hub, self.look, self.vitals = federation, hub, look, Vitals()
-        self.job: Job | None = None
+        self.job: RunningJob | None = None
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
         self._here: set[Node] = set()
@@ -90,7 +90,7 @@ class Watch:
                 self.vitals.contact.labels(row["name"]).set(self.hub.status[row["id"]][0])
 
 
-class Job(server.LogCallback):
+class RunningJob(server.LogCallback):
     """An experiment that runs: its sites' network, where a greeting carries the signed offer, and its progress.
 
     Attributes:
@@ -209,7 +209,7 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     folder = federation.experiment_folder(row["name"])
     federation.put("experiments", row["id"], state="running", stop=0, began=row["began"] or time.time())
     try:
-        job = watch.job = Job(watch, row, say)
+        job = watch.job = RunningJob(watch, row, say)
         whose = {"nodes": job.clients, "run": row["run"], "names": job.names}
         done = server.serve(job, folder, federation.config(row), job, force, **whose)
         write_report(done.folder)

@@ -226,7 +226,7 @@ class _Cell:
 
     @cached_property
     def setup(self) -> ClientSetup:
-        """What the client needs for this seed and method."""
+        """Parts that the client needs for this seed and method."""
         return self.runtime.open_setup(self.context.cell)
 
     @cached_property

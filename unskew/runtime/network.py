@@ -96,8 +96,8 @@ R = TypeVar("R")
 K = TypeVar("K")
 
 
-class Look(NamedTuple):
-    """How a value of a client looks beside others of its kind: its structure, and the norms of its tables."""
+class Profile(NamedTuple):
+    """Structure of a client's value and norms of its tables, by which values of one kind are compared."""
 
     owner: ClientId
     outline: Outline
@@ -336,13 +336,13 @@ class _RemoteRound:
             head = StepRequest(*place, clients.refused.pop(c, ""))
             envelopes[c] = write("ask", head, encoded[id(m)], *(exchange.values[h].data for h in moved))
         answers: dict[ClientId, Answer | Lost] = {}
-        looks: dict[ClientId, Look] = {}
+        looks: dict[ClientId, Profile] = {}
         places: dict[ClientId, tuple[int, int]] = {}
         with SpooledTemporaryFile(SPOOL, dir=None if clients.spool is None else str(clients.spool)) as spool:
 
             def take(c: ClientId, head: StepReply, parts: tuple[bytes, ...]) -> Answer:
                 answer = self.received(exchange, c, head, parts)
-                looks[c] = Look(c, outline(answer.reply), table_norms(answer.reply))
+                looks[c] = Profile(c, outline(answer.reply), table_norms(answer.reply))
                 places[c] = spool.tell(), spool.write(parts[0])
                 return replace(answer, reply=None)
 
@@ -390,7 +390,7 @@ class _RemoteRound:
         size = Size(Bytes(len(parts[0])), wire.kind(reply))
         return Answer(reply, size, remembered, head.n, head.examples, head.losses)
 
-    def odd_replies(self, exchange: Exchange, looks: Mapping[ClientId, Look]) -> Mapping[ClientId, str]:
+    def odd_replies(self, exchange: Exchange, looks: Mapping[ClientId, Profile]) -> Mapping[ClientId, str]:
         """Find replies whose structure or size differs from the others'; the reason by client."""
         if not looks:
             return {}
@@ -398,7 +398,7 @@ class _RemoteRound:
         self.scale = max([self.scale, *table_norms(message).values()])
         return self.odd({c: looks[c] for c in exchange.messages if c in looks}, self.sketch(exchange, message))
 
-    def odd(self, looks: Mapping[K, Look], sketch: Any, of_model: Mapping[ClientId, float] = {}) -> dict[K, str]:
+    def odd(self, looks: Mapping[K, Profile], sketch: Any, of_model: Mapping[ClientId, float] = {}) -> dict[K, str]:
         """Find values of one kind that are unlike the others; the reasons.
 
         Args:
@@ -487,7 +487,7 @@ class _RemoteRound:
             if isinstance(v, HeldValue):
                 fields.setdefault(h.key.partition("/")[2], {})[h] = v.value
         for alike in fields.values():
-            looks = {h: Look(h.owner, outline(value), table_norms(value)) for h, value in alike.items()}
+            looks = {h: Profile(h.owner, outline(value), table_norms(value)) for h, value in alike.items()}
             *_, last = alike
             # The model has a vote too: often the values of a single client are fetched.
             odd = self.odd(looks, self.sketched.get(last.key), {SERVER_ID: self.scale})
