@@ -37,14 +37,11 @@ from unskew.errors import DataError, did_you_mean
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, some
 
-LAYOUT = (
-    "x_train", "y_train", "x_test", "y_test", "domain_train", "domain_test", "client_train", "client_test",
-    "patient_train", "patient_test",
-)  # fmt: skip
-NAMES = ("classes", "domains", "clients", "features")
-
 ROLES = {"x": INPUTS, "y": LABELS, "patient": PATIENTS}
 """Arrays that have an entry for each example, beside numbers of its client and its domain."""
+
+LAYOUT = tuple(f"{role}_{part}" for role in (*ROLES, "client", "domain") for part in ("train", "test"))
+NAMES = ("classes", "domains", "clients", "features")
 
 MISSPELT = 0.82
 """Likeness from which on an unknown key is a misspelt one; recipient_train is not client_train."""

@@ -326,7 +326,6 @@ def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[n
     def read() -> Iterator[Any]:
         for file in files:
             with _opened(file) as opened:
-                check_depth(opened, str(file))
                 image = _upright(opened)
                 coloured = image if grey and image.mode in GREY else image.convert("RGB")
                 yield coloured.convert("L") if grey else coloured

@@ -94,10 +94,11 @@ class Column:
         gaps = [missing[:, None] & (not self.gaps_unlearnt)] if self.gaps else []
         if self.kind != "number":
             number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
+            held = ([] if v is None else words(v) if self.kind == "text" else [v] for v in values.tolist())
+            pairs = [(row, number.get(word, -1)) for row, of in enumerate(held) for word in of]
+            at = np.array([pair for pair in pairs if self.other or pair[1] >= 0], np.int64).reshape(-1, 2)
             known = np.zeros((len(values), len(self.values) + self.other))
-            for row, value in enumerate(values.tolist()):
-                held = [] if value is None else words(value) if self.kind == "text" else [value]
-                known[row, [number.get(word, -1) for word in held if self.other or word in number]] = 1
+            known[at[:, 0], at[:, 1]] = 1
             return np.concatenate([known, *gaps], 1, dtype=np.float64)
         with np.errstate(over="ignore"):  # networks take float32, in which larger numbers are infinite
             bad = np.flatnonzero(np.isinf(values.astype(np.float32)) | (missing & (not self.fill)))
