@@ -126,8 +126,8 @@ class Dataset:
     def nbytes(self) -> int:
         """Bytes of the examples in memory."""
         held = pytree.tree_leaves((self.x_train, self.y_train, self.x_test, self.y_test))
-        examples: int = sum(getattr(t, "nbytes", 0) for t in held)
-        return examples + (0 if self.raw is None else self.raw.nbytes)
+        held += [] if self.raw is None else self.raw.columns.values()
+        return sum(getattr(part, "nbytes", 0) for part in held)
 
 
 def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:

@@ -177,7 +177,7 @@ def table(
     if rows.inputs is not None and are_items(rows.inputs) and any(item.draws for item in rows.inputs):
         rows = replace(rows, notes=(*rows.notes, DRAWN))
     if rule is not None:
-        return cut_in_time(rows, rule, _times(data, frame, rows, rule), fraction)
+        return _cut_in_time(rows, rule, _times(data, frame, rows, rule), fraction)
     if column is not None:
         is_test = truths(frame.columns[column].tolist(), column, rows.place)
         return replace(rows, part=np.where(is_test, TEST, TRAIN).astype(np.int8))
@@ -277,12 +277,8 @@ def text_of(rows: DataTable) -> DataTable:
     return replace(rows, inputs=next(iter(rows.columns.values())).astype(object), columns={}) if only else rows
 
 
-def cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> DataTable:
-    """The table with its latest rows for testing.
-
-    Raises:
-        DataError: If a row has no time, or as in `unskew.data.latest.cut`.
-    """
+def _cut_in_time(rows: DataTable, rule: Latest, times: Any, fraction: float) -> DataTable:
+    """The table with its latest rows for testing."""
     if len(times) != len(rows):
         raise DataError(f"{rule.where} has {len(times)} times for {len(rows)} examples")
     if rule.gap and rows.owners is None and not rows.alone:  # a split makes the clients, and leaves out nothing

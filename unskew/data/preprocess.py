@@ -183,11 +183,6 @@ class RawRows:
     clients: tuple[str, ...]
     train: int
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the columns in memory."""
-        return sum(values.nbytes for values in self.columns.values())
-
     def inputs(self, train: Ints, later: Ints, before: Inputs = Inputs()) -> Inputs:
         """The way to a network's inputs with numbers of these rows alone.
 

@@ -63,10 +63,6 @@ class ByteImages:
         """Bytes that are held."""
         return self.levels.nbytes + self.table.nbytes
 
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return self.levels.dim()
-
     def element_size(self) -> int:
         """Bytes of a number of the rows."""
         return self.table.element_size()
