@@ -128,15 +128,15 @@ class FedGen(OneModel):
         """Send the model with generated features to a cohort; average the models, train the generator (eq. 1)."""
         name = classifier(fed.layout, state.params, fed.num_classes, "FedGen")
         features, labels = torch.zeros(0, state.params[name].shape[1]), torch.zeros(0, dtype=torch.int64)
+        generator = {n: t.cpu() for n, t in state.generator.items()}  # of a run that goes on it is where the model is
         if self.beta and state.shares.sum() > 0:
-            features, labels = generated(state.generator, state.shares, self.draws, fed.key / "sent")
+            features, labels = generated(generator, state.shares.cpu(), self.draws, fed.key / "sent")
         message = FedGenMessage(state.params, features.to(state.params[name]), labels.to(state.params[name].device))
         answer = yield from ask(
             self.train, dict.fromkeys(fed.sample(), message), reduce=mean_of("params", self.weighting)
         )
         replies = list(answer.replies.values())
         shares = torch.stack([r.counts for r in replies]).sum(0).double().cpu()
-        generator = state.generator
         if self.beta and shares.sum() > 0:
             taught = self.taught(generator, replies, name, shares, fed.key / "taught")
             generator = taught if all(bool(t.isfinite().all()) for t in taught.values()) else generator

@@ -116,8 +116,8 @@ class FedPAC:
         of_all = [r.head for r in replies]
         heads = {c: weighted_mean(of_all, of.tolist()) for c, of in zip(answer.replies, shares, strict=True)}
         rows, known = mean_by_class([r.means for r in replies], [r.counts for r in replies], "examples")
-        before = state.prototypes.spread()
-        counts = torch.where(known, torch.stack([r.counts for r in replies]).sum(0), state.prototypes.counts)
+        before, old = state.prototypes.spread(), state.prototypes.counts.cpu()
+        counts = torch.where(known.cpu(), torch.stack([r.counts for r in replies]).sum(0).cpu(), old)
         merged = torch.where(known[:, None], rows, before.to(rows))[counts > 0]
         return FedPACState(answer.value, {**state.heads, **heads}, Prototypes(merged, counts))
 
@@ -160,7 +160,7 @@ def add_moments(sums: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tens
 
 def h_of(reply: FedPACReply) -> Tensor:
     """Compute h, (classes, features), float64."""
-    counts = reply.counts.double()
+    counts = reply.counts.double().cpu()
     return (counts / counts.sum())[:, None] * reply.means.double().cpu()
 
 
