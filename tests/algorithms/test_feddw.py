@@ -225,7 +225,7 @@ def test_every_method_takes_the_term(name: str) -> None:
     assert all("2.bias" not in chosen(job.config.trainable) for _, job in jobs)
     assert state.totals.uploads > 0
     assert state.idle == (not own)
-    for c in population.clients:
+    for c in population.clients if name != "ccvr" else ():  # whose server fits a head with a bias to what it serves
         assert not sim.own_models(state, [c], 2)[c]["2.bias"].any()
 
 
