@@ -38,7 +38,7 @@ class FedRoD(Averaging):
         w = yield from sgd(msg.params, self.local, Shifted(), shift=counts_of(me, msg.params).log())
         head = replace(self.local, trainable=("head",), buffers="freeze")
         own = yield from sgd(with_head(w, memory), head)
-        return ModelReply(w, me.n), {n: own[n] - w[n] for n in me.layout.select(("head",))}
+        return ModelReply(w, me.n), {n: t - w[n] for n, t in own.items() if n in me.layout.select(("head",))}
 
     def personalise(self, me: Me, params: Params, memory: Params | None) -> Step[Params]:
         """Return the generic model with this client's own head added."""

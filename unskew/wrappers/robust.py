@@ -203,7 +203,9 @@ class NormBound(ReplyWrapper):
         self, updates: Mapping[ClientId, Params], names: Set[str], bound: float | None
     ) -> Mapping[ClientId, Params]:
         """Scale these tensors of the updates in which they are longer than the bound, or than the median allows."""
-        sizes = {c: float(squared_norm({n: u[n].double() for n in names}).sqrt()) for c, u in updates.items()}
+        # In the update's order, not that of a set, which is each process's own and rounds a sum otherwise.
+        of = {c: {n: t.double() for n, t in u.items() if n in names} for c, u in updates.items()}
+        sizes = {c: float(squared_norm(tensors).sqrt()) for c, tensors in of.items()}
         if bound is None:
             bound = self.multiple * statistics.median_low(sizes.values())
         return {
