@@ -151,7 +151,7 @@ def test_a_client_that_never_answers_is_given_up_at_the_deadline(
 ) -> None:
     deeds.append((1, 1.0, signalled(signal.SIGSTOP)))
     out = tmp_path / "run"
-    run = trial.trial(small("rounds=4", *LONG), 2, out, said, options={"deadline_s": 8.0})
+    run = trial.trial(small("rounds=12", *LONG), 2, out, said, options={"deadline_s": 8.0})
     assert {(t, 0) for t in range(1, 5)} <= uplinks(run)
     assert "late: no reply within 8 s" in reasons(run)
     assert processes_of(tmp_path) == []
