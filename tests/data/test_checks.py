@@ -23,6 +23,11 @@ SICK = np.where(RNG.random(N) < 0.5, "yes", "no")
 TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "far from the others": ({"dose": np.where(BERN, 18, 1) * (5 + DOSE / 9)}, "is it in the same unit there?"),
     "not measured at a site": ({"dose": np.where(BERN, 0, 5 + DOSE / 9)}, "has one value only at Bern (0)"),
+    "a number for no value": ({"dose": np.where(ROWS % 9 == 1, -999, DOSE)}, "is -999 in "),
+    "numbers of rows": ({"number": ROWS + 100.0}, "column 'number' numbers or names the rows"),
+    "numbers of rows at each site": ({"number": ROWS // 3 + 0.0}, "column 'number' numbers or names the rows"),
+    "two identifiers": ({"one": ROWS + 1.0, "two": ROWS[::-1] + 1.0}, "column 'one', 'two' numbers or names the rows"),
+    "the site once more": ({"code": ROWS % 3}, "column 'code' tells the site by itself"),
     "the target once more": ({"ill": SICK == "yes"}, "column 'ill' tells the target by itself"),
     "the patients": ({"patient": ROWS // 3}, "column 'patient' seems to say who is in a row"),
     "a large column": ({"dose": DOSE * 5000}, "column 'dose' has a root mean square of "),

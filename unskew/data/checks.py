@@ -42,6 +42,9 @@ FAR = 20
 LARGE = 100.0
 """Root mean square from which on a column of numbers outweighs others that are about 1."""
 
+NINES = tuple(sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1))
+"""Numbers such as -999, which stand for no value in many tables."""
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".dcm")
 """Endings of files that are given in place of what is in them."""
 
@@ -344,6 +347,24 @@ def not_as_agreed(table: DataTable) -> Iterable[str]:
         yield from column_notes(agreed_on, given[~gaps_in(given)], "agreed on")
 
 
+def stands_for_none(table: DataTable) -> Iterable[str]:
+    """Numbers such as -999 that return, farther from all others than these reach."""
+    way = "leave it empty (data_options.gaps names such values of a CSV file)"
+    of = [(table.called(name), values, way) for name, values in table.features.items() if not table.measured]
+    of += [(target.called, target.values, "leave such rows out") for target in table.targets if not target.classes]
+    for what, values, remedy in of:
+        if values.dtype.kind not in "fiu":
+            continue
+        known, times = np.unique(values[np.isfinite(values)], return_counts=True)
+        rest = known[~np.isin(known, NINES)]
+        for value, n in zip(known.tolist(), times.tolist(), strict=True) if len(rest) > 1 else ():
+            far = max(rest[0] - value, value - rest[-1])
+            if value in NINES and n > 2 and far > rest[-1] - rest[0] and far > abs(value) / 10:
+                others = f"from {rest[0]:g} to {rest[-1]:g} elsewhere"
+                yield f"{what} is {value:g} in {counted(n, 'row')}, and {others}: if it stands for no value, {remedy}"
+                break
+
+
 def unscaled(table: DataTable) -> Iterable[str]:
     """The column that a network will stumble over."""
     size = {
@@ -372,14 +393,53 @@ def empty_at(table: DataTable) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- columns that say too much
+def identifies(table: DataTable) -> Iterable[str]:
+    """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
+    yield from _named(
+        [name for name, values in _columns(table) if _never_return(values, table)],
+        "numbers or names the rows: nothing learnt from it holds for new ones",
+    )
+
+
+def _never_return(values: Array, table: DataTable) -> bool:
+    present = ~gaps_in(values)
+    values = values[present]
+    if values.dtype.kind == "O":
+        return len(set(values.tolist())) > max(MOST_CLASSES, len(values) / 2)
+    if len(values) <= ENOUGH or (values % 1 != 0).any():
+        return False
+    sites = np.zeros(len(values)) if table.owners is None else table.owners[present]
+    width = values.max() - values.min() + 1
+    dense = width < 10 * len(values) or np.abs(values).min() > 1e6  # numbers drawn so densely would return
+    return bool(dense and len(np.unique(np.stack([values, sites]), axis=1).T) == len(values))
+
+
+def names_the_site(table: DataTable) -> Iterable[str]:
+    """Columns of values that return, nearly each at one site alone."""
+    if table.owners is not None:
+        here, owners = table.owners >= 0, table.owners
+        yield from _named(
+            [name for name, of in _columns(table) if _tells(of[here], owners[here])],
+            "tells the site by itself: nothing learnt from it holds at other sites",
+        )
+
+
 def gives_the_answer(table: DataTable) -> Iterable[str]:
     """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
-    looked_at = table.columns if len(table) > ENOUGH and not table.measured else ()
-    columns = {name: table.columns[name] for name in looked_at if not table.of_texts(name)}
+    columns = dict(_columns(table))
     for target in table.targets:
-        if told := [repr(n) for n, of in columns.items() if _gives(of, target) or _gives(gaps_in(of) * 1.0, target)]:
-            what = f"tells {target.called} by itself, with its gaps, and may be known only afterwards"
-            yield f"column {some(told)} {what}; leave it out by leave_out"
+        told = [n for n, of in columns.items() if _gives(of, target) or _gives(gaps_in(of) * 1.0, target)]
+        yield from _named(told, f"tells {target.called} by itself, with its gaps, and may be known only afterwards")
+
+
+def _columns(table: DataTable) -> Iterator[tuple[str, Array]]:
+    looked_at = table.columns if len(table) > ENOUGH and not table.measured else ()
+    return ((name, table.columns[name]) for name in looked_at if not table.of_texts(name))
+
+
+def _named(columns: Sequence[str], what: str) -> Iterator[str]:
+    if columns:
+        yield f"column {some([repr(name) for name in columns])} {what}; leave it out by leave_out"
 
 
 def _tells(values: Array, kinds: Array) -> bool:
@@ -459,9 +519,12 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     one_class,
     far_from_others,
     not_as_agreed,
+    stands_for_none,
     unscaled,
     empty_at,
     cut_texts,
+    identifies,
+    names_the_site,
     gives_the_answer,
     lambda table: [] if table.patients is not None or table.measured else unnamed_patients(table.features),
     copies,
