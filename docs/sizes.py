@@ -17,7 +17,7 @@ ROOMS = [
     ("algorithms", "algorithms", 11_000, 11_050),
     ("wrappers, server", "wrappers server", 4_800, 6_100),
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_190),
-    ("data", "data", 5_500, 8_490),
+    ("data", "data", 5_500, 8_555),
     ("tasks, models", "tasks models", 3_000, 3_690),
     ("run", "run experiment record", 5_500, 8_100),
     ("results", "results report history", 4_000, 6_050),
