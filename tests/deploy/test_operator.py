@@ -153,7 +153,8 @@ def test_three_sites_from_nothing_in_six_commands_and_a_second_experiment(operat
     operator("fed", "pull", "second", "--out", "again")
     record = trained(tmp_path / "again")
     last = max(t for t, _ in record)
-    assert {c for t, c in record if t == last} >= {0, 3}
-    assert 2 not in {c for t, c in record if t > then + 1}
+    at_last = {c for t, c in record if t == last}  # `then` is what the status said, which rounds may be ahead of
+    assert at_last >= {0, 3}
+    assert 2 not in at_last
     assert "client 2 (c) is gone" in operator("fed", "logs")
     assert server.poll() is None, "it waits for the next experiment"
