@@ -238,6 +238,17 @@ def test_a_client_that_works_while_its_line_breaks_is_not_asked_again(network: N
     assert work == ["ask"]
 
 
+def test_who_is_told_of_a_lost_node_may_ask_for_the_others(network: Network) -> None:
+    server = network.server()
+    coming = server.exchange({0: Envelope("ask", "")}, 5.0, 100)
+    assert not next(coming)[1].sent
+    asked = threading.Thread(target=server.nodes, daemon=True)
+    asked.start()
+    asked.join(5.0)
+    assert not asked.is_alive()
+    assert list(coming) == []
+
+
 def test_who_is_silent_is_late_and_who_is_gone_is_lost(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "AWAY_S", 0.2)
     server = network.server()

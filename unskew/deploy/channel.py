@@ -336,8 +336,9 @@ class GrpcServer:
                     self._pending[node] = _Pending(self._numbers, encode(envelope), most, done)
                     if node in self._here:
                         self._ask(self._here[node], self._pending[node])
-                    elif node not in self._back():
-                        yield node
+                    away = node not in {*self._here, *self._back()}
+                if away:
+                    yield node
 
         def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
             self.watch()
