@@ -168,9 +168,9 @@ def test_a_client_that_is_gone_for_good_is_missed_and_the_run_goes_on(
 ) -> None:
     monkeypatch.setattr(channel, "AWAY_S", 2.0)
     deeds.append((1, 1.0, signalled(signal.SIGKILL)))
-    run = trial.trial(small("rounds=5", *LONG), 2, tmp_path / "run", said, restart=False)
-    assert {(t, 0) for t in range(1, 6)} <= uplinks(run)
-    assert (5, 1) not in uplinks(run)
+    run = trial.trial(small("rounds=30", *LONG), 2, tmp_path / "run", said, restart=False)
+    assert {(t, 0) for t in range(1, 31)} <= uplinks(run)
+    assert (30, 1) not in uplinks(run)
     assert "client lost: it no longer answers the network" in reasons(run)
     outcome("client gone for good", "went on", reasons(run))
 
