@@ -71,7 +71,7 @@ import inspect
 import itertools
 import math
 import reprlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
@@ -879,6 +879,7 @@ class Federation:
         secret: Root of draws that no one else may repeat; see `private`.
         rounds_begun: Rounds of this run that were begun in a deployment, with this one and with those that a crash or
             a divergence undid; 0 in a simulation, where a round that is run again is the same round.
+        choose: Given this view, the clients from which `sample` draws; None for all of them.
     """
 
     clients: tuple[ClientId, ...]
@@ -891,6 +892,7 @@ class Federation:
     run_on_server: Callable[[Callable[[Me], Step[Any]]], Any] = no_device
     secret: Key | None = field(default=None, repr=False)
     rounds_begun: int = 0
+    choose: Callable[["Federation"], Collection[ClientId]] | None = None
 
     @property
     def private(self) -> Key:
@@ -909,14 +911,16 @@ class Federation:
         Raises:
             ProtocolError: If `weights` are not one finite number >= 0 for each client.
         """
-        n = self.clients_per_round if n is None else n
-        if n >= len(self.clients) and weights is None:
-            return self.clients
-        p = torch.ones(len(self.clients)) if weights is None else torch.tensor(weights, dtype=torch.float64)
+        chosen = None if self.choose is None else self.choose(self)
+        if n is None:
+            n = self.clients_per_round if chosen is None else len(chosen)
+        p = torch.tensor([1.0] * len(self.clients) if weights is None else weights, dtype=torch.float64)
         if p.shape != (len(self.clients),) or not bool((p.isfinite() & (p >= 0)).all()):
             raise ProtocolError(
                 f"sample() needs a finite weight >= 0 for each of {len(self.clients)} clients, got {weights}"
             )
+        if chosen is not None:
+            p *= torch.tensor([c in chosen for c in self.clients])
         # Efraimidis-Spirakis: the n largest of u ** (1 / p) are a weighted draw without replacement.
         u = torch.rand(len(self.clients), dtype=torch.float64, generator=(self.key / "sample").generator())
         best = torch.topk(u.log() / p, min(n, int((p > 0).sum()))).indices

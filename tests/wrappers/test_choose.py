@@ -9,7 +9,7 @@ from recipe import LOCAL, bits, rounds, simulator
 
 import unskew as us
 from unskew.algorithms import resolve
-from unskew.algorithms.fedavg import average, mean_of, weights_of
+from unskew.algorithms.fedavg import ModelReply, average, mean_of, weights_of
 from unskew.errors import ConfigError, ProtocolError
 from unskew.ledger import SERVER, node
 
@@ -41,6 +41,12 @@ def test_weights_of_zero_are_never_drawn() -> None:
     assert all(len(cohort) == 2 and min(cohort) > 3 for cohort in run(one)[0])
 
 
+def test_one_choice_is_made_within_another() -> None:
+    even = us.ChooseClients(lambda fed: [c for c in fed.clients if c % 2 == 0])
+    first = us.ChooseClients(lambda fed: fed.sample()[:2])
+    assert run(us.wrap(us.FedAvg(local=LOCAL), first, even))[0] == [{0, 2}] * 2
+
+
 def test_a_choice_of_nobody_or_of_strangers_is_refused() -> None:
     for cohort in ((), (99,)):
         with pytest.raises(ProtocolError, match="choose must return some of"):
@@ -59,7 +65,9 @@ def test_weights_are_a_function_of_the_number_of_examples() -> None:
     assert weights_of([1, 9], math.sqrt) == [0.25, 0.75]
     a, b = {"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}
     assert average([a, b], [1, 9], math.sqrt)["w"].item() == 3.0
-    assert mean_of("params", math.sqrt).weight(0, type("R", (), {"n": 9})()) == 3.0  # type: ignore[operator, misc]
+    weight = mean_of("params", math.sqrt).weight
+    assert callable(weight)
+    assert weight(0, ModelReply(a, 9)) == 3.0
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "qfedavg", "ifca", "hcct", "fedbuff"])

@@ -1,10 +1,10 @@
-"""Cohorts chosen by a function of one's own, in the place of a uniform draw.
+"""Cohorts chosen by a function of one's own, instead of a uniform draw.
 
 Departures Methods that ask more than a cohort, as for everybody's histogram, ask those as before.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from unskew.errors import ConfigError, ProtocolError
@@ -46,18 +46,10 @@ class ChooseClients(Wrapper):
 
     def server(self, method: Any, fed: Federation) -> Federation:
         """Return the view of the federation whose `sample` gives the chosen clients."""
-        return _Chosen(**{f.name: getattr(fed, f.name) for f in fields(fed)}, choose=self.choose)
+        return replace(fed, choose=lambda now: self._chosen(replace(now, choose=fed.choose)))
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Chosen(Federation):
-    choose: Callable[[Federation], Collection[ClientId]]
-
-    def sample(self, n: int | None = None, weights: Sequence[float] | None = None) -> tuple[ClientId, ...]:
-        uniform = Federation(**{f.name: getattr(self, f.name) for f in fields(Federation)})
-        chosen = frozenset(self.choose(uniform))
-        if not chosen or not chosen <= frozenset(self.clients):
-            raise ProtocolError(f"choose must return some of {len(self.clients)} clients, got {sorted(chosen)}")
-        p = [1.0] * len(self.clients) if weights is None else weights
-        only = [w if c in chosen else 0.0 for c, w in zip(self.clients, p, strict=True)]
-        return super().sample(len(chosen) if n is None else n, only)
+    def _chosen(self, fed: Federation) -> Collection[ClientId]:
+        chosen = frozenset(self.choose(fed))
+        if not chosen or not chosen <= frozenset(fed.clients):
+            raise ProtocolError(f"choose must return some of {len(fed.clients)} clients, got {sorted(chosen)}")
+        return chosen
