@@ -104,7 +104,7 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
         ConfigError: If a parameter has no readable annotation, or is `*args` or `**kwargs`, so that there is nothing to
             check it against.
     """
-    return dict((_parameters if _hashable(target) else _parameters.__wrapped__)(target, frozenset(skip)))
+    return dict((_parameters if isinstance(target, Hashable) else _parameters.__wrapped__)(target, frozenset(skip)))
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -131,12 +131,8 @@ def _resolved(written: dict[str, Any], names: dict[str, Any], of_class: dict[str
     return typing.get_type_hints(of, names, of_class, include_extras=True)
 
 
-def _hashable(target: object) -> bool:
-    """Return true unless this is somebody's callable value that can be compared but not hashed."""
-    return isinstance(target, Hashable)
-
-
 # A file has a dozen tables, and a run reads some again and again; Pydantic takes milliseconds to make a model of one.
+# Somebody's callable value may be comparable and so not hashable: it is read each time.
 @functools.lru_cache(maxsize=512)
 def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, tuple[Any, Any]]:
     try:
@@ -153,11 +149,10 @@ def _parameters(target: Callable[..., Any], skip: frozenset[str]) -> dict[str, t
                 f"settings of {_name(target)} are checked against its signature, and {p} has no usable name and type; "
                 "give every setting a name and a type, as in mu: float = 0.1"
             )
-        hint, members = known[name], get_args(known[name]) if get_origin(known[name]) in _UNIONS else ()
-        said = [t for t in members if not any(map(_is_function, _types(t))) and t is not type(None)]
-        if registry_of(hint) or said or not any(map(_is_function, _types(hint))):
-            hint = Union[tuple(said)] if said and any(map(_is_function, members)) else hint  # noqa: UP007
-            settings[name] = (hint, ... if p.default is p.empty else p.default)
+        members = get_args(known[name]) if get_origin(known[name]) in _UNIONS else (known[name],)
+        plain = tuple(t for t in members if registry_of(t) or not any(map(_is_function, _types(t))))
+        if any(t is not type(None) for t in plain):
+            settings[name] = (Union[plain], ... if p.default is p.empty else p.default)  # noqa: UP007
     return settings
 
 
@@ -217,7 +212,7 @@ def checked(
     with errors_at(place):
         fields = parameters(target, skip)
     plain = _prepared(fields, options, place, owner or place or _name(target))
-    model = (_model if _hashable(target) else _model.__wrapped__)(target, frozenset(skip))
+    model = (_model if isinstance(target, Hashable) else _model.__wrapped__)(target, frozenset(skip))
     try:
         # Through JSON, where strict mode takes a list for a tuple and a table for a dataclass, but never "3" for 3.
         values = model.model_validate_json(json.dumps(plain), strict=True)
@@ -417,9 +412,8 @@ def with_name(plain: Any, value: Any, hint: Any) -> Any:
     registry = registry_of(hint)
     if registry is not None and value is plain and not (value is None or isinstance(value, str | Mapping)):
         raise ConfigError(f"the {registry.kind} must be {registry.need}, got {value!r:.80}")
-    return (
-        plain if registry is None or not isinstance(plain, dict) else {**plain, "name": registry.name_of(type(value))}
-    )
+    named = registry is not None and isinstance(plain, dict)
+    return {**plain, "name": registry.name_of(type(value))} if named else plain
 
 
 def _types(hint: Any) -> list[Any]:
