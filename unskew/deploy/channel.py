@@ -308,7 +308,7 @@ class GrpcServer:
         """Nodes that are connected, or were a moment ago."""
         self.watch()
         with self._lock:
-            return {*self._here, *self._back()}
+            return self._known()
 
     def since(self) -> dict[Node, float]:
         """The nodes that are connected, and since when."""
@@ -336,7 +336,7 @@ class GrpcServer:
                     self._pending[node] = _Pending(self._numbers, encode(envelope), most, done)
                     if node in self._here:
                         self._ask(self._here[node], self._pending[node])
-                    away = node not in {*self._here, *self._back()}
+                    away = node not in self._here and node not in self._known()
                 if away:
                     yield node
 
@@ -346,8 +346,8 @@ class GrpcServer:
                 yield done.get(timeout=min(seconds, LOOK_S))
                 return
             with self._lock:
-                mine = [(node, pending) for node, pending in self._pending.items() if pending.done is done]
-                gone = [(node, pending) for node, pending in mine if node not in {*self._here, *self._back()}]
+                known = self._known()
+                gone = [(n, p) for n, p in self._pending.items() if p.done is done and n not in known]
             for node, pending in gone:
                 yield node, Delivery(None, GONE, sent=pending.sent)
 
@@ -357,11 +357,11 @@ class GrpcServer:
             with self._lock:
                 self._pending = {n: p for n, p in self._pending.items() if p.done is not done}
 
-    def _back(self) -> set[Node]:
-        """Nodes that may come back.  Called with the lock."""
+    def _known(self) -> set[Node]:
+        """Nodes that are connected or may come back.  Called with the lock."""
         since = time.monotonic() - AWAY_S
         self._left = {n: t for n, t in self._left.items() if t > since}
-        return set(self._left)
+        return {*self._here, *self._left}
 
     def _ask(self, session: _Session, pending: _Pending) -> None:
         """Send what a node lacks of a request, and say what is here of its reply.  Called with the lock."""
