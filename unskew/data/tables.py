@@ -128,9 +128,13 @@ def unreadable(source: str) -> str:
     return f"{source} is no table that is read ({SHOWN}): save it as CSV, or write images:{source}, npz:{source}"
 
 
+OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$recycle.bin", "lost+found")
+"""What Windows, macOS and servers of files write beside people's files, besides hidden ones."""
+
+
 def visible(name: str) -> bool:
-    """False for hidden files, and for what servers write beside people's: thumbnails and deleted files."""
-    return name[0] not in ".@" and "recycle" not in name.casefold()
+    """False for hidden files, and for those of systems."""
+    return name[0] != "." and name.casefold() not in OF_SYSTEMS
 
 
 # ---------------------------------------------------------------- tables
