@@ -31,6 +31,7 @@ from unskew.info import ClientGroups
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
+from unskew.protocol import SgdConfig
 from unskew.record.logs import require_none_diverged
 from unskew.record.reader import info_of
 from unskew.report.sections.groups import adjusted_rand, members
@@ -310,8 +311,9 @@ class Draft:
         """Add a run's seeds and seconds to the reproduction's, and to its page what was run."""
         self.seeds |= set(experiment.seeds)
         self.seconds += float(history.summary["seconds"])
-        local = experiment.methods[0].options.get("local", {})
-        numbers = [f"{k.replace('_', ' ')} {v:g}" for k, v in local.items() if type(v) in (int, float)]
+        every = [method.options.get("local", {}) for method in experiment.methods]
+        local = {k: v for k, v in every[0].items() if type(v) in (int, float) and all(one.get(k) == v for one in every)}
+        numbers = [f"{k.replace('_', ' ')} {v:g}" for k, v in local.items() if v != getattr(SgdConfig, k)]
         for of in history.record.partitions.values():
             parts = [f"{of.n:,} examples", experiment.task.model, f"{len(of.sizes)} clients"]
             self.ran[f"{of.dataset}: {', '.join([*parts, f'{experiment.rounds} rounds', *numbers])}"] = None
