@@ -107,11 +107,11 @@ def load_own(name: str, settings: list[str]) -> "Experiment":
     from unskew.experiment import config
 
     find_own_code()
-    path, settings = found(name, settings)
+    path, settings = experiment_of(name, settings)
     return config.load(path, settings, allow_code=True)
 
 
-def found(name: str, settings: list[str]) -> tuple[Path, list[str]]:
+def experiment_of(name: str, settings: list[str]) -> tuple[Path, list[str]]:
     """The file and settings of an experiment; a table, or a folder of them, is the data of the built-in one for it."""
     from unskew.data.tables import kind_at
 

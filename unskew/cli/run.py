@@ -22,8 +22,8 @@ from unskew.cli.options import (
     Settings,
     Target,
     as_file,
+    experiment_of,
     find_own_code,
-    found,
     located,
     only,
 )
@@ -104,7 +104,7 @@ def run(
         with watching(quiet) as callback:
             outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=given)
         return _finish(outcome, report, as_json)
-    path, given = found(experiment, given)
+    path, given = experiment_of(experiment, given)
     if "sweep" in config.override(config.read(path), given):
         only(context, A_SWEEP, "a sweep takes other options")
         return sweep.run(path, given, out, jobs, shard, ray, quiet, as_json)

@@ -175,9 +175,8 @@ def npz(path: Path) -> Arrays:
             if f"x_{part}" not in arrays and f"d_{part}" in present:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
     known = (*LAYOUT, *NAMES, "d_train", "d_test")
-    for key in set(present) - set(
-        known
-    ):  # another letter, as in CIFAR-100's c_train of coarse classes, is no misspelling
+    # Another letter, as in CIFAR-100's c_train of coarse classes, is no misspelling.
+    for key in (key for key in present if key not in known):
         if not re.fullmatch("[a-wz]_(train|test)", key) and (meant := did_you_mean(key.lower(), known, MISSPELT)):
             raise DataError(f"{path} has an unknown key {key}{meant} rename it, or leave it out")
     if missing := [key for key in ("x_train", "y_train") if key not in arrays]:

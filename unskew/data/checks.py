@@ -428,8 +428,8 @@ def gives_the_answer(table: DataTable) -> Iterable[str]:
     """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
     columns = dict(_columns(table))
     for target in table.targets:
-        told = [n for n, of in columns.items() if _gives(of, target) or _gives(gaps_in(of) * 1.0, target)]
-        yield from _named(told, f"tells {target.called} by itself, with its gaps, and may be known only afterwards")
+        givers = [n for n, v in columns.items() if _gives(v, target) or _gives(gaps_in(v) * 1.0, target)]
+        yield from _named(givers, f"tells {target.called} by itself, with its gaps, and may be known only afterwards")
 
 
 def _columns(table: DataTable) -> Iterator[tuple[str, Array]]:

@@ -80,8 +80,8 @@ def open_client(
                 check_examples(max(examples))
         # The number of examples has no noise, nor has the scale of images.
         silent = not rules.policy.metrics or any(hook(m.method, "has_dp_noise") for m in experiment.methods)
-        told = {"examples": (), "scale": None} if silent else {"examples": examples}
-        info = replace(introduction(setup, num_clients, folder / EXPERIMENT, own), client=client, data=data, **told)
+        declared = {"examples": (), "scale": None} if silent else {"examples": examples}
+        info = replace(introduction(setup, num_clients, folder / EXPERIMENT, own), client=client, data=data, **declared)
 
     def open_setup(cell: int) -> ClientSetup:
         cells = run_setup.cells(experiment)

@@ -99,9 +99,7 @@ class GridTransport:
         def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
             try:
                 replies = list(self.grid.pull_messages(list(waiting)))
-            except (
-                Exception
-            ) as error:  # the network's own errors have no common class; replies may come at the next look
+            except Exception as error:  # its errors have no common class; replies may come at the next look
                 log(f"Flower hands out no replies for now ({type(error).__name__})")
                 replies = []
             for reply in replies:

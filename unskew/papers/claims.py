@@ -147,16 +147,16 @@ def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
     does not hold if one lies below even when its interval is widened for the number of them (Bonferroni): of many
     intervals one in forty lies below zero by chance.  Differences that do not vary decide by their sign.
     """
-    level, verdicts, said = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1), list[bool | None](), []
+    level, verdicts, measured = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1), list[bool | None](), []
     for name, differences in steps.items():
         claim, wide = counted(name, differences, POINTS, 100.0, "+.2f"), interval(differences, level)
         verdicts.append(claim.holds if claim.holds or wide is None or wide[2] < 0 else None)
         evidence = f"{name} {claim.evidence}"
         if wide is not None and len(steps) > 1:
             evidence += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
-        said.append((fmean(differences) if len(differences) > 1 else math.inf, evidence))
+        measured.append((fmean(differences) if len(differences) > 1 else math.inf, evidence))
     below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
-    least = f"of {len(steps)} differences{below} the smallest: {min(said)[1]}" if said else "nothing to compare"
+    least = f"of {len(steps)} differences{below} the smallest: {min(measured)[1]}" if measured else "nothing to compare"
     return Claim(text, _all(verdicts), least)
 
 

@@ -30,9 +30,9 @@ def record(path: Path, request: Envelope, reply: Envelope) -> None:
     """
     asked, answered = _head(request), _head(reply)
     context = asked.get("context")
-    told = {**(context if isinstance(context, dict) else {}), **asked}
-    plain = {name: told[name] for name in ("run", "cell", "round", "hop", "step") if type(told.get(name)) in (int, str)}
-    row = {name: value[:80] if isinstance(value, str) else value for name, value in plain.items()}  # from elsewhere
+    place = {**(context if isinstance(context, dict) else {}), **asked}
+    row = {name: place.get(name) for name in ("run", "cell", "round", "hop", "step")}  # from elsewhere
+    row = {name: v[:80] if isinstance(v, str) else v for name, v in row.items() if type(v) in (int, str)}
     for name, envelope in (("in", request), ("out", reply)):
         row[f"bytes_{name}"] = len(envelope.head.encode("utf-8", "replace")) + envelope.payload
     for name, envelope in (("request", request), ("reply", reply)):

@@ -76,8 +76,8 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
             db.execute(f"INSERT INTO uploads ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         if (most := rules.policy.max_epsilon) is not None:
             query = "SELECT z, q, sum(n) FROM uploads WHERE data = ? GROUP BY z, q ORDER BY z, q"
-            made = tuple(((z, q), n) for z, q, n in db.execute(query, upload[:1]))
-            epsilon = privacy.composed_epsilon(made, rules.policy.delta)
+            uploads = tuple(((z, q), n) for z, q, n in db.execute(query, upload[:1]))
+            epsilon = privacy.composed_epsilon(uploads, rules.policy.delta)
             if epsilon > most:
                 raise rules.forbid(
                     "max_epsilon", f"with this upload epsilon would be {epsilon:.4g} about this client's data"

@@ -68,8 +68,8 @@ def differs(expected: ClientInfo, received: ClientInfo, others: Iterable[ClientI
     others = list(others)
     for name, (what, remedy) in _SHARED.items():
         ours, theirs = getattr(expected, name), getattr(received, name)
-        said = Counter(value for other in others if (value := getattr(other, name)))
-        usual = ours or next((value for value, _ in said.most_common(1)), ours)
+        votes = Counter(value for other in others if (value := getattr(other, name)))
+        usual = ours or next((value for value, _ in votes.most_common(1)), ours)
         if usual and theirs != usual and (theirs or name != "columns"):  # arrays have no names to compare
             whose = "" if ours else ", as those of other clients are"
             return f"{what} must be {_short(usual)}{whose}, got {_short(theirs) or 'none'}{remedy}"
