@@ -109,7 +109,8 @@ def test_hidden_files_in_a_folder_of_sites_are_no_sites(tmp_path: Path) -> None:
     _two_sites(tmp_path)
     (tmp_path / ".Bern.csv").write_text("x\n1\n")
     (tmp_path / ".~lock.Bern.csv").write_text(",user,host")
-    assert load(f"csv:{tmp_path}", None, {"target": "y"}).client_names == ("Bern", "Chur")
+    (tmp_path / "recycled.csv").write_text((tmp_path / "Bern.csv").read_text())  # a site's name
+    assert load(f"csv:{tmp_path}", None, {"target": "y"}).client_names == ("Bern", "Chur", "recycled")
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / ".Bern.parquet").touch()
     assert tables.kind_at(str(tmp_path / "hidden")) is None

@@ -35,27 +35,10 @@ from unskew.units import human_bytes
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
-MANY = """
-[[methods]]
-name = "fedavg"
-[[methods]]
-name = "fedavg"
-label = "fedper"
-personal = ["head"]
-[[methods]]
-name = "scaffold"
-option = "I"
-[[methods]]
-name = "fednova"
-[[methods]]
-name = "fedadam"
-[[methods]]
-name = "oneshot"
-[[methods]]
-name = "independent"
-[[methods]]
-name = "centralised"
-"""
+MANY = """methods = [
+    "fedavg", { name = "fedavg", label = "fedper", personal = ["head"] }, { name = "scaffold", option = "I" },
+    "fednova", "fedadam", "oneshot", "independent", "centralised",
+]"""
 
 
 def means(folder: Path) -> dict[tuple[str, str], float]:

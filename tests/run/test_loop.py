@@ -22,16 +22,7 @@ from unskew.run.recording import ABANDONED
 from unskew.run.setup import Setup
 
 PLAIN = '[[methods]]\nname = "fedavg"\n'
-MIXED = """
-[[methods]]
-name = "fedavg"
-[[methods]]
-name = "fedavg"
-label = "fedper"
-personal = ["head"]
-[[methods]]
-name = "centralised"
-"""
+MIXED = 'methods = ["fedavg", { name = "fedavg", label = "fedper", personal = ["head"] }, "centralised"]'
 
 
 def metrics(folder: Path, **where: Any) -> list[dict[str, Any]]:

@@ -36,18 +36,7 @@ from unskew.run.loop import Interrupted, RunResult
 from unskew.run.notes import notes
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
-SEVERAL = """
-[[methods]]
-name = "fedavg"
-[[methods]]
-name = "fedavg"
-label = "fedper"
-personal = ["head"]
-[[methods]]
-name = "scaffold"
-[[methods]]
-name = "independent"
-"""
+SEVERAL = 'methods = ["fedavg", { name = "fedavg", label = "fedper", personal = ["head"] }, "scaffold", "independent"]'
 SETTINGS = ("seeds=[0, 1]", "clients_per_round=3", "world.outage.late=0.1", "local.lr_schedule.name=constant")
 ROUNDS = 3
 REMEMBERS, SCAFFOLD = ("rounds=4", "runtime.checkpoint_every=1"), '[[methods]]\nname = "scaffold"\n'
