@@ -499,7 +499,7 @@ def test_every_setting_of_an_experiment_can_be_given_in_python() -> None:
 
     given = set(inspect.signature(us.simulate).parameters)
     fields = {f.name for f in dataclasses.fields(Experiment)}
-    assert fields - given == {"name", "mean_last", "client_rows", "until"}
+    assert fields - given == {"name", "mean_last", "until"}
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ LISTS = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=12)
 @given(LISTS, st.randoms(use_true_random=False))
 def test_each_tensor_comes_back(lists: list[list[int]], random) -> None:
     ragged = Ragged.of([torch.tensor(values, dtype=torch.int64) for values in lists])
-    assert [t.tolist() for t in ragged] == list(ragged.lists()) == lists
+    assert [t.tolist() for t in ragged] == lists
     assert len(ragged) == len(lists)
     chosen = [i for i in range(len(lists)) if random.random() < 0.5]
     random.shuffle(chosen)
-    assert list(ragged.take(np.array(chosen, np.int64)).lists()) == [lists[i] for i in chosen]
+    assert [t.tolist() for t in ragged.take(np.array(chosen, np.int64))] == [lists[i] for i in chosen]
 
 
 def test_numbers_beyond_the_last_tensor_are_refused() -> None:
@@ -26,9 +26,3 @@ def test_numbers_beyond_the_last_tensor_are_refused() -> None:
     assert ragged[-1].tolist() == [1]
     with pytest.raises(IndexError):
         ragged[2]
-
-
-def test_lists_are_right_across_the_pieces_they_are_made_in() -> None:
-    sizes = np.arange(10_000) % 3
-    ragged = Ragged(torch.arange(int(sizes.sum())), sizes)
-    assert list(ragged.lists()) == [ragged[i].tolist() for i in range(10_000)]

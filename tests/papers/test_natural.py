@@ -1,7 +1,6 @@
 """Reproductions on natural clients: FLamby's numbers, its model as two logits, and what the claims decide."""
 
 import importlib.util
-import json
 import os
 import statistics
 import warnings
@@ -13,6 +12,7 @@ import pytest
 from unskew import papers
 from unskew.errors import DataWarning
 from unskew.papers import natural
+from unskew.record.reader import part_of
 from unskew.run.cell import Observer
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -62,9 +62,9 @@ def test_heart_runs_by_flambys_protocol_on_its_patients(tmp_path: Path) -> None:
     whole = [rows["FedAvg", f"accuracy, {name}"].ours or 0.0 for name in natural.HOSPITALS]
     assert rows["FedAvg", "mean accuracy"].ours == pytest.approx(statistics.fmean(whole))
     assert rows["alone", "accuracy, Cleveland"].ours == rows["Cleveland's model", "accuracy, Cleveland"].ours
-    patients = json.loads((tmp_path / "federated" / "partition.json").read_text())["seeds"]["0"]
-    assert patients["stats"]["sizes"] == [199, 172, 30, 85]
-    assert [len(c["test"]) for c in patients["clients"]] == [104, 89, 16, 45]
+    card, tested = part_of(tmp_path / "federated", "test")
+    assert card["stats"]["sizes"] == [199, 172, 30, 85]
+    assert tested.sizes.tolist() == [104, 89, 16, 45]
 
 
 # ---------------------------------------------------------------- suites
@@ -81,9 +81,9 @@ def test_a_suite_runs_as_it_is_described(tmp_path: Path) -> None:
     assert methods <= {r.method for r in result.rows}
     worth = {f"{m} is worth it against training alone for clients that trained" for m in methods - {"alone", "pooled"}}
     assert worth <= {c.text for c in result.claims}
-    partition = json.loads((tmp_path / "out" / "partition.json").read_text())["seeds"]["0"]
-    assert len(partition["unseen"]["client_names"]) == 6
-    assert {len(c["test"]) for c in partition["clients"]} == {6}
+    card, tested = part_of(tmp_path / "out", "test")
+    assert len(card["unseen"]["client_names"]) == 6
+    assert set(tested.sizes.tolist()) == {6}
 
 
 @pytest.mark.seconds

@@ -21,7 +21,7 @@ from unskew.decide.crew import Here
 from unskew.decide.leave_out import contributions, over_seeds
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment
-from unskew.record.columns import RowResults
+from unskew.record.frame import RowResults
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth

@@ -1,6 +1,5 @@
 """The three accuracies, on an example small enough to count."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -237,7 +236,7 @@ def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experimen
     seen = clients_of(drawn, "fedavg", 2)
     assert len(seen) == 2
     assert seen == clients_of(drawn, "fedper", 2)
-    held = [len(c["test"]) for c in json.loads((drawn / "partition.json").read_text())["seeds"]["0"]["clients"]]
+    held = reader.part_of(drawn, "test")[1].sizes
     weights = {r["weight"] for r in rows(drawn, "metrics") if r["name"] == "personal.accuracy.mean"}
     assert weights == {float(sum(held[c] for c in seen))}
     kept = [load_model(drawn, "fedper", client=c) for c in range(4)]

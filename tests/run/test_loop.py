@@ -59,7 +59,6 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
         "config.toml",
         "models",
         "partition.json",
-        "rows.safetensors",
         "run.json",
         "run.sqlite",
         "summary.json",

@@ -536,7 +536,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
 def test_a_changed_partition_is_refused(stopped: Path) -> None:
     path = stopped / "partition.json"
     table = json.loads(path.read_text())
-    table["seeds"]["0"]["clients"][2]["train"][5] += 1
+    table["seeds"]["0"]["stats"]["sizes"][2] += 1
     path.write_text(json.dumps(table))
     with pytest.raises(RunError, match=r"partition\.json was changed since the run began"):
         loop.resume(stopped)

@@ -21,6 +21,7 @@ from unskew.experiment.config import Experiment
 from unskew.history import load_run
 from unskew.keys import Key
 from unskew.record.logs import rows
+from unskew.record.reader import read
 from unskew.report import stats
 from unskew.run import loop
 from unskew.run import setup as run_setup
@@ -110,7 +111,7 @@ def test_a_manifest_brings_its_unseen_clients_back(tmp_path: Path) -> None:
 
 def test_a_manifest_whose_unseen_clients_hold_a_trained_example_is_refused(tmp_path: Path) -> None:
     manifest = to_manifest(federate(six(), Natural(), Key(0), 0.5, unseen=("b",)))
-    manifest["unseen"]["clients"][0]["train"] = manifest["clients"][0]["train"]
+    manifest["unseen"]["parts"]["train"] = manifest["parts"]["train"]
     (tmp_path / "m.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match="must have each index in one place"):
         from_manifest(tmp_path / "m.json", six())
@@ -153,9 +154,8 @@ def test_every_method_reports_unseen_clients_after_the_last_round_and_the_gap(ra
 
 def test_only_clients_that_trained_are_in_cohorts_ledger_and_label_counts(ran: Path) -> None:
     assert {row[end] for row in rows(ran, "transfers") for end in ("src", "dst")} == {0, 1, 2, 3}  # 0 is the server
-    partition = json.loads((ran / "partition.json").read_text())["seeds"]["0"]
-    assert len(partition["stats"]["label_counts"]) == 3
-    assert len(partition["unseen"]["clients"]) == 3
+    division = read(ran).partitions[0]
+    assert len(division.label_counts) == len(division.unseen) == 3
 
 
 def test_welch_over_two_seeds_averages_the_differences() -> None:

@@ -1,16 +1,14 @@
 """A data set divided over clients, and the manifest that records the division."""
 
-import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ from unskew.data import preprocess, skew
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.latest import latest
-from unskew.data.manifest import PARTS, SCHEMA, Parts, index_sha256, read_manifest
+from unskew.data.manifest import PARTS, SCHEMA, as_text, parts_of, read_manifest, sha256_of
 from unskew.data.patients import Ints, most_frequent, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
@@ -58,14 +56,10 @@ class ClientIndices(Sequence[ClientIndex]):
         """The clients of these numbers, in this order."""
         return ClientIndices(*(getattr(self, part).take(chosen) for part in PARTS))
 
-    def lists(self) -> Iterator[list[list[int]]]:
-        """[train, val, test] of each client."""
-        return (list(parts) for parts in zip(self.train.lists(), self.val.lists(), self.test.lists(), strict=True))
-
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the indices (`index_sha256`)."""
-        return index_sha256(self.lists())
+        """SHA-256 of all parts; equal hashes mean equal divisions."""
+        return sha256_of(self.train, self.val, self.test)
 
     def __len__(self) -> int:
         return len(self.train)
@@ -102,7 +96,7 @@ class FederatedData:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the indices (`index_sha256`); equal hashes mean equal divisions."""
+        """SHA-256 of the clients' parts; equal hashes mean equal divisions."""
         return self.clients.sha256
 
     @property
@@ -439,40 +433,29 @@ def pooled(fed: FederatedData) -> FederatedData:
     return replace(fed, clients=clients)
 
 
-def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any]:
-    """The division as JSON (schema 1): names, indices per client with their hash, statistics of the training parts.
+def to_manifest(fed: FederatedData) -> dict[str, Any]:
+    """The division as JSON (schema 1): names, examples of each client and their hash, statistics of the training part.
 
-    Args:
-        fed: The division.
-        columns: Name of the file that holds what there is for each client (`to_columns`); it is left out here.
+    What there is for each client is text (`unskew.data.manifest.as_text`), sizes apart.
     """
     counts, domains, later = fed.label_counts, fed.domains, fed.unseen
-    stats: dict[str, Any] = asdict(skew.summary(counts))
-    if columns is None:
-        each = {"sizes": counts.sum(1), "label_counts": counts, "test_counts": fed.test_counts}
-        stats |= {name: of.tolist() for name, of in each.items()} | ({} if domains is None else {"domains": domains})
-    else:
-        stats["labels"] = counts.sum(0).tolist()
+    stats: dict[str, Any] = asdict(skew.summary(counts)) | {"sizes": counts.sum(1).tolist()}
+    stats |= {"label_counts": as_text(counts), "test_counts": as_text(fed.test_counts)}
+    if domains is not None:
+        stats["domains"] = as_text(np.array(domains, np.int64))
     if (people := fed.test_patients) is not None:
         stats["test_patients"] = people
     if fed.split["name"] == "entangled" and "bases" in fed.split:
         both = fed.entanglement(fed.split["bases"])
         stats |= {"entanglement": both.average, "largest_entanglement": both.maximum}
-
-    def clients(of: FederatedData) -> list[dict[str, list[int]]]:
-        return [dict(zip(PARTS, parts, strict=True)) for parts in of.clients.lists()]
-
-    def names(of: FederatedData) -> list[str] | None:
-        return None if of.client_names is None else list(of.client_names)
-
     optional = {
         "preprocessing": preprocess.record(fed.dataset.inputs),
         "in_time": None if fed.dataset.when is None else True,
         "unseen": None if later is None else {
             "sha256": later.sha256,
-            "client_names": names(later),
+            "client_names": later.client_names,
             "sizes": later.label_counts.sum(1).tolist(),
-            "clients": clients(later),
+            "parts": parts_of(later.clients),
         },
     }  # fmt: skip
     return {
@@ -483,35 +466,14 @@ def to_manifest(fed: FederatedData, columns: str | None = None) -> dict[str, Any
         "split": dict(fed.split),
         "seed": fed.seed,
         "sha256": fed.sha256,
-        "test_sha256": _sha256_of(fed.clients.test),
-        "classes": list(fed.dataset.classes),
+        "test_sha256": sha256_of(fed.clients.test),
+        "classes": fed.dataset.classes,
         "counted": "classes" if fed.dataset.targets.classes else "groups",
-        "client_names": names(fed),
+        "client_names": fed.client_names,
         **{name: of for name, of in optional.items() if of is not None},
-        **({"clients": clients(fed)} if columns is None else {"columns": columns}),
+        "parts": parts_of(fed.clients),
         "stats": stats,
     }
-
-
-def _sha256_of(part: Ragged) -> str:
-    """SHA-256 of each client's examples in a part, which is equal where these are."""
-    digest = hashlib.sha256(np.ascontiguousarray(part.sizes, "<i8").tobytes())
-    digest.update(np.ascontiguousarray(part.values.numpy(), "<i8").tobytes())
-    return digest.hexdigest()
-
-
-def to_columns(fed: FederatedData) -> dict[str, npt.NDArray[Any]]:
-    """Convert a manifest into arrays: each part's indices end to end, their numbers by client, and label counts.
-
-    Clients of one domain each have their `domains`.
-    """
-    kind = np.int32 if len(fed.dataset.y_train) < 2**31 else np.int64
-    parts = {name: getattr(fed.clients, name) for name in PARTS}
-    indices = {name: part.values.numpy().astype(kind) for name, part in parts.items()}
-    sizes = {f"{name}_sizes": part.sizes.astype(kind) for name, part in parts.items()}
-    domains = {} if fed.domains is None else {"domains": np.array(fed.domains, np.int64)}
-    counts = {"label_counts": fed.label_counts.astype(kind), "test_counts": fed.test_counts.astype(kind)}
-    return {**indices, **sizes, **counts, **domains}
 
 
 def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
@@ -523,13 +485,8 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
     manifest, clients, unseen = read_manifest(user_path(path))
     if (manifest.dataset_sha256, manifest.n) != (dataset.sha256, len(dataset.y_train)):
         raise DataError(f"the manifest {path} divides data of SHA-256 {manifest.dataset_sha256}, not {dataset.sha256}")
-
-    def divided(clients: Sequence[Parts]) -> FederatedData:
-        parts = [ClientIndex(*(torch.from_numpy(np.sort(part)) for part in of)) for of in clients]
-        return FederatedData(dataset, ClientIndices.of(parts), manifest.split, manifest.seed)
-
-    fed = divided(clients)
-    return replace(fed, unseen=divided(unseen)) if unseen else fed
+    fed = FederatedData(dataset, ClientIndices(*clients), manifest.split, manifest.seed)
+    return replace(fed, unseen=replace(fed, clients=ClientIndices(*unseen))) if unseen else fed
 
 
 def split_label(fed: FederatedData) -> str:

@@ -1,36 +1,36 @@
-"""The file that records a split: which training examples each client trains, validates and tests on."""
+"""The record of a division: which training examples each client trains, validates and tests on.
 
+It is JSON.  Its arrays are .npy files in base64: of a million clients there is one for each part, and not a million
+lists.
+"""
+
+import base64
 import hashlib
-import itertools
-import json
-from collections.abc import Iterable, Sequence
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Len
+import torch
+from annotated_types import Ge
 from pydantic import TypeAdapter, ValidationError
 
+from unskew.data.ragged import Ragged
 from unskew.errors import DataError
 
 SCHEMA = 1
 PARTS = ("train", "val", "test")
 
-Parts = tuple[npt.NDArray[np.int64], ...]
 
-
-@dataclass(frozen=True)
-class _Client:
-    train: Annotated[list[int], Len(1)]
-    val: list[int]
-    test: list[int]
+Packed = dict[str, tuple[str, str]]
+"""Each part of all clients: its examples end to end, and how many each client has, both as `as_text` writes them."""
 
 
 @dataclass(frozen=True)
 class _Unseen:
-    clients: list[_Client]
+    parts: Packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,23 +44,63 @@ class Manifest:
     split: dict[str, Any]
     seed: int
     sha256: str
-    clients: Annotated[list[_Client], Len(1)]
+    parts: Packed
     unseen: _Unseen | None = None
-    columns: None = None  # a file beside it that has the examples of a run with many clients: no division to use again
 
 
-def index_sha256(clients: Iterable[Sequence[Sequence[int]]]) -> str:
-    """SHA-256 of just the indices: JSON [[train, val, test], ...] without spaces, in client order."""
-    digest, comma, clients = hashlib.sha256(b"["), b"", iter(clients)
-    while some := list(itertools.islice(clients, 4096)):  # the text of a million clients is not made at once
-        digest.update(comma + json.dumps(some, separators=(",", ":"))[1:-1].encode())
-        comma = b","
-    digest.update(b"]")
+def as_text(numbers: npt.NDArray[Any]) -> str:
+    """Whole numbers as text, in as few bytes as the largest of them needs.
+
+    >>> from_text(as_text(np.array([[3, 5], [1, 0]]))).tolist()
+    [[3, 5], [1, 0]]
+    """
+    file = io.BytesIO()
+    signed = np.min_scalar_type(-1 - int(numbers.max(initial=0)))
+    np.save(file, numbers.astype(signed))
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def from_text(text: str) -> npt.NDArray[np.int64]:
+    """The whole numbers, from 0, that `as_text` wrote.
+
+    Raises:
+        ValueError: If it did not write the text.
+    """
+    numbers = np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
+    if numbers.dtype.kind != "i" or (numbers < 0).any():
+        raise ValueError(f"it must hold whole numbers from 0, and holds {numbers.dtype}")
+    return np.asarray(numbers, np.int64)
+
+
+def parts_of(clients: Any) -> Packed:
+    """The parts of clients as a manifest has them."""
+    parts = {name: getattr(clients, name) for name in PARTS}
+    return {name: (as_text(of.values.numpy()), as_text(of.sizes)) for name, of in parts.items()}
+
+
+def part_in(parts: Packed, name: str) -> Ragged:
+    """One part of all clients.
+
+    Raises:
+        ValueError, KeyError: If it is not as `parts_of` writes it.
+    """
+    rows, sizes = map(from_text, parts[name])
+    if rows.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(rows):
+        raise ValueError(f"the sizes of {name} must say how many of its rows each client has")
+    return Ragged(torch.from_numpy(rows), sizes)
+
+
+def sha256_of(*parts: Ragged) -> str:
+    """SHA-256 of parts, which is equal where each client has the same examples in each."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for numbers in (part.sizes, part.values.numpy()):
+            digest.update(np.ascontiguousarray(numbers, "<i8").tobytes())
     return digest.hexdigest()
 
 
-def read_manifest(path: Path) -> tuple[Manifest, list[Parts], list[Parts]]:
-    """The manifest at `path`, and the (train, val, test) of its clients and of the unseen ones.
+def read_manifest(path: Path) -> tuple[Manifest, list[Ragged], list[Ragged]]:
+    """The manifest at `path`, and the train, val and test part of its clients and of the unseen ones, if it has any.
 
     Raises:
         DataError: If the file is missing, not JSON, of another schema, or incomplete; if an index is out of bounds or
@@ -70,21 +110,21 @@ def read_manifest(path: Path) -> tuple[Manifest, list[Parts], list[Parts]]:
         written = TypeAdapter(Manifest).validate_json(path.read_bytes(), strict=True)
         if not isinstance(written.split.get("name"), str):
             raise ValueError("split.name is missing")
+        both = (written, written.unseen)
+        clients, unseen = ([] if of is None else [part_in(of.parts, name) for name in PARTS] for of in both)
     except OSError as error:
         raise DataError(f"the manifest {path.absolute()} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
         raise DataError(f"the manifest {path} is none: {where}: {first['msg']}; write it anew") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, KeyError, EOFError) as error:
         raise DataError(f"the manifest {path} is none: {error}") from error
-    later = () if written.unseen is None else written.unseen.clients
-    parts = [tuple(np.array(getattr(one, name), np.int64) for name in PARTS) for one in (*written.clients, *later)]
-    every = np.concatenate([part for of_client in parts for part in of_client])
-    if every.min() < 0 or every.max() >= written.n or len(np.unique(every)) < len(every):
+    every = torch.cat([part.values for part in (*clients, *unseen)]).numpy()
+    if not len(every) or every.max() >= written.n or len(np.unique(every)) < len(every):
         raise DataError(f"the manifest {path} must have each index in one place, and from 0 to {written.n - 1}")
-    clients, unseen = parts[: len(written.clients)], parts[len(written.clients) :]
-    sha256 = index_sha256([part.tolist() for part in of_client] for of_client in clients)
-    if sha256 != written.sha256:
+    if not clients[0].sizes.all():
+        raise DataError(f"the manifest {path} has a client without training examples")
+    if (sha256 := sha256_of(*clients)) != written.sha256:
         raise DataError(f"the manifest {path} was changed after it was written: its indices have SHA-256 {sha256}")
     return written, clients, unseen

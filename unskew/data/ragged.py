@@ -1,7 +1,6 @@
 """Tensors of several lengths, kept as one."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,14 +52,6 @@ class Ragged(Sequence[Tensor]):
         """The same without the entries that are false here."""
         owner = np.repeat(np.arange(len(self)), self.sizes)[kept]
         return Ragged(self.values[torch.from_numpy(kept)], np.bincount(owner, minlength=len(self)))
-
-    def lists(self) -> Iterator[list[int]]:
-        """Each tensor as a list, a few thousand at a time."""
-        for first in range(0, len(self), 4096):
-            bounds = self.bounds[first : first + 4097]
-            flat = self.values[bounds[0] : bounds[-1]].tolist()
-            ends = (bounds - bounds[0]).tolist()
-            yield from (flat[a:b] for a, b in itertools.pairwise(ends))
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -363,8 +363,6 @@ class Experiment:
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
             of clients drawn once for each seed, the same for all methods and rounds.
         by: Columns of a table by whose values the clients' models are evaluated after the last round, as by sex or age.
-        client_rows: The most clients that have a list each in partition.json; of more, or of more than 20 million
-            examples of all seeds, there are columns in files beside it.
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
         unseen: Clients that take no part and are served the trained models: a share of the clients, a list of names,
             or a table.
@@ -393,7 +391,6 @@ class Experiment:
     evaluate: tuple[str, ...] = ("global", "personal")
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
     by: tuple[str, ...] = ()
-    client_rows: Annotated[int, Ge(0)] = 10_000
     mean_last: Annotated[int, Ge(1)] | None = None
     unseen: Unseen = Unseen()
     public: Annotated[float, Interval(gt=0.0, lt=1.0)] | str = ""

@@ -11,7 +11,6 @@ The published accuracy is G for methods with one global model and PG for the oth
 """
 
 import itertools
-import json
 import math
 import re
 import statistics
@@ -481,10 +480,8 @@ def _gradients_of(
     """Ratios by parameter, the mean over clients, from the model and the soft labels that a run ended with."""
     infos = {at: info for s, at, info in reader.info_of(reader.read(folder), label, ClassRelations) if s == seed}
     soft_labels = torch.tensor(infos[max(infos)].sl)
-    clients = json.loads((folder / "partition.json").read_text())["seeds"][str(seed)]["clients"]
     ratios = []
-    for i, client in enumerate(clients):
-        rows = torch.tensor(client["train"])
+    for i, rows in enumerate(reader.part_of(folder, "train", seed)[1]):
         network = load_model(folder, label, seed=seed)
         key = Key(seed) / "gradient" / i
         x, y = data.x_train[rows], data.y_train[rows]

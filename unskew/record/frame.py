@@ -4,13 +4,15 @@ It holds the rows of the table of metrics as they were written, which has those 
 `columns` have each by itself.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from unskew.record.database import MetricOfRound, expanded, metrics, opened
 
@@ -124,3 +126,23 @@ class Numbers:
             pairs = (pair for n in of for pair in zip(n.client.tolist(), getattr(n, column).tolist(), strict=True))
             self._by_client[at] = dict(sorted(pairs))
         return self._by_client[at]
+
+
+@dataclass(frozen=True, eq=False)
+class RowResults:
+    """The headline of each test row under its client's own model.
+
+    Attributes:
+        by_client: {client: what is drawn by chance, for each row, and the row's value}.  A row's patient is drawn, by
+            its number, or the row itself, by its own in the data; the values' mean is the client's headline.
+        ranked: True for an AUROC's values, which are DeLong's.
+    """
+
+    by_client: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]
+    ranked: bool
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row of the record for each test row."""
+        for client, (units, values) in self.by_client.items():
+            for unit, value in zip(units.tolist(), values.tolist(), strict=True):
+                yield {"client": client, "unit": unit, "value": value, "ranked": int(self.ranked)}

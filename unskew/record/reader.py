@@ -19,12 +19,14 @@ import numpy.typing as npt
 import pydantic
 
 from unskew import schema
+from unskew.data.manifest import from_text, part_in
+from unskew.data.ragged import Ragged
 from unskew.errors import RunError
 from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
-from unskew.record import columns, database, logs, notes
+from unskew.record import database, logs, notes
 from unskew.record.database import FILE, metrics, opened, rows
-from unskew.record.frame import Numbers
+from unskew.record.frame import Numbers, RowResults
 from unskew.record.logs import Bound, document, plain, read_text, refusal
 from unskew.tasks.measure import ACCURACY, Measure, described
 
@@ -132,7 +134,7 @@ class Record:
     baseline: str | None = None
     headline: Measure = ACCURACY
     asked: tuple[Measure, ...] = ()
-    tested_rows: Mapping[tuple[str, int], columns.RowResults] = field(default_factory=dict)
+    tested_rows: Mapping[tuple[str, int], RowResults] = field(default_factory=dict)
     until: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -347,10 +349,6 @@ def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOf
         yield InfoOfRound(row["seed"], row["round"], info)
 
 
-def _divisions(folder: Path) -> dict[int, dict[str, Any]]:
-    return {int(seed): card for seed, card in document(folder / "partition.json")["seeds"].items()}
-
-
 def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
     """Refuse documents that changed since the last checkpoint."""
     for (position,) in connection.execute("SELECT position FROM checkpoint"):
@@ -359,17 +357,20 @@ def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
                 raise refusal(folder / name, "it is not as it was written")
 
 
-def _parts(folder: Path, seed: int | None, part: Part) -> tuple[dict[str, Any], list[list[int]]]:
-    """One seed's division, by default the smallest's, and the indices of a part of each client that trained."""
-    seeds = _divisions(folder)
-    if not seeds:
+def part_of(folder: Path, part: Part, seed: int | None = None) -> tuple[dict[str, Any], Ragged]:
+    """One seed's division, by default the smallest's, and the examples of a part of each client that trained.
+
+    Raises:
+        RunError: If the folder has no such seed, or is corrupt.
+    """
+    cards = document(folder / "partition.json")["seeds"]
+    if not cards:
         raise RunError(f"{folder} does not say which rows each client has: clients kept them to themselves")
-    seed = min(seeds) if seed is None else seed
-    if seed not in seeds:
-        raise RunError(f"{folder} has no seed {seed} (seeds: {', '.join(map(str, sorted(seeds)))})")
-    own = seeds[seed].get("clients")
-    held = list(columns.part_rows(folder, seed, part)) if own is None else [client[part] for client in own]
-    return seeds[seed], held
+    seed = min(map(int, cards)) if seed is None else seed
+    if (card := cards.get(str(seed))) is None:
+        raise RunError(f"{folder} has no seed {seed} (seeds: {', '.join(sorted(cards, key=int))})")
+    with logs.understood(folder):
+        return card, part_in(card["parts"], part)
 
 
 def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
@@ -391,15 +392,16 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
     Raises:
         RunError: If the folder has no such seed, does not have the rows, or is corrupt.
     """
-    card, held = _parts(folder, seed, part)
-    if not (folder / columns.ROWS_FILE).is_file():
+    card, held = part_of(folder, part, seed)
+    if (rows := document(folder / "partition.json").get("rows")) is None:
         raise RunError(f"{folder} does not say which rows each client has: its data are no rows of tables or arrays")
-    rows = columns.given_rows(folder)
-    names: list[int | str] = [*(card.get("client_names") or range(len(held)))]
-    if (later := card.get("unseen")) is not None:
-        names += later.get("client_names") or range(len(held), len(held) + len(later["clients"]))
-        held += [client[part] for client in later["clients"]]
-    return {name: np.sort(rows[np.array(of, np.int64)]) for name, of in zip(names, held, strict=True)}
+    with logs.understood(folder):
+        every, given = list(held), from_text(rows)
+        names: list[int | str] = [*(card["client_names"] or range(len(held)))]
+        if (later := card.get("unseen")) is not None:
+            every += part_in(later["parts"], part)
+            names += later["client_names"] or range(len(held), len(every))
+        return {name: np.sort(given[of.numpy()]) for name, of in zip(names, every, strict=True)}
 
 
 def _cells(card: Mapping[str, Any], path: Path) -> tuple[RecordedCell, ...]:
@@ -416,14 +418,14 @@ def _cells(card: Mapping[str, Any], path: Path) -> tuple[RecordedCell, ...]:
 _Cell = tuple[str, int]
 
 
-def _tested_rows(connection: sqlite3.Connection) -> dict[_Cell, columns.RowResults]:
-    cells: dict[_Cell, columns.RowResults] = {}
+def _tested_rows(connection: sqlite3.Connection) -> dict[_Cell, RowResults]:
+    cells: dict[_Cell, RowResults] = {}
     for (method, seed, client, ranked), some in itertools.groupby(
         connection.execute("SELECT method, seed, client, ranked, unit, value FROM tested ORDER BY 1, 2, 3, id"),
         lambda row: row[:4],
     ):
         units, values = zip(*(row[4:] for row in some), strict=True)
-        of = cells.setdefault((method, seed), columns.RowResults({}, bool(ranked)))
+        of = cells.setdefault((method, seed), RowResults({}, bool(ranked)))
         of.by_client[client] = np.array(units, np.int64), np.array(values)
     return cells
 
@@ -446,17 +448,12 @@ def _info(
 
 def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
-    for seed, card in sorted(_divisions(folder).items()):
-        later = card.get("unseen", {})
-        content = {**card, **card.get("stats", {}), "unseen": later.get("sizes", ())}
+    for seed, card in sorted((int(seed), of) for seed, of in document(folder / "partition.json")["seeds"].items()):
+        stats, later = card.get("stats", {}), card.get("unseen", {})
+        arrays = {key: from_text(of).tolist() for key, of in stats.items() if isinstance(of, str)}
+        content = {**card, **stats, **arrays, "unseen": later.get("sizes", ())}
         content["unseen_names"] = later.get("client_names")
-        if "columns" in card:
-            arrays = columns.partition_columns(folder, seed)
-            content |= {name: values.tolist() for name, values in arrays.items()}
-            content["sizes"] = arrays["label_counts"].sum(1).tolist()
         known = {f.name: content[f.name] for f in fields(DataSplit) if content.get(f.name) is not None}
-        # A folder that does not say has the same test rows at least where all parts are the same.
-        known.setdefault("test_sha256", content.get("sha256", ""))
         try:
             split: DataSplit = adapter(DataSplit).validate_python(known)
         except pydantic.ValidationError as error:

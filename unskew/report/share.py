@@ -14,7 +14,7 @@ import tomli_w
 
 from unskew.errors import RunError
 from unskew.info import AbandonedRound, ExampleBudget, PrivacyBudget
-from unskew.record import columns, database, logs
+from unskew.record import database, logs
 from unskew.record.reader import DataSplit, Record, configured, read
 from unskew.report.page import write_report
 from unskew.run.folder import create, read_json, require_done, taken
@@ -29,7 +29,7 @@ OF_RUN = (
     "schema", "run", "created", "unskew", "environment", "config_sha256", "portable_sha256", "parameters", "baseline",
     "measures", "until", "network_sha256", "cells",
 )  # fmt: skip
-OF_SPLIT = {f.name for f in fields(DataSplit)} | {"columns", "seed", "stats"}
+OF_SPLIT = {f.name for f in fields(DataSplit)} | {"seed", "stats"}
 OF_TASK = ("data_dir", "data_options")
 
 
@@ -65,10 +65,8 @@ def _files(folder: Path, record: Record) -> Iterator[tuple[str, str | Callable[[
     yield "config.toml", tomli_w.dumps(without_values(configured(record)))
     partition = read_json(folder / "partition.json")
     seeds = {seed: {key: of[key] for key in of.keys() & OF_SPLIT} for seed, of in partition["seeds"].items()}
-    yield "partition.json", json.dumps({**partition, "seeds": {seed: _sizes(of) for seed, of in seeds.items()}})
-    for seed, of in seeds.items():
-        if "columns" in of:
-            yield columns.partition_file(int(seed)), partial(_write_counts, folder, int(seed))
+    whole = {"schema": partition["schema"], "seeds": {seed: _sizes(of) for seed, of in seeds.items()}}
+    yield "partition.json", json.dumps(whole)
     yield database.FILE, partial(_write_record, folder)
     yield "summary.json", partial(_write_summary, read_json(folder / "summary.json"))
     if record.predicted is not None:
@@ -121,7 +119,3 @@ def _write_record(folder: Path, path: Path) -> None:
 
 def _write_summary(summary: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps({**summary, "record_sha256": database.sha256(path.parent)}, indent=1))
-
-
-def _write_counts(folder: Path, seed: int, path: Path) -> None:
-    columns.write(path, columns.partition_columns(folder, seed))

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 NOT_CONDITIONS = (
     "name", "methods", "seeds", "rounds", "evaluate", "eval_every", "mean_last", "baseline", "keep_models",
-    "client_rows", "runtime", "track", "track_options", "stop", "split", "checkpoint", "models",
+    "runtime", "track", "track_options", "stop", "split", "checkpoint", "models",
 )  # fmt: skip
 """Settings that runs may differ in and be compared, or that are compared by what they led to."""
 

@@ -6,24 +6,20 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from unskew import wire
-from unskew.data.federated import FederatedData, split_label, to_columns, to_manifest
+from unskew.data.federated import FederatedData, split_label, to_manifest
+from unskew.data.manifest import as_text
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
-from unskew.record import columns, database
+from unskew.record import database
 from unskew.record.logs import SCHEMA
 from unskew.references import IN_PYTHON
 from unskew.run import setup as run_setup
 from unskew.run.notes import notes
 from unskew.run.setup import Setup
 from unskew.version import __version__
-
-MOST_NUMBERS = 20_000_000
-"""Numbers that lists in partition.json have at most: ten bytes each, of all seeds together."""
 
 
 def of_run(
@@ -32,34 +28,19 @@ def of_run(
     """The files that a run's folder begins with, each as its text or as a function that writes it."""
     return {
         "config.toml": to_toml(experiment),
-        **_partitions(feds, experiment.client_rows),
+        "partition.json": _partitions(feds),
         "run.json": _run_card(folder, experiment, setup, feds, command),
         database.FILE: database.new,
         **setup.inputs.files,
     }
 
 
-def _partitions(feds: Mapping[int, FederatedData], client_rows: int) -> dict[str, str | Callable[[Path], object]]:
-    """Note who has which examples, but for clients that keep them to themselves; and the rows that these were given as.
-
-    Of more than `client_rows` clients, or of all with many examples, there are columns in place of lists.
-    """
+def _partitions(feds: Mapping[int, FederatedData]) -> str:
+    """Say who has which examples, but for clients that keep them to themselves, and which rows these were."""
     known = {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
-    many = sum(len(f.dataset.y_train) + 2 * f.label_counts.size for f in known.values()) > MOST_NUMBERS
-    files: dict[str, str | Callable[[Path], object]] = {}
-    seeds: dict[str, Any] = {}
-    for seed, fed in known.items():
-        name = columns.partition_file(seed) if many or fed.num_clients > client_rows else None
-        seeds[str(seed)] = to_manifest(fed, name)
-        if name is not None:
-            files[name] = partial(_write, partial(to_columns, fed))
-        if (rows := fed.dataset.rows) is not None:
-            files[columns.ROWS_FILE] = partial(_write, partial(dict, rows=rows.numpy()))
-    return {"partition.json": json.dumps({"schema": SCHEMA, "seeds": seeds}), **files}
-
-
-def _write(arrays: Callable[[], Mapping[str, Any]], path: Path) -> None:
-    columns.write(path, arrays())
+    rows = next((as_text(of.numpy()) for fed in known.values() if (of := fed.dataset.rows) is not None), None)
+    card = {"schema": SCHEMA, "rows": rows, "seeds": {str(seed): to_manifest(fed) for seed, fed in known.items()}}
+    return json.dumps({key: of for key, of in card.items() if of is not None})
 
 
 def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:

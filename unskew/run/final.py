@@ -20,7 +20,7 @@ from unskew.info import Info, OneClassModels, RecallByClass, WorseThanConstant
 from unskew.local.executor import Columns, EvalJob
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
-from unskew.record.columns import RowResults
+from unskew.record.frame import RowResults
 from unskew.run.cell import Cell, Evaluation, Observer
 from unskew.run.folder import explained
 from unskew.tasks.classification import MISSED, only_class_found

@@ -3,8 +3,7 @@
     run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
     data.npz          the examples, where they were given as values and no file names them
-    partition.json    examples of each client, per seed, with hashes; if many, in partition-seed0.safetensors
-    rows.safetensors  row of each example in the data as they were given, where these are rows
+    partition.json    examples of each client, per seed, with hashes; and their rows in the data as they were given
     run.sqlite        every number, transfer, training, failure and report, by round (record/database.py)
     checkpoint/       the state at the end of the last checkpoint
     models/           the final models of each method and seed: the global one, and every client's own
