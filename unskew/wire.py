@@ -190,8 +190,11 @@ def pieces(value: Any) -> tuple[bytes | memoryview, ...]:
         WireError: If something in it cannot travel.
     """
     tensors, text = _pack(value)
-    if text is None:
-        return ()
+    return () if text is None else file_of(text, tensors)
+
+
+def file_of(text: str, tensors: Params) -> tuple[bytes | memoryview, ...]:
+    """A safetensors file with this metadata, in parts as `pieces` has them."""
     head, order, _ = _layout(text, _shapes(tensors))
     return (head, *(octets(tensors[name]) for name in order))
 

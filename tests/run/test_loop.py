@@ -66,7 +66,7 @@ def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
     # fedper's heads live on clients: there is no model for the world.
     assert sorted(p.name for p in (mixed / "models").iterdir()) == sorted(
         [f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg", "fedper") for s in (0, 5)]
-        + [f"fedper-seed{s}.clients.safetensors" for s in (0, 5)]
+        + [f"fedper-seed{s}.clients.sqlite" for s in (0, 5)]
     )
 
 

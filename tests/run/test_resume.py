@@ -519,7 +519,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
     place, target = stopped / name, tmp_path / "mine"
     shutil.rmtree(place, ignore_errors=True)
     target.mkdir()
-    for file in ("fedavg-seed0.safetensors", "fedavg-seed0.clients.safetensors"):
+    for file in ("fedavg-seed0.safetensors", "fedavg-seed0.clients.sqlite"):
         (target / file).write_text("mine")
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(target)
@@ -528,7 +528,7 @@ def test_a_link_to_another_folder_is_refused_before_anything_is_written_or_remov
         loop.resume(stopped)
     assert {p.name: p.read_text() for p in target.iterdir()} == {
         "fedavg-seed0.safetensors": "mine",
-        "fedavg-seed0.clients.safetensors": "mine",
+        "fedavg-seed0.clients.sqlite": "mine",
     }
     assert sorted(p.name for p in stopped.iterdir()) == before
 

@@ -120,7 +120,7 @@ def opened(folder: Path) -> Iterator[sqlite3.Connection]:
             not as it was written.
     """
     path = folder / FILE
-    with refusing(path), closing(_connect(path, "query_only = ON")) as connection:
+    with refusing(path), closing(connect(path, "query_only = ON")) as connection:
         _require_sound(connection, folder)
         yield connection
 
@@ -229,11 +229,12 @@ def sha256(folder: Path) -> str:
         return content.hexdigest()
 
 
-def _connect(path: Path, *pragmas: str) -> sqlite3.Connection:
+def connect(path: Path, *pragmas: str, longest: int = LONGEST) -> sqlite3.Connection:
+    """A database that is there, whose folder may be somebody else's."""
     _require_own(path)
     where = f"file:{quote(str(path.absolute()))}?mode=rw"  # a journal that a killed process left is rolled back
     connection = sqlite3.connect(where, uri=True, isolation_level=None, timeout=60.0, check_same_thread=False)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", *pragmas):
         connection.execute(f"PRAGMA {pragma}")
     return connection
@@ -337,7 +338,7 @@ class Database:
         self.path = folder / FILE
         with refusing(self.path):
             # What is not committed stays in memory, so that readers are never kept waiting.
-            self._connection = _connect(
+            self._connection = connect(
                 self.path, "journal_mode = DELETE", f"synchronous = {SYNCHRONOUS}", "cache_spill = OFF"
             )
             try:

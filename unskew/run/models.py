@@ -1,8 +1,7 @@
 """Trained models: the global one of each method and seed, and the one every client would use.
 
     models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
-    models/METHOD-seed0.clients.safetensors   clients' own tensors: of each layer those that differ, one a row, and
-                                              under `of LAYER` the row of each client, -1 where the global one is its
+    models/METHOD-seed0.clients.sqlite        clients' own tensors, each once: `tensors`, and in `models` whose they are
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept
     models/METHOD-seed0.shared.safetensors    at a site, the model that the server served it last
 
@@ -14,17 +13,15 @@ client's, or from a single file that `save_model` or `unskew show --model` wrote
 import dataclasses
 import hashlib
 import json
-import math
 import re
-import tempfile
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
-import numpy as np
 import pydantic
 import safetensors
 import torch
@@ -36,11 +33,12 @@ from unskew.data.columns import value_of
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import Inputs
 from unskew.data.places import path_of
-from unskew.errors import ConfigError, DataError, RunError, did_you_mean
+from unskew.errors import ConfigError, DataError, RunError, WireError, did_you_mean
 from unskew.experiment.config import ClientsModel, TaskConfig
 from unskew.files import readable, unlinked, user_path, write_atomically
 from unskew.keys import Key
 from unskew.protocol import ClientId
+from unskew.record import database
 from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.kind import Scale, TaskKind
@@ -49,7 +47,9 @@ from unskew.tasks.task import Task, copied_arguments, outputs_of, tensors_of
 from unskew.tree import Params, Tree
 from unskew.words import composed, counted, some
 
-WHOLE, OWN = ".safetensors", ".clients.safetensors"
+WHOLE, OWN = ".safetensors", ".clients.sqlite"
+LONGEST = 10**9
+"""Bytes that a tensor of a client's own may have, which is SQLite's own limit."""
 Known = Literal["global", "own", "none"]
 Given = nn.Module | Callable[..., nn.Module] | None | Sequence[Any]
 """A network, what builds one, or one of these for each entry of `task.models`."""
@@ -113,10 +113,6 @@ class ModelClients:
     names: tuple[str, ...] | None = None
     unseen: tuple[str, ...] = ()
     models: Known = "none"
-
-    def __post_init__(self) -> None:
-        if self.names is not None and len(self.names) != self.number:
-            raise ValueError(f"it has {counted(len(self.names), 'name')} for {self.number:,} clients")
 
 
 @dataclass(frozen=True)
@@ -205,18 +201,55 @@ def save(
     assert card.clients is not None
     folder.mkdir(exist_ok=True)
     path = folder / stem(card.method, card.seed)
-    file = _with(path, OWN)
-    with tempfile.TemporaryFile(dir=folder) as spool:  # has no name: nothing is left of it, however this ends
-        store = _Store(spool, card.clients.number, global_model or {})
-        for batch in own:
-            store.add(batch)
-        if not store.stacks:
-            file.unlink(missing_ok=True)  # of an earlier try
-        known: Known = "global" if not store.stacks and store.has.all() else "own" if store.has.any() else "none"
-        if known == "own":
-            write_atomically(file, _pieces(card, store.parts()))
+    known = _save_own(_with(path, OWN), own, global_model or {}, card.clients.number)
     card = replace(card, has_global=global_model is not None, clients=replace(card.clients, models=known))
     _write(_with(path, WHOLE), card, {**(global_model or {}), **(frozen or {})})
+
+
+_TABLES = """
+CREATE TABLE tensors (id INTEGER PRIMARY KEY, sha256 BLOB UNIQUE, content BLOB);
+CREATE TABLE models (client INTEGER, layer TEXT, tensor INTEGER, PRIMARY KEY (client, layer)) WITHOUT ROWID;
+"""
+"""A client that has a model has a row without a layer, and one for each tensor that is not the global model's."""
+
+
+def _save_own(path: Path, own: Iterable[Mapping[ClientId, Params]], shared: Params, number: int) -> Known:
+    """Write the tensors of clients' models that are not the `shared` ones, where there are such; say what there is."""
+    new = _with(path, ".tmp")
+    new.unlink(missing_ok=True)  # of an earlier try
+    with closing(sqlite3.connect(new)) as file:
+        file.executescript(_TABLES)
+        for batch in own:
+            stored: dict[tuple[str, int], int | None] = {}  # tensors that many clients share are read once
+            for client, params in batch.items():
+                file.execute("INSERT INTO models VALUES (?, '', NULL)", (client,))
+                for layer, tensor in params.items():
+                    at = layer, id(tensor)
+                    if at not in stored:
+                        stored[at] = None if _same(tensor, shared.get(layer)) else _stored(file, tensor)
+                    if stored[at] is not None:
+                        file.execute("INSERT INTO models VALUES (?, ?, ?)", (client, layer, stored[at]))
+        file.commit()
+        (users,) = file.execute("SELECT count(*) FROM models WHERE layer = ''").fetchone()
+        (tensors,) = file.execute("SELECT count(*) FROM tensors").fetchone()
+    if tensors or 0 < users < number:
+        new.replace(path)
+        return "own"
+    new.unlink()
+    path.unlink(missing_ok=True)
+    return "global" if users else "none"
+
+
+def _same(tensor: Tensor, other: Tensor | None) -> bool:
+    return other is not None and tensor.dtype == other.dtype and torch.equal(tensor, other)
+
+
+def _stored(file: sqlite3.Connection, tensor: Tensor) -> int:
+    """The number of a tensor, which is stored unless one like it is."""
+    content = wire.encode(tensor)
+    sha256 = hashlib.sha256(content).digest()
+    file.execute("INSERT OR IGNORE INTO tensors (sha256, content) VALUES (?, ?)", (sha256, content))
+    return int(file.execute("SELECT id FROM tensors WHERE sha256 = ?", (sha256,)).fetchone()[0])
 
 
 def save_beside(folder: Path, card: ModelCard, params: Params, what: str) -> None:
@@ -237,102 +270,10 @@ def _with(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)  # a label may have dots
 
 
-class _Part(NamedTuple):
-    """A tensor on its way into a file."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    content: Iterable[bytes | memoryview]
-
-
 def _write(path: Path, card: ModelCard, tensors: Params) -> None:
-    parts = {name: _Part(t.dtype, tuple(t.shape), [wire.octets(t)]) for name, t in tensors.items()}
-    write_atomically(path, _pieces(card, parts))
-
-
-def _pieces(card: ModelCard, parts: Mapping[str, _Part]) -> Iterator[bytes | memoryview]:
-    """A safetensors file, piece by piece; the widest elements first, so that all are aligned."""
     # An option that JSON cannot hold was made in Python: its network has to be given again, its run goes on.
     text = json.dumps(dataclasses.asdict(card), ensure_ascii=False, default=repr)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "unskew": text}}
-    order, end = sorted(parts.items(), key=lambda part: -part[1].dtype.itemsize), 0
-    for name, part in order:
-        begin, end = end, end + part.dtype.itemsize * math.prod(part.shape)
-        header[name] = {"dtype": wire.DTYPES[part.dtype], "shape": part.shape, "data_offsets": [begin, end]}
-    head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    yield len(head).to_bytes(8, "little") + head
-    for _, part in order:
-        yield from part.content
-
-
-class _Stack:
-    """The distinct tensors of a layer: where in the spool each begins, and which is whose."""
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name, self.begins = name, list[int]()
-        self.of = np.full(number, -1, np.int32)
-
-
-class _Store:
-    """Clients' own tensors on their way into one file, where those of a layer are the rows of one tensor.
-
-    Memory holds at most those of two batches of clients.
-    """
-
-    def __init__(self, spool: IO[bytes], number: int, global_model: Params) -> None:
-        self.spool, self.has = spool, np.zeros(number, np.int8)
-        self.rows: dict[Any, tuple[_Stack, int] | None] = {_content(n, t): None for n, t in global_model.items()}
-        # By identity, so that tensors that many clients share are read once.  The tensors are kept beside it: the
-        # identity of one that is gone may be another's.
-        self.recent: dict[tuple[str, int], tuple[Tensor, tuple[_Stack, int] | None]] = {}
-        self.stacks: dict[tuple[str, torch.dtype, tuple[int, ...]], _Stack] = {}
-
-    def add(self, batch: Mapping[ClientId, Params]) -> None:
-        """Store the new tensors of these clients' models."""
-        before, self.recent = self.recent, {}
-        users: dict[int, list[ClientId]] = {}
-        for client, params in batch.items():
-            users.setdefault(id(params), []).append(client)
-        for clients in users.values():
-            self.has[clients] = 1
-            for layer, tensor in batch[clients[0]].items():
-                at = (layer, id(tensor))
-                if at not in self.recent:
-                    self.recent[at] = before.get(at) or (tensor, self._stored(layer, tensor))
-                if (row := self.recent[at][1]) is not None:
-                    row[0].of[clients] = row[1]
-
-    def _stored(self, layer: str, tensor: Tensor) -> tuple[_Stack, int] | None:
-        content = _content(layer, tensor)
-        if content not in self.rows:
-            kind = content[:3]
-            if kind not in self.stacks:  # where clients have a layer in several types or shapes, it has several stacks
-                number = sum(known[0] == layer for known in self.stacks)
-                self.stacks[kind] = _Stack(f"{layer}/{number}" if number else layer, len(self.has))
-            stack = self.stacks[kind]
-            self.rows[content] = stack, len(stack.begins)
-            stack.begins.append(self.spool.tell())
-            self.spool.write(wire.octets(tensor))
-        return self.rows[content]
-
-    def parts(self) -> dict[str, _Part]:
-        """The tensors of the file."""
-        parts = {"of": _Part(torch.int8, self.has.shape, [self.has.data])}
-        for (_, dtype, shape), stack in self.stacks.items():
-            parts[stack.name] = _Part(dtype, (len(stack.begins), *shape), self._read(stack, dtype, shape))
-            parts[f"of {stack.name}"] = _Part(torch.int32, stack.of.shape, [stack.of.data])
-        return parts
-
-    def _read(self, stack: _Stack, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[bytes]:
-        for begin in stack.begins:
-            self.spool.seek(begin)
-            yield self.spool.read(dtype.itemsize * math.prod(shape))
-
-
-def _content(layer: str, tensor: Tensor) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
-    """A key that is equal for equal tensors of a layer."""
-    return layer, tensor.dtype, tuple(tensor.shape), hashlib.sha256(wire.octets(tensor)).digest()
+    write_atomically(path, wire.file_of(text, tensors))
 
 
 # ---------------------------------------------------------------- reading
@@ -578,7 +519,7 @@ def _read_folder(
     own = _with(path, OWN) if clients.models == "own" else None
     number = None if client is None else number_of(clients, client, where)
     if client is None and not card.has_global:
-        users = [] if own is None else _users(own, clients.number).nonzero().flatten().tolist()
+        users = _users(own)
         if len(users) != 1:
             raise RunError(f"there is no global model {where}: say whose, as in client=0; {KEPT}")
         number = users[0]  # a deployed client's folder has one alone
@@ -586,9 +527,9 @@ def _read_folder(
     if name is not None and name in task.inputs.clients:  # what others' rows were scaled with is theirs
         task = replace(task, inputs=task.inputs.of(name))
     if number is not None:
-        if clients.models == "none" or (own is not None and not _users(own, clients.number)[number]):
+        if clients.models == "none" or (own is not None and number not in _users(own)):
             raise RunError(f"there is no model of client {number} {where}; {KEPT}")
-        tensors |= (mine := {} if own is None else _own_tensors(own, number))
+        tensors |= (mine := {} if own is None else read_own(own, number))
         task = task.of(name or str(number), mine)
     return ModelCard(card.method, card.seed, number, name, task), tensors
 
@@ -631,24 +572,28 @@ def number_of(clients: ModelClients, client: ClientId | str, where: str = "") ->
     raise RunError(f"there is no client {client!r} {where}{did_you_mean(written, names)}{late}; {known}")
 
 
-def _users(path: Path, number: int) -> Tensor:
-    """Return which clients have a model, (clients,)."""
-    with _opened(path, theirs=True) as file:
-        users: Tensor = file.get_tensor("of")
-    if users.shape != (number,):
-        raise RunError(f"{path} is of {users.numel():,} clients, not of {number:,}; restore it or run again")
-    return users
+@contextmanager
+def _own(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with database.refusing(path), closing(database.connect(path, "query_only = ON", longest=LONGEST)) as file:
+            yield file
+    except WireError as error:
+        raise RunError(f"cannot read {path}: {error}") from None
 
 
-def _own_tensors(path: Path, client: ClientId) -> Params:
+def _users(path: Path | None) -> list[ClientId]:
+    """The clients that have a model."""
+    if path is None:
+        return []
+    with _own(path) as file:
+        return [client for (client,) in file.execute("SELECT client FROM models WHERE layer = ''")]
+
+
+def read_own(path: Path, client: ClientId) -> Params:
     """A client's own tensors by layer."""
-    own: Params = {}
-    with _opened(path, theirs=True) as file:
-        for name in (name.removeprefix("of ") for name in file.keys() if name.startswith("of ")):  # noqa: SIM118
-            row = int(file.get_slice(f"of {name}")[client : client + 1][0])
-            if row >= 0:
-                own[name.partition("/")[0]] = file.get_slice(name)[row : row + 1][0]
-    return own
+    query = "SELECT layer, content FROM models JOIN tensors ON tensor = id WHERE client = ?"
+    with _own(path) as file:
+        return {layer: wire.decode(content, Tensor) for layer, content in file.execute(query, (client,))}
 
 
 def _read_file(path: Path, theirs: bool = False) -> tuple[ModelCard, Params]:
