@@ -28,7 +28,7 @@ from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.rows import Items
 from unskew.data.saved import save
-from unskew.data.sources import DATA
+from unskew.data.sources import DATA, RunOptions
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
 from unskew.data.text import FIRST_WORD
@@ -582,8 +582,8 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
     """The data set passed as a value, or named by the task."""
     if data is not ... and not isinstance(data, str):
         targets = tasks.kind_of(task.kind).targets
-        classes = own.names_of_classes(task.data_options.get("classes"), targets)
-        return own.dataset(data, **table, preprocess=task.preprocess, targets=targets, classes=classes)
+        options = schema.build(RunOptions, task.data_options, "task.data_options", owner="data given as values")
+        return own.dataset(data, **table, preprocess=task.preprocess, targets=targets, classes=options.classes)
     named = task.data.partition(":")[0] in ENDINGS
     if _names_times(task.data, table["test"]):  # which are in data_options
         table = {**table, "test": None}

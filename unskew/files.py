@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -141,18 +140,6 @@ def _open_regular(name: str, flags: int, mode: int = 0o666) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "it is a folder or a device, not a file", name)
     return fd
-
-
-def check_text(name: str, array: Any) -> None:
-    """Refuse a NumPy array of text with numbers that are no characters: NumPy reads it, and Python fails later.
-
-    Raises:
-        ValueError: Naming the array.
-    """
-    if array.dtype.kind == "U" and array.nbytes:
-        codes = array.reshape(-1).view(f"{array.dtype.byteorder}u4")
-        if codes.max() > sys.maxunicode:
-            raise ValueError(f"the text in {name} holds codes of no character")
 
 
 def from_toml(text: str) -> dict[str, Any]:

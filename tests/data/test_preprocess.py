@@ -285,30 +285,6 @@ def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
     assert torch.equal(torch.as_tensor(one.dataset.x_train), torch.as_tensor(two.dataset.x_train))
 
 
-@silent_sites
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("raw_0", np.zeros(3)),
-        ("raw_0", np.array([b"x"] * 50)),
-        ("raw_owners", np.full(40, 9)),
-        ("raw_owners", np.zeros(40)),
-        ("about", np.array("{}{")),
-        ("raw_0", None),
-        ("y_train", np.full(50, 7)),
-        ("y_test", np.zeros(3, np.int64)),
-    ],
-)
-def test_saved_columns_that_are_broken_are_refused(key: str, value: Any, tmp_path: Path) -> None:
-    data = own.dataset(four_sites(), target="sick", client="site", test=0.25, preprocess=Preprocess())
-    save(data, tmp_path / "data.npz")
-    with np.load(tmp_path / "data.npz") as archive:
-        arrays: dict[str, Any] = dict(archive)
-    np.savez(tmp_path / "data.npz", **{k: v for k, v in {**arrays, key: value}.items() if v is not None})
-    with pytest.raises(DataError, match=r"data\.npz"):
-        us.load("run:data.npz", tmp_path)
-
-
 @pytest.mark.filterwarnings("ignore:row 1 has no value in any column")
 def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> None:
     table = frame(200)

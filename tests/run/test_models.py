@@ -375,40 +375,6 @@ def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: 
         load_model(copy, "fedper", client=0)
 
 
-AGE = {"name": "age", "mean": [1.0], "sd": [1.0]}
-
-
-@pytest.mark.parametrize(
-    ("inputs", "said"),
-    [
-        (
-            {"kind": "images", "mean": [0.5], "std": []},
-            "images have 1 means and 0 deviations, not one for each channel",
-        ),
-        ({"kind": "images", "mean": [0.5] * 3, "std": [0.2] * 3}, "images have 3 means and 3 deviations"),
-        ({"kind": "table", "columns": []}, "a table has no columns"),
-        ({"kind": "table", "columns": [AGE | {"sd": []}]}, "column 'age' has not one number of each"),
-        (
-            {"kind": "table", "columns": [AGE | {"fill": [1.0, 2.0]}], "clients": ["a"]},
-            "column 'age' has not one number of each",
-        ),
-    ],
-)
-def test_inputs_that_contradict_each_other_are_refused(
-    inputs: dict[str, Any], said: str, run: Path, tmp_path: Path
-) -> None:
-    """In a run's folder and in a file: predicting would fail in the middle."""
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    change_card(copy / "models" / "fedavg-seed0.safetensors", inputs=inputs)
-    with pytest.raises((RunError, ConfigError), match=said):
-        load_model(copy, "fedavg")
-    save_model(load_model(run, "fedavg"), tmp_path / "model")
-    change_card(tmp_path / "model", inputs=inputs)
-    with pytest.raises((RunError, ConfigError), match=said):
-        load_model(tmp_path / "model")
-
-
 class OfIds(nn.Module):
     def __init__(self) -> None:
         super().__init__()

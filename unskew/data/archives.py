@@ -16,7 +16,6 @@ from numpy.lib.npyio import NpzFile
 
 from unskew import machine
 from unskew.errors import DataError
-from unskew.files import check_text
 
 _Array = npt.NDArray[Any]
 
@@ -72,10 +71,3 @@ def kept_bytes(file: IO[bytes], size: int) -> int:
     """Bytes of an array in a npy file of this size as it is kept: float16 becomes float32.  The file is closed."""
     with file:
         return size * (2 if b"'descr': '<f2'" in file.read(256) else 1)
-
-
-def array_of(archive: NpzFile, key: str) -> _Array:
-    """An array of the archive, whose text is checked."""
-    array: _Array = archive[key]
-    check_text(key, array)
-    return array

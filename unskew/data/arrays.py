@@ -26,7 +26,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from unskew.data import build
-from unskew.data.archives import archive_of, array_of
+from unskew.data.archives import archive_of
 from unskew.data.columns import CLIENT, INPUTS, LABELS, PATIENTS, Array, Frame
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import constants_of
@@ -170,7 +170,7 @@ def npz(path: Path) -> Arrays:
     """
     with archive_of(path) as archive:
         present = archive.files
-        arrays = {key: array_of(archive, key) for key in (*LAYOUT, *NAMES) if key in present}
+        arrays = {key: archive[key] for key in (*LAYOUT, *NAMES) if key in present}
         for part in ("train", "test"):
             if f"x_{part}" not in arrays and f"d_{part}" in present:
                 arrays[f"x_{part}"] = _decoded(archive[f"d_{part}"])
@@ -194,7 +194,7 @@ def batches(path: Path) -> Arrays:
 
 def _batch(path: Path) -> tuple[Array, Array]:
     with archive_of(path) as archive:
-        return _decoded(archive["d"]), array_of(archive, "y")
+        return _decoded(archive["d"]), archive["y"]
 
 
 def _decoded(d: Array) -> npt.NDArray[np.uint8]:

@@ -192,17 +192,6 @@ class Inputs:
         how = {key: getattr(other, key) for key in ("gaps", "thousands", "decimal", "encoding", "made_grey")}
         return replace(self, **how)
 
-    def contradiction(self, shape: Any) -> str:
-        """Say what cannot be in a file from elsewhere, for examples of this shape; empty if all parts fit."""
-        if self.kind == "images" and not len(self.mean) == len(self.std) == (self.shape or shape or (0,))[0]:
-            return f"images have {len(self.mean)} means and {len(self.std)} deviations, not one for each channel"
-        if self.kind == "table" and not self.columns:
-            return "a table has no columns"
-        for one in self.columns:
-            if len(one.mean) != len(one.sd) or not {len(one.fill), len(one.mean)} <= {0, 1, len(self.clients)}:
-                return f"column {one.name!r} has not one number of each for one client or for all"
-        return ""
-
     def of(self, client: str | int | None) -> "Inputs":
         """The same with one client's own numbers alone, so that the others' stay where they are.
 

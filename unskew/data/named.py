@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data import arrays, build, hub
-from unskew.data.archives import UNREADABLE, archive_of, array_of, corrupt
+from unskew.data.archives import UNREADABLE, archive_of, corrupt
 from unskew.data.arrays import Arrays
 from unskew.data.columns import listed
 from unskew.data.domains import Part, join
@@ -38,7 +38,7 @@ NATURAL = ("{0}.npz", "federated/{0}.npz", "{0}/{0}.npz")
 def whole(path: Path) -> Arrays:
     """All arrays of an npz file."""
     with archive_of(path) as archive:
-        return {key: array_of(archive, key) for key in archive.files}
+        return dict(archive)
 
 
 def _plain(path: Path) -> Arrays:

@@ -66,7 +66,7 @@ from unskew.data.rows import (
     together,
 )
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
-from unskew.errors import ConfigError, DataError
+from unskew.errors import DataError
 from unskew.keys import drawn_since, global_states
 from unskew.tasks.targets import CLASS, IGNORED, Targets
 from unskew.words import composed, some
@@ -566,17 +566,3 @@ def labels_known(data: Any) -> list[Any] | None:
         return [label for part in parts for label in part or ()] if None not in parts else None
     held = next((getattr(data, name) for name in ("targets", "labels") if hasattr(data, name)), None)
     return cells(held).tolist() if held is not None else None
-
-
-def names_of_classes(names: object, targets: Targets) -> tuple[str, ...] | None:
-    """The names of all classes as `task.data_options.classes` lists them for data that are values; None without.
-
-    Raises:
-        ConfigError: If it is no list of different words, or targets are no classes.
-    """
-    if names is None:
-        return None
-    words = tuple(names) if isinstance(names, list | tuple) and targets.classes else ()
-    if not words or not all(isinstance(word, str) and word for word in words) or len(set(words)) < len(words):
-        raise ConfigError(f"task.data_options.classes must list classes as different words, got {names!r}")
-    return words

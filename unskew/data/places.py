@@ -76,18 +76,14 @@ def path_of(written: str | Path, named: str = "") -> Path:
         named: What it is called if it is refused.
 
     Raises:
-        DataError: If it cannot be the path of anything, or may not be looked at, or as in `require_allowed`.
+        DataError: If it may not be looked at, or as in `require_allowed`.
     """
+    path = user_path(written)
+    require_allowed(str(path), named)
     try:
-        path = user_path(written)
-        if "\0" not in str(path):
-            require_allowed(str(path), named)
         path.exists()
     except OSError as error:
         raise DataError(f"{str(written)[:200]} cannot be looked at: {error.strerror}; give another path") from None
-    # Path.exists is merely false for it, and whatever opens it fails.
-    if "\0" in str(path):
-        raise DataError(f"the path {str(written)[:200]!r} has a NUL character in it, which no path has; remove it")
     return path
 
 

@@ -42,7 +42,7 @@ from unskew.record import database
 from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.kind import Scale, TaskKind
-from unskew.tasks.targets import Label, LabelType, labels_of, mislabelled
+from unskew.tasks.targets import Label, LabelType, labels_of
 from unskew.tasks.task import Task, copied_arguments, outputs_of, tensors_of
 from unskew.tree import Params, Tree
 from unskew.words import composed, counted, some
@@ -92,10 +92,6 @@ class TaskCard:
         at = next((i for i, entry in enumerate(self.models) if client in entry.clients), 0)
         entry, kept = self.models[at] if at else self, tuple(layers) if at else self.layers
         return replace(self, model=entry.model, model_options=entry.model_options, layers=kept, at=at)
-
-    def __post_init__(self) -> None:
-        if wrong := self.inputs.contradiction(self.input_shape) or mislabelled(self.classes, self.label_type):
-            raise ValueError(wrong)
 
 
 @dataclass(frozen=True)
