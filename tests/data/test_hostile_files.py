@@ -111,18 +111,6 @@ def test_images_that_are_none_are_refused(image: Callable[[], bytes], says: str,
         load(folder_of_images(tmp_path / "images", image()))
 
 
-def test_an_image_larger_than_others_is_refused_before_any_is_decoded(
-    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, only the first file was asked for its size, and none where `size` makes all small."""
-    pillow = pytest.importorskip("PIL.ImageFile")
-    source = folder_of_images(tmp_path / "images", png(8, 8))
-    (tmp_path / "images" / "b" / "1" / "2.png").write_bytes(png(5_000, 5_000))
-    monkeypatch.setattr(pillow.ImageFile, "load", lambda *a: pytest.fail("an image was decoded"))
-    with pytest.raises(DataError, match=r"b/1/2\.png holds 0\.0 GB when it is unpacked"):
-        load(source, None, {"size": 4})
-
-
 def test_postscript_with_the_ending_of_an_image_starts_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,7 +105,7 @@ def test_photos_are_turned_as_the_camera_noted(orientation: int, ending: str, tm
     file = tmp_path / f"a.{ending}"
     Image.fromarray(level).save(file, exif=tags)
     upright = ImageOps.exif_transpose(Image.open(file))
-    assert np.array_equal(image_folders.pixels([file], None, True)[0], np.asarray(upright))
+    assert np.array_equal(image_folders.pixels([file], None, 1)[0], np.asarray(upright))
 
 
 def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:

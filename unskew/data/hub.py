@@ -11,12 +11,14 @@ import importlib
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
+from unskew import machine
 from unskew.data.columns import cells, listed
 from unskew.data.places import Place
 from unskew.errors import DataError
@@ -130,13 +132,17 @@ def _column(part: Any, name: str, where: str, option: str) -> Any:
     return part[name]
 
 
-def images(values: Iterable[Any], size: int | None, place: Place) -> npt.NDArray[np.uint8]:
+def images(values: Iterable[Any], size: int | None, place: Place, number: int = 0) -> npt.NDArray[np.uint8]:
     """Images as uint8: (N, H, W) if all are grey, else (N, H, W, 3); `place` names one.
 
     Raises:
-        DataError: If a value is not an 8-bit image, or sizes differ.
+        DataError: If a value is not an 8-bit image, sizes differ, or memory has no room for so many like the first.
     """
-    decoded = [image_of(value, size, place(i)) for i, value in enumerate(values)]
+    decoded: list[npt.NDArray[np.uint8]] = []
+    for i, value in enumerate(values):
+        decoded.append(image_of(value, size, place(i)))
+        if not i:
+            machine.require_room(number * decoded[0].nbytes, Path(place(0)).parent)
     if len({image.ndim for image in decoded}) > 1:
         decoded = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in decoded]
     if (odd := next((i for i, image in enumerate(decoded) if image.shape != decoded[0].shape), None)) is not None:

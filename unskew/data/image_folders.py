@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
-from unskew import machine
 from unskew.data import own, tables
 from unskew.data.columns import INPUTS, Frame, check_column, composed_names, frame_of
 from unskew.data.hub import GREY, check_depth, images
@@ -118,7 +117,7 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
     columns, files, roles, place, notes = (_in_folders if options.labels is None else _in_table)(root, options)
-    images, frame = pixels(files, options.size, _grey(root, files, options.size, options.channels)), frame_of(columns)
+    images, frame = pixels(files, options.size, options.channels), frame_of(columns)
     rows = own.table(
         replace(frame, columns={**frame.columns, INPUTS: images}),
         **roles,
@@ -257,26 +256,6 @@ def images_below(root: Path) -> list[Path]:
 
 
 # ---------------------------------------------------------------- images
-def _grey(root: Path, files: Sequence[Path], size: int | None, channels: Literal[1, 3] | None) -> bool:
-    """True if all images become grey, by what files say before they are decoded; else all get three channels.
-
-    Raises:
-        DataError: If a file is no image, or memory has no room for one of them, or for all as they are kept.
-    """
-    area, grey = [], []
-    for file in files:
-        with _opened(file) as image:
-            check_depth(image, str(file))
-            area.append(image.size[0] * image.size[1])
-            grey.append(image.mode in GREY)
-    of_all = all(grey) if channels is None else channels == 1
-    largest = int(np.argmax(area))
-    machine.require_room(area[largest] * (1 if grey[largest] else 4), files[largest])  # Pillow pads RGB
-    kept = sum(area) if size is None else len(area) * size * size
-    machine.require_room(kept * (1 if of_all else 3), root)
-    return of_all
-
-
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     """Open an image; what is wrong with it is said with its name."""
@@ -301,36 +280,35 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
     model has them, and ones with colours become grey where those for training did, or where their channels are equal.
 
     Raises:
-        DataError: If a file is no image, some have colours and those for training were grey by themselves, or memory
-            has no room.
+        DataError: As in `pixels`, or if some have colours and those for training were grey by themselves.
     """
     channels, height, width = inputs.shape
     size = height if height == width else None
-    grey = _grey(files[0].parent, files, size, None)
-    if channels == 1 and not inputs.made_grey and not grey:
-        for file in files:
-            with _opened(file) as image:
-                levels = np.asarray(image.convert("RGB"))
-            if (levels != levels[..., :1]).any():  # of a grey scan that was saved with colours they are equal
-                raise DataError(f"{file} has colours, and the model was trained on grey images; save it in grey")
-    return pixels(files, size, channels == 1)
+    x = pixels(files, size, 3 if channels == 3 else 1 if inputs.made_grey else None)
+    if channels == 1 and x.ndim == 4:  # of a grey scan that was saved with colours all are equal
+        if len(odd := np.flatnonzero((x != x[..., :1]).any((1, 2, 3)))):
+            raise DataError(f"{files[odd[0]]} has colours, and the model was trained on grey images; save it in grey")
+        x = x[..., 0]
+    return x
 
 
-def pixels(files: Sequence[Path], size: int | None, grey: bool) -> npt.NDArray[np.uint8]:
-    """The images (N, H, W) if they are to be `grey`, which makes them so, else (N, H, W, 3).
+def pixels(files: Sequence[Path], size: int | None, channels: Literal[1, 3] | None) -> npt.NDArray[np.uint8]:
+    """The images, (N, H, W) if all are grey or made so, which 1 of the `channels` does, else (N, H, W, 3).
 
     Raises:
-        DataError: If a file is no image, or sizes differ.
+        DataError: If a file is no image, sizes differ, or memory has no room for all.
     """
 
     def read() -> Iterator[Any]:
         for file in files:
             with _opened(file) as opened:
+                check_depth(opened, str(file))
                 image = _upright(opened)
-                coloured = image if grey and image.mode in GREY else image.convert("RGB")
-                yield coloured.convert("L") if grey else coloured
+                if channels == 3 or (channels == 1 and image.mode not in GREY):
+                    image = image.convert("RGB")
+                yield image.convert("L") if channels == 1 else image
 
-    return images(read(), size, lambda i: str(files[i]))
+    return images(read(), size, lambda i: str(files[i]), len(files))
 
 
 def _upright(image: Any) -> Any:
