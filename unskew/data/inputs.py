@@ -23,7 +23,6 @@ from unskew.data.columns import (
     is_gap,
     no_value,
     value_of,
-    word,
 )
 from unskew.data.places import by_number
 from unskew.data.rows import ByteImages, padded, unpacked
@@ -90,7 +89,7 @@ class Column:
         Raises:
             DataError: If there is a gap and gaps are refused, or a number is infinite in float32.
         """
-        missing = np.isnan(values) if self.kind == "number" else np.array([v is None for v in values], bool)
+        missing = gaps_in(values)
         gaps = [missing[:, None] & (not self.gaps_unlearnt)] if self.gaps else []
         if self.kind != "number":
             number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
@@ -114,24 +113,24 @@ class Column:
         return np.concatenate([values[:, None], *gaps], 1, dtype=np.float64)
 
 
-def column_notes(column: Column, values: Array, known: str = "in training") -> list[str]:
+def column_notes(trained: Column, values: Array, known: str = "in training") -> list[str]:
     """Sentences on new values that were otherwise where they are `known`: another unit, strange words, or gaps."""
     rows, missing, sentences = len(values), int(gaps_in(values).sum()), []
-    if values.dtype.kind == "f" and len(column.sd) == 1 and column.sd[0] and missing < rows:
-        middle, mean, sd = float(np.nanmedian(values)), column.mean[0], column.sd[0]
+    if values.dtype.kind == "f" and len(trained.sd) == 1 and trained.sd[0] and missing < rows:
+        middle, mean, sd = float(np.nanmedian(values)), trained.mean[0], trained.sd[0]
         if abs(middle - mean) > FAR_BEYOND * sd:
             was = f"its mean {known} was {mean:g} (standard deviation {sd:g})"
             sentences.append(f"is about {middle:g} here, and {was}: is it in the same unit?")
-    if column.kind == "category":
-        words = set(column.values).difference(column.unlearnt)
-        strange = [one for one in _codes(values) if one is not None and one not in words]
+    if trained.kind == "category":
+        words = set(trained.values).difference(trained.unlearnt)
+        strange = [one for one in column(values, category=True) if one is not None and one not in words]
         if strange:
             where = f"{len(strange):,} of {counted(rows, 'row')}: {some(sorted(set(strange)))}"
-            sentences.append(f"holds words that were not {known}, in {where} (known: {some(column.values)})")
-    knows_gaps = column.gaps and not column.gaps_unlearnt
+            sentences.append(f"holds words that were not {known}, in {where} (known: {some(trained.values)})")
+    knows_gaps = trained.gaps and not trained.gaps_unlearnt
     if (missing == rows >= NEVER) if knows_gaps else (2 * missing > rows >= SUDDEN):
         sentences.append(f"has no value in {missing:,} of {counted(rows, 'row')}, and had some {known}")
-    return [f"column {column.name!r} {sentence}" for sentence in sentences]
+    return [f"column {trained.name!r} {sentence}" for sentence in sentences]
 
 
 def _of_client(numbers: tuple[float, ...], client: npt.NDArray[np.int64] | int) -> Any:
@@ -377,27 +376,21 @@ def check_known(where: str, name: str, known: Sequence[str]) -> None:
         raise DataError(f"{where} no column {name!r}, which the model was trained on{nearest} (columns: {some(known)})")
 
 
-def _as(column: Column, values: Array) -> Array:
+def _as(trained: Column, values: Array) -> Array:
     """The column as the kind it was trained as: numbers that are codes become words.
 
     Raises:
         DataError: If a word stands where numbers are learned from.
     """
-    if column.kind == "category":
-        return _codes(values)
-    if column.kind == "text":
+    if trained.kind == "category":
+        return column(values, category=True)
+    if trained.kind == "text":
         return np.array([None if is_gap(value) else str(value) for value in values.tolist()], object)
     if values.dtype.kind == "O":
         known = [value for value in values if value is not None]
         one = next((value for value in known if value_of(value) is None), None)
         if one is not None:
-            raise DataError(f"column {column.name!r} must hold numbers, as in training, got {one!r}; set {WRITTEN}")
+            raise DataError(f"column {trained.name!r} must hold numbers, as in training, got {one!r}; set {WRITTEN}")
         # Of a column with a gap that it does not know, a reader makes words.
         return np.array([np.nan if value is None else value_of(value) for value in values], np.float64)
     return values
-
-
-def _codes(values: Array) -> Array:
-    """Words of a column of codes, of which a reader may have made numbers; None for a gap."""
-    listed = [None if v is None or v != v else v if isinstance(v, str) else word(v) for v in values.tolist()]
-    return np.array([*listed, None], object)[:-1]

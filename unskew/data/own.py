@@ -65,7 +65,7 @@ from unskew.data.rows import (
     records,
     together,
 )
-from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, name_of_client, numbered
+from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, label_name, numbered
 from unskew.errors import DataError
 from unskew.keys import drawn_since, global_states
 from unskew.tasks.targets import CLASS, IGNORED, Targets
@@ -297,7 +297,7 @@ def _times(data: object, frame: Frame, rows: DataTable, rule: Latest) -> Any:
         return frame.columns[rule.column]
     if not isinstance(data, Mapping):
         return cells(rule.latest)
-    times = {name_of_client(name): cells(of) for name, of in dict(rule.latest).items()}
+    times = {label_name(name): cells(of) for name, of in dict(rule.latest).items()}
     for name, n in zip(rows.clients, rows.count().tolist(), strict=True):
         if len(times.get(name, ())) != n:
             raise DataError(f"latest must have {n} times of client {name}, in a dict like data")
@@ -426,7 +426,7 @@ def _of_clients(data: Mapping[Any, Any], raw: bool, left_out: Collection[str]) -
     names: dict[str, Any] = {}
     parts: dict[str, Frame] = {}
     for name in data:
-        text = name_of_client(name)
+        text = label_name(name)
         if (twin := names.setdefault(text, name)) is not name:
             raise DataError(f"clients {twin!r} and {name!r} have one name when written out; rename one of them")
         try:

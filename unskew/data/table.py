@@ -304,7 +304,7 @@ def names_to(largest: int, examples: int, where: str) -> tuple[str, ...]:
 
 
 def label_name(label: object) -> str:
-    """A label as the name of its class."""
+    """A label, or a client, as its name: 3.0, as pandas writes a column with gaps, is 3."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else composed(str(label))
 
 
@@ -330,14 +330,9 @@ def numbered(names: Sequence[object], given: Sequence[str] = ()) -> tuple[Ints, 
 
     A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
     """
-    texts = [None if is_gap(name) else name_of_client(name) for name in names]
+    texts = [None if is_gap(name) else label_name(name) for name in names]
     known = {name for name in texts if name is not None} - set(given)
     by_size = all(value_of(name) is not None for name in known)
     ordered = (*given, *sorted(known, key=lambda name: (value_of(name) or 0.0 if by_size else 0.0, name)))
     number = {name: i for i, name in enumerate(ordered)}
     return np.array([-1 if name is None else number[name] for name in texts], np.int64), ordered
-
-
-def name_of_client(value: object) -> str:
-    """A client's name as text: 3.0, as pandas writes a column with gaps, is client 3."""
-    return composed(str(int(value) if isinstance(value, float) and value.is_integer() else value))
