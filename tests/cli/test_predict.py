@@ -102,7 +102,7 @@ def test_the_second_of_two_classes_is_predicted_from_a_threshold_on(here: Path, 
     assert us.predict(model, table, threshold=0.5) == us.predict(model, table)
     rows = json.loads(unskew("predict", "t", HOSPITALS, "--threshold", str(between), "--json").out)["rows"]
     assert [row["predicted"] for row in rows] == expected
-    with pytest.raises(ConfigError, match=r"threshold must be a probability above 0 and below 1, .* got 1"):
+    with pytest.raises(ConfigError, match=r"threshold must be above 0 and below 1, .* got 1"):
         us.predict(model, table, threshold=1.0)
     with pytest.raises(ConfigError, match=r"of two classes and without probabilities, got 0\.2"):
         us.predict(model, table, threshold=0.2, probabilities=True)

@@ -110,7 +110,7 @@ def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -
     noised = {"name": "fedavg", "with": [{"name": "dp_sgd", "noise_multiplier": 1.0, "share": 0.5, "delta": 0.01}]}
     experiment |= {"methods": [noised], "evaluate": ["global"]}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
-    with pytest.raises(ConfigError, match=r"standardised by their own mean .* unless task\.data_options names both"):
+    with pytest.raises(ConfigError, match=r"standardised by their own mean .*name task\.data_options\.mean and std"):
         opened(here)
     experiment["task"]["data_options"] = {"mean": [0.5], "std": [0.25], "classes": list(CLASSES)}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))

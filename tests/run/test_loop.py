@@ -192,7 +192,7 @@ def test_no_choice_by_clients_rows_is_made_beside_noise(
 ) -> None:
     """What is chosen would follow from what has no noise: refused before any data are read."""
     methods = f'[[methods]]\nname = "fedprox"\nwith = ["{wrapper}"]\n[[methods]]\nname = "fedavg"\n'
-    says = rf"^{setting.partition('=')[0]} chooses by clients' rows without noise, .* of fedprox"
+    says = rf"^{setting.partition('=')[0]} chooses by clients' rows without noise, .* fedprox"
     with pytest.raises(ConfigError, match=says):
         tiny("task.data=npz:/nowhere.npz", setting, methods=methods)
 
@@ -211,7 +211,7 @@ def test_the_classes_of_a_site_s_rows_are_not_told_beside_noise(
         return run_setup.prepare(replace(noised, task=task), one_client=True)
 
     for wrapper in ("local_dp", "dp_sgd"):
-        with pytest.raises(ConfigError, match=r"does not cover which classes .*; name all of them in task\.data_opt"):
+        with pytest.raises(ConfigError, match=r"does not cover which classes .*; name all in task\.data_opt"):
             prepared(wrapper)
         assert prepared(wrapper, classes=("no", "yes", "unknown")).dataset.num_classes == 3
     assert prepared("central_dp").dataset.num_classes == 2  # whose server is trusted

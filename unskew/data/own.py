@@ -190,10 +190,8 @@ def _check_roles(
     """Refuse roles of what has no columns, names that are none of them, and one column for two roles."""
     columns = [name for name in frame.columns if name not in GIVEN]
     if LABELS in frame.columns and (named or left_out):
-        raise DataError(
-            f"target, client, patient and test name columns of a table, and {type_name(data)} has none; for clients "
-            "give {client: (x, y)}, for patients (x, y, patients), for times test=us.Latest(times)"
-        )
+        way = "give {client: (x, y)}, (x, y, patients) or test=us.Latest(times)"
+        raise DataError(f"target, client, patient and test name columns, and {type_name(data)} has none; {way}")
     if needs_target and LABELS not in frame.columns and "target" not in dict(named):
         check_column(columns, None, "target", "labels")
     for role, name in named:

@@ -405,10 +405,8 @@ class Experiment:
         if not self.methods:
             raise ConfigError("methods must name at least one method, got none")
         if self.fraction is not None and self.clients_per_round is not None:
-            raise ConfigError(
-                f"fraction and clients_per_round exclude each other, got {self.fraction:g} and "
-                f"{self.clients_per_round}; leave one out"
-            )
+            got = f"{self.fraction:g} and {self.clients_per_round}"
+            raise ConfigError(f"fraction and clients_per_round exclude each other, got {got}; leave one out")
         labels = [m.label for m in self.methods]
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:
@@ -420,10 +418,8 @@ class Experiment:
                 )
             object.__setattr__(self, "seeds", self.until.seeds)
             if self.baseline is None or len(self.compared) < 2:
-                raise ConfigError(
-                    "seeds.until decides comparisons with FedAvg: it needs plain FedAvg and another method that is no "
-                    f"bound, got {', '.join(labels)}; add one, or list the seeds"
-                )
+                way = "it needs plain FedAvg and another method"
+                raise ConfigError(f"seeds.until decides comparisons with FedAvg: {way}, got {', '.join(labels)}")
         if min(self.seeds, default=0) < 0:
             raise ConfigError(f"seeds must be >= 0, got {min(self.seeds)}")
         if len(set(self.seeds)) != len(self.seeds):
@@ -448,10 +444,8 @@ class Experiment:
         if self.metrics and len(self.metrics) == len(self.evaluate):
             object.__setattr__(self, "evaluate", ("global", "personal", *self.metrics))
         if self.stop.metric is not None and not kind.headline.reachable(self.stop.metric):
-            raise ConfigError(
-                f"stop.metric must be a value of {kind.headline.label} in {kind.headline.levels}, got "
-                f"{self.stop.metric:g}"
-            )
+            values = f"{kind.headline.label} in {kind.headline.levels}"
+            raise ConfigError(f"stop.metric must be a value of {values}, got {self.stop.metric:g}")
         choice = self.by_validation
         if choice is not None or self.until is not None:
             self.check_choice(choice or "seeds.until")
@@ -466,10 +460,8 @@ class Experiment:
         """
         noised = next((m.label for m in self.methods if hook(m.method, "has_dp_noise")), None)
         if noised is not None:
-            raise ConfigError(
-                f"{chooser} chooses by clients' rows without noise, which the differential privacy of {noised} does "
-                f"not cover; leave {chooser} out, or {noised}"
-            )
+            way = f"leave {chooser} out, or {noised}"
+            raise ConfigError(f"{chooser} chooses by clients' rows without noise, which {noised} does not cover; {way}")
 
     @property
     def by_validation(self) -> str | None:
@@ -618,10 +610,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8-sig")  # Windows' editors begin a file with a byte-order mark
         return from_toml(text)
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}: {error.strerror}; write one as in the README, "
-            "or name a built-in one (unskew list experiments)"
-        ) from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}; unskew list experiments has built-in ones") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     except ValueError as error:  # an integer of thousands of digits, too
@@ -723,10 +712,7 @@ def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
     single = "method" in table
     entries = [table.pop("method")] if single else table.pop("methods")
     if not isinstance(entries, list) or not entries:
-        raise ConfigError(
-            'methods must be a list of at least one name or table, as in ["fedavg", { name = "fedprox", mu = 0.1 }], '
-            f"got {schema.show(entries)}"
-        )
+        raise ConfigError(f"methods must be a list of at least one name or table, got {schema.show(entries)}")
     places = ["method"] if single else [f"methods.{i}" for i in range(len(entries))]
     methods = [_method(entry, local, place) for entry, place in zip(entries, places, strict=True)]
     for made, place in zip(methods, places, strict=True):

@@ -264,8 +264,7 @@ def audit(experiment: Experiment, method: NamedMethod, runs: int | None = None, 
     inside, around = taken_apart(method)
     if inside is None:
         raise ConfigError(
-            f"an audit needs a method with central_dp or local_dp, and {method.label} has neither; add one, as in "
-            'with = ["central_dp"]'
+            f'{method.label} has no noise to audit: add central_dp or local_dp, as in with = ["central_dp"]'
         )
     guard, log = inside.by, _Log(Key(experiment.seeds[0]) / "canary")
     canaries = _Canaries(log, FAR * guard.clip if math.isfinite(guard.clip) else FAR)

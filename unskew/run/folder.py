@@ -91,10 +91,7 @@ def refuse_links(folder: Path) -> None:
     """
     for path in itertools.chain(folder.iterdir(), *((folder / name).rglob("*") for name in FOLDERS)):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise RunError(
-                f"{path} is a symbolic link or a device, which no run writes; put the file itself there, or start a "
-                "new run"
-            )
+            raise RunError(f"{path} is a symbolic link or a device, which no run writes; put the file itself there")
 
 
 def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
@@ -159,14 +156,10 @@ def require_done(folder: Path) -> None:
         cells = read_json(folder / "run.json").get("cells", ())
         diverged = list(database.rows(folder, "diverged")) if (folder / database.FILE).exists() else []
         if diverged and len(diverged) == len(cells):
-            raise RunError(
-                f"the run in {folder} has no results: every method diverged under every seed, first "
-                f"{why_diverged(diverged[0])}; start a new run"
-            )
-        raise RunError(
-            f"the run in {folder} is not done: it has no summary.json; unskew run {folder} goes on, "
-            f"in Python unskew.resume({str(folder)!r}), or read it so far by load_run(..., unfinished=True)"
-        )
+            first = why_diverged(diverged[0])
+            raise RunError(f"the run in {folder} has no results: all diverged, first {first}; start a new run")
+        way = f"unskew run {folder} or unskew.resume() goes on; load_run(..., unfinished=True) reads it so far"
+        raise RunError(f"the run in {folder} is not done: it has no summary.json; {way}")
 
 
 def is_deployed(folder: Path) -> bool:
@@ -185,10 +178,8 @@ def refuse_deployed(folder: Path) -> None:
         RunError: If it is one, or no run's folder.
     """
     if (folder / "deploy" / "authority").is_dir() or is_deployed(folder):
-        raise RunError(
-            f"{folder} is a run over a network, which only its server and clients can continue. Give the command that "
-            "began it again (unskew fed run EXPERIMENT, or unskew fed try EXPERIMENT --sites K --out FOLDER)"
-        )
+        way = "give the command that began it again, unskew fed run or unskew fed try"
+        raise RunError(f"{folder} is a run over a network, which only its server and clients can continue: {way}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -366,10 +366,7 @@ def predict(
     own = None if card.client is None else card.client_name or str(card.client)
     also = str(card.client) if own is not None and value_of(own) is None else own  # a number may be another's name
     if own is not None and client is not None and str(client) not in (own, also):
-        raise DataError(
-            f"this is the own model of client {own!r}, and the rows are said to be of client {client!r}; load that "
-            "one's, or leave client out"
-        )
+        raise DataError(f"this is the own model of client {own!r}, and the rows are said to be of {client!r}")
     whose = card.client_name if own is not None and client is not None else client
     known = whose in (None, *card.inputs.clients)
     inputs, training = card.inputs.prepare(x, whose if known else str(whose)), model.training
@@ -384,10 +381,8 @@ def predict(
         )
     two_classes = len(card.labels) == 2 and kind.targets.classes
     if threshold is not None and (probabilities or not two_classes or not 0.0 < threshold < 1.0):
-        raise ConfigError(
-            "threshold must be a probability above 0 and below 1, of two classes and without probabilities, got "
-            f"{threshold:g} of {counted(len(card.labels), 'output')}"
-        )
+        got = f"{threshold:g} of {counted(len(card.labels), 'output')}"
+        raise ConfigError(f"threshold must be above 0 and below 1, of two classes, without probabilities; got {got}")
     device = next((t.device for t in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
@@ -507,10 +502,8 @@ def _read_folder(
         kept = of_rounds(folder, card.method, card.seed)
         wanted = card.best_round if round == "best" else round
         if client is not None or wanted not in kept:
-            raise RunError(
-                f"{folder} has no such model {where} and round {round}: it has the global ones of rounds "
-                f"{some(list(map(str, kept))) if kept else 'none'}; keep_models of an experiment says which are kept"
-            )
+            has = some(list(map(str, kept))) if kept else "none"
+            raise RunError(f"{folder} has no such model {where} and round {round}; keep_models kept rounds: {has}")
         return _read_file(kept[wanted], theirs=True)
     own = _with(path, OWN) if clients.models == "own" else None
     number = None if client is None else number_of(clients, client, where)
@@ -632,10 +625,8 @@ def _network(task: TaskCard, network: Given, path: Path, allow_code: bool, tenso
             made: nn.Module = given(*sizes)
             return made
         if task.model.startswith(IN_PYTHON):
-            raise ConfigError(
-                f"the network of {path}, {task.model.removeprefix(IN_PYTHON)}, was given to its run as a value, and no "
-                "file says how to make it again; give it to load_model, as in network=Net"
-            )
+            name = task.model.removeprefix(IN_PYTHON)
+            raise ConfigError(f"the network of {path}, {name}, was a value: give it to load_model, as in network=Net")
         try:
             if not allow_code:
                 with schema.in_file(str(path)):

@@ -39,8 +39,7 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
     seeds, rule = experiment.seeds, experiment.until
     if rule is None and seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
         raise ConfigError(
-            f"seeds can be added to consecutive ones only, in ascending order, got {list(seeds)}; begin a run with "
-            f"seeds = {{ until = {width:g}, most = {most} }}"
+            f"seeds can be added to consecutive ones only, got {list(seeds)}; begin a run with seeds.until"
         )
     if most <= len(seeds):
         raise ConfigError(f"--most must be above the {len(seeds)} seeds that the run has, got {most}")

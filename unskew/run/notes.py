@@ -52,10 +52,9 @@ def _second_class(run: NewRun) -> str:
     (first, second), share = dataset.classes, float(dataset.y_train.double().mean())
     if share <= 0.5:
         return ""
-    return (
-        f"task.kind = 'binary' looks for the second class, {second!r}, and {100 * share:.0f} % of the training "
-        f"examples are of it; if {first!r} is what is looked for, set data_options.classes = [{second!r}, {first!r}]"
-    )
+    seen = f"{second!r}, and {100 * share:.0f} % of the training examples are of it"
+    way = f"to look for {first!r}, set data_options.classes = [{second!r}, {first!r}]"
+    return f"task.kind = 'binary' looks for the second class, {seen}; {way}"
 
 
 def _squashed_twice(run: NewRun) -> str:
@@ -67,10 +66,7 @@ def _squashed_twice(run: NewRun) -> str:
     name = ends_in(task, data.x_train[:64])
     if not name:
         return ""
-    return (
-        f"the network ends in {name}, which the loss applies, too, so losses are wrong; leave {name} out, and ask "
-        "predict(..., probabilities=True) for probabilities"
-    )
+    return f"the network ends in {name}, which the loss applies, too, so losses are wrong; leave {name} out"
 
 
 def _draws(run: NewRun) -> str:
@@ -101,10 +97,7 @@ def _patients(run: NewRun, method: Any) -> str:
     most = int(np.unique(rows.numpy(), return_counts=True)[1].max()) if len(rows) else 0
     if most < 2:
         return ""
-    return (
-        f"its noise covers single examples, and a patient has up to {most}, for whom epsilon is {most} times as large, "
-        "and delta still more"
-    )
+    return f"its noise covers single examples, and a patient has up to {most}: epsilon is {most} times as large"
 
 
 def _nothing_personal(run: NewRun, method: Any) -> str:
@@ -116,10 +109,7 @@ def _nothing_personal(run: NewRun, method: Any) -> str:
         if empty:
             lacks = FROZEN if layout.frozen else " (it has no normalisation layer)" * ("norm" in empty)
             stays = "what else it names" if len(empty) < len(groups) else "nothing"
-            return (
-                f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client: it "
-                "trains as if that were left out"
-            )
+            return f"personal = {list(empty)} selects no tensor of the network{lacks}, so {stays} stays with a client"
     return ""
 
 
@@ -127,9 +117,9 @@ def _remembered(run: NewRun, method: Any) -> str:
     """Clients remember what they sent, and a wrapper changes that on the server."""
     while isinstance(method, Wrapped):
         if method.by.on_server and hook(method.of, "amend") is not None:
+            by = type(method.by).__name__
             return (
-                f"its clients remember what they sent, and {type(method.by).__name__} changes that on the server; "
-                "where it does, the two no longer agree and training can end beside the optimum"
+                f"its clients remember what they sent, and {by} changes that on the server: training may end elsewhere"
             )
         method = method.of
     return ""

@@ -125,9 +125,9 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     torch.set_num_threads(experiment.runtime.threads or min(torch.get_num_threads(), threads))
     dataset = with_bins(experiment.task, inputs.dataset or named_dataset(experiment.task), one_client)
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
+        ignored = f"test_fraction = {experiment.test_fraction:g} would be ignored"
         raise ConfigError(
-            f"test_fraction = {experiment.test_fraction:g} would be ignored: {dataset.name} has test rows of each "
-            "client's own; leave it out (of a table or natural data, say task.data_options.test)"
+            f"{ignored}: {dataset.name} has test rows of clients' own; say task.data_options.test, or nothing"
         )
     for column in experiment.by:
         dataset.column(column)
@@ -136,10 +136,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         augment(dataset.x_train[:2], Key(0).generator())  # refuses what it cannot change, before any work
     for method in experiment.methods:
         if hook(method.method, "covers_examples") and (scaled := _scaled_by_own(dataset, experiment.task, one_client)):
-            raise ConfigError(
-                f"the noise of {method.label} covers single examples, and {scaled}, so that one example changes all "
-                "others of the client. Give numbers that were agreed on, or do not follow from its data"
-            )
+            way = "give numbers that were agreed on"
+            raise ConfigError(f"the noise of {method.label} covers single examples, and {scaled}; {way}")
         told = ":" in experiment.task.data and dataset.classes and dataset.groups is None and not dataset.ordered
         if (
             one_client
@@ -147,10 +145,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
             and hook(method.method, "covers_replies")
             and "classes" not in experiment.task.data_options
         ):
-            raise ConfigError(
-                f"the noise of {method.label} does not cover which classes a client's rows have; name all of them in "
-                "task.data_options.classes"
-            )
+            way = "name all in task.data_options.classes"
+            raise ConfigError(f"the noise of {method.label} does not cover which classes a client has; {way}")
     kinds, every = range(max(1, len(experiment.task.models))), list[Task]()
     for i in kinds:
         dataset, task = _fitting(experiment.task.of(i), dataset, inputs.of(i), experiment.metrics)
@@ -198,10 +194,8 @@ def _check_ids(task: Task, dataset: Dataset) -> None:
 def _scaled_by_own(dataset: Dataset, task: TaskConfig, one_client: bool) -> str:
     """Say which of a client's inputs are scaled or filled by numbers of its own examples; empty if none are."""
     if one_client and dataset.inputs.kind == "images" and "mean" not in task.data_options:
-        return (
-            "a client's byte images are standardised by their own mean and deviation unless task.data_options names "
-            "both, as in { mean = [0.5], std = [0.25] } for grey pixels in [0, 1]"
-        )
+        way = "name task.data_options.mean and std, as in [0.5] and [0.25]"
+        return f"a client's byte images are standardised by their own mean and deviation ({way})"
     if dataset.raw is None:
         return ""
     for name, values in dataset.raw.columns.items():
@@ -230,10 +224,8 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
     """
     kind = tasks.kind_of(config.kind)
     if dataset.targets.name != kind.targets.name:
-        raise ConfigError(
-            f"task.kind = {kind.name!r} learns {kind.targets.what}, and the targets of {dataset.name} are "
-            f"{dataset.targets.what}"
-        )
+        its = f"the targets of {dataset.name} are {dataset.targets.what}"
+        raise ConfigError(f"task.kind = {kind.name!r} learns {kind.targets.what}, and {its}")
     loss = config.loss or next(iter(kind.losses))
     skipped = one_client and kind.needs_all_clients
     names = dataset.outputs
@@ -246,17 +238,12 @@ def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) ->
         raise ConfigError(f"task.kind = {kind.name!r} {wrong} ({dataset.name})")
     weights = config.class_weights
     if isinstance(weights, tuple) and len(weights) != len(dataset.outputs):
-        raise ConfigError(
-            f"task.class_weights must have a weight for each of {len(dataset.outputs)} classes "
-            f"({', '.join(dataset.outputs[:5])}), got {len(weights)}"
-        )
+        classes = f"{len(dataset.outputs)} classes ({', '.join(dataset.outputs[:5])})"
+        raise ConfigError(f"task.class_weights must have a weight for each of {classes}, got {len(weights)}")
     if config.bins is None:
         return dataset
     if one_client and isinstance(config.bins, int):
-        raise ConfigError(
-            f"task.bins must list the edges between bins, as clients with data of their own have no common quantiles, "
-            f"got {config.bins}"
-        )
+        raise ConfigError(f"task.bins must list the edges, as sites have no common quantiles, got {config.bins}")
     return binned(dataset, config.bins, allow_empty=one_client)
 
 
@@ -468,10 +455,7 @@ def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: 
 def _drawn(setup: Setup, key: Key) -> Params:
     """A model drawn under this key, apart from the one that every client starts from."""
     if isinstance(setup.inputs.networks[0], nn.Module):
-        raise ConfigError(
-            "this method needs several independent initial models, and a module has one set of weights; give the model "
-            "as a function that makes it"
-        )
+        raise ConfigError("this method needs several initial models: give the model as a function that makes it")
     return setup.task.init(key)
 
 
@@ -681,10 +665,8 @@ def with_own_data(dataset: Dataset, num_clients: int, seed: int, names: tuple[st
 def _check_local(local: SgdConfig, setup: Setup) -> None:
     layout = setup.task.layout
     if not layout.select(local.trainable).intersection(layout.trainable):
-        raise ConfigError(
-            f"local.trainable = {list(local.trainable)} selects no parameter{FROZEN if layout.frozen else ''}; there "
-            "would be nothing to train"
-        )
+        none = f"selects no parameter{FROZEN if layout.frozen else ''}"
+        raise ConfigError(f"local.trainable = {list(local.trainable)} {none}; there would be nothing to train")
     if local.precision != "float32":
         check_network(setup.task, setup.dataset.x_train[:2], setup.dataset.y_train[:2], precision=local.precision)
 

@@ -79,10 +79,8 @@ class Tracked(Observer):
                 if self.cell is not None:
                     self.drop(name, error)
                     continue
-                raise RunError(
-                    f"the tracker {name} could not be started: {_why(error)}; nothing has been trained; fix this and "
-                    f"continue with: unskew run {self.run.folder}"
-                ) from error
+                way = f"nothing has been trained; fix this and continue with: unskew run {self.run.folder}"
+                raise RunError(f"the tracker {name} could not be started: {_why(error)}; {way}") from error
         self.cell = cell
 
     def ended_round(self, cell: Cell) -> None:

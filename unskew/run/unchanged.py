@@ -42,8 +42,7 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[
     refuse_links(folder)
     if others := [setting for setting in settings if not setting.strip().startswith("runtime.")]:
         raise ConfigError(
-            f"the rest of a run may have other settings of runtime alone, such as runtime.workers=8, got {others[0]}; "
-            "begin a new run for that"
+            f"the rest of a run may have other settings of runtime alone, got {others[0]}; begin a new run"
         )
 
 

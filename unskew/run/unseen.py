@@ -138,10 +138,8 @@ def served_to(method: Any, state: Any, client: ClientId) -> tuple[Params | None,
     try:
         return (method.serve(state, client),) if candidates is None else tuple(candidates(state))
     except (LookupError, StopIteration):
-        raise ProtocolError(
-            f"{name_of(method)} serves no model to a client it has never met; give it unseen_models(state), the "
-            "models among which an unseen client chooses, or leave unseen out"
-        ) from None
+        way = "give it unseen_models(state), or leave unseen out"
+        raise ProtocolError(f"{name_of(method)} serves no model to a client it has never met; {way}") from None
 
 
 def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
