@@ -12,7 +12,7 @@ import pytest
 
 from unskew import machine
 from unskew.data.look import describe
-from unskew.data.sources import brings_clients, load
+from unskew.data.sources import load
 from unskew.errors import DataError
 
 ROOM = 10**6
@@ -152,7 +152,6 @@ def test_what_can_be_no_path_is_refused(kind: str, path: str, says: str) -> None
     options = {"target": "y"} if kind in ("csv", "parquet") else {}
     for read in (
         lambda: load(f"{kind}:{path}", data_options=options),
-        *((lambda: brings_clients(f"{kind}:{path}", {}),) if kind != "images" else ()),  # which always do
         lambda: describe(f"{kind}:{path}", **options),
     ):
         with pytest.raises(DataError, match=says):

@@ -20,7 +20,7 @@ from unskew.data.manifest import PARTS, SCHEMA, as_text, parts_of, read_manifest
 from unskew.data.patients import Ints, most_frequent, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
-from unskew.data.split import BY_LABEL, TABLE, FromManifest, Natural, Split, TrainingExamples, assign, record
+from unskew.data.split import BY_LABEL, IID, TABLE, FromManifest, Natural, Split, TrainingExamples, assign, record
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.files import user_path
 from unskew.keys import Key, numpy_each
@@ -177,14 +177,14 @@ class FederatedData:
 
 def federate(
     dataset: Dataset,
-    split: Split,
+    split: Split | None,
     key: Key,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     unseen: float | Sequence[str] = (),
     public: float | str = "",
 ) -> FederatedData:
-    """Divide a data set over clients, and each client's examples into train, val and test.
+    """Divide a data set over clients, by default its own or 10 alike, and each one's examples into train, val and test.
 
     A client's n examples are drawn at random under its own key: round(test_fraction * n) are its personal test set and
     round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
@@ -211,6 +211,7 @@ def federate(
             for; if a division of one's own has a patient in several places; if there is no client of a name in
             `unseen`, or none would be left to train.
     """
+    split = split or (IID() if dataset.owners is None else Natural())
     fed = _federate(dataset, split, key, test_fraction, val_fraction)
     if isinstance(split, Natural) and dataset.never_train:
         fed = _without(fed, numbers_of(fed, dataset.never_train))

@@ -15,7 +15,6 @@ from annotated_types import Interval
 
 from unskew import schema
 from unskew.data import arrays, build, hub, image_folders, tables
-from unskew.data.archives import archive_of
 from unskew.data.arrays import ArrayOptions
 from unskew.data.dataset import Dataset
 from unskew.data.named import NAMED, arrays_of
@@ -84,24 +83,6 @@ DATA = Registry(
     about=_ABOUT,
     schemes=tuple(OPTIONS),
 )
-
-
-def brings_clients(source: str, options: Mapping[str, Any]) -> bool:
-    """True if it can be told without reading them that the data come with their clients.
-
-    Raises:
-        DataError: If the path is none, or an archive is broken.
-    """
-    kind, _, rest = source.partition(":")
-    if source in NAMED or kind not in FILES:
-        return source in NAMED and NAMED[source].clients
-    if kind == "images" or "client" in options:
-        return True
-    path = path_of(rest)
-    if kind == "npz" and path.is_file():
-        with archive_of(path) as archive:
-            return "client_train" in archive.files
-    return kind != "npz" and path.is_dir()
 
 
 def gives_bytes(source: str) -> bool:

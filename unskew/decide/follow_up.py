@@ -12,7 +12,7 @@ from pathlib import Path
 from unskew.api import DATA_FILE, RUN_DATA
 from unskew.data.federated import to_manifest
 from unskew.data.saved import save
-from unskew.data.split import FromManifest, Natural
+from unskew.data.split import FromManifest
 from unskew.decide.sites import Sites
 from unskew.experiment.config import Experiment, to_toml
 from unskew.files import write_atomically
@@ -28,9 +28,10 @@ def under_fresh_seeds(experiment: Experiment, first: int, count: int) -> Experim
 
 def division(sites: Sites, file: str) -> str:
     """A sentence: every seed divides the rows as in this file.  Empty where the data fix the division anyway."""
-    if isinstance(sites.experiment.split, Natural) and sites.setup.dataset.own_test is not None:
+    natural = sites.setup.dataset.owners is not None
+    if natural and sites.setup.dataset.own_test is not None:
         return ""
-    drawn = "test rows" if isinstance(sites.experiment.split, Natural) else "clients' rows and test rows"
+    drawn = "test rows" if natural else "clients' rows and test rows"
     return (
         f"Every seed has the {drawn} of {file}, since choices were made by others. The spread over seeds is "
         "without that of the division."

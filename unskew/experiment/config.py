@@ -38,8 +38,8 @@ from unskew import algorithms, models, priors, schema, tasks
 from unskew.algorithms import presets
 from unskew.data.augment import AUGMENTS
 from unskew.data.preprocess import Preprocess
-from unskew.data.sources import DATA, FILES, brings_clients
-from unskew.data.split import IID, SPLITS, Dirichlet, Split, record
+from unskew.data.sources import DATA, FILES
+from unskew.data.split import SPLITS, Dirichlet, Split, record
 from unskew.errors import ConfigError
 from unskew.files import from_toml
 from unskew.local.executor import AUTO, EXECUTORS
@@ -353,7 +353,7 @@ class Experiment:
             of seeds: `seeds = { until = 0.5, most = 30 }`.
         name: Name of the run; a line that is not empty.
         task, split: Data and model, and the division of the data among clients: by default their own, where they have
-            them.
+            them, else `iid`.
         fraction, clients_per_round: Cohort size, by share or by number; all clients if neither is given.
         test_fraction: Part of each client's own data kept for personal tests.
         val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
@@ -382,7 +382,7 @@ class Experiment:
     until: UntilDecided | None = None
     name: str = "experiment"
     task: TaskConfig = TaskConfig()
-    split: Annotated[Split, SPLITS] = IID()
+    split: Annotated[Split | None, SPLITS] = None
     fraction: Annotated[float, Interval(gt=0.0, le=1.0)] | None = None
     clients_per_round: Annotated[int, Ge(1)] | None = None
     test_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.2
@@ -719,9 +719,7 @@ def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
         _check_prior(made, f"{place}.prior", allow_code)
     if bounds:
         methods = with_bounds(methods, local)
-    # A client's folder always has it, and where the coordinator's own data lie there is nothing to look at.
-    written = table.pop("split") if "split" in table else {"name": _default_split(table.get("task"))}
-    split: Split = SPLITS.build(written, "split")
+    split: Split | None = SPLITS.build(table.pop("split"), "split") if "split" in table else None
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
     until = until_of(table.pop("seeds")) if isinstance(table.get("seeds"), Mapping) else None
@@ -878,14 +876,6 @@ def with_bounds(methods: Sequence[NamedMethod], local: Mapping[str, Any]) -> lis
     return [*methods, *more]
 
 
-def _default_split(task: Any) -> str:
-    """The clients that the data come with, if they do."""
-    table = task if isinstance(task, Mapping) else {}
-    data, options = table.get("data"), table.get("data_options")
-    theirs = isinstance(data, str) and brings_clients(data, options if isinstance(options, Mapping) else {})
-    return "natural" if theirs else "iid"
-
-
 # ---------------------------------------------------------------- writing
 def resolved(experiment: Experiment) -> dict[str, Any]:
     """The experiment as a dictionary, with all defaults; `parse` reads it back to an equal experiment."""
@@ -896,9 +886,10 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
     }
     if experiment.until is not None:
         table["seeds"] = table.pop("until")
-    split = {k: v for k, v in record(experiment.split).items() if v is not None}
+    if experiment.split is not None:
+        table["split"] = {k: v for k, v in record(experiment.split).items() if v is not None}
     methods: list[dict[str, Any]] = [{"name": m.name, "label": m.label, **m.options} for m in experiment.methods]
-    return {**table, "split": split, "methods": methods}
+    return {**table, "methods": methods}
 
 
 def to_toml(experiment: Experiment) -> str:

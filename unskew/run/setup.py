@@ -157,7 +157,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     if experiment.runtime.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    share = len(dataset.y_train) / (experiment.split.num_clients or len(dataset.client_names) or 10)
+    share = len(dataset.y_train) / (getattr(experiment.split, "num_clients", None) or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
     return Setup(dataset, tuple(every), device, executor, count, kind, inputs, augment)
 
