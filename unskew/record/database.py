@@ -146,7 +146,7 @@ def select(connection: sqlite3.Connection, table: str, where: str = "1", *values
     names = columns(table)
     for _, *row in itertools.chain.from_iterable(_pages(connection, table, where, values)):
         kept = ((n, v) for n, v in zip(names, row, strict=True) if v is not None and n != "at")
-        yield {n: _decoded(v) if n in JSON else v for n, v in kept}
+        yield {n: json.loads(v) if n in JSON else v for n, v in kept}
 
 
 def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -> Iterator[MetricOfRound]:
@@ -154,25 +154,11 @@ def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -
     stored = itertools.chain.from_iterable(_pages(connection, "metrics", where, values))
     for _, method, seed, t, name, value, weight, client, clients, at in stored:
         if client is not None:
-            client = _array(client, "<i8")
-            value, weight = (_array(of, "<f8", len(client)) for of in (value, weight))
+            client, value, weight = np.frombuffer(client, "<i8"), np.frombuffer(value), np.frombuffer(weight)
         if not (math.isfinite(value) if client is None else np.isfinite(value).all()):
             raise sqlite3.DatabaseError(f"a value of {name} is not a number")
-        few = None if clients is None else _decoded(clients)
+        few = None if clients is None else json.loads(clients)
         yield MetricOfRound(method, seed, t, name, value, weight, client, few, at)
-
-
-def _decoded(text: Any) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise sqlite3.DatabaseError(f"a value is no JSON: {error}") from None
-
-
-def _array(content: Any, kind: str, length: int | None = None) -> Any:
-    if not isinstance(content, bytes) or len(content) % 8 or length not in (None, len(content) // 8):
-        raise sqlite3.DatabaseError("numbers of clients are no arrays of one length")
-    return np.frombuffer(content, kind)
 
 
 def expanded(m: MetricOfRound) -> Iterator[dict[str, Any]]:

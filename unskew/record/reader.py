@@ -244,7 +244,7 @@ def read(folder: Path) -> Record:
 
 def _read(folder: Path) -> Record:
     card = document(folder / "run.json")
-    cells = _cells(card, folder / "run.json")
+    cells = tuple(RecordedCell(row["method"], row["setting"], row["seed"], row.get("bound")) for row in card["cells"])
     summary = document(folder / "summary.json") if (folder / "summary.json").is_file() else None
     if summary is not None and not {"run", "fingerprint", "seconds", "rows"} <= summary.keys():
         raise refusal(folder / "summary.json", "it is no summary of a run")
@@ -404,17 +404,6 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
         return {name: np.sort(given[of.numpy()]) for name, of in zip(names, every, strict=True)}
 
 
-def _cells(card: Mapping[str, Any], path: Path) -> tuple[RecordedCell, ...]:
-    cells: dict[tuple[str, int], RecordedCell] = {}
-    for row in card["cells"]:
-        cell = RecordedCell(row["method"], row["setting"], row["seed"], row.get("bound"))
-        # Metrics carry method and seed only, so a second such cell would look like the first.
-        if (cell.method, cell.seed) in cells:
-            raise refusal(path, f"cells name {cell.method}, seed {cell.seed}, twice")
-        cells[cell.method, cell.seed] = cell
-    return tuple(cells.values())
-
-
 _Cell = tuple[str, int]
 
 
@@ -458,8 +447,6 @@ def _partitions(folder: Path) -> dict[int, DataSplit]:
             split: DataSplit = adapter(DataSplit).validate_python(known)
         except pydantic.ValidationError as error:
             raise refusal(folder / "partition.json", f"seeds.{seed}: {logs.sentence(error)}") from None
-        if len(split.sizes) != len(split.label_counts):
-            raise refusal(folder / "partition.json", f"seeds.{seed} has other clients in sizes than in label_counts")
         if {len(split.classes)} != {*map(len, split.label_counts)}:
             split = replace(split, classes=())
         partitions[seed] = split
