@@ -17,7 +17,7 @@ from unskew.data.inputs import ROWS, Column, Inputs, standardised
 from unskew.data.patients import part_of, set_aside
 from unskew.data.preprocess import Preprocess, RawRows
 from unskew.data.rows import NUMBERS, ByteImages, Items, Rows, are_items, arrays_of, extremes, joined, unpacked
-from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to
+from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to, numbered
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
@@ -110,19 +110,16 @@ def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelTyp
         return table.kind.read(f"{table.name}: y", table.y), names, None
     y = table.y.reshape(len(table))
     labels, names = y.tolist(), table.declared or table.classes
-    texts = list(map(label_name, labels))
-    known = sorted(set(texts))
-    order = [name for name in map(label_name, table.order) if name in known]
+    occur = set(map(label_name, labels))
+    order = tuple(name for name in map(label_name, table.order) if name in occur)
     kind: LabelType = "boolean" if all(isinstance(label, bool) for label in labels) else "text"
     if not any(isinstance(label, str | bool) for label in labels):
         y, names, kind = y.astype(np.int64), table.classes or names, "integer"
-        known = list(map(str, np.unique(y).tolist()))
         named = bool(names) and table.classes is None and not mislabelled(names or (), kind)
         if not named and (names or not (order or names_of_numbers(np.unique(y), table.of_table, table.alone))):
             return y, names, None  # numbers of classes
-    names = names or tuple(order or known)
-    number = {name: i for i, name in enumerate(names)}
-    return np.array([number[text] for text in texts]), names, None if mislabelled(names, kind) else kind
+    codes, names = numbered(labels, names or order)
+    return codes, names, None if mislabelled(names, kind) else kind
 
 
 def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ Whether labels and columns differ by more than chance is tested (`unskew.data.di
 of targets and of columns (`holm`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data import checks, own, sources, tables
-from unskew.data.columns import Array, gaps_in, is_date
+from unskew.data.columns import Array, gaps_in, is_date, is_gap
 from unskew.data.dataset import Dataset
 from unskew.data.differs import ALPHA, SiteDifference, differs, holm, shown_p
 from unskew.data.latest import Latest, written
 from unskew.data.patients import Ints, PatientIds, most_frequent
 from unskew.data.preprocess import LARGEST, Preprocess, rules_of
 from unskew.data.rows import stored
-from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, label_name
+from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, numbered
 from unskew.errors import ConfigError
 from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of
 from unskew.words import counted, some
@@ -355,15 +355,10 @@ def _coded(target: DataTarget) -> tuple[tuple[Label, ...], Array]:
     if not target.classes:
         numbers = values.astype(np.float64) if values.dtype.kind in "fiub" else np.full(len(values), np.nan)
         return (), np.where(np.isfinite(numbers), numbers, np.nan)
-    labels = [None if v is None or v != v else label_name(v) for v in values.tolist()]
-    known = {name: v for name, v in zip(labels, values.tolist(), strict=True) if name is not None}
-    words = any(isinstance(v, str) for v in known.values())
-    order = sorted(known) if words else sorted(known, key=lambda name: known[name])
-    number = {name: i for i, name in enumerate(order)}
-    codes = [len(order) if name is None else number[name] for name in labels]
-    label: Callable[[Any], Label] = str if words else bool if all(isinstance(v, bool) for v in known.values()) else int
-    names = [label(name if words else known[name]) for name in order]
-    return (*names, *[NO_VALUE] * (None in labels)), np.array(codes, np.int64)
+    codes, names = numbered(values.tolist())
+    kinds = {type(v) for v in values.tolist() if not is_gap(v)}
+    typed = names if str in kinds else [name == "True" for name in names] if kinds == {bool} else map(int, names)
+    return (*typed, *[NO_VALUE] * bool((codes < 0).any())), np.where(codes < 0, len(names), codes)
 
 
 def _column(
