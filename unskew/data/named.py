@@ -125,7 +125,7 @@ def _domain(name: str, file: Path) -> Part:
     content = NAMED[name].read(file)
     if name == "digits":
         content["x_train"] = ((content["x_train"].astype(np.int64) * 255 + 8) // 16).astype(np.uint8)  # from 0..16
-    rows = arrays.table(name, content, key=Key(0) / name / "test")
+    rows = arrays.table(name, content, own=False)
     y = rows.y.astype(np.int64)
     rows = build.with_test_part(rows, y, build.TEST_FRACTION)
     x = rows.inputs

@@ -23,7 +23,6 @@ from unskew.data.preprocess import Preprocess
 from unskew.data.saved import load_saved
 from unskew.data.table import UNKNOWN, DataTable
 from unskew.errors import ConfigError, DataError
-from unskew.keys import Key
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.tasks.targets import CLASS, NUMBER, SURVIVAL, TOKENS, Targets
@@ -174,7 +173,7 @@ def table(
         classes = known.classes if known is not None and targets.classes else None
         if classes is not None:
             content.pop("classes", None)  # the same names as from a file
-        return replace(arrays.table(rest, content, classes, kind=targets), key=Key(0) / rest / "test", own=False)
+        return arrays.table(rest, content, classes, kind=targets, own=False)
     return _named(source, arrays_of(source, data_dir), rules, targets, chosen)
 
 
@@ -191,7 +190,7 @@ def _named(name: str, content: arrays.Arrays, rules: Preprocess | None, targets:
     if share is not None and rows.part is not None:
         raise ConfigError(f"{name} comes with its test rows, so task.data_options.test would be ignored; leave it out")
     numbers = None if of.parts else rows.numbers  # those of a joined set are nobody's
-    return replace(rows, share=share, numbers=numbers, apart=of.clients, key=Key(0) / name / "test", own=False)
+    return replace(rows, share=share, numbers=numbers, apart=of.clients, own=False)
 
 
 def _made(source: str, options: Mapping[str, Any]) -> Dataset:

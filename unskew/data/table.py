@@ -23,9 +23,6 @@ from unskew.words import composed
 TRAIN, TEST, LEFT_OUT = 0, 1, 2
 """What a row is for."""
 
-OWN_KEY = Key(0) / "npz" / "test"
-"""Draws the test part of a user's own data."""
-
 UNKNOWN = Targets("unknown", "it is not known what")
 """The form of targets where it is not known what is learned."""
 
@@ -75,7 +72,6 @@ class DataTable:
         unseen: Clients of rows for testing are others, who come after training.
         apart: Rows that are set aside are their clients' own.  So they are where columns are preprocessed, before any
             number is taken from them, and where `share` asks for them.
-        key: Draws the rows that are set aside, where none are for testing: the same in every call.
         constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
             those of the training images.
         own: The data are a user's own: what may not be meant is said, and large images stay bytes.
@@ -111,7 +107,6 @@ class DataTable:
     alone: bool = False
     unseen: bool = False
     apart: bool = False
-    key: Key = OWN_KEY
     constants: tuple[tuple[float, float], ...] | None = None
     own: bool = True
     testing: bool = False
@@ -130,6 +125,11 @@ class DataTable:
     def test(self) -> Ints:
         """Rows for testing, ascending."""
         return np.flatnonzero(np.zeros(len(self), bool) if self.part is None else self.part == TEST)
+
+    @property
+    def key(self) -> Key:
+        """Draws the rows that are set aside, where none are for testing: the same in every call."""
+        return Key(0) / ("npz" if self.own else self.name) / "test"
 
     @property
     def own_test(self) -> bool:
