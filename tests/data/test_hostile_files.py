@@ -50,12 +50,7 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_unrea
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, x_train=np.zeros((20, 10**5), np.float32), y_train=np.arange(20) % 2)
     assert path.stat().st_size < ROOM / 10
-    read = zipfile.ZipExtFile.read
-    monkeypatch.setattr(
-        zipfile.ZipExtFile,
-        "read",
-        lambda file, n=-1: read(file, n) if 0 < n < 300 else pytest.fail("a member was read"),
-    )
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda *a: pytest.fail("a member was read"))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *a, **k: pytest.fail("an array was read"))
     with pytest.raises(
         DataError,
@@ -64,7 +59,7 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_unrea
         load(f"npz:{path}")
 
 
-@pytest.mark.parametrize(("dtype", "kept"), [(np.uint8, 1), (np.float16, 4), (np.float32, 4)])
+@pytest.mark.parametrize(("dtype", "kept"), [(np.uint8, 1), (np.float32, 4)])
 def test_arrays_need_the_room_that_they_take_while_they_are_read(
     dtype: type, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
