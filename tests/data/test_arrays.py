@@ -1,6 +1,5 @@
 """What is wrong with arrays is named by their own rows, and labels are what people have."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,7 @@ def test_a_client_s_few_events_are_in_every_part_that_has_room_for_one(seed: int
     """5 events of 100 at each client: .2 of them is 1 to test; of the 4 of 80 left .25 is 1 to validate, 3 train."""
     y, client = np.arange(300) % 20 == 7, np.arange(300) // 100
     given = {"x_train": np.zeros((300, 1), np.float32), "y_train": y.astype(np.int64), "client_train": client}
-    data = build.dataset(replace(arrays.table("mine", given), key=Key(seed) / "test", apart=True))
+    data = build.dataset(arrays.table(f"draw {seed}", given, own=False, apart=True))
     fed = federate(data, Natural(), Key(seed), val_fraction=0.25)
     labels = data.y_train.numpy()
     for of in fed.clients:

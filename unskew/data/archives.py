@@ -1,10 +1,6 @@
 """Reading npz archives that may be broken or hostile: nothing is unpickled, and a failure names the file."""
 
 import hashlib
-import lzma
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,22 +9,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from unskew import machine
-from unskew.errors import DataError
-
-UNREADABLE = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    NotImplementedError,
-    MemoryError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-)
-"""What reading a broken or hostile file raises."""
+from unskew.errors import DataError, UnskewError
 
 
 def corrupt(path: Path, why: object) -> DataError:
@@ -58,5 +39,7 @@ def archive_of(path: Path) -> Iterator[NpzFile]:
             machine.require_room(sum(part.file_size for part in archive.zip.infolist()), path)
             with archive:
                 yield archive
-    except UNREADABLE as error:
+    except UnskewError:
+        raise
+    except Exception as error:  # a broken file, or a hostile one, can make its readers fail in any way
         raise corrupt(path, error) from error

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data import arrays, build, hub
-from unskew.data.archives import UNREADABLE, archive_of, corrupt
+from unskew.data.archives import archive_of, corrupt
 from unskew.data.arrays import Arrays
 from unskew.data.columns import listed
 from unskew.data.domains import Part, join
@@ -150,7 +150,7 @@ def _imdb(path: Path) -> Arrays:
         for key, kind in (("x_train", str), ("y_train", int), ("x_test", str), ("y_test", int)):
             if not isinstance(content[key], list) or not all(type(v) is kind for v in content[key]):
                 raise ValueError(f"{key} must be a list of {'texts' if kind is str else 'integers'}")
-    except (*UNREADABLE, TypeError) as error:
+    except Exception as error:  # as of an archive
         raise corrupt(path, error) from error
     texts = {key: listed(content[key]) for key in ("x_train", "x_test")}
     return {**texts, **{key: np.array(content[key], np.int64) for key in ("y_train", "y_test")}}
