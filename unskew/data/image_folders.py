@@ -12,7 +12,6 @@ A folder is a table, too: what the path says of an image is a row of it.
 
 import importlib
 import os
-import struct
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds, unnamed_patients
 from unskew.data.places import Place
 from unskew.data.table import DataTable
-from unskew.errors import ConfigError, DataError, did_you_mean, warn
+from unskew.errors import ConfigError, DataError, UnskewError, did_you_mean, warn
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, some
 
@@ -47,9 +46,6 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 READ = f"images ending in {', '.join(IMAGES)}; save others, such as DICOM, as 8-bit PNG"
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 """What Pillow may take a file for, whatever its ending: of other formats one would start Ghostscript."""
-
-_BROKEN = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, struct.error)
-"""What Pillow raises on a broken file, whatever the format's reader meets first."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +265,9 @@ def _opened(file: Path) -> Iterator[Any]:
         raise DataError(f"{file} has more than {pillow.MAX_IMAGE_PIXELS:,} pixels; make it smaller") from None
     except FileNotFoundError:
         raise DataError(f"there is no file {file.absolute()}") from None
-    except _BROKEN as error:
+    except UnskewError:
+        raise
+    except Exception as error:  # whatever the format's reader meets first in a broken file
         raise DataError(f"{file} is not a readable image: {error}; what is read is {READ}") from None
 
 
