@@ -104,14 +104,14 @@ def test_the_second_of_two_classes_is_predicted_from_a_threshold_on(here: Path, 
     assert [row["predicted"] for row in rows] == expected
     with pytest.raises(ConfigError, match=r"threshold must be above 0 and below 1, .* got 1"):
         us.predict(model, table, threshold=1.0)
-    with pytest.raises(ConfigError, match=r"of two classes and without probabilities, got 0\.2"):
+    with pytest.raises(ConfigError, match=r"of two classes, without probabilities; got 0\.2"):
         us.predict(model, table, threshold=0.2, probabilities=True)
 
 
 @pytest.mark.parametrize(
     ("task", "y", "why"),
     [
-        ("classification", np.arange(60) % 3, "of two classes .* of 3 outputs"),
+        ("classification", np.arange(60) % 3, "of two classes, .* of 3 outputs"),
         ("regression", np.arange(60) / 7.0, "regression with the loss squared, which gives no probabilities"),
         ("multi_label", np.eye(2)[np.arange(60) % 2], "of two classes"),
     ],

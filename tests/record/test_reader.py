@@ -95,7 +95,7 @@ def harmed(folder: Path, *statements: str) -> None:
 def test_a_record_that_no_run_writes_is_refused(tmp_path: Path, statements: list[str]) -> None:
     folder = make_run(tmp_path / "run", METHODS[:1], seeds=[0], rounds=2, failures=True)
     harmed(folder, *statements)
-    with pytest.raises(RunError, match=r"run\.sqlite.*; .*restore it or run again"):
+    with pytest.raises(RunError, match="restore it or run again"):
         read(folder)
 
 

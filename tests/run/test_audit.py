@@ -150,5 +150,5 @@ def test_without_noise_nothing_is_claimed_and_clipping_is_exact() -> None:
 
 
 def test_a_method_without_privacy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="an audit needs"):
+    with pytest.raises(ConfigError, match="has no noise to audit"):
         audit(experiment(), experiment().methods[0])

@@ -89,26 +89,17 @@ def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
     assert load("run:data.npz", tmp_path).label_type == data.label_type == "integer"
 
 
-def test_a_file_without_the_type_answers_in_text_and_one_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_the_type_of_labels_answers_in_text_and_one_of_no_type_is_refused(tmp_path: Path) -> None:
     table = TABLE.assign(y=OLD.astype(int))
     history = trained(table, target="y", client="site", out=tmp_path / "r")
     us.save_model(history.model("fedavg"), tmp_path / "model")
     tensors = safetensors.torch.load_file(tmp_path / "model")
     with safetensors.safe_open(tmp_path / "model", "pt") as file:
         card = json.loads(file.metadata()["unskew"])
-    for changed, said in (
-        ({"label_type": "boolean"}, "the labels are of type boolean, and class '0' is not True or False"),
-        ({"label_type": "integer", "classes": ["0", "x" * 90]}, f"class '{'x' * 40}' is not a whole number"),
-        ({"label_type": "integer", "classes": ["0", "9" * 5000]}, "is not a whole number"),
-        (
-            {"label_type": "float"},
-            "does not (say what it is|describe models: Input should be 'text', 'integer' or 'boolean')",
-        ),
-    ):
-        task = card["task"] | changed
-        safetensors.torch.save_file(tensors, tmp_path / "odd", {"unskew": json.dumps(card | {"task": task})})
-        with pytest.raises(RunError, match=said):
-            us.load_model(tmp_path / "odd")
+    task = card["task"] | {"label_type": "float"}
+    safetensors.torch.save_file(tensors, tmp_path / "odd", {"unskew": json.dumps(card | {"task": task})})
+    with pytest.raises(RunError, match="does not say what it is"):
+        us.load_model(tmp_path / "odd")
     del card["task"]["label_type"]
     safetensors.torch.save_file(tensors, tmp_path / "old", {"unskew": json.dumps(card)})
     older = us.load_model(tmp_path / "old")

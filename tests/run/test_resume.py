@@ -323,7 +323,7 @@ def test_a_run_over_a_network_is_not_gone_on_with_in_one_process(stopped: Path, 
     (tmp_path / "out" / "deploy" / "authority").mkdir(parents=True)
     (stopped / "run.json").write_text(json.dumps({**card, "command": "unskew fed"}))
     for folder in (stopped, tmp_path / "out"):
-        with pytest.raises(RunError, match=r"only its server and clients can continue\. .*unskew fed run"):
+        with pytest.raises(RunError, match=r"only its server and clients can continue: .*unskew fed run"):
             loop.resume(folder, force=True)
 
 

@@ -215,12 +215,12 @@ def sha256(folder: Path) -> str:
         return content.hexdigest()
 
 
-def connect(path: Path, *pragmas: str, longest: int = LONGEST) -> sqlite3.Connection:
+def connect(path: Path, *pragmas: str, longest: int | None = None) -> sqlite3.Connection:
     """A database that is there, whose folder may be somebody else's."""
     _require_own(path)
     where = f"file:{quote(str(path.absolute()))}?mode=rw"  # a journal that a killed process left is rolled back
     connection = sqlite3.connect(where, uri=True, isolation_level=None, timeout=60.0, check_same_thread=False)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest or LONGEST)
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", *pragmas):
         connection.execute(f"PRAGMA {pragma}")
     return connection

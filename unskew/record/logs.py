@@ -97,7 +97,7 @@ def understood(folder: Path) -> Iterator[None]:
     """Turn whatever goes wrong with documents that are not as a run writes them into a sentence."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, UnskewError):
             raise
         what = f"{type(error).__name__}: {error}"
