@@ -43,7 +43,7 @@ def sites(offer: dict[str, Any], site: Site = Site()) -> Loopback:
 
     def of(client: int, message: Envelope) -> Envelope:
         data = b"".join(encode(message))
-        return decode(guest.answer(lambda: guest.opened(offer, client, site), data))
+        return decode(guest.answer(lambda request: guest.opened(offer, client, site, request), data))
 
     return Loopback({client: functools.partial(of, client) for client in range(offer["num_clients"])})
 
@@ -103,7 +103,7 @@ def test_a_site_takes_part_only_as_it_says_itself_and_why_stays_there(
 def test_what_is_no_message_is_refused_on_both_sides(small: Small) -> None:
     offer = guest.offered(small(), 2, own_data=False)
     for data in (None, b"", b"\0\0\0\2[]"):
-        reply = read(decode(guest.answer(lambda: guest.opened(offer, 0, Site()), data)), REPLIES)
+        reply = read(decode(guest.answer(lambda request: guest.opened(offer, 0, Site(), request), data)), REPLIES)
         assert "the action of a message must be one of" in reply.reason
         assert delivery_of(data, 100).lost.startswith("refused: ")
     hello = b"".join(encode(write("hello", Hello("a", "b"))))

@@ -1,24 +1,38 @@
-"""Sites with tables of their own agree on a preprocessing without showing a row, and then prepare rows alike."""
+"""Sites with tables of their own agree on numbers before the first round without showing a row."""
 
+import functools
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars
 import pytest
 import tomli_w
 import torch
-from typer.testing import CliRunner
 
-from unskew.cli.app import app
-from unskew.data import load, own
-from unskew.data.preprocess import Preprocess
+pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
+
+from loopback import Loopback
+
+from unskew import wire
+from unskew.data import build, load, sources
+from unskew.data.preprocess import ColumnSums, Preprocess, impossible
+from unskew.deploy import guest, parity, resident
+from unskew.deploy.channel import decode, encode
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.settings import Site
-from unskew.errors import DataError, DataWarning
-from unskew.experiment import config
+from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.experiment.config import Experiment
+from unskew.record.logs import rows
 from unskew.runtime.client import ClientRuntime
+from unskew.runtime.message import REPLIES, Envelope, read, write
 
+from .party import Party
+
+Small = Callable[..., Experiment]
 RNG = np.random.default_rng(8)
 SITES = ("basel", "bern")
 
@@ -43,29 +57,20 @@ def tables(folder: Path) -> dict[str, polars.DataFrame]:
     return frames
 
 
-def unskew(*args: str) -> str:
-    result = CliRunner().invoke(app, ["data", *args], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
-
-
-def agreed(folder: Path) -> str:
-    for site in SITES:
-        path = str(folder / f"{site}.csv")
-        columns = ("--target", "sick", "--client", "hospital", "--test", "part")
-        unskew(path, *columns, "--sums", str(folder / f"{site}.json"))
-    return unskew(*(str(folder / f"{site}.json") for site in SITES))
-
-
 def site(
-    folder: Path, number: int, preprocessing: dict[str, object] | None, file: Path | None = None, **options: object
+    folder: Path,
+    number: int,
+    preprocessing: dict[str, object] | None,
+    file: Path | None = None,
+    method: object = "fedavg",
+    **options: object,
 ) -> Path:
     """The folder of a client with a table of its own; `options` are further ones of the data."""
     here = folder / f"client-{number}"
     here.mkdir()
     experiment = {
         "rounds": 1,
-        "method": {"name": "fedavg"},
+        "methods": [method],
         "task": {
             "data": "csv:coordinators.csv",
             "model": "logistic",
@@ -86,28 +91,108 @@ def opened(folder: Path) -> ClientRuntime:
     return open_client(folder, int(folder.name[7:]), 2, OWN[folder])
 
 
-@pytest.mark.filterwarnings("ignore:column 'chol' has no value at bern")
-def test_what_sites_agree_on_is_what_all_their_training_rows_together_would_give(tmp_path: Path) -> None:
-    """Rows as they come out of the agreed numbers at each site are those of one table of all, to a float's rounding."""
-    frames = tables(tmp_path)
-    text = agreed(tmp_path)
-    told = json.loads((tmp_path / "basel.json").read_text())
-    assert told["smokes"]["words"] == ["no", "yes"]
-    assert set(told["age"]) == {"n", "mean", "m2", "gaps", "words"}  # and no row
-    experiment = config.parse(config.tomllib.loads(f'rounds = 1\nmethod = {{ name = "fedavg" }}\n{text}'))
-    rules = experiment.task.preprocess
-    together = own.dataset(
-        polars.concat(frames.values()), target="sick", client="hospital", test="part", preprocess=Preprocess()
-    )
-    options = {"target": "sick", "client": "hospital", "test": "part", "alone": True}
-    for i, name in enumerate(SITES):
-        alone = load(f"csv:{tmp_path / f'{name}.csv'}", None, options, rules)
-        assert together.owners is not None
-        assert together.own_test is not None
-        mine = (together.owners == i) & ~together.own_test
-        assert torch.allclose(alone.x_train, together.x_train[mine], atol=1e-5)  # type: ignore[arg-type]
+# ---------------------------------------------------------------- agreeing over the federation
+@pytest.fixture
+def party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Party:
+    monkeypatch.setattr(resident, "LOOK_S", 0.0)
+    return Party(tmp_path)
 
 
+def of_tables(small: Small, data: object, *settings: str) -> Experiment:
+    """The experiment on tables, whose numbers must be agreed on."""
+    options = "data_options={target='sick', client='hospital', test='part'}"
+    task = f"task={{data='csv:{data}', model='logistic', preprocess={{scale='agreed'}}, {options}}}"
+    return small(task, "split={name='natural'}", "local.batch_size=8", 'evaluate=["personal"]', *settings)
+
+
+def released(party: Party, site: str) -> list[str]:
+    audit = map(json.loads, (party.folder / site / "audit.jsonl").read_text().splitlines())
+    return [what for row in audit for what in row.get("released", ()) if what == "sums"]
+
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:column 'chol' has no value at bern", "ignore:fewer than 5 training rows"
+)
+
+
+def test_numbers_are_agreed_on_before_the_first_round_and_the_run_is_the_simulations_to_the_bit(
+    party: Party, small: Small, tmp_path: Path
+) -> None:
+    """Each site tells its sums once, which its audit log and the record have, and a run that goes on asks no more."""
+    (tmp_path / "all").mkdir()
+    tables(tmp_path / "all")
+    experiment = of_tables(small, tmp_path / "all", 'evaluate=["global"]')
+    for name in SITES:
+        party.join(name, data=f"csv:{tmp_path / 'all' / name}.csv")
+    party.federation.queue(experiment, {"wait_s": 5.0})
+    assert party.run() == ["done"], party.said
+    record = party.record("small")
+    (compared,) = parity.compare(record, parity.simulate(experiment, tmp_path / "simulated"))
+    assert (compared.max_abs_diff, compared.bytes_equal) == (0.0, True)
+    assert [(r["client"], r["way"]) for r in rows(record, "network") if r["what"] == "sums"] == [(0, "up"), (1, "up")]
+    (record / "summary.json").unlink()
+    party.federation.put("experiments", party.federation.experiment("small")["id"], state="failed")
+    party.come("basel")
+    party.federation.queue(experiment, {"wait_s": 5.0})
+    assert party.run() == ["done"], party.said
+    assert [released(party, name) for name in SITES] == [["sums"]] * 2
+
+
+def test_a_site_whose_policy_keeps_sums_goes_by_those_of_the_others(party: Party, small: Small, tmp_path: Path) -> None:
+    tables(tmp_path)
+    (tmp_path / "policy.toml").write_text("sums = false")
+    party.join("basel", data=f"csv:{tmp_path / 'basel.csv'}")
+    party.join("bern", data=f"csv:{tmp_path / 'bern.csv'}", policy=str(tmp_path / "policy.toml"))
+    party.federation.queue(of_tables(small, "nowhere.csv"), {"wait_s": 5.0, "min_clients": 1})
+    assert party.run() == ["done"], party.said
+    assert any("policy.toml has sums = false" in text for text in party.said)
+    assert (released(party, "basel"), released(party, "bern")) == (["sums"], [])
+    assert {r["client"] for r in rows(party.record("small"), "work")} == {0, 1}
+
+
+def test_sums_of_no_rows_are_refused_by_the_server_and_the_run_goes_on_without_that_site(
+    party: Party, small: Small, tmp_path: Path
+) -> None:
+    tables(tmp_path)
+    for name in SITES:
+        party.join(name, data=f"csv:{tmp_path / name}.csv")
+    honest = party.hub.handlers[party.node("bern")]
+
+    def lies(envelope: Envelope) -> Envelope:
+        head = read(honest(envelope), REPLIES)
+        return write("hello", replace(head, sums={**(head.sums or {}), "age": ColumnSums(1, 33.0, 0.0)}))
+
+    party.hub.handlers[party.node("bern")] = lies
+    party.federation.queue(of_tables(small, "nowhere.csv"), {"wait_s": 5.0, "min_clients": 1})
+    assert party.run() == ["done"], party.said
+    assert any("(bern) is refused: the sums of column 'age' are those of no rows" in text for text in party.said)
+
+
+def test_sites_agree_inside_another_system_too(small: Small, tmp_path: Path) -> None:
+    """Each message opens the site anew, as Flower does."""
+    (tmp_path / "all").mkdir()
+    tables(tmp_path / "all")
+    experiment = of_tables(small, tmp_path / "all", 'evaluate=["global"]')
+    offer = guest.offered(experiment, 2, wait_s=5.0)
+
+    def site_of(client: int, message: Envelope) -> Envelope:
+        own = Site(f"csv:{tmp_path / 'all' / SITES[client]}.csv")
+        opened = functools.partial(guest.opened, offer, client, own)
+        return decode(guest.answer(opened, b"".join(encode(message))))
+
+    record = guest.run(Loopback({c: functools.partial(site_of, c) for c in (0, 1)}), offer, allow_code=False)
+    (compared,) = parity.compare(record, parity.simulate(experiment, tmp_path / "simulated"))
+    assert (compared.max_abs_diff, compared.bytes_equal) == (0.0, True)
+
+
+def test_sums_have_no_noise_so_a_method_that_adds_some_needs_declared_numbers(tmp_path: Path) -> None:
+    tables(tmp_path)
+    noise = {"name": "fedavg", "with": [{"name": "local_dp", "clip": 1.0, "noise_multiplier": 1.0}]}
+    with pytest.raises(ConfigError, match=r"sums of columns stay here \(the noise of .* does not cover them"):
+        opened(site(tmp_path, 0, {}, method=noise, classes=["no", "yes"]))
+
+
+# ---------------------------------------------------------------- a site by itself
 def test_an_experiment_does_not_make_a_site_test_on_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,14 +208,15 @@ def test_an_experiment_does_not_make_a_site_test_on_another_file(
     assert opened(folder).info.own
 
 
-def test_columns_come_in_the_experiments_order_whatever_the_files(tmp_path: Path) -> None:
+def test_declared_numbers_need_no_sums_and_columns_come_in_the_experiments_order(tmp_path: Path) -> None:
     frames = tables(tmp_path)
-    columns = config.tomllib.loads(agreed(tmp_path))["task"]["preprocess"]["columns"]
+    number = {"mean": 50.0, "sd": 9.0, "gaps": False}
+    columns = {"chol": {**number, "gaps": True}, "smokes": {"words": ["no", "yes"], "gaps": False}, "age": number}
     before = opened(site(tmp_path, 0, {"columns": columns}))
     rows = before.open_setup(0).trainer.device_data.x
     frames["basel"].select(reversed(frames["basel"].columns)).write_csv(tmp_path / "basel.csv")
     after = opened(tmp_path / "client-0")
-    assert after.info.columns == before.info.columns
+    assert (before.info.sums, after.info.columns) == (None, before.info.columns)
     assert torch.equal(after.open_setup(0).trainer.device_data.x, rows)
 
 
@@ -148,6 +234,13 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
     assert not any(name in hashed for hashed in told for name in given)
 
 
+AGE, CHOL, SMOKES = (
+    ColumnSums(20, 50.0, 90.0),
+    ColumnSums(18, 190.0, 9.0, True),
+    ColumnSums(0, 0.0, 0.0, False, ("no",)),
+)
+
+
 @pytest.mark.parametrize(
     ("column", "changes"),
     [
@@ -162,22 +255,25 @@ def test_without_preprocessing_a_client_tells_whether_its_columns_are_others(tmp
         ("chol", {"n": 0}),
         ("chol", {"n": 0, "mean": 0.0}),
         ("chol", {"n": 1}),
-        ("age", {"words": ["old"]}),
-        ("smokes", {"words": [f"w{i}" for i in range(5000)]}),
-        ("smokes", {"words": ["yes", "yes"]}),
+        ("age", {"words": ("old",)}),
+        ("smokes", {"words": tuple(f"w{i}" for i in range(5000))}),
+        ("smokes", {"words": ("yes", "yes")}),
+        ("smokes", {"words": ("no\x9b31m",)}),
+        ("smokes", {"words": ("no\u202e",)}),
     ],
 )
-def test_statistics_that_no_rows_have_are_refused(column: str, changes: dict[str, object], tmp_path: Path) -> None:
-    frames = tables(tmp_path)
-    if column == "age":  # the number of rows is known from another column
-        for name, frame in frames.items():
-            frame.with_columns(weight=polars.col("age") + 20).write_csv(tmp_path / f"{name}.csv")
-    agreed(tmp_path)
-    basel = json.loads((tmp_path / "basel.json").read_text())
-    basel[column] |= changes
-    (tmp_path / "basel.json").write_text(json.dumps(basel))
-    with pytest.raises(DataError, match=f"basel: the sums of column '{column}' are those of no rows"):
-        unskew(str(tmp_path / "bern.json"), str(tmp_path / "basel.json"))
+def test_statistics_that_no_rows_have_are_refused(column: str, changes: dict[str, Any]) -> None:
+    """Those of words that a terminal would obey, too, which stood in the experiment as they were."""
+    told = {
+        "age": AGE,
+        "weight": AGE,
+        "chol": CHOL,
+        "smokes": SMOKES,
+    }  # the number of rows is known from another column
+    assert impossible(told) == ""
+    told[column] = replace(told[column], **changes)
+    assert impossible(told) == f"the sums of column {column!r} are those of no rows"
+    assert wire.decode(wire.encode(told), dict[str, ColumnSums]).keys() == told.keys()
 
 
 def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_path: Path) -> None:
@@ -199,34 +295,19 @@ def test_no_experiment_opens_a_new_privacy_account_by_reading_other_columns(tmp_
 
 def test_sums_of_a_single_row_are_refused_and_of_few_rows_warned_of(tmp_path: Path) -> None:
     """Of one row the mean is that row."""
-    rows = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
-    options = ("--target", "sick", "--test", "part", "--sums", str(tmp_path / "x.json"))
-    for n, says in ((1, None), (4, "has fewer than 5 training rows with a value or a word in age")):
+    lines = ["age,sick,part", *(f"{60 + i},{i % 2},train" for i in range(5)), "50,1,test"]
+    options = {"target": "sick", "test": "part", "alone": True}
+    for n in (1, 4):
         path = tmp_path / f"{n}.csv"
-        path.write_text("\n".join([rows[0], *rows[1 : n + 1], rows[-1]]))
-        if says is None:
-            with pytest.raises(DataError, match="has one value of age, and its mean is that value itself"):
-                unskew(str(path), *options)
-            assert not (tmp_path / "x.json").exists()
+        path.write_text("\n".join([lines[0], *lines[1 : n + 1], lines[-1]]))
+        rows = sources.table(f"csv:{path}", None, options, rules=Preprocess())
+        assert rows is not None
+        if n == 1:
+            with pytest.raises(DataError, match="'age' has one value, and its mean is that value"):
+                build.sums(rows)
         else:
-            with pytest.warns(DataWarning, match=says):
-                unskew(str(path), *options)
-
-
-def sums_file(folder: Path, site: str, column: str, **of: object) -> str:
-    path = folder / f"{site}.json"
-    path.write_text(json.dumps({column: {"n": 0, "mean": 0.0, "m2": 0.0, "gaps": False, **of}}))
-    return str(path)
-
-
-@pytest.mark.parametrize("odd", ["no\x9b31m", "no\u202e", "\x1b[31m"])
-def test_words_and_names_that_a_terminal_would_obey_are_not_agreed_on(odd: str, tmp_path: Path) -> None:
-    """Before, they stood in the experiment's file as they are, and in the terminal."""
-    basel = sums_file(tmp_path, "basel", "sex", words=["yes", "x"])
-    for column, words in (("sex", [odd, "x"]), (odd, ["yes", "x"])):
-        with pytest.raises(DataError, match=r"^bern: the sums of column .* are those of no rows") as refused:
-            unskew(basel, sums_file(tmp_path, "bern", column, words=words))
-        assert odd not in str(refused.value)
+            with pytest.warns(DataWarning, match="fewer than 5 training rows have a value or a word in age"):
+                assert build.sums(rows)["age"].n == 4
 
 
 @pytest.mark.parametrize("named", [True, False])

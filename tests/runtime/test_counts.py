@@ -56,9 +56,8 @@ def lies(there: loopback.Deployed, client: int, n: Callable[[int], int], declare
 
 
 def greeted(there: loopback.Deployed, **options: Any) -> Membership:
-    examples = options.pop("examples", {})
     there.membership = there.meet(config=dataclasses.replace(there.config, **options))
-    there.membership.expect(there.membership.expected, examples)
+    there.membership.expect(there.membership.expected)
     there.membership.call()
     there.runtime = there.start_server()
     return there.membership
@@ -131,15 +130,6 @@ def test_a_number_beyond_the_terms_is_refused_when_it_joins_and_when_it_replies(
         membership = greeted(there, max_examples=100)
         assert membership.present == (0, 1, 2, 3, 5)
         assert "and max_examples = 100 allows fewer" in membership.refused()[0][1]
-
-
-def test_numbers_of_a_split_that_the_server_knows_are_compared_with_it(tmp_path: Path) -> None:
-    there = deployed(tmp_path)
-    for client, n in enumerate(SIZES):
-        lies(there, client, lambda t: 1, (n + (client == 4),))
-    membership = greeted(there, examples={c: (n,) for c, n in enumerate(SIZES)})
-    assert membership.present == (0, 1, 2, 3, 5)
-    assert membership.refused() == [(4, "it declares (3,) examples, the experiment's split gives it (2,)")]
 
 
 def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from unskew.cli.options import (
     then,
 )
 from unskew.cli.tables import width
-from unskew.errors import ConfigError, shown, warn
+from unskew.errors import ConfigError, shown
 
 
 def data(
-    sources: Annotated[list[str], typer.Argument(metavar="FILE|NAME")],
+    source: Annotated[str, typer.Argument(metavar="FILE|NAME")],
     target: Target = None,
     client: Client = None,
     patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
@@ -50,10 +50,6 @@ def data(
     leave_out: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,
-    sums: Annotated[
-        Path | None,
-        typer.Option(help="Write this site's summary statistics, from which all sites can agree on a preprocessing."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what there is: sites, sizes, labels, gaps, how much sites disagree, and duplicate rows.
@@ -63,23 +59,7 @@ def data(
 
     [dim]unskew data examples/hospitals.csv --target diagnosis --client hospital --out data.html[/]
     [dim]unskew data heart[/]
-
-    Sites that keep their files to themselves agree on a preprocessing by sums:
-    each writes them with --sums; the files of all together make the numbers
-    to write into the experiment.
-
-    [dim]unskew data own.csv --target diagnosis --test part --sums bern.json[/]
-    [dim]unskew data basel.json bern.json chur.json[/]
     """
-    if any(source.endswith(".json") for source in sources):
-        import tomli_w
-
-        agreed = _agreed(sources)
-        print(json.dumps(agreed) if as_json else tomli_w.dumps(agreed))
-        return
-    if len(sources) > 1:
-        raise ConfigError(f"give one table or name, or several .json files of --sums; got {', '.join(sources)}")
-    source = sources[0]
     options: dict[str, Any] = {
         "target": target[0] if target is not None and len(target) == 1 else target or None,
         "client": client,
@@ -95,9 +75,6 @@ def data(
     }
     options = {key: value for key, value in options.items() if value is not None}
     name, settings = _named(source, options)
-    if sums is not None:
-        _write_sums(name, settings, sums)
-        return
     from unskew.data.look import describe
 
     seen = describe(name, data_dir=data_dir, **settings)
@@ -138,52 +115,3 @@ def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if task.data.startswith("run:"):
         raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
     return task.data, {"data_options": {**task.data_options, **given}, "preprocess": task.preprocess}
-
-
-def _write_sums(name: str, settings: Mapping[str, Any], out: Path) -> None:
-    from unskew import schema
-    from unskew.data import tables
-    from unskew.data.preprocess import Preprocess
-    from unskew.files import write_atomically
-
-    columns = settings["data_options"]
-    kind, _, rest = name.partition(":") if ":" in name else (tables.kind_of(name), "", name)
-    if kind not in tables.ENDINGS or "target" not in columns:
-        raise ConfigError(f"--sums takes a table and its --target, got {name}")
-    options = schema.build(tables.TableOptions, columns, "", owner=name)
-    by_column = tables.training_sums(kind, Path(rest), options, settings.get("preprocess") or Preprocess())
-    write_atomically(out, json.dumps({key: dataclasses.asdict(of) for key, of in by_column.items()}, indent=1))
-
-
-def _agreed(sources: list[str]) -> dict[str, Any]:
-    """The agreed numbers as a part of an experiment's file."""
-    import pydantic
-
-    from unskew.data.checks import of_sums
-    from unskew.data.preprocess import ColumnSums, agree
-
-    adapter = pydantic.TypeAdapter(dict[str, ColumnSums])
-    sites: dict[str, dict[str, ColumnSums]] = {}
-    stems = [Path(source).stem for source in sources]
-    for source, stem in zip(sources, stems, strict=True):
-        try:
-            of_site = adapter.validate_json(Path(source).read_bytes())
-        except pydantic.ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-            place = f" ({' of column '.join(map(str, reversed(first['loc'][:2])))})" if first["loc"] else ""
-            raise ConfigError(f"{source} was not written by --sums: {first['msg']}{place}") from None
-        # Columns of words alone may well be alike at two sites, and a union counts nobody twice.
-        twin = next(
-            (site for site, other in sites.items() if other == of_site and any(of.n for of in of_site.values())), None
-        )
-        again = "is given twice" if source in sites else f"holds the same statistics as {twin}" if twin else ""
-        if again:
-            raise ConfigError(f"{source} {again}: give each site's file once, or its rows count twice")
-        sites[source if stems.count(stem) > 1 else stem] = of_site
-    columns = {
-        name: {key: value for key, value in dataclasses.asdict(rule).items() if value is not None}
-        for name, rule in agree(sites).items()
-    }
-    for sentence in of_sums(sites):
-        warn(sentence)
-    return {"task": {"preprocess": {"columns": columns}}}

@@ -1,6 +1,7 @@
 """From one table and its roles to a data set: what is refused, a test part, numbers of classes, tensors."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,14 +16,15 @@ from unskew.data.columns import Array
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import ROWS, Column, Inputs, standardised
 from unskew.data.patients import part_of, set_aside
-from unskew.data.preprocess import Preprocess, RawRows
+from unskew.data.preprocess import ColumnSums, Preprocess, RawRows, lacking
 from unskew.data.rows import NUMBERS, ByteImages, Items, Rows, are_items, arrays_of, extremes, joined, unpacked
 from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to, numbered
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, warn
 from unskew.keys import Key
 from unskew.tasks.targets import IGNORED, LabelType, mislabelled
 from unskew.tree import Tree
+from unskew.words import some
 
 TEST_FRACTION = 0.2
 """Share of each client's rows, or of each class, that becomes the global test part where the data have none."""
@@ -174,6 +176,39 @@ def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.ND
         members = rng.permutation(np.flatnonzero(labels == label))
         aside[members[: part_of(len(members), fraction)]] = True
     return aside
+
+
+# ---------------------------------------------------------------- what a client tells before training
+def sums(table: DataTable) -> dict[str, ColumnSums]:
+    """What a client tells of its columns so that all agree on numbers: sums of training rows; {} if it lacks none.
+
+    Raises:
+        ConfigError: If a column holds texts, and nobody has declared their words.
+        DataError: If something cannot be meant, or a sum is of one value, which it would tell.
+    """
+    checks.refuse(table)
+    rules, rows = table.rules or Preprocess(), with_test_part(table, labels_of(table)[0], TEST_FRACTION)
+    rows, told, few, lacks_any = rows.take(rows.train), dict[str, ColumnSums](), list[str](), False
+    for name, values in rows.columns.items():
+        of = ColumnSums.of(values, table.rule(name).kind == "category")
+        lacks = lacking(rules, name, of.words is not None)
+        lacks_any = lacks_any or bool(lacks)
+        if "words" in lacks and table.of_texts(name):
+            raise ConfigError(f"column {name!r} holds texts: declare their words, task.preprocess.columns.{name}.words")
+        if not lacks & {"mean", "sd"}:
+            of = ColumnSums(0, 0.0, 0.0, of.gaps and "gaps" in lacks, of.words if "words" in lacks else None)
+        if of.n == 1 or (lacks and len(rows) == 1):
+            raise DataError(f"column {name!r} has one value, and its mean is that value: leave it out")
+        times = Counter(value for value in values.tolist() if value is not None) if of.words else {}
+        few += [name] * (0 < of.n < checks.FEW_ROWS)
+        few += [f"{str(word)!r} ({name})" for word, n in times.items() if n < checks.FEW_ROWS]
+        told[name] = of
+    if few:
+        warn(
+            f"fewer than {checks.FEW_ROWS} training rows have a value or a word in {some(few)}: sums of so few tell "
+            "much about each, and words are told as they are"
+        )
+    return told if lacks_any else {}
 
 
 # ---------------------------------------------------------------- inputs

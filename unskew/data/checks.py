@@ -229,7 +229,7 @@ def of_column(table: DataTable, name: str) -> str:
     values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
     missing, way = gaps_in(values), "" if table.rules else ", which preprocess does"
     if missing.all():
-        needed = rule.gaps is None and not table.by_site(name)
+        needed = rule.gaps is None and not table.by_site(name) and not table.alone  # others may have some
         return f"column {name!r} has no value in any row: leave it out" if needed else ""
     if values.dtype.kind == "f":
         if len(beyond := np.flatnonzero(np.abs(values) > LARGEST)):

@@ -288,50 +288,42 @@ def looks_like_texts(name: str, values: Sequence[object], alone: bool) -> bool:
 
 
 # ---------------------------------------------------------------- agreeing without rows
-def sums(rules: Preprocess, table: RawTable) -> dict[str, ColumnSums]:
-    """Compute the statistics that a site with these training rows discloses.
+def lacking(rules: Preprocess, name: str, words: bool) -> set[str]:
+    """Settings of a column, of `words` or of numbers, that clients must agree on who see their own rows alone."""
+    own, (scale, instead) = rules.columns.get(name, ColumnRule()), rules.of(name)
+    agreed_on = {
+        "words": words,
+        "mean": not words and (scale == "agreed" or instead.startswith("agreed")),
+        "sd": not words and scale == "agreed",
+        "gaps": rules.indicator,
+    }
+    return {setting for setting, needed in agreed_on.items() if needed and getattr(own, setting) is None}
+
+
+def agree(rules: Preprocess, sites: Mapping[str, Mapping[str, ColumnSums]]) -> Preprocess:
+    """The rules with the numbers that sites of the same columns agree on where they say none.
 
     Raises:
-        DataError: If a column holds dates or too many words.
+        DataError: If a column holds words at one site and numbers at another.
     """
-    by_name = {}
-    for name, values in table.items():
-        coded = rules.columns.get(name, ColumnRule()).kind == "category"
-        by_name[name] = ColumnSums.of(values, coded)
-        if by_name[name].words is not None:
-            words = [v for v in column(values, category=True).tolist() if v is not None]
-            if sentence := no_category(name, words, coded):
-                raise DataError(sentence)
-    return by_name
-
-
-def agree(sites: Mapping[str, Mapping[str, ColumnSums]]) -> dict[str, ColumnRule]:
-    """The numbers on which sites agree, to be declared in the experiment (`preprocess.columns`).
-
-    Raises:
-        DataError: If sites have other columns, one has words where another has numbers, or no rows have such sums.
-    """
-    first, columns = next(iter(sites.items()))
-    for site, by_name in sites.items():
-        _check_sums(site, by_name)
-        if by_name.keys() != columns.keys():
-            odd = ", ".join(sorted(by_name.keys() ^ columns.keys()))
-            raise DataError(f"{site} and {first} differ in columns: {odd}")
-    rules = {}
-    for name in columns:
+    columns: dict[str, ColumnRule] = {}
+    for name in rules.ordered(next(iter(sites.values()))):
         # A column that a site never measured has no words, and counts for either.
         words, numbers = ([site for site, of in sites.items() if getattr(of[name], what)] for what in ("words", "n"))
         if words and numbers:
             raise DataError(f"column {name!r} holds words at {words[0]} and numbers at {numbers[0]}")
-        of = agreed([by_name[name] for by_name in sites.values()])
-        rules[name] = ColumnRule(mean=of.mean, sd=of.sd, gaps=of.gaps)
-        if of.words:
-            rules[name] = ColumnRule("category", words=of.words, gaps=of.gaps)
-    return rules
+        rule, of = rules.columns.get(name, ColumnRule()), agreed([by_name[name] for by_name in sites.values()])
+        settings: dict[str, Any] = {"gaps": of.gaps}
+        if words or rule.words is not None or rule.kind in ("category", "text"):
+            settings |= {"kind": "category", "words": of.words or ()}
+        else:
+            settings |= {"mean": of.mean, "sd": of.sd}
+        columns[name] = replace(rule, **{key: at for key, at in settings.items() if getattr(rule, key) is None})
+    return replace(rules, columns=columns)
 
 
-def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
-    """Refuse statistics that are not those of any rows: they come from elsewhere, and all sites would go by them."""
+def impossible(by_name: Mapping[str, ColumnSums]) -> str:
+    """A sentence on sums that are not those of any rows: they come from elsewhere; empty for others."""
     rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0
     for name, of in by_name.items():
         words = of.words or ()
@@ -347,44 +339,8 @@ def _check_sums(site: str, by_name: Mapping[str, ColumnSums]) -> None:
             and len(words) == len(set(words)) <= MANY_WORDS
         )
         if not holds:
-            raise DataError(f"{site}: the sums of column {name[:40]!r} are those of no rows; run --sums there anew")
-
-
-HOW_AGREED = (
-    "a site that sees its own rows only cannot know them; every site runs `unskew data FILE --target COLUMN --test "
-    "COLUMN_OF_TEST_ROWS --sums SITE.json`, and `unskew data *.json` makes the agreed numbers of these"
-)
-
-
-def check_agreed(rules: Preprocess, columns: Sequence[Column] | None = None) -> None:
-    """Refuse rules under which sites that see only their own rows would come to different inputs.
-
-    Args:
-        rules: The rules.
-        columns: The table's, as they are prepared; None of a table that is not here, whatever its columns are.
-
-    Raises:
-        ConfigError: Naming the first column without agreed numbers, or the setting that needs some.
-    """
-    if columns is None:
-        if not rules.columns and (rules.indicator or any(how.startswith("agreed") for how in rules.of(""))):
-            raise ConfigError(f"task.preprocess must have agreed numbers, in task.preprocess.columns: {HOW_AGREED}")
-        coded = [name for name, of in rules.columns.items() if of.kind == "category" or of.words]
-        columns = [Column(name, "category" if name in coded else "number") for name in rules.columns]
-    for one in columns:
-        own, (scale, instead) = rules.columns.get(one.name, ColumnRule()), rules.of(one.name)
-        number = one.kind == "number"
-        needed = {
-            "words": not number and own.words is None,
-            "mean": number and own.mean is None and (scale == "agreed" or instead.startswith("agreed")),
-            "sd": number and own.sd is None and scale == "agreed",
-            "gaps": rules.indicator and own.gaps is None,
-        }
-        lacking = [setting for setting, missing in needed.items() if missing]
-        if lacking and rules.columns and one.name not in rules.columns:
-            raise ConfigError(f"column {one.name!r} is none of those agreed on ({some(list(rules.columns))})")
-        if lacking:
-            raise ConfigError(f"task.preprocess.columns.{one.name} must have {' and '.join(lacking)}: {HOW_AGREED}")
+            return f"the sums of column {name[:40]!r} are those of no rows"
+    return ""
 
 
 def record(inputs: Inputs) -> dict[str, Any] | None:

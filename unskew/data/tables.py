@@ -7,7 +7,6 @@ Polars (extra [tables]) reads them by the options it is given: nothing is guesse
 
 import importlib
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unskew import machine
-from unskew.data import checks, own
+from unskew.data import own
 from unskew.data.columns import (
     GAPS,
     Array,
@@ -29,9 +28,9 @@ from unskew.data.inputs import Column, Inputs, check_known
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of
-from unskew.data.preprocess import ColumnSums, Preprocess, sums
+from unskew.data.preprocess import Preprocess
 from unskew.data.table import DataTable
-from unskew.errors import ConfigError, DataError, did_you_mean, shown, warn
+from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
@@ -183,35 +182,6 @@ def _without(data: Any, columns: Collection[str]) -> Any:
     if isinstance(data, Mapping):
         return {name: _without(frame, columns) for name, frame in data.items()}
     return replace(data, columns={name: of for name, of in data.columns.items() if name not in columns})
-
-
-def training_sums(kind: str, path: Path, options: TableOptions, rules: Preprocess) -> dict[str, ColumnSums]:
-    """Compute what a client with this file discloses to agree on a preprocessing: sums of training rows.
-
-    Raises:
-        ConfigError: If it is not said which rows are for testing.
-        DataError: If the file cannot be read, sums would tell a row or a value because there is no other, or as in
-            `unskew.data.preprocess.sums`.
-    """
-    rows = table(kind, path, replace(options, alone=True), rules)
-    if rows.part is None:
-        raise ConfigError("test must be a column or a file, or the latest rows: test rows are not disclosed")
-    rows = rows.take(rows.train)
-    by_column = sums(rows.rules or rules, rows.columns)
-    for note in checks.spelt_alike(replace(rows, y=np.empty((len(rows), 0)))):
-        warn(note)
-    if single := [name for name, of in by_column.items() if of.n == 1 or len(rows) == 1]:
-        raise DataError(f"{path} has one value of {some(single)}, and its mean is that value itself: leave it out")
-    few = [f"{name} ({of.n})" for name, of in by_column.items() if 0 < of.n < checks.FEW_ROWS]
-    for name, of in by_column.items():
-        times = Counter(v for v in rows.columns[name].tolist() if v is not None) if of.words else {}
-        few += [f"{str(word)!r} ({name})" for word, n in times.items() if n < checks.FEW_ROWS]
-    if few:
-        warn(
-            f"{path} has fewer than {checks.FEW_ROWS} training rows with a value or a word in {some(few)}: sums of so "
-            "few tell much about each. Words are disclosed as they are; leave such columns out at every site"
-        )
-    return by_column
 
 
 # ---------------------------------------------------------------- for a model

@@ -258,7 +258,7 @@ def check(folder: Path, name: str, now: datetime | None = None) -> None:
     issuer = next((ca for ca in trusted if _issued(certificate, ca)), None)
     for what, path in ((certificate, folder / f"{name}.crt"), (issuer or trusted[0], folder / "ca.crt")):
         if moment > what.not_valid_after_utc:
-            remedy = "ask the coordinator for a new invitation and join anew" if name == "site" else "give fed renew"
+            remedy = "join anew, by a new invitation" if name == "site" else "make a new federation"
             raise DeployError(f"{path} expired on {what.not_valid_after_utc:%Y-%m-%d}; {remedy}")
         if moment < what.not_valid_before_utc:
             raise DeployError(
@@ -306,6 +306,11 @@ def ends(path: Path) -> datetime:
         DeployError: If it cannot be read.
     """
     return load(path).not_valid_after_utc
+
+
+def days(path: Path) -> float:
+    """Days for which a certificate is still valid."""
+    return (ends(path) - datetime.now(UTC)) / timedelta(days=1)
 
 
 def is_due(path: Path, now: datetime | None = None) -> bool:

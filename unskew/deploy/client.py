@@ -11,15 +11,18 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from unskew import tasks, wire
+from unskew.data import build
 from unskew.data.federated import FederatedData, cut, named_in
 from unskew.data.places import path_of
-from unskew.data.preprocess import check_agreed
+from unskew.data.preprocess import ColumnRule, ColumnSums
 from unskew.data.rows import ByteImages
-from unskew.data.sources import gives_bytes
+from unskew.data.sources import gives_bytes, table
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
+from unskew.deploy.settings import AGREED, EXPERIMENT, Site, own_state, read_rules, text_of
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
+from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.protocol import hook
 from unskew.run import models
@@ -27,7 +30,8 @@ from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import layout_hash
-from unskew.runtime.message import ClientInfo
+from unskew.runtime.message import REQUESTS, ClientInfo, Envelope, read
+from unskew.runtime.policy import Rules
 from unskew.tree import Params
 from unskew.version import __version__
 from unskew.wire import tensors_hash
@@ -38,6 +42,8 @@ def open_client(
     folder: Path, client: int, num_clients: int, site: Site = Site(), home: Path | None = None
 ) -> ClientRuntime:
     """Open a client for the experiment in a folder, in which its state/ and models/ are kept.
+
+    Where numbers must be agreed on that agreed.json does not have yet, it can but tell the sums of its columns.
 
     The experiment comes from the coordinator: code that it names is imported with `allow_code` only, and what it names
     to be read only where the site's policy has it in `paths`.
@@ -59,14 +65,31 @@ def open_client(
         experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
         for m in experiment.methods:
             rules.check_method(m.name, bool(hook(m.method, "covers_replies")))
+        runtime = functools.partial(
+            ClientRuntime,
+            state=folder / "state",
+            rules=rules,
+            audit=rules.audit(home or folder),
+            privacy=Path(rules.policy.privacy or own_state() / "privacy.sqlite").expanduser(),
+            account=account_of(site.data or experiment.task.data),
+            rounds=experiment.rounds,
+        )
+        told = json.loads(text_of(folder / AGREED) or "null")
         if own:
             try:
+                if told and (preprocess := experiment.task.preprocess):
+                    preprocess = replace(preprocess, columns=wire.build(dict[str, ColumnRule], told, {}))
+                    experiment = replace(experiment, task=replace(experiment.task, preprocess=preprocess))
+                elif sums := own_sums(experiment, site, rules):
+                    config = written_fingerprint(folder / EXPERIMENT, portable=True)
+                    info = ClientInfo(client, num_clients, __version__, config, (), "", "", own, sums=sums)
+                    return runtime(info, open_setup=_not_yet)
                 setup = own_setup(experiment, site)
             except (ConfigError, DataError) as error:
                 yours = "your data and how you joined are yours to change, the experiment is the coordinator's"
                 raise type(error)(f"{error}.  Here {yours}") from error
             feds = [own_data(experiment, setup, client, num_clients, seed) for seed in experiment.seeds]
-            data = setup.dataset.sha256
+            data = json.dumps([setup.dataset.sha256, told])  # on other inputs there is other noise
         else:
             if _has_own_sets(experiment.task):
                 experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
@@ -114,16 +137,36 @@ def open_client(
             method.label,
         )
 
-    return ClientRuntime(
-        info,
-        folder / "state",
-        functools.lru_cache(maxsize=2)(open_setup),
-        rules,
-        rules.audit(home or folder),
-        Path(rules.policy.privacy).expanduser() if rules.policy.privacy else own_state() / "privacy.sqlite",
-        account_of(site.data or experiment.task.data),
-        experiment.rounds,
-    )
+    return runtime(info, open_setup=functools.lru_cache(maxsize=2)(open_setup))
+
+
+def _not_yet(cell: int) -> ClientSetup:
+    raise WireError("this client has yet to hear which numbers were agreed on")
+
+
+def keep_agreed(folder: Path, envelope: Envelope) -> str:
+    """Keep the numbers agreed on that a greeting tells, for `open_client`; returns those that are kept, as JSON."""
+    if envelope.action == "hello":
+        write_atomically(folder / AGREED, json.dumps(wire.flatten(read(envelope, REQUESTS).agreed)[0]))
+    return text_of(folder / AGREED)
+
+
+def own_sums(experiment: Experiment, site: Site, rules: Rules) -> dict[str, ColumnSums]:
+    """Sums of the columns of a client's own data by which all agree on numbers; {} if it lacks none.
+
+    Raises:
+        ConfigError, DataError: If the data cannot be used, or the sums must not leave.
+    """
+    task = own_task(experiment, site)
+    if task.preprocess is None:
+        return {}
+    rows = table(task.data, None, task.data_options, tasks.kind_of(task.kind).targets, task.preprocess)
+    told = {} if rows is None else build.sums(rows)
+    noised = [m.label for m in experiment.methods if hook(m.method, "has_dp_noise")]
+    if told and (noised or not rules.policy.sums):
+        why = f"the noise of {noised[0]} does not cover them" if noised else f"{rules.where} has sums = false"
+        raise ConfigError(f"sums of columns stay here ({why}); declare numbers in task.preprocess.columns")
+    return told
 
 
 def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) -> ClientInfo:
@@ -164,20 +207,8 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
     Raises:
         ConfigError, DataError: If they cannot be used, or the experiment lacks a number that all must agree on.
     """
-    task = replace(experiment.task, data=site.data or "", data_dir=None)
-    written = {key: getattr(site, key) for key in ("separator", "thousands", "decimal", "encoding")}
-    written = {key: value for key, value in written.items() if value is not None}
-    kind = task.data.partition(":")[0]
-    if _family(kind) != _family(experiment.task.data.partition(":")[0]):  # such as the size of images for arrays
-        constants = ("mean", "std") if kind in ("npz", "images") else ()
-        task = replace(task, data_options={k: v for k, v in task.data_options.items() if k in constants})
-    if written and kind not in ENDINGS:
-        raise ConfigError(f"--{', --'.join(written)} say how a CSV file is written, and data is {task.data}")
-    if kind in (*ENDINGS, "images", "npz"):
-        task = replace(task, data_options={**task.data_options, **written, "alone": True})
+    task = own_task(experiment, site)
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
-    if task.preprocess is not None:
-        check_agreed(task.preprocess, setup.dataset.inputs.columns)
     inputs = setup.dataset.inputs
     if inputs.kind == "texts":
         raise DataError(
@@ -190,6 +221,26 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
             "are not standardised. Scale all by one number to 0 to 255, round, and save them in 8 bits"
         )
     return setup
+
+
+def own_task(experiment: Experiment, site: Site) -> TaskConfig:
+    """The task on a client's own data, as it has written them.
+
+    Raises:
+        ConfigError: If how they are written is said of what is no file.
+    """
+    task = replace(experiment.task, data=site.data or "", data_dir=None)
+    written = {key: getattr(site, key) for key in ("separator", "thousands", "decimal", "encoding")}
+    written = {key: value for key, value in written.items() if value is not None}
+    kind = task.data.partition(":")[0]
+    if _family(kind) != _family(experiment.task.data.partition(":")[0]):  # such as the size of images for arrays
+        constants = ("mean", "std") if kind in ("npz", "images") else ()
+        task = replace(task, data_options={k: v for k, v in task.data_options.items() if k in constants})
+    if written and kind not in ENDINGS:
+        raise ConfigError(f"--{', --'.join(written)} say how a CSV file is written, and data is {task.data}")
+    if kind in (*ENDINGS, "images", "npz"):
+        task = replace(task, data_options={**task.data_options, **written, "alone": True})
+    return task
 
 
 def _family(kind: str) -> str:

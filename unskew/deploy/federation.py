@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,11 +162,6 @@ class FederationFolder:
         """Address at which sites reach the server."""
         about = self.about
         return Address(about["host"], about["port"])
-
-    def move(self, reached: Address) -> None:
-        """Change the address at which sites reach the server."""
-        with self.change() as db:
-            db.execute("UPDATE federation SET host = ?, port = ?", (reached.host, reached.port))
 
     @property
     def authority(self) -> Authority:
@@ -352,10 +347,6 @@ class FederationFolder:
         row = self.one("SELECT id FROM sites WHERE key = ? AND state = 'member'", key)
         return None if row is None else int(row["id"])
 
-    def members(self) -> set[Node]:
-        """Numbers of all members."""
-        return {row["id"] for row in self.rows("SELECT id FROM sites WHERE state = 'member'")}
-
     def present(self) -> list[Row]:
         """Sites that are not removed, in their order."""
         return self.rows("SELECT * FROM sites WHERE state != 'removed' ORDER BY id")
@@ -537,15 +528,11 @@ class FederationFolder:
             "federation": self.about["name"],
             "server": str(self.reached),
             "serving": served,
-            "certificate_days": self._days("server"),
-            "authority_days": self._days("ca"),
+            "certificate_days": int(certificates.days(self.keys / "server.crt") // 1),
+            "authority_days": int(certificates.days(self.keys / "ca.crt") // 1),
             "sites": sites,
             "experiments": self.jobs(),
         }
-
-    def _days(self, name: str) -> int:
-        """Days for which a certificate of the coordinator's is still valid."""
-        return (certificates.ends(self.keys / f"{name}.crt") - datetime.now(UTC)).days
 
     def jobs(self) -> list[Row]:
         """Experiments in their order, each with its sites' answers."""

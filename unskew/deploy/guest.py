@@ -9,6 +9,7 @@ and how a site proves who it is, is the other system's matter.
         client-N/                          what the site keeps: state/, models/, audit.jsonl; and `accepted`
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 from unskew import schema
 from unskew.deploy.channel import answer_to
-from unskew.deploy.client import open_client
+from unskew.deploy.client import keep_agreed, open_client
 from unskew.deploy.server import serve
 from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
 from unskew.errors import ConfigError, UnskewError
@@ -70,8 +71,8 @@ def run(
     return result.folder
 
 
-def opened(offer: Mapping[str, Any], client: ClientId, site: Site) -> ClientRuntime:
-    """Open a site's client for an offer; its own policy holds as in any federation.
+def opened(offer: Mapping[str, Any], client: ClientId, site: Site, request: Envelope) -> ClientRuntime:
+    """Open a site's client for an offer, of which this is a request; its own policy holds as in any federation.
 
     Raises:
         ConfigError, DataError: If the site's settings, policy or data do not allow it.
@@ -88,10 +89,15 @@ def opened(offer: Mapping[str, Any], client: ClientId, site: Site) -> ClientRunt
         raise ConfigError(
             f"somebody here has yet to accept it: read {folder / EXPERIMENT}, then make {folder / ANSWER}"
         )
-    return open_client(folder, client, config.num_clients, site)
+    return _opened(folder, client, config.num_clients, site, keep_agreed(folder, request))
 
 
-def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
+@functools.lru_cache(maxsize=1)
+def _opened(folder: Path, client: ClientId, clients: int, site: Site, agreed: str) -> ClientRuntime:
+    return open_client(folder, client, clients, site)
+
+
+def answer(open_it: Callable[[Envelope], ClientRuntime], data: object) -> bytes:
     """Answer an encoded request, whatever it is, as the client that `open_it` opens.
 
     Why it cannot be opened is for the site's own log: the server is told the kind of error alone.
@@ -99,7 +105,7 @@ def answer(open_it: Callable[[], ClientRuntime], data: object) -> bytes:
 
     def answered(envelope: Envelope) -> Envelope:
         try:
-            return open_it().answer(envelope)
+            return open_it(envelope).answer(envelope)
         except UnskewError as error:
             log(f"this site takes no part: {error}")
             return write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))

@@ -139,14 +139,14 @@ def answer(message: Message, context: Context) -> Message:
     """Answer one request as this site's client."""
     show()
 
-    def opened() -> ClientRuntime:
+    def opened(request: Envelope) -> ClientRuntime:
         settings = dict(context.node_config)
         number = settings.pop(NUMBER, None)
         if type(number) is not int:
             raise ConfigError(f"--node-config must have {NUMBER}, this site's number from 0, got {number!r}")
         settings.pop("num-partitions", None)  # which others' apps read
         site: Site = schema.build(Site, settings, "", "--node-config")
-        return guest.opened(context.run_config, number, site)
+        return guest.opened(context.run_config, number, site, request)
 
     return Message(content_of(guest.answer(opened, data_in(message))), reply_to=message)
 

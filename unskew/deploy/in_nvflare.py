@@ -164,22 +164,19 @@ class PlanController(Controller):  # type: ignore[misc]
 
 # ---------------------------------------------------------------- a site's side
 class ClientExecutor(Executor):  # type: ignore[misc]
-    """Answers the job's tasks as this site's client, which is opened at the first."""
+    """Answers the job's tasks as this site's client."""
 
     def __init__(self, offer: dict[str, Any], sites: list[str]) -> None:
         super().__init__()
         self.offer, self.sites = offer, sites
-        self._runtime: ClientRuntime | None = None
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
         """Answer one request."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
 
-        def opened() -> ClientRuntime:
-            if self._runtime is None:
-                number = self.sites.index(fl_ctx.get_identity_name())
-                self._runtime = guest.opened(self.offer, number, site_of(fl_ctx))
-            return self._runtime
+        def opened(request: Envelope) -> ClientRuntime:
+            number = self.sites.index(fl_ctx.get_identity_name())
+            return guest.opened(self.offer, number, site_of(fl_ctx), request)
 
         return Shareable({ENVELOPE: guest.answer(opened, shareable.get(ENVELOPE))})

@@ -4,17 +4,16 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from unskew.deploy import certificates
 from unskew.deploy.certificates import fingerprint, make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
-from unskew.deploy.client import open_client
+from unskew.deploy.client import keep_agreed, open_client
 from unskew.deploy.offers import MOST, Offer
-from unskew.deploy.settings import EXPERIMENT, Address, Site, read_rules, read_settings
-from unskew.deploy.site import admit, forget_invitation, text_of
+from unskew.deploy.settings import EXPERIMENT, Address, Site, read_rules, read_settings, text_of
+from unskew.deploy.site import admit, forget_invitation
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
 from unskew.files import read_bytes, write_atomically
@@ -45,7 +44,7 @@ class Resident:
         self.folder, self.site, self.say, self.vitals = folder, site, say, Vitals()
         self.doing = self.error = ""
         self.away = "not connected yet"
-        self._open: tuple[str, ClientRuntime] | None = None
+        self._open: tuple[tuple[str, str], ClientRuntime] | None = None
         self._recorded: dict[str, str] = {}
 
     def status(self) -> dict[str, Any]:
@@ -54,8 +53,7 @@ class Resident:
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
         self.renew()
-        left = certificates.ends(self.folder / "site.crt") - datetime.now(UTC)
-        self.vitals.certificate.labels(self.site.name).set(left.total_seconds() / 86_400)
+        self.vitals.certificate.labels(self.site.name).set(certificates.days(self.folder / "site.crt"))
         disk = shutil.disk_usage(self.folder).free
         return {"library": __version__, "disk": disk, "doing": self.doing, "error": self.error}
 
@@ -84,9 +82,9 @@ class Resident:
                 if waits:
                     return write("waiting", Refusal(waits))
                 self.doing = offer.name
-                runtime = self.opened(offer)
+                runtime = self.opened(offer, envelope)
             else:
-                runtime = self.of_run(head.context.run)
+                runtime = self.of_run(head.context.run, envelope)
                 self.doing = f"{runtime.state.parent.name}, round {head.context.round}"
         except UnskewError as error:
             return write("refused", Refusal(self.failed(error)))
@@ -159,34 +157,35 @@ class Resident:
         named = self.folder / "experiments" / offer.name
         return self.kept(offer.run) or (named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named)
 
-    def of_run(self, run: str) -> ClientRuntime:
+    def of_run(self, run: str, request: Envelope) -> ClientRuntime:
         """The client of a run that this site takes part in; after a restart it is opened anew.
 
         Raises:
             WireError: If it takes no part in such a run.
         """
-        if self._open is not None and self._open[0] == run:
+        if self._open is not None and self._open[0][0] == run:
             _answer(self._open[1].state.parent)
             return self._open[1]
         if (place := self.kept(run)) is not None:
             offer, waits = self.consider(tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
             if not waits:
-                return self.opened(offer)
+                return self.opened(offer, request)
         raise WireError("this site takes no part in that run")
 
-    def opened(self, offer: Offer) -> ClientRuntime:
-        """Open the client of an experiment that was accepted, with the site's own data.
+    def opened(self, offer: Offer, request: Envelope) -> ClientRuntime:
+        """Open the client of an experiment that was accepted, with the site's own data, for a request of it.
 
         Raises:
             ConfigError, DataError: If the experiment cannot be used here.
         """
-        if self._open is None or self._open[0] != offer.run:
+        place = self.place(offer)
+        which = offer.run, keep_agreed(place, request)
+        if self._open is None or self._open[0] != which:
             self._open = None  # the data of the last one make room
-            place = self.place(offer)
             for kept in ("state", "models"):
                 make_private(place / kept)
             with noted() as notes:
-                self._open = offer.run, open_client(place, offer.client, offer.clients, self.site, self.folder)
+                self._open = which, open_client(place, offer.client, offer.clients, self.site, self.folder)
             for note in notes:
                 self.say(f"warning: {' '.join(shown(note).splitlines())}")
         return self._open[1]

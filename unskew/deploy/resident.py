@@ -5,7 +5,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 
 from unskew.deploy import certificates, server
 from unskew.deploy.channel import Credentials, GrpcServer, credentials
@@ -46,7 +45,7 @@ class Watch:
         self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
         self._here: set[Node] = set()
-        self._warned: set[str] = set()
+        self._warned = False
         hub.watch = self
 
     def __call__(self) -> None:
@@ -60,7 +59,8 @@ class Watch:
             return
         self._looked = now
         self.look()
-        members, here = self.federation.members(), self.hub.since()
+        here, present = self.hub.since(), self.federation.present()
+        members = {site["id"] for site in present if site["state"] == "member"}
         for node in here.keys() - members:
             self.hub.drop(node)
         if now - self._saw > SEEN_S or here.keys() != self._here:
@@ -74,20 +74,20 @@ class Watch:
     def measure(self, here: Mapping[Node, float]) -> None:
         """Set the numbers that a monitor reads of sites and certificates."""
         self.vitals.connected.set(len(here))
-        keys, sites = self.federation.keys, self.federation.present()
-        ends = {name: certificates.ends(keys / f"{name}.crt") for name in ("server", "ca")}
-        if ends["ca"] - datetime.now(UTC) < certificates.RENEWED and not (keys / "next.crt").exists():
-            text = f"the authority's certificate ends on {ends['ca']:%Y-%m-%d}; change it with unskew fed authority"
-            if text not in self._warned:
-                self._warned.add(text)
-                warn(text)
-                self.federation.note(text, "warning")
-        own = [{"name": {"ca": "authority"}.get(name, name), "ends": at.timestamp()} for name, at in ends.items()]
-        for row in (*own, *sites):
-            if row["ends"] is not None:
-                self.vitals.certificate.labels(row["name"]).set((row["ends"] - time.time()) / 86_400)
-            if row.get("id") in self.hub.status:
-                self.vitals.contact.labels(row["name"]).set(self.hub.status[row["id"]][0])
+        keys = self.federation.keys
+        left = {"server": certificates.days(keys / "server.crt"), "authority": certificates.days(keys / "ca.crt")}
+        if left["authority"] < certificates.RENEWED.days and not (self._warned or (keys / "next.crt").exists()):
+            self._warned = True
+            text = f"the authority ends in {left['authority']:.0f} days; change it with unskew fed authority"
+            warn(text)
+            self.federation.note(text, "warning")
+        for site in self.federation.present():
+            if site["ends"] is not None:
+                left[site["name"]] = (site["ends"] - time.time()) / 86_400
+            if site["id"] in self.hub.status:
+                self.vitals.contact.labels(site["name"]).set(self.hub.status[site["id"]][0])
+        for holder, days in left.items():
+            self.vitals.certificate.labels(holder).set(days)
 
 
 class RunningJob(server.LogCallback):
@@ -236,8 +236,7 @@ def wrong(federation: FederationFolder) -> str:
     """Say what is wrong with a server that runs; empty if nothing is."""
     if shutil.disk_usage(federation.folder).free < LEAST_BYTES:
         return "the disk is nearly full"
-    ends = certificates.ends(federation.keys / "ca.crt")
-    return "the authority's certificate has expired" if ends < datetime.now(UTC) else ""
+    return "the authority's certificate has expired" if certificates.days(federation.keys / "ca.crt") < 0 else ""
 
 
 def renew(federation: FederationFolder) -> None:

@@ -1,11 +1,12 @@
 """Runs an experiment on the clients that a transport reaches, whatever network that is."""
 
+import functools
 import hashlib
 import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from unskew import tasks, wire
+from unskew.data import checks, preprocess
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
-from unskew.data.preprocess import check_agreed
+from unskew.data.preprocess import ColumnSums, Preprocess
 from unskew.data.sources import FILES
 from unskew.deploy.client import divided, introduction
 from unskew.deploy.settings import EXPERIMENT
@@ -27,7 +29,7 @@ from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
-from unskew.run import loop, unchanged
+from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
@@ -35,7 +37,7 @@ from unskew.run.progress import evaluated
 from unskew.run.setup import Setup
 from unskew.runtime.log import log, printable
 from unskew.runtime.membership import Membership
-from unskew.runtime.message import ClientInfo, Node, Transport
+from unskew.runtime.message import ClientInfo, NetworkTransfer, Node, Note, Transport, write
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver
@@ -93,10 +95,15 @@ def serve(
     settings = written_fingerprint(folder / EXPERIMENT, portable=True)
     deployment = DeploymentState.open(folder / "deployment.json", settings, run)
     expected = ClientInfo(0, number, __version__, settings, (), "", "", config.own_data)
-    of_clients = nodes, deployment.clients, callback.note
-    membership = Membership(transport, deployment.run, expected, config, *of_clients)
+    member = functools.partial(Membership, transport, deployment.run, expected, config, nodes, note=callback.note)
+    rules = experiment.task.preprocess
+    if config.own_data and rules is not None:
+        rules = agreed(rules, deployment, names, member, callback.note)
+        experiment = replace(experiment, task=replace(experiment.task, preprocess=rules))
+    membership = member(deployment.clients, agreed=rules.columns if rules is not None and deployment.sums else None)
     inputs = run_setup.InMemoryInputs()
-    if config.own_data and not is_here(experiment.task.data):
+    kind, _, path = experiment.task.data.partition(":")
+    if config.own_data and kind in FILES and not Path(path).expanduser().exists():
         callback.note(f"{experiment.task.data} is not on this machine: results are those of the sites")
         membership.wait(config.min_clients, config.wait_s)
         inputs = replace(inputs, dataset=described(membership.known.values(), experiment.task))
@@ -104,27 +111,19 @@ def serve(
         experiment = replace(experiment, evaluate=tuple(name for name in metrics if name != "global"))
     setup = run_setup.prepare(at_server(experiment, config), inputs, one_client=inputs.dataset is not None)
     setup = replace(setup, executor=EXECUTOR)
-    if (place / "run.json").exists():  # as it will be when it goes on: nobody is waited for in vain
-        unchanged.require_same_environment(place, experiment, setup, force)
-        unchanged.require_same_network(place, experiment, setup)
-    if experiment.task.preprocess is not None and config.own_data:
-        check_agreed(experiment.task.preprocess, *([] if inputs.dataset else [setup.dataset.inputs.columns]))
     nothing = {experiment.seeds[0]: run_setup.with_own_data(setup.dataset, number, experiment.seeds[0])}
     for method in experiment.methods:
         run_setup.check_method(experiment, method, setup, nothing)
     if deployment.data not in ("", setup.dataset.sha256):  # its accuracies would be on two test sets
-        raise RunError(
-            f"the server's data are not those that its run began with ({deployment.path}); put these back, or begin a "
-            "new run"
-        )
+        raise RunError("the server's data are not those that its run began with; put these back, or begin a new run")
     deployment.data = setup.dataset.sha256
 
-    own, feds = config.own_data, [] if config.own_data else divided(experiment, setup, number)
-    sizes = {c: tuple(int(fed.clients.train.sizes[c]) for fed in feds) for c in range(number) if feds}
-    membership.expect(introduction(setup, number, folder / EXPERIMENT, own), sizes)
+    if not config.own_data:
+        divided(experiment, setup, number)
+    membership.expect(introduction(setup, number, folder / EXPERIMENT, config.own_data))
     membership.wait(config.min_clients, config.wait_s)
     deployment.save()
-    if own and setup.dataset.inputs.kind == "images" and "mean" not in experiment.task.data_options:
+    if config.own_data and setup.dataset.inputs.kind == "images" and "mean" not in experiment.task.data_options:
         callback.note(OWN_CONSTANTS)
         notes = (*setup.dataset.notes, OWN_CONSTANTS)
         setup = replace(setup, dataset=replace(setup.dataset, notes=notes))  # which the run's card and report have
@@ -134,10 +133,27 @@ def serve(
     return loop.start(experiment, place, callback, command=COMMAND, backend=backend)
 
 
-def is_here(source: str) -> bool:
-    """True if data are on this machine, or can be fetched from anywhere."""
-    kind, _, path = source.partition(":")
-    return kind not in FILES or Path(path).expanduser().exists()
+def agreed(
+    rules: Preprocess, deployment: "DeploymentState", names: Sequence[str], met: Callable[[], Membership], note: Note
+) -> Preprocess:
+    """The rules with the numbers that the clients agree on, of whom each tells the sums of its own columns, once.
+
+    Raises:
+        DataError: If a column holds words at one client and numbers at another.
+        QuorumError: If too few clients are connected.
+    """
+    if not deployment.sums:
+        first = met()
+        first.wait(first.config.min_clients, first.config.wait_s)
+        deployment.sums = {c: sums for c in first.present if (sums := first.known[c].sums)}
+    if not deployment.sums:  # the experiment says all
+        return rules
+    by_name = {names[c] if names else f"client {c}": sums for c, sums in deployment.sums.items()}
+    rules = preprocess.agree(rules, by_name)
+    for sentence in checks.of_sums(by_name):
+        note(sentence)
+    deployment.save()
+    return rules
 
 
 def described(clients: Iterable[ClientInfo], task: TaskConfig) -> Dataset:
@@ -220,6 +236,7 @@ class DeploymentState:
         clients: Each client's introduction when it first connected.
         begun: By cell, the number of rounds that were begun.
         data: SHA-256 of the data that servers before this one read; "" if there was none.
+        sums: By client, of its columns, where numbers were agreed on.
     """
 
     config: str
@@ -227,6 +244,7 @@ class DeploymentState:
     clients: dict[ClientId, ClientInfo] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     data: str = ""
+    sums: dict[ClientId, dict[str, ColumnSums]] = field(default_factory=dict)
     path = Path()  # no field: where it is written
 
     @classmethod
@@ -315,6 +333,8 @@ class OverNetwork(run_setup.Backend):
             "public": trainer.public,
         }
         model = replace(population.model, num_classes=setup.task.num_classes, **of_server)
+        sums = self.deployment.sums if cell == 0 else {}
+        before = [NetworkTransfer(1, -1, c, "up", "sums", len(write("", of).head), 0) for c, of in sums.items()]
         clients = RemoteClients(
             method.method,
             model,
@@ -325,6 +345,7 @@ class OverNetwork(run_setup.Backend):
             cell=cell,
             seed_index=experiment.seeds.index(seed),
             spool=self.deployment.path.parent,
+            before=before,
         )
         world: dict[str, Any] = {"outage": experiment.world.outage, "channel": experiment.world.channel}
         cohort = experiment.cohort(fed.num_clients)

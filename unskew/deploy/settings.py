@@ -14,8 +14,13 @@ from unskew.runtime.policy import Rules, SitePolicy
 
 T = TypeVar("T")
 
-EXPERIMENT = "experiment.toml"
-"""File of the experiment, in each folder."""
+EXPERIMENT, AGREED = "experiment.toml", "agreed.json"
+"""Files of the experiment, in each folder, and of what sites have agreed on in it, at a site."""
+
+
+def text_of(path: Path) -> str:
+    """The content of a file; empty if there is none."""
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 @dataclass(frozen=True)

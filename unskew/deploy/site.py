@@ -12,7 +12,6 @@ The key is made here and never leaves.  An experiment is refused, or not, before
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import tomli_w
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
 from unskew.deploy.offers import Token
-from unskew.deploy.settings import Address, Site, own_state, read_settings
+from unskew.deploy.settings import Address, Site, own_state, read_settings, text_of
 from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
 
@@ -118,7 +117,7 @@ def status(folder: Path) -> dict[str, Any]:
         "site": site.name,
         "server": str(Address(site.host, site.port)),
         "authority": certificates.fingerprint(certificates.load(folder / "ca.crt")),
-        "certificate_days": (certificates.ends(certificate) - datetime.now(UTC)).days if certificate.exists() else None,
+        "certificate_days": int(certificates.days(certificate) // 1) if certificate.exists() else None,
         "data": site.data,
         "free_bytes": shutil.disk_usage(folder).free,
         "experiments": [
@@ -130,8 +129,3 @@ def status(folder: Path) -> dict[str, Any]:
             for path in offered
         ],
     }
-
-
-def text_of(path: Path) -> str:
-    """The content of a file; empty if there is none."""
-    return path.read_text("utf-8") if path.exists() else ""

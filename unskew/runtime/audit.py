@@ -10,7 +10,7 @@ from unskew.files import append_row
 from unskew.runtime.message import HEAD_BYTES, Envelope
 
 _RELEASED = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
-_REPORTED = {"examples": "counts of examples", "losses": "training losses", "scores": "test results"}
+_REPORTED = {"examples": "counts of examples", "losses": "training losses", "scores": "test results", "sums": "sums"}
 
 
 def append(path: Path, action: str, **row: Any) -> None:

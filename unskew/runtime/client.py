@@ -24,7 +24,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from unskew import wire
 from unskew.errors import RunError, UnskewError, WireError
-from unskew.files import PRIVATE, write_atomically, write_synced
+from unskew.files import PRIVATE, write_atomically
 from unskew.keys import Key
 from unskew.local.executor import StepJob
 from unskew.local.sequential import run_step
@@ -171,6 +171,8 @@ class ClientRuntime:
     def _introduce(self, head: Hello) -> Envelope:
         if head.refused:
             self.tell(f"the server refuses it: {printable(head.refused)}; mend that, and start it again")
+        if self.info.sums:
+            self.tell(f"tells the server the sums of its columns, so that all agree: {', '.join(self.info.sums)}")
         # The server need only see that the data stay the same: without the key it could try out what is in them.
         data = hmac.new(own_secret(self.state), f"data {self.info.data}".encode(), "sha256").hexdigest()
         return write("hello", replace(self.info, data=data))
@@ -472,22 +474,13 @@ def own_secret(state: Path) -> bytes:
     """Read a client's own 32 random bytes in its folder of memory; they are made at the first use.
 
     Raises:
-        RunError: If they are damaged, or users other than the owner can read the file.
+        RunError: If they are damaged.
     """
     path = state / SECRET
-    name = path.relative_to(state.parent)
     if not path.exists():
         state.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-        try:
-            write_synced(temporary, secrets.token_bytes(32), PRIVATE)
-            with suppress(FileExistsError):  # another process of this client was first: its secret counts
-                os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    if path.stat().st_mode & 0o077:
-        raise RunError(f"{name} can be read by others than its owner; chmod 600 it, or remove it and a new one is made")
+        write_atomically(path, secrets.token_bytes(32), PRIVATE)
     secret = path.read_bytes()
     if len(secret) != 32:
-        raise RunError(f"{name} must hold 32 bytes, got {len(secret)}; restore it from a copy, or remove it")
+        raise RunError(f"{SECRET} must hold 32 bytes, got {len(secret)}; restore it from a copy, or remove it")
     return secret

@@ -9,11 +9,12 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from unskew.data.inputs import FAR_BEYOND
+from unskew.data.preprocess import ColumnRule, impossible
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
 from unskew.runtime.log import printable
@@ -33,8 +34,8 @@ from unskew.runtime.message import (
 from unskew.runtime.policy import ServerConfig
 from unskew.tree import Params
 
-# A node that was too late to answer is greeted again after ten times the time it was given.
 PATIENCE = 10.0
+"""Times the time that a node had to answer a greeting, after which it is greeted again."""
 LATE_ROUNDS = 3
 """Rounds in a row in which a client may be late before it is left out for a while."""
 HELLO_BYTES = 1 << 22
@@ -50,7 +51,7 @@ _SHARED = {
     "num_clients": ("the number of clients", ""),
     "config": ("the experiment (SHA-256 of its resolved form)", ""),
     "classes": ("the classes of its data", ""),
-    "columns": ("the input columns of its data (SHA-256)", "; bring the same ones, of the same kinds, in one order"),
+    "columns": ("the input columns of its data", "; bring the same ones, of the same kinds, in one order"),
     "images": ("the images of its data", "; bring images of that kind and shape"),
     "layout": ("the model (SHA-256 of its tensors' names and shapes)", ""),
     "frozen": ("the model's frozen parameters, which never travel (SHA-256)", "; load the server's pretrained weights"),
@@ -96,19 +97,22 @@ def layout_hash(model: Params) -> str:
 
 @dataclass
 class Standing:
-    """State of a node in the run: "new", "here", or "refused" until it is mended.
+    """State of a node in the run.
 
     Attributes:
         client: Client that it says it is, or whose key it has; -1 if neither is known.
-        reason: Why it was refused.
+        here: True if it takes part.
+        reason: Why it is refused, until it is mended; empty if it is not.
         again: Time from which it is greeted again.
+        late: Rounds in a row in which it was late.
         noted: Reasons for which it takes no part that were noted.
     """
 
     client: ClientId = -1
-    state: str = "new"
+    here: bool = False
     reason: str = ""
     again: float = 0.0
+    late: int = 0
     noted: set[str] = field(default_factory=set)
 
 
@@ -124,6 +128,7 @@ class Membership:
         known: Introductions of the clients that connected before; those that connect now are added, and those that may
             not connect any more are dropped.
         note: Called once for every node that is accepted or rejected, with the reason.
+        agreed: Rules of a table's columns that clients have agreed on; None if they have not, or need not.
     """
 
     def __init__(
@@ -135,17 +140,16 @@ class Membership:
         registered: Mapping[Node, ClientId] | None = None,
         known: dict[ClientId, ClientInfo] | None = None,
         note: Note = lambda text: None,
+        agreed: dict[str, ColumnRule] | None = None,
     ) -> None:
         self.transport, self.run, self.expected, self.config = transport, run, expected, config
-        self.registered, self.note = registered, note
+        self.registered, self.note, self.agreed = registered, note, agreed
         self.known: dict[ClientId, ClientInfo] = {} if known is None else known
         if registered is not None:  # the word of a client that was taken out must not decide about the others
             for client in self.known.keys() - {*registered.values()}:
                 del self.known[client]
         self._met = dict(self.known)  # refused ones, too
-        self._examples: Mapping[ClientId, tuple[int, ...]] = {}
         self._nodes: dict[Node, Standing] = {}
-        self._late: dict[ClientId, int] = {}  # rounds in a row, abandoned ones not counted
         self._unreported: list[tuple[ClientId, str]] = []
 
     @property
@@ -154,21 +158,16 @@ class Membership:
         return tuple(sorted(self._here()))
 
     def _here(self) -> dict[ClientId, Node]:
-        return {standing.client: node for node, standing in self._nodes.items() if standing.state == "here"}
+        return {standing.client: node for node, standing in self._nodes.items() if standing.here}
 
     def refused(self) -> list[tuple[ClientId, str]]:
         """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
         rejected, self._unreported = self._unreported, []
         return rejected
 
-    def expect(self, expected: ClientInfo, examples: Mapping[ClientId, tuple[int, ...]] = {}) -> None:
-        """Require more of clients from now on, also of those that are here.
-
-        Args:
-            expected: As of the constructor.
-            examples: By client, its numbers of examples in the experiment's split, by seed.
-        """
-        self.expected, self._examples = expected, examples
+    def expect(self, expected: ClientInfo) -> None:
+        """Require more of clients from now on, also of those that are here; `expected` is as of the constructor."""
+        self.expected = expected
         self._send_away(self._here())
 
     def _send_away(self, clients: Iterable[ClientId]) -> bool:
@@ -188,22 +187,18 @@ class Membership:
         here, now = self.transport.nodes(), time.monotonic()
         for node in self._nodes.keys() - here:
             left = self._nodes.pop(node)
-            late = self._late.pop(left.client, 0)  # when it comes back, it is another process
-            if left.state == "here" or late >= LATE_ROUNDS:
+            if left.here or left.late:
                 self.note(f"client {left.client} is gone")
         envelopes = {}
         for node in sorted(here):
             standing = self._nodes.setdefault(node, Standing(self._owner(node)))
-            if standing.state != "here" and standing.again <= now:
-                envelopes[node] = write("hello", Hello(self.run, self.expected.config, standing.reason))
+            if standing.here:
+                standing.late = 0
+            elif standing.again <= now:
+                envelopes[node] = write("hello", Hello(self.run, self.expected.config, standing.reason, self.agreed))
         if envelopes:
             for node, came in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
                 self._admit(node, came, deadline_s)
-
-    def examples(self, client: ClientId, seed: int) -> int | None:
-        """Return the number of examples that a client declared for the seed with this index; None if it did not."""
-        declared = self.known[client].examples if client in self.known else ()
-        return declared[seed] if seed < len(declared) else None
 
     def wait(self, at_least: int, wait_s: float) -> None:
         """Greet nodes until `at_least` clients are connected.
@@ -213,9 +208,12 @@ class Membership:
         """
         end = time.monotonic() + wait_s
         before: object = None
+        for standing in self._nodes.values():
+            if standing.late:  # whoever is needed is asked again, however often it was late
+                standing.again = 0.0
         while True:
             self.call(min(HELLO_S, max(end - time.monotonic(), 1.0)))
-            present, refused = self.present, {n: s for n, s in self._nodes.items() if s.state == "refused"}
+            present, refused = self.present, {n: s for n, s in self._nodes.items() if s.reason}
             if len(present) >= at_least:
                 return
             left, so_many = end - time.monotonic(), f"{len(present)} of {self.expected.num_clients} clients"
@@ -231,45 +229,33 @@ class Membership:
             time.sleep(PAUSE_S)
 
     def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+        self, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None, most: int
     ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send each client its envelope; yield each delivery as it comes, of at most `most` bytes."""
+        """Send each client its envelope; yield each delivery as it comes, of at most `most` bytes.
+
+        A client that does not reply by the deployment's own deadline (None) is greeted before it is asked again.  After
+        three late rounds in a row it is left out for as long as the others have waited for it.
+        """
+        deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
         here = self._here()
         clients = {here[c]: c for c in envelopes if c in here}
         for c in envelopes:
             if c not in here:
-                late = f"it was late in {self._late.get(c)} rounds in a row and is left out for a while"
-                why = late if self._late.get(c, 0) >= LATE_ROUNDS else "it is not connected"
-                yield c, Delivery(None, f"client lost: {why}", sent=False)
+                yield c, Delivery(None, "client lost: it is not connected", sent=False)
         if clients:
             asked = {node: envelopes[c] for node, c in clients.items()}
             for node, delivery in self.transport.exchange(asked, deadline_s, most):
+                standing = self._nodes[node]
+                if delivery.late and timeout_s is None:
+                    standing.here, standing.late = False, standing.late + 1
+                if not standing.here and standing.late >= LATE_ROUNDS:
+                    pause_s = standing.late * deadline_s
+                    standing.again = time.monotonic() + pause_s
+                    self.note(
+                        f"client {clients[node]} was late in {standing.late} rounds in a row and is left out for "
+                        f"{pause_s:.0f} s or more; see to its machine, or give all clients more time (--deadline)"
+                    )
                 yield clients[node], delivery
-
-    def count_round(self, late: Collection[ClientId], in_time: Collection[ClientId], deadline_s: float) -> None:
-        """Count a round for clients that were late, and leave out for a while those that always are.
-
-        A client that is left out is greeted again after the deadline, and takes part as soon as it answers that.  If it
-        is late again, it is left out for two deadlines, four, and at most ten.
-
-        Args:
-            late: Clients that did not reply to a request of this round in time.
-            in_time: Clients that replied to all of theirs.
-            deadline_s: Time that they had.
-        """
-        for client in in_time:
-            self._late.pop(client, None)
-        here = self._here()
-        for client in sorted(late):
-            rounds = self._late[client] = self._late.get(client, 0) + 1
-            if rounds >= LATE_ROUNDS and client in here:
-                pause_s = deadline_s * min(2.0 ** (rounds - LATE_ROUNDS), PATIENCE)
-                standing = self._nodes[here[client]]
-                standing.state, standing.again = "new", time.monotonic() + pause_s
-                self.note(
-                    f"client {client} was late in {rounds} rounds in a row and is left out for {pause_s:.0f} s or "
-                    "more; see to its machine, or give all clients more time (--deadline)"
-                )
 
     def _admit(self, node: Node, delivery: Delivery, waited_s: float) -> None:
         if delivery.reply is None:
@@ -290,13 +276,16 @@ class Membership:
             standing.client = head.client  # the earlier node may be dead and still listed, for up to a minute
             self._pause(node, f"client {head.client} is connected already, as another node", 1.0)
         else:
+            if head.sums is not None:  # which tell the columns
+                head = replace(head, columns=", ".join(sorted(head.sums)))
             wrong, standing.client = self._wrong(node, head), head.client
             if wrong:
                 self._reject(node, wrong)
                 return
-            standing.state, standing.reason, self.known[head.client] = "here", "", head
+            standing.here, standing.reason, self.known[head.client] = True, "", head
             version = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
-            self.note(f"client {head.client} is here{version if head.library != self.expected.library else ''}")
+            state = "is here" if head.sums is None else "has told the sums of its columns"
+            self.note(f"client {head.client} {state}{version if head.library != self.expected.library else ''}")
 
     def _wrong(self, node: Node, info: ClientInfo) -> str | None:
         """Describe what keeps a client out; None if nothing does."""
@@ -304,27 +293,24 @@ class Membership:
         if self.registered is not None and (owner := self._owner(node)) != client:
             key = "not registered" if owner < 0 else f"client {owner}'s"
             return f"it says it is client {client}, its key is {key}"
-        if wrong := differs(self.expected, info):
+        if wrong := differs(self.expected, info) or impossible(info.sums or {}) or None:
             return wrong
         if info.own != self.config.own_data:
             has, asked = ("data", "their part of its split") if info.own else ("no data", "their own")
             return f"it has {has} of its own, and clients of this experiment have {asked}"
-        if not all(0 <= n <= most for n in info.examples):
-            return f"it declares {max(info.examples)} examples, and max_examples = {most} allows fewer"
-        if info.examples and info.examples != (ours := self._examples.get(client, info.examples)):
-            return f"it declares {info.examples} examples, the experiment's split gives it {ours}"
+        declared = [*info.examples, *(of.n for of in (info.sums or {}).values())]
+        if not all(0 <= n <= most for n in declared):
+            return f"it declares {max(declared)} examples, and max_examples = {most} allows fewer"
         if before.data != info.data:
             return (
                 f"client {client} had other data, or another folder state/, when it was met first: put them back, "
                 "or have the coordinator run the experiment under another name"
             )
-        if before.examples != info.examples:
-            return f"client {client} declared other numbers of examples when it was met first: {before.examples}"
         self._met[client] = info
         wrong = differs(self.expected, info, self._met.values())
         if self._send_away(self.known):  # whom it outvotes, together with those before it
             for standing in self._nodes.values():  # those who were refused because of them need not wait
-                standing.again = 0.0 if standing.state == "refused" else standing.again
+                standing.again = 0.0 if standing.reason else standing.again
         return wrong
 
     def _pause(self, node: Node, reason: str, again_s: float) -> None:
@@ -336,8 +322,8 @@ class Membership:
         standing = self._nodes[node]
         # The next greeting says why.  After it a node waits whatever it answers: one with a new reason each time must
         # not fill the log.
-        standing.again = time.monotonic() + AGAIN_S if standing.state == "refused" else 0.0
-        standing.state, standing.reason = "refused", printable(reason)
+        standing.again = time.monotonic() + AGAIN_S if standing.reason else 0.0
+        standing.here, standing.reason = False, printable(reason)
         self._note(node, "is refused", reason)
 
     def _note(self, node: Node, what: str, reason: str, then: str = "") -> None:

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
 from unskew import wire
+from unskew.data.preprocess import ColumnRule, ColumnSums
 from unskew.errors import WireError
 from unskew.protocol import ClientId, Held
 from unskew.version import __version__
@@ -18,7 +19,7 @@ Node = int
 HEAD_BYTES = 1 << 20
 PROTOCOL = 2
 """Number of what is spoken here; the one before it is understood, too.  A field that a later one adds has a default:
-who does not know it leaves it out, and reads over it.  2 has the reasons of refused replies, and shapes of data.
+who does not know it leaves it out, and reads over it.  2 has the reasons of refused replies, shapes of data and sums.
 """
 COUNT = 1 << 53
 """Largest count in a message: a larger number is no longer exact as a float."""
@@ -54,11 +55,13 @@ class Hello:
 
     Attributes:
         refused: Why the client's last introduction was refused, for its log; empty in a first message.
+        agreed: Rules of all columns with the numbers that clients have agreed on; None before they have.
     """
 
     run: str
     config: str
     refused: str = ""
+    agreed: dict[str, ColumnRule] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class ClientInfo:
         scale: Exponent of the power of two next to the largest absolute value of its images; None if they are bytes.
         frozen: SHA-256 of its network's frozen tensors; empty if it has none.
         input, target: Type and shape of one input and of one target, for a server without data, as ("float32", "64").
+        sums: Of its columns, while it lacks numbers that all must agree on, and knows neither inputs nor model.
     """
 
     client: ClientId
@@ -145,6 +149,7 @@ class ClientInfo:
     frozen: str = ""
     input: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
+    sums: dict[str, ColumnSums] | None = None
 
 
 @dataclass(frozen=True)
@@ -315,10 +320,10 @@ class NetworkTransfer(NamedTuple):
     """One envelope that really crossed the network: a row of the record.
 
     Attributes:
-        round, hop: Exchange it belongs to; the hop is -1 for evaluations.
+        round, hop: Exchange it belongs to; the hop is -1 for evaluations, and before the first round.
         client: Client that received or sent it.
         way: down to the client, or up to the server.
-        what: ask, fetch (a held value relayed by the server) or evaluate.
+        what: ask, fetch (a held value relayed by the server), evaluate, or sums (by which numbers are agreed on).
         payload: Size of the encoded payloads, bytes: for ask and fetch, what the ledger counts.
         framing: Bytes around them: the head and the network's own records.
     """

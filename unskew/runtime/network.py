@@ -47,6 +47,7 @@ from unskew.runtime.log import printable
 from unskew.runtime.membership import HELLO_S, Membership
 from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
+    HEAD_BYTES,
     REPLIES,
     Envelope,
     EvaluationReply,
@@ -79,11 +80,8 @@ from unskew.units import Bytes
 
 ReplyCheck = Callable[[str, Any, Params, Layout], None]
 """A method's own check of a reply to a step, given the initial model and its layout; it raises WireError."""
-NO_HOP = -1
 SPOOL = 1 << 28
 """Bytes of replies that wait in memory until all have come; what is more waits in a file."""
-HEAD_BYTES = 1 << 20
-"""Largest size of a reply beyond its messages."""
 MODELS = 8
 """Number of models that a reply may carry (see `limit_bytes`)."""
 GROWTH = 10.0
@@ -120,6 +118,7 @@ class RemoteClients:
         cell: Index of seed and method, counted from 0.
         seed_index: Place of the seed among the experiment's.
         spool: Folder for replies that wait; None is the system's for temporary files.
+        before: What crossed the network before the first round, which has it in the record.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -139,12 +138,13 @@ class RemoteClients:
         cell: int = 0,
         seed_index: int = 0,
         spool: Path | None = None,
+        before: Sequence[NetworkTransfer] = (),
     ) -> None:
         self.config = membership.config
         wire.memory_type(method)
         self.model, self.membership, self.executor = model, membership, executor
         self.ids = tuple(range(self.config.num_clients))
-        self.key, self.cell, self.seed_index, self.spool = key, cell, seed_index, spool
+        self.key, self.cell, self.seed_index, self.spool, self.before = key, cell, seed_index, spool, before
         self.memory, self.memory_type = Memory(), str
         self.steps, self.signatures = steps_of(method), wire.signatures(method)
         self.held_type = wire.held_type(method)
@@ -155,9 +155,6 @@ class RemoteClients:
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []
-        self._late: set[ClientId] = set()  # in this round, by the deployment's own deadline
-        self._replied: set[ClientId] = set()
-        self._abandoned = False
         self._failures: list[LostReply] = []
         self.refused: dict[ClientId, str] = {}  # why the last reply of a client was, which it is yet to be told
         self._sent: list[NetworkTransfer] = []
@@ -168,10 +165,9 @@ class RemoteClients:
 
     def begin(self, t: int) -> "_RemoteRound":
         """Open round `t`: clients that have come since the last one take part from now on."""
-        if not self._abandoned:  # a round that has no result without them must wait for them
-            self.membership.count_round(self._late, self._replied - self._late, self.config.deadline_s)
-        self._late, self._replied, self._abandoned = set(), set(), False
         self.membership.call(min(HELLO_S, self.config.deadline_s))
+        if t == 1:
+            self._sent, self.before = [*self._sent, *self.before], ()
         self.rounds_begun = self._count()
         return _RemoteRound(self, t)
 
@@ -197,7 +193,10 @@ class RemoteClients:
             envelopes[c] = write("evaluate", head, *([] if model is None else [wire.encode(model)]))
         scores = partial(self.scores, parts)
         came = dict(
-            sorted(self.ask("evaluate", EvaluationReply, t, NO_HOP, envelopes, None, scores), key=itemgetter(0))
+            sorted(
+                self.ask("evaluate", EvaluationReply, t, -1, envelopes, None, scores),
+                key=itemgetter(0),
+            )
         )
         lost = {c: answer.reason for c, answer in came.items() if isinstance(answer, Lost)}
         self._failures.extend(LostReply(t, c, "evaluate", reason) for c, reason in lost.items())
@@ -254,8 +253,6 @@ class RemoteClients:
     ) -> Iterator[tuple[ClientId, R | Lost]]:
         """Send envelopes, yield what is made of each reply as it comes, and record what went to and fro.
 
-        A client that was late in this round is not asked again in it: it has yet to come to what it was asked first.
-
         Args:
             action: Action of the envelopes, and of replies that are no refusal.
             of: Type of their heads.
@@ -267,21 +264,13 @@ class RemoteClients:
         """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         sent: dict[ClientId, list[NetworkTransfer]] = {c: [] for c in envelopes}
-        for c in [c for c in envelopes if c in self._late]:
-            yield c, Lost("late: it has not replied to an earlier request of this round", sent=False)
-        asked = {c: envelope for c, envelope in envelopes.items() if c not in self._late}
-        deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
+        most = HEAD_BYTES + payloads * self.validator.max_bytes
         try:
-            for c, came in self.membership.exchange(
-                asked, deadline_s, HEAD_BYTES + payloads * self.validator.max_bytes
-            ):
+            for c, came in self.membership.exchange(envelopes, timeout_s, most):
                 if came.sent:
                     sent[c].append(NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, came.down))
-                    if came.late and timeout_s is None:
-                        self._late.add(c)
                 answer: R | Lost = Lost(printable(came.lost), came.sent)
                 if came.reply is not None:
-                    self._replied.add(c)
                     sent[c].append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.up))
                     try:
                         head = read(came.reply, {action: of, "refused": REPLIES["refused"]})
@@ -303,8 +292,7 @@ class RemoteClients:
         return self.memory.get(client) or ""
 
     def restart(self, t: int) -> None:
-        """Begin round `t` again, or go on without it."""
-        self._abandoned = True
+        """Begin round `t` again, or go on without it: clients forget it by what they are asked next."""
 
     def context(self, t: int) -> RoundContext:
         """Place a request in the run."""
@@ -351,7 +339,11 @@ class _RemoteRound:
                 answers[c] = came
                 if isinstance(came, Lost) and came.reason.startswith("refused: "):
                     clients.refused[c] = came.reason.removeprefix("refused: ")
-            odd = self.odd_replies(exchange, looks)
+            odd: dict[ClientId, str] = {}
+            if looks:
+                message = next(iter(exchange.messages.values()))
+                self.scale = max([self.scale, *table_norms(message).values()])
+                odd = self.odd({c: looks[c] for c in exchange.messages if c in looks}, self.sketch(exchange, message))
             clients.refused |= odd
             for c in exchange.messages:
                 checked = answers.pop(c)
@@ -380,7 +372,8 @@ class _RemoteRound:
                 )
         if clients.validate_reply is not None:
             clients.validate_reply(exchange.step, reply, model.initial, model.layout)
-        declared = clients._counts.get(client, clients.membership.examples(client, clients.seed_index))
+        counts = clients.membership.known[client].examples  # by seed; empty if it keeps them to itself
+        declared = clients._counts.get(client, counts[clients.seed_index] if counts else None)
         n = check_count([*counts_in(reply), *([head.n] if head.n else [])], declared, clients.config.max_examples)
         if n is not None:
             clients._counts[client] = n
@@ -389,14 +382,6 @@ class _RemoteRound:
         remembered = self.context.answer(exchange.hop) if head.remembers else None
         size = Size(Bytes(len(parts[0])), wire.kind(reply))
         return Answer(reply, size, remembered, head.n, head.examples, head.losses)
-
-    def odd_replies(self, exchange: Exchange, looks: Mapping[ClientId, Profile]) -> Mapping[ClientId, str]:
-        """Find replies whose structure or size differs from the others'; the reason by client."""
-        if not looks:
-            return {}
-        message = next(iter(exchange.messages.values()))
-        self.scale = max([self.scale, *table_norms(message).values()])
-        return self.odd({c: looks[c] for c in exchange.messages if c in looks}, self.sketch(exchange, message))
 
     def odd(self, looks: Mapping[K, Profile], sketch: Any, of_model: Mapping[ClientId, float] = {}) -> dict[K, str]:
         """Find values of one kind that are unlike the others; the reasons.

@@ -55,6 +55,7 @@ class SitePolicy:
         methods: Names of the methods that may run.
         relay: False refuses to hand over values that are meant for other clients.
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
+        sums: False keeps the sums of a table's columns here by which sites agree on numbers, and its words.
         max_minutes: Most minutes that the steps of one experiment may take here.
         max_bytes: Most bytes that may leave in one round, replies and relayed values together.
         max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment; only
@@ -71,6 +72,7 @@ class SitePolicy:
     methods: tuple[str, ...] | None = None
     relay: bool = True
     metrics: bool = True
+    sums: bool = True
     max_minutes: Annotated[float, Gt(0.0)] | None = None
     max_bytes: Annotated[int, Ge(1)] | None = None
     max_epsilon: Annotated[float, Gt(0.0)] | None = None
