@@ -11,16 +11,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import channel, parity, trial
-from unskew.deploy.trial import SiteProcess
+from unskew.deploy import parity, trial
 from unskew.errors import RunError
-from unskew.experiment.config import Experiment, to_toml
+from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 
 from .conftest import Lines, processes_of
@@ -31,36 +29,6 @@ RUNNING = Path("experiments", "small", "run")
 """Where a run is in its federation's folder."""
 Outcome = Callable[[str, str, str], None]
 LONG = ("local.local_steps=10000", "local.batch_size=8")  # a second or so of training in each round
-
-
-class Meddled(SiteProcess):
-    """A site's process to which something is done after a while; `deeds` has (client, after seconds, what)."""
-
-    deeds: ClassVar[list[tuple[int, float, Callable[["Meddled"], None]]]] = []
-
-    def look(self) -> None:
-        super().look()
-        if not (self.folder.parents[1] / RUNNING / "run.json").exists():
-            return  # all are there when the run begins
-        self.began = getattr(self, "began", time.monotonic())
-        for deed in [d for d in self.deeds if self.folder.name == f"site-{d[0]}"]:
-            if time.monotonic() - self.began > deed[1]:
-                self.deeds.remove(deed)
-                deed[2](self)
-
-
-@pytest.fixture
-def deeds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float, Callable[[Meddled], None]]]:
-    monkeypatch.setattr(trial, "SiteProcess", Meddled)
-    monkeypatch.setattr(Meddled, "deeds", [])
-    return Meddled.deeds
-
-
-def signalled(number: int) -> Callable[[Meddled], None]:
-    def deed(client: Meddled) -> None:
-        os.kill(client.process.pid, number)
-
-    return deed
 
 
 def uplinks(run: Path) -> set[tuple[int, int]]:
@@ -75,8 +43,8 @@ def reasons(run: Path) -> str:
 class Processes:
     """A server and its sites as processes, each of which may be killed and started again."""
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self.federation, sites = trial.prepare(experiment, 2, folder)
+    def __init__(self, experiment: Experiment, folder: Path, **options: float) -> None:
+        self.federation, sites = trial.prepare(experiment, 2, folder, options)
         serve = [sys.executable, "-m", "unskew", "fed", "serve", "--folder", str(folder / "deploy"), "--quiet"]
         self.commands = {0: serve, **{1 + i: [sys.executable, "-c", trial.CHILD, str(s)] for i, s in enumerate(sites)}}
         self.running = {who: self.start(who) for who in self.commands}
@@ -147,73 +115,20 @@ def test_two_thousand_rounds_take_no_more_memory_than_fifty(
 
 
 def test_a_client_that_never_answers_is_given_up_at_the_deadline(
-    small: Callable[..., Experiment], said: Lines, tmp_path: Path, outcome: Outcome, deeds: list[object]
-) -> None:
-    deeds.append((1, 1.0, signalled(signal.SIGSTOP)))
-    out = tmp_path / "run"
-    run = trial.trial(small("rounds=12", *LONG), 2, out, said, options={"deadline_s": 8.0})
-    assert {(t, 0) for t in range(1, 5)} <= uplinks(run)
-    assert "late: no reply within 8 s" in reasons(run)
-    assert processes_of(tmp_path) == []
-    outcome("client that never answers", "went on", reasons(run))
-
-
-def test_a_client_that_is_gone_for_good_is_missed_and_the_run_goes_on(
-    small: Callable[..., Experiment],
-    said: Lines,
-    tmp_path: Path,
-    outcome: Outcome,
-    deeds: list[object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(channel, "AWAY_S", 2.0)
-    deeds.append((1, 1.0, signalled(signal.SIGKILL)))
-    run = trial.trial(small("rounds=30", *LONG), 2, tmp_path / "run", said, restart=False)
-    assert {(t, 0) for t in range(1, 31)} <= uplinks(run)
-    assert (30, 1) not in uplinks(run)
-    assert "client lost: it no longer answers the network" in reasons(run)
-    outcome("client gone for good", "went on", reasons(run))
-
-
-def test_a_trial_whose_server_was_killed_goes_on_by_the_same_command(
     small: Callable[..., Experiment], tmp_path: Path, outcome: Outcome
 ) -> None:
-    experiment = small("rounds=4", 'methods.0.name="scaffold"', *LONG)
-    (tmp_path / "small.toml").write_text(to_toml(experiment))
-    out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "unskew",
-        "fed",
-        "try",
-        "small.toml",
-        "--sites",
-        "2",
-        "--out",
-        "run",
-        "--no-report",
-    ]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+    federation = Processes(small("rounds=12", *LONG), tmp_path / "run", deadline_s=8.0)
     try:
-        until = time.monotonic() + 120
-        while not (out / "deploy" / RUNNING / "run.json").exists() and time.monotonic() < until:
-            assert first.poll() is None
-            time.sleep(0.05)
-        time.sleep(3.0 * random.Random(0).random())
+        federation.until(2)
+        federation.running[2].send_signal(signal.SIGSTOP)
+        federation.until(13)
     finally:
-        first.kill()
-        first.wait()
-    until = time.monotonic() + 30
-    while processes_of(tmp_path) and time.monotonic() < until:
-        time.sleep(0.2)
-    assert processes_of(tmp_path) == []
-    again = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
-    assert again.returncode == 0, again.stderr
-    (found,) = parity.compare(out, parity.simulate(experiment, tmp_path / "simulated"))
-    assert found.equal, found
-    outcome("server killed and started again", "went on", f"differs from a simulation by {found.max_abs_diff:g}")
+        federation.kill(*federation.running)
+    run = federation.federation.record("small")
+    assert {(t, 0) for t in range(1, 13)} <= uplinks(run)
+    assert (12, 1) not in uplinks(run)
+    assert "late: no reply within 8 s" in reasons(run)
+    outcome("client that never answers", "went on", reasons(run))
 
 
 def test_a_site_whose_settings_cannot_be_used_ends_the_trial_with_the_reason(
@@ -221,7 +136,7 @@ def test_a_site_whose_settings_cannot_be_used_ends_the_trial_with_the_reason(
 ) -> None:
     _, (one, other) = trial.prepare(small(), 2, tmp_path / "run")
     shutil.copy(one / "site.key", other / "site.key")
-    with pytest.raises(RunError, match=r"site-1 ended: .*site\.key is not the key of site\.crt"):
+    with pytest.raises(RunError, match=r"site-1 ended with code 2: .*site\.key is not the key of site\.crt"):
         trial.trial(small(), 2, tmp_path / "run", said)
     assert processes_of(tmp_path) == []
 

@@ -49,18 +49,18 @@ def test_it_answers_on_loopback_only_and_a_taken_port_is_refused() -> None:
                 socket.create_connection((str(address), port), timeout=1).close()
 
 
-def test_a_log_has_time_level_and_fields_and_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_has_time_and_level_and_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "MOST_BYTES", 500)
     try:
         log.show("json", tmp_path / "logs" / "server.log")
         for i in range(20):
-            log.warn(f"line {i}", site="Basel")
+            log.warn(f"line {i}")
     finally:
         log.show()
     files = sorted((tmp_path / "logs").iterdir())
     assert 1 < len(files) <= 1 + log.KEPT
     last = json.loads((tmp_path / "logs" / "server.log").read_text().splitlines()[-1])
-    assert (last["level"], last["text"], last["site"]) == ("warning", "line 19", "Basel")
+    assert (last["level"], last["text"]) == ("warning", "line 19")
     assert last["time"].endswith("+00:00")
 
 

@@ -27,14 +27,12 @@ from unskew.deploy.server import check_split
 from unskew.deploy.settings import Address, Site
 from unskew.errors import DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, is_written_in
-from unskew.files import from_toml, write_atomically
+from unskew.files import write_atomically
 from unskew.runtime.log import log, show
 
 Say = Callable[[str], None]
 GRACE_S = 8.0
 """Time between SIGTERM and SIGKILL, seconds."""
-UNUSABLE = 2
-"""Exit code of a site whose settings cannot be used: starting it again would not help."""
 
 
 def trial(
@@ -43,9 +41,7 @@ def trial(
     out: Path,
     say: Say,
     *,
-    restart: bool = True,
     force: bool = False,
-    options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Run an experiment with a server and so many sites as processes on this machine; its run folder.
 
@@ -57,9 +53,7 @@ def trial(
         number: Number of sites, that of the split's clients.
         out: Folder of the run.
         say: Called with a line when something happens.
-        restart: False to leave a site stopped when it has ended.
         force: That of `server.serve`.
-        options: Settings of `ServerConfig` that are not its defaults.
 
     Raises:
         ConfigError, DataError: If the experiment cannot be deployed so.
@@ -70,17 +64,16 @@ def trial(
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
         return out
     check_split(experiment, number)
-    federation, folders = prepare(experiment, number, out, options)
+    federation, folders = prepare(experiment, number, out)
     name = str(federation.experiment()["name"])
     with ExitStack() as ended:
-        started = [ended.enter_context(SiteProcess(folder, say, restart)) for folder in folders]
+        started = [ended.enter_context(SiteProcess(folder)) for folder in folders]
 
-        def each(what: Callable[[SiteProcess], None]) -> None:
+        def look() -> None:
             for one in started:
-                what(one)
+                one.look()
 
-        ended.callback(each, lambda one: one.process.terminate())  # all at once; each is waited for then
-        resident.serve(federation, say, only=name, force=force, look=lambda: each(lambda one: one.look()))
+        resident.serve(federation, say, only=name, force=force, look=look)
     row = federation.experiment(name)
     if row["state"] != "done":
         raise RunError(str(row["reason"]))
@@ -90,13 +83,12 @@ def trial(
 def prepare(
     experiment: Experiment, number: int, out: Path, options: Mapping[str, Any] | None = None
 ) -> tuple[FederationFolder, list[Path]]:
-    """Make the federation and its sites, or take those of a stopped run, on a port that is free now.
+    """Make the federation and its sites, or take those of a stopped run.
 
     Raises:
         RunError: If there is something else in `out`.
     """
     place = out / "deploy"
-    address = Address("127.0.0.1", free_port())
     names = [f"site-{c}" for c in range(number)]
     folders = [place / "sites" / name for name in names]
     if not (place / "experiments").is_dir():
@@ -104,6 +96,7 @@ def prepare(
             raise RunError(f"{out} exists already and holds no deployment; choose another --out")
         make_private(out)  # a run's folder: clients' models end up in it
         shutil.rmtree(place, ignore_errors=True)
+        address = Address("127.0.0.1", free_port())
         federation = FederationFolder.create(place, experiment.name, address, address.host)
         # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
         policy = {"privacy": str((place / "privacy.sqlite").absolute()), "paths": ["/", "hub:"]}
@@ -111,16 +104,12 @@ def prepare(
         for token, folder in zip(federation.invite(names), folders, strict=True):
             site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
             site.admit(folder, functools.partial(federation.certify, token.certificate.encode()))
-        federation.queue(experiment, {"own_data": False, **(options or {})})
     federation = FederationFolder(place)
-    if not is_written_in(federation.experiment_folder(federation.experiment()["name"]) / "experiment.toml", experiment):
+    begun = next((place / "experiments").glob("*/experiment.toml"), None)
+    if begun is not None and not is_written_in(begun, experiment):
         raise RunError(f"{out} holds a run of another experiment; choose another --out")
     if not federation.next():
         federation.queue(experiment, {"own_data": False, **(options or {})})
-    federation.move(address)
-    for folder in folders:
-        table = from_toml((folder / "site.toml").read_text("utf-8"))
-        write_atomically(folder / "site.toml", tomli_w.dumps({**table, "port": address.port}))
     return federation, folders
 
 
@@ -137,17 +126,11 @@ class SiteProcess:
 
     Args:
         folder: The site's folder; logs/NAME.log of the federation's has what the process says.
-        say: Called with a line when it has ended.
-        restart: False to leave it then.
     """
 
-    def __init__(self, folder: Path, say: Say, restart: bool) -> None:
-        self.folder, self.say, self.restart = folder, say, restart
-        self.log = folder.parents[1] / "logs" / f"{folder.name}.log"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder.parents[1] / "logs" / f"{folder.name}.log"
         self.log.parent.mkdir(exist_ok=True)
-        self._start()
-
-    def _start(self) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", CHILD, str(self.folder)],
@@ -157,7 +140,6 @@ class SiteProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.over = False
 
     def __enter__(self) -> "SiteProcess":
         return self
@@ -171,20 +153,14 @@ class SiteProcess:
             self.process.wait()
 
     def look(self) -> None:
-        """Start the process again if it has ended; to be called now and then.
+        """Refuse to go on without it; to be called now and then.
 
         Raises:
-            DeployError: If its settings cannot be used.
+            DeployError: If it has ended.
         """
-        code = self.process.poll()
-        if code == UNUSABLE:
+        if (code := self.process.poll()) is not None:
             last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-            raise DeployError(f"{self.folder.name} ended: {last} (log: {self.log})")
-        if code is not None and not self.over:
-            self.over = True
-            self.say(f"{self.folder.name} ended with code {code} (log: {self.log})")
-            if self.restart:
-                self._start()
+            raise DeployError(f"{self.folder.name} ended with code {code}: {last} (log: {self.log})")
 
 
 CHILD = "import sys; from unskew.deploy.trial import child; child(sys.argv[1])"
@@ -207,7 +183,7 @@ def child(folder: str) -> None:
         os._exit(0)  # Python's own end takes seconds
     except UnskewError as error:
         print(" ".join(str(error).splitlines()), file=sys.stderr)
-        sys.exit(UNUSABLE)
+        sys.exit(2)
 
 
 def collect(run: Path, out: Path) -> Path:

@@ -1,7 +1,4 @@
-"""The log of a deployment: lines with time and level, on stderr or in a file, as text or as JSON.
-
-What a line is about goes beside its text as fields: `log("refused", site="Basel")`.
-"""
+"""The log of a deployment: lines with time and level, on stderr or in a file, as text or as JSON."""
 
 import json
 import logging
@@ -9,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 LOG = logging.getLogger("unskew.deploy")
 Format = Literal["text", "json"]
@@ -17,34 +14,22 @@ MOST_BYTES, KEPT = 10_000_000, 5
 """Size at which a file of the log is put aside, bytes, and how many of these are kept."""
 
 
-def log(text: str, level: int = logging.INFO, **fields: Any) -> None:
+def log(text: str, level: int = logging.INFO) -> None:
     """Write a line to the log."""
-    LOG.log(level, text.rstrip("\n"), extra={"fields": fields})
+    LOG.log(level, text.rstrip("\n"))
 
 
-def warn(text: str, **fields: Any) -> None:
+def warn(text: str) -> None:
     """Write a warning to the log."""
-    log(text, logging.WARNING, **fields)
-
-
-class _Lines(logging.Formatter):
-    """A line of text: time with its difference to UTC, level, what it is about, and what is said."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "seconds")
-        about = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
-        return f"{at} {record.levelname.lower():7}{about} {record.getMessage()}"
+    log(text, logging.WARNING)
 
 
 class _Json(logging.Formatter):
-    """A line of JSON: time in UTC, level, text and fields."""
+    """A line of JSON: time in UTC, level and text."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        fields = {
-            k: v if isinstance(v, str | int | float) else str(v) for k, v in getattr(record, "fields", {}).items()
-        }
-        return json.dumps({"time": at, "level": record.levelname.lower(), "text": record.getMessage(), **fields})
+        return json.dumps({"time": at, "level": record.levelname.lower(), "text": record.getMessage()})
 
 
 def show(form: Format = "text", file: Path | None = None) -> None:
@@ -58,7 +43,8 @@ def show(form: Format = "text", file: Path | None = None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(RotatingFileHandler(file, maxBytes=MOST_BYTES, backupCount=KEPT, encoding="utf-8"))
     for handler in handlers:
-        handler.setFormatter(_Json() if form == "json" else _Lines())
+        lines = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S%z")
+        handler.setFormatter(_Json() if form == "json" else lines)
     for old in LOG.handlers:
         old.close()
     LOG.handlers[:] = handlers
