@@ -132,7 +132,7 @@ def test_a_person_accepts_or_refuses_where_the_policy_asks(
 
 def greet_config(party: Party) -> str:
     folder = party.federation.experiment_folder("small")
-    return config.written_fingerprint(folder / "experiment.toml", portable=True)
+    return config.fingerprint(folder / "experiment.toml", portable=True)
 
 
 def test_a_site_that_starts_again_knows_what_it_takes_part_in(party: Party, small: Small) -> None:

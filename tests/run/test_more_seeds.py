@@ -11,7 +11,7 @@ from records import rewrite
 
 import unskew as us
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, written_fingerprint
+from unskew.experiment.config import Experiment, fingerprint
 from unskew.run import loop, more_seeds
 from unskew.run.loop import Interrupted
 from unskew.run.unchanged import EnvironmentChanged
@@ -86,7 +86,7 @@ def test_a_folder_from_elsewhere_names_no_file_outside_it(source: Path, tmp_path
     text = (hostile / "config.toml").read_text().replace('data = "digits"', 'data = "run:../data.npz"')
     (hostile / "config.toml").write_text(text)
     card = json.loads((hostile / "run.json").read_text())
-    card["config_sha256"] = written_fingerprint(hostile / "config.toml")
+    card["config_sha256"] = fingerprint(hostile / "config.toml", portable=True)
     (hostile / "run.json").write_text(json.dumps(card))
     with pytest.raises(RunError, match=r"must name a file of the folder, got run:\.\./data\.npz"):
         more_seeds.add(hostile, tmp_path / "more", 0.5, 30)

@@ -78,11 +78,11 @@ def gaps_in(values: Array) -> npt.NDArray[np.bool_]:
     return np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
 
 
-def numbers_as_words(words: Iterable[str], few: int = 10) -> str:
-    """A word of a column of more than a `few` different ones most of which are numbers; empty for any other column."""
+def numbers_as_words(words: Iterable[str]) -> str:
+    """A word of a column of more than ten different ones most of which are numbers; empty for any other column."""
     known = sorted(set(words))
     like = [one for one in known if _LIKE_A_NUMBER.fullmatch(one.strip()) and not is_date(one)]
-    if len(known) <= few or 2 * len(like) <= len(known):
+    if len(known) <= 10 or 2 * len(like) <= len(known):
         return ""
     return next((one for one in known if one not in like), next((w for w in like if value_of(w) is None), like[0]))
 

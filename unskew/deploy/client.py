@@ -21,7 +21,7 @@ from unskew.data.sources import gives_bytes, table
 from unskew.data.tables import ENDINGS
 from unskew.deploy.settings import AGREED, EXPERIMENT, Site, own_state, read_rules, text_of
 from unskew.errors import ConfigError, DataError, WireError
-from unskew.experiment.config import Experiment, TaskConfig, load, written_fingerprint
+from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.protocol import hook
@@ -81,7 +81,7 @@ def open_client(
                     preprocess = replace(preprocess, columns=wire.build(dict[str, ColumnRule], told, {}))
                     experiment = replace(experiment, task=replace(experiment.task, preprocess=preprocess))
                 elif sums := own_sums(experiment, site, rules):
-                    config = written_fingerprint(folder / EXPERIMENT, portable=True)
+                    config = fingerprint(folder / EXPERIMENT, portable=True)
                     info = ClientInfo(client, num_clients, __version__, config, (), "", "", own, sums=sums)
                     return runtime(info, open_setup=_not_yet)
                 setup = own_setup(experiment, site)
@@ -182,7 +182,7 @@ def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) ->
         client=0,
         num_clients=num_clients,
         library=__version__,
-        config=written_fingerprint(experiment, portable=True),
+        config=fingerprint(experiment, portable=True),
         classes=setup.dataset.outputs,
         layout=layout_hash(setup.task.init(Key(0))),
         data="",

@@ -23,7 +23,7 @@ from unskew.data.sources import FILES
 from unskew.deploy.client import divided, introduction
 from unskew.deploy.settings import EXPERIMENT
 from unskew.errors import ConfigError, RunError, WireError
-from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, load, written_fingerprint
+from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, fingerprint, load
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
@@ -92,7 +92,7 @@ def serve(
         return loop.RunResult(place, read_json(place / "summary.json"))
     refuse_undeployable(experiment)
     # As the file is written, which clients have, too: read, it would be another after an upgrade.
-    settings = written_fingerprint(folder / EXPERIMENT, portable=True)
+    settings = fingerprint(folder / EXPERIMENT, portable=True)
     deployment = DeploymentState.open(folder / "deployment.json", settings, run)
     expected = ClientInfo(0, number, __version__, settings, (), "", "", config.own_data)
     member = functools.partial(Membership, transport, deployment.run, expected, config, nodes, note=callback.note)

@@ -26,7 +26,7 @@ from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
 from unskew.deploy.settings import Address, Site
 from unskew.errors import DeployError, RunError, UnskewError
-from unskew.experiment.config import Experiment, is_written_in
+from unskew.experiment.config import Experiment, fingerprint
 from unskew.files import write_atomically
 from unskew.runtime.log import log, show
 
@@ -60,7 +60,7 @@ def trial(
         RunError: If there is something else in `out`, or the run failed.
     """
     if (out / "summary.json").exists():
-        if not is_written_in(out / "config.toml", experiment):
+        if fingerprint(out / "config.toml") != fingerprint(experiment):
             raise RunError(f"{out} holds a run of another experiment; choose another --out")
         return out
     check_split(experiment, number)
@@ -106,7 +106,7 @@ def prepare(
             site.admit(folder, functools.partial(federation.certify, token.certificate.encode()))
     federation = FederationFolder(place)
     begun = next((place / "experiments").glob("*/experiment.toml"), None)
-    if begun is not None and not is_written_in(begun, experiment):
+    if begun is not None and fingerprint(begun) != fingerprint(experiment):
         raise RunError(f"{out} holds a run of another experiment; choose another --out")
     if not federation.next():
         federation.queue(experiment, {"own_data": False, **(options or {})})

@@ -897,36 +897,18 @@ def to_toml(experiment: Experiment) -> str:
     return tomli_w.dumps(resolved(experiment))
 
 
-def fingerprint(experiment: Experiment, portable: bool = False) -> str:
+def fingerprint(experiment: Experiment | Path, portable: bool = False) -> str:
     """SHA-256 of the resolved experiment, without its name and the settings that do not change the numbers.
 
     Args:
-        experiment: The experiment.
+        experiment: The experiment, or the file that `to_toml` wrote, of which nothing that it names is imported.
         portable: Leave out the path in `task.data`, too, which differs between machines: for where the data themselves
             are compared, or are known to be others.
-    """
-    return _fingerprint(resolved(experiment), portable)
-
-
-def written_fingerprint(path: Path, portable: bool = False) -> str:
-    """The fingerprint of the experiment that `to_toml` wrote to a file; nothing that it names is imported.
 
     Raises:
         ConfigError: If the file is missing or is not TOML.
     """
-    return _fingerprint(read_toml(path), portable)
-
-
-def is_written_in(path: Path, experiment: Experiment) -> bool:
-    """True if a file that `to_toml` wrote describes an experiment.
-
-    Raises:
-        ConfigError: If the file is missing or is not TOML.
-    """
-    return written_fingerprint(path) == fingerprint(experiment)
-
-
-def _fingerprint(table: Mapping[str, Any], portable: bool) -> str:
+    table = read_toml(experiment) if isinstance(experiment, Path) else resolved(experiment)
     ignored = {
         "": ("name", "track", "track_options", "keep_models"),
         "runtime": ("checkpoint_every", "codec"),

@@ -26,7 +26,7 @@ INFO = {kind.__name__ for kind in (PrivacyBudget, ExampleBudget, AbandonedRound)
 """What methods reported that is copied: no embeddings, targets or predictions, and no warnings, which name values."""
 
 OF_RUN = (
-    "schema", "run", "created", "unskew", "environment", "config_sha256", "portable_sha256", "parameters", "baseline",
+    "schema", "run", "created", "unskew", "environment", "config_sha256", "parameters", "baseline",
     "measures", "until", "network_sha256", "cells",
 )  # fmt: skip
 OF_SPLIT = {f.name for f in fields(DataSplit)} | {"seed", "stats"}

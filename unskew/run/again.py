@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from unskew.errors import RunError
-from unskew.experiment.config import Experiment, is_written_in
+from unskew.experiment.config import Experiment, fingerprint
 from unskew.run import loop
 from unskew.run.cell import Observer
 from unskew.run.loop import RunResult
@@ -15,7 +15,7 @@ def require_same(experiment: Experiment, folder: Path) -> None:
     Raises:
         RunError: If it has one.
     """
-    if (folder / "run.json").exists() and not is_written_in(folder / "config.toml", experiment):
+    if (folder / "run.json").exists() and fingerprint(folder / "config.toml") != fingerprint(experiment):
         raise RunError(f"{folder} holds a run of another experiment; remove it, or choose another --out")
 
 

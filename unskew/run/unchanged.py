@@ -9,7 +9,7 @@ from unskew import schema
 from unskew.data.federated import FederatedData
 from unskew.data.sources import FILES
 from unskew.errors import ConfigError, RunError
-from unskew.experiment.config import Experiment, Runtime, load, override, written_fingerprint
+from unskew.experiment.config import Experiment, Runtime, fingerprint, load, override
 from unskew.run import checkpoint, documents
 from unskew.run import setup as run_setup
 from unskew.run.cell import LiveRun, Observer
@@ -99,9 +99,8 @@ def require_same_settings(folder: Path) -> None:
     Raises:
         RunError: If they differ.
     """
-    card, config = read_json(folder / "run.json"), folder / "config.toml"
-    begun = card.get("config_sha256"), card.get("portable_sha256")
-    _require(written_fingerprint(config) == begun[0] or written_fingerprint(config, portable=True) == begun[1], config)
+    config = folder / "config.toml"
+    _require(fingerprint(config, portable=True) == read_json(folder / "run.json").get("config_sha256"), config)
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
