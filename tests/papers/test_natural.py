@@ -40,7 +40,6 @@ def test_means_agree_if_the_interval_of_their_difference_has_zero_in_it() -> Non
     assert natural.agreement("m", (0.5, 0.5), (0.6, 0.6)).holds is False
 
 
-@pytest.mark.skipif(not (natural.BUNDLED / "heart.npz").is_file(), reason="heart.npz is not in the package")
 def test_heart_runs_by_flambys_protocol_on_its_patients(tmp_path: Path) -> None:
     """Two seeds of one round of two steps: every row is there, with FLamby's number beside it where it has one."""
     few = {"local": {"local_steps": 2}}

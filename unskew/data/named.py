@@ -164,16 +164,7 @@ def _laid_out(test: npt.NDArray[np.bool_] | None = None, **given: Any) -> Arrays
 
 
 def _heart(_: Path) -> Arrays:
-    file = whole(Path(__file__).parent / "bundled" / "heart.npz")
-    return _laid_out(
-        file["test"],
-        x=file["x"],
-        y=file["y"].astype(np.int64),
-        client=file["centre"].astype(np.int64),
-        clients=("Cleveland", "Hungary", "Switzerland", "Long Beach V.A."),
-        classes=("no disease", "disease"),
-        features=file["feature"],
-    )
+    return arrays.npz(Path(__file__).parent / "bundled" / "heart.npz")
 
 
 def _wisdm(path: Path) -> Arrays:

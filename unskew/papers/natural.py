@@ -19,8 +19,8 @@ from torch import nn
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.data.named import arrays_of
 from unskew.data.text import tokens, vocabulary
-from unskew.errors import DataError
 from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired, same
@@ -40,7 +40,6 @@ from unskew.report.stats import welch
 from unskew.run import setup as run_setup
 
 HOSPITALS = ("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")
-BUNDLED = Path(sources.__file__).parent / "bundled"
 SEEDS = (42, 43, 44, 45, 46)
 Sites = Sequence[Sequence[float]]
 """A number for each site and seed."""
@@ -122,7 +121,7 @@ def heart(request: ReproductionRequest) -> Result:
     """Four hospitals, by FLamby's protocol."""
     draft = Draft.of(request)
     theirs, base = flamby("heart", len(HOSPITALS)), draft["experiment"]
-    base = merged(base, {"task": _plain(request, "heart", "centre", HOSPITALS)})
+    base = merged(base, {"task": _plain(request, "heart")})
     seeds = base["seeds"]
     parts = ("federated", "alone", "pooled")
     histories = {part: draft.run(part, base, draft[part]) for part in parts}
@@ -192,7 +191,7 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     """Six regions, by FLamby's protocol."""
     draft = Draft.of(request)
     theirs, base = flamby("tcga_brca", len(REGIONS)), draft["experiment"]
-    base = merged(base, {"task": _plain(request, "tcga_brca", "region", REGIONS)})
+    base = merged(base, {"task": _plain(request, "tcga_brca")})
     seeds = base["seeds"]
     by_method: dict[str, list[list[float]]] = {}
     for part in ("federated", "alone", "scaled"):
@@ -221,33 +220,10 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def _plain(request: ReproductionRequest, name: str, client: str, clients: Sequence[str]) -> dict[str, str]:
-    """Task settings for a data set of FLamby's, brought into the plain layout: its rows, its test rows, its clients.
-
-    Args:
-        request: Its folder gets the file, its data folder holds the source unless unskew brings it.
-        name: The source's name.
-        client: The array in it that has each row's client.
-        clients: The clients' names.
-
-    Raises:
-        DataError: If the source is not there.
-    """
-    root = Path(request.data_dir or os.environ.get("UNSKEW_DATA", "data"))
-    places = (BUNDLED / f"{name}.npz", root / f"{name}.npz", root / "federated" / f"{name}.npz")
-    file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        looked_for = ", ".join(str(place.absolute()) for place in places[1:])
-        raise DataError(f"{name} was not found; looked for {looked_for}; give its folder with --data-dir")
-    with np.load(file, allow_pickle=False) as content:
-        survival = "event" in content.files
-        y = np.stack([content["time"], content["event"].astype(np.float32)], 1) if survival else content["y"]
-        arrays: dict[str, Any] = {"clients": np.array(clients), "features": content["feature"].astype(np.str_)}
-        for part, rows in (("train", ~content["test"]), ("test", content["test"])):
-            arrays |= {f"x_{part}": content["x"][rows].astype(np.float32)}
-            arrays |= {f"y_{part}": y[rows] if survival else y[rows].astype(np.int64)}
-            arrays |= {f"client_{part}": content[client][rows].astype(np.int64)}
-    return write_npz(request.folder / "data" / f"{name}.npz", arrays)
+def _plain(request: ReproductionRequest, name: str) -> dict[str, str]:
+    """Task settings for a data set of FLamby's as it is, without the scaling that it has by name."""
+    root = request.data_dir or os.environ.get("UNSKEW_DATA", "data")
+    return write_npz(request.folder / "data" / f"{name}.npz", arrays_of(name, root))
 
 
 # ---------------------------------------------------------------- a language model, film by film
