@@ -80,7 +80,7 @@ def test_nothing_is_downloaded_because_a_coordinator_asks_for_it(
 
 
 def test_data_of_a_client_s_own_do_not_make_the_coordinator_s_readable(allow: Path, tmp_path: Path) -> None:
-    """Not even to see if they come with their clients: the fingerprint of the experiment would tell."""
+    """Not even to see if they come with their clients, where no split is named."""
     experiment = {"task": {"data": f"npz:{secret(tmp_path)}", "model": "logistic"}}
     np.savez(tmp_path / "own.npz", **ARRAYS)  # type: ignore[arg-type]
     here, site = client(tmp_path, experiment), Site(f"npz:{tmp_path / 'own.npz'}")
@@ -88,8 +88,9 @@ def test_data_of_a_client_s_own_do_not_make_the_coordinator_s_readable(allow: Pa
     (here / "experiment.toml").write_text(
         tomli_w.dumps({k: v for k, v in {**BASE, **experiment}.items() if k != "split"})
     )
+    assert opened(here, site).info.own
     with pytest.raises(DataError, match="is not read: the coordinator chose it"):
-        opened(here, site)
+        opened(here)
 
 
 def test_what_the_policy_allows_is_read(allow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
