@@ -236,27 +236,24 @@ def partition(
     used = np.array([i for i in range(count) if i not in alone], dtype=np.int64)
     if not len(used):
         return Grouping(tuple((i,) for i in range(count)), (), (), alone)
-    members = [[int(i)] for i in used]
     rest = sum(_alone(weight[i], n[i]) for i in alone)
     kind = _LeaveOneOut if leave_one_out else _Groups
     state = kind(products.rows(used.tolist()), np.array([float(n[i]) for i in used]), weight[used])
     target = 1 if groups is None else max(1, groups - len(alone))
-    merges: list[Merge] = []
-    beyond: list[Merge] = []
-    done = False
-    while state.left > 1:
+    merges, beyond = list[Merge](), list[Merge]()
+    kept: list[list[int]] | None = None
+    for left in range(len(used), 1, -1):
         i, j, benefit = state.best()
-        done = done or state.left <= target or (groups is None and benefit <= TIE)
-        if done and not whole:
-            break
+        if kept is None and (left <= target or (groups is None and benefit <= TIE)):
+            kept = [[*g] for g in state.members]
+            if not whole:
+                break
         state.merge(i, j)
         merge = Merge(int(used[i]), int(used[j]), benefit, rest + state.utility)
-        (beyond if done else merges).append(merge)
-        if not done:
-            members[i] += members[j]
-            members[j] = []
-    groups_left = [*([i] for i in alone), *(g for g in members if g)]
-    return Grouping(tuple(sorted(tuple(sorted(g)) for g in groups_left)), tuple(merges), tuple(beyond), alone)
+        (merges if kept is None else beyond).append(merge)
+    together = (used[g].tolist() for g in kept or state.members if g)
+    ordered = sorted([*([i] for i in alone), *map(sorted, together)])
+    return Grouping(tuple(map(tuple, ordered)), tuple(merges), tuple(beyond), alone)
 
 
 def insert(
@@ -453,35 +450,26 @@ def _similar(inner: Any, square: Any, d: Any, own: Any, scale: Any, leave_one_ou
 
 
 class _Groups:
-    """The groups of a partition under construction; each is identified by the row of its first member.
-
-    Benefits are kept above the diagonal of one matrix, along with the largest of each row.  A row whose largest changed
-    is not searched again until it could be the best of all: a bound suffices until then.
-    """
+    """The groups of a partition under construction; each is identified by the row of its first member."""
 
     def __init__(self, products: Products, d: Floats, a: Floats) -> None:
         toward, among = products.toward.numpy(), products.among.numpy()
         length = np.sqrt(products.own.diagonal().numpy())
-        self.a, self.d, self.left = a.copy(), d.copy(), len(d)
-        self.there = np.ones(len(d), dtype=bool)
+        self.members = [[i] for i in range(len(d))]
+        self.a, self.d, self.there = a.copy(), d.copy(), np.ones(len(d), dtype=bool)
         self.length = d * np.sqrt(among.diagonal())  # sum of D_i |h_i|
         self.r = toward * (d[None, :] / length[:, None])
         self.r += self.r.T.copy()
         self.q = among * np.outer(d, d)
         # Diagonals apart from the matrices: read from them, every number would be in a cache line of its own.
         self.rr, self.qq = self.r.diagonal().copy(), self.q.diagonal().copy()
-        self.prepare(products.own.numpy(), d)
         self.own = np.ones(len(d)) - a / d
-        self.benefit = np.full((len(d), len(d)), -np.inf)
-        self.bound = np.full(len(d), -np.inf)
-        self.at = np.full(len(d), -1)
-        self.exact = np.ones(len(d), dtype=bool)
+        self.benefit = np.full((len(d), len(d)), -np.inf)  # above the diagonal
+        self.at, self.largest = np.full(len(d), -1), np.full(len(d), -np.inf)
+        self.stale = np.zeros(len(d), dtype=bool)
         for i in range(len(d)):
             self.benefit[i, i + 1 :] = self.benefits(i)[i + 1 :]
             self.search(i)
-
-    def prepare(self, k: Floats, d: Floats) -> None:
-        """Prepare whatever else a measure of similarity needs."""
 
     @property
     def utility(self) -> float:
@@ -506,15 +494,13 @@ class _Groups:
     def best(self) -> tuple[int, int, float]:
         """Find the pair with the largest benefit, and that benefit; of tied pairs the one with the smallest members."""
         while True:
-            largest = self.bound.max()
-            near = self.bound >= largest - TIE
-            stale = np.flatnonzero(near & ~self.exact)
-            if not len(stale):
+            least = self.largest.max() - TIE
+            if not len(rows := np.flatnonzero(self.stale & (self.largest >= least))):
                 break
-            for row in stale.tolist():
+            for row in rows.tolist():
                 self.search(row)
-        i = int(np.argmax(near))
-        j = int(np.argmax(self.benefit[i] >= largest - TIE))
+        i = int(np.argmax(self.largest >= least))
+        j = int(np.argmax(self.benefit[i] >= least))
         return i, j, float(self.benefit[i, j])
 
     def merge(self, i: int, j: int) -> None:
@@ -526,38 +512,33 @@ class _Groups:
         self.rr[i], self.qq[i] = self.r[i, i], self.q[i, i]
         for vector in (self.a, self.d, self.length):
             vector[i] += vector[j]
-        self.there[j], self.left = False, self.left - 1
-        self.join(i, j)
+        self.members[i] += self.members[j]
+        self.members[j], self.there[j] = [], False
         self.benefit[j, :] = self.benefit[:j, j] = -np.inf
-        self.bound[j], self.exact[j] = -np.inf, True
         new = self.benefits(i)
         self.benefit[i, i + 1 :] = new[i + 1 :]
         self.benefit[:i, i] = new[:i]
-        # Rows whose largest benefit was with one of the two no longer know it, unless the new one is larger still.
-        self.exact[:j] &= (self.at[:j] != i) & (self.at[:j] != j)
-        higher = np.flatnonzero(new[:i] >= self.bound[:i])
-        self.bound[higher], self.at[higher], self.exact[higher] = new[higher], i, True
+        # What a row whose largest benefit was with one of the two had is a bound on what it has now.
+        self.stale |= (self.at == i) | (self.at == j)
+        self.largest[:i] = np.maximum(self.largest[:i], new[:i])
+        self.at[:i][new[:i] >= self.largest[:i]] = i
         self.search(i)
-
-    def join(self, i: int, j: int) -> None:
-        """Update what a measure of similarity needs when `j` is merged into `i`."""
+        self.search(j)
 
     def search(self, i: int) -> None:
         """Find the largest benefit of row `i`."""
-        row = self.benefit[i, i + 1 :]
-        if len(row):
-            self.at[i] = i + 1 + int(np.argmax(row))
-            self.bound[i] = self.benefit[i, self.at[i]]
-        self.exact[i] = True
+        self.at[i] = i + np.argmax(self.benefit[i, i:])
+        self.largest[i], self.stale[i] = self.benefit[i, self.at[i]], False
 
 
 class _LeaveOneOut(_Groups):
     """The groups of a partition under construction, each client compared with the others of its group."""
 
-    def prepare(self, k: Floats, d: Floats) -> None:
-        self.size, self.square = d.copy(), k.diagonal().copy()
-        self.label = np.arange(len(d))
+    def __init__(self, products: Products, d: Floats, a: Floats) -> None:
+        k = products.own.numpy()
+        self.size, self.square, self.label = d.copy(), k.diagonal().copy(), np.arange(len(d))
         self.inner = k * d  # <g_m, S_C> by client and group
+        super().__init__(products, d, a)
 
     def similar(self, i: int) -> Floats:
         square = self.qq[i] + self.qq + 2.0 * self.q[i]
@@ -571,6 +552,8 @@ class _LeaveOneOut(_Groups):
         of_mine = _similar(s, square[None], self.size[mine, None], self.square[mine, None], scale[None], True)
         return np.asarray(np.bincount(c, of_others, len(c)) + of_mine.sum(0), dtype=np.float64)
 
-    def join(self, i: int, j: int) -> None:
+    def merge(self, i: int, j: int) -> None:
+        """Merge `j` into `i`, i < j."""
         self.label[self.label == j] = i
         self.inner[:, i] += self.inner[:, j]
+        super().merge(i, j)
