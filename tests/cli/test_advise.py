@@ -31,9 +31,8 @@ def test_json_leaves_nothing_else_on_stdout(unskew: Unskew) -> None:
 
 def test_too_little_time_is_said_and_decides_nothing(unskew: Unskew) -> None:
     done = unskew("advise", "tiny.toml", "--minutes", "0.0001", "--out", "advice", "--json", "--quiet")
-    answer = json.loads(done.out)
-    assert (answer["verdict"], answer["gain"], answer["sites"]) == ("undecided", None, {})
-    assert "give it more minutes" in answer["answers"]["Is it worth it?"]
+    assert (done.code, done.out) == (2, "")
+    assert "give it more minutes" in done.err
 
 
 def test_an_impossible_limit_is_refused_before_any_work(unskew: Unskew, here: Path) -> None:

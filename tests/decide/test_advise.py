@@ -610,22 +610,15 @@ def _slow(seconds: float, tick: float) -> Clock:
 
 
 @pytest.mark.usefixtures("one_rate", "undrawn")
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
-def test_where_time_ends_first_the_answer_is_undecided_and_says_so(
-    share: float, simple: Advice, tmp_path: Path
-) -> None:
-    """Time ends before the first round, in the race, and under the second fresh seed."""
+def test_advice_goes_on_where_its_time_ended(simple: Advice, tmp_path: Path) -> None:
+    """Time ends in the race, and under the second fresh seed."""
     experiment, inputs = described(made())
-    rounds = int(share * simple.sites.clock.rounds)
-    of = advise_experiment(experiment, inputs=inputs, fresh_seeds=2, folds=1, clock=_slow(rounds + 0.5, 1.0))
-    assert of.verdict == "undecided"
-    assert f" were enough for {of.sites.clock.rounds} rounds of training" in of.headline
-    assert not of.by_site
-    assert of.gain is None
-    answers = dict(of.sentences())
-    assert "With nobody" not in str(of)
-    assert answers["Which sites benefit?"].startswith("No verdict on any site: ")
-    assert write_advice(of, tmp_path).exists()
+    asked: dict[str, Any] = {"inputs": inputs, "fresh_seeds": 2, "folds": 1, "folder": tmp_path}
+    for share in (0.3, 0.5):
+        with pytest.raises(RunError, match="give it more minutes"):
+            advise_experiment(experiment, clock=_slow(share * simple.sites.clock.rounds + 0.5, 1.0), **asked)
+    of = advise_experiment(experiment, clock=_slow(0.9 * simple.sites.clock.rounds, 1.0), **asked)
+    assert of.check.gains == simple.check.gains
 
 
 def test_from_one_seed_there_is_no_verdict_on_joining_nor_on_a_site() -> None:

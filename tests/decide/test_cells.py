@@ -177,16 +177,6 @@ def test_a_plan_may_hear_of_failures_and_of_workers_that_are_lost(tmp_path: Path
             run([one(cell(0, 10**6 + 1))], kept, at_work)
 
 
-def test_what_there_was_no_time_for_is_not_kept() -> None:
-    class Late(Adding):
-        def train(self, asked: Mapping[str, Any]) -> Any:
-            return None
-
-    kept = Queue()
-    assert run([one(cell(0, 3))], kept, Here(Late())) == ([None],)
-    assert not kept.known
-
-
 def test_a_new_process_gets_its_work_pickled(tmp_path: Path) -> None:
     with contextlib.closing(Processes(RunWork(tmp_path), 1, new=True)) as new, pytest.raises(ConfigError):
         run([one(QueuedCell({"experiment": "rounds = 0", "folder": "x"}))], Queue(), new)

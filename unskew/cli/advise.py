@@ -20,7 +20,7 @@ def advise(
     settings: Settings = None,
     fresh_seeds: Annotated[int, typer.Option(help="Seeds under which the numbers are measured.")] = 5,
     minutes: Annotated[
-        float | None, typer.Option(help="The most time, without a limit by default; cut by it, nothing is decided.")
+        float | None, typer.Option(help="The most time; what was trained in it is kept. Default: no limit.")
     ] = None,
     max_rounds: Annotated[int | None, typer.Option(help="The most communication rounds of a federation.")] = None,
     max_megabytes: Annotated[

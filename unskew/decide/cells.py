@@ -35,7 +35,7 @@ from unskew.signals import stop_requests
 
 T = TypeVar("T")
 Outcome = Any
-"""What a cell came to: anything that JSON holds.  None says that there was no time for it, and is not kept."""
+"""What a cell came to: anything that JSON holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +228,7 @@ class _Play:
     ended: Callable[[QueuedCell, Outcome], None]
     batches: dict[int, Sequence[QueuedCell]] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
-    failures: dict[str, Failure | None] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
     homes: dict[str, int] = field(default_factory=dict)
     running: dict[int, tuple[QueuedCell, float]] = field(default_factory=dict)
     stops: int = 0
@@ -287,9 +287,7 @@ class _Play:
         """Take an outcome, and play on the plans that have all they asked for."""
         worker, outcome, failure = self.crew.receive()
         cell, began = self.running.pop(worker)
-        if failure is None and outcome is None:
-            self.failures[cell.key] = None
-        elif failure is None:
+        if failure is None:
             self.kept.put(cell, outcome, seconds=time.monotonic() - began)
         elif self.stops:
             return

@@ -18,12 +18,13 @@ import torch
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, apart
 from unskew.data.latest import latest
 from unskew.data.patients import most_frequent
-from unskew.errors import ConfigError, DataError
+from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
 from unskew.protocol import ClientId
 from unskew.run import setup as run_setup
 from unskew.run.final import of_constants
+from unskew.run.progress import duration
 from unskew.run.setup import InMemoryInputs, Setup
 from unskew.tasks import kind_of
 from unskew.tasks.measure import Measure
@@ -34,14 +35,8 @@ VALIDATION = 0.25
 """Share of a site's rows in a fold, where the experiment does not say."""
 
 
-class OutOfTime(Exception):
-    """The time that a choice may take is over."""
-
-
 class Clock:
-    """Ends training when its time is over.
-
-    `rounds` were trained; `cut` is true once time was over.
+    """Ends training when its time is over, and counts rounds.
 
     Args:
         seconds: The most time; without a limit nothing depends on the clock.
@@ -50,7 +45,6 @@ class Clock:
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._now, self._begun = seconds, now, now()
-        self.cut = False
         self.counted: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[type["Clock"], tuple[float]]:
@@ -70,11 +64,13 @@ class Clock:
         """Let a round begin.
 
         Raises:
-            OutOfTime: If the time is over.
+            RunError: If the time is over.
         """
-        self.cut = self.cut or self.spent > self.seconds
-        if self.cut:
-            raise OutOfTime
+        if self.spent > self.seconds:
+            raise RunError(
+                f"{duration(self.seconds)} are over before the answer is known; give it more minutes, and it goes on "
+                "in the same folder"
+            )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from unskew.data.ragged import Ragged
 from unskew.decide.cells import CellWork, Outcome, Plan, QueuedCell
 from unskew.decide.forecast.measure import threads
 from unskew.decide.scores import Scores
-from unskew.decide.sites import OutOfTime, Sites, divided_as
+from unskew.decide.sites import Sites, divided_as
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError, QuorumError
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
@@ -95,7 +95,7 @@ class Training:
 
         Raises:
             DivergedError: If it diverged.
-            OutOfTime: If there was no time to get there.
+            RunError: If there was no time to get there.
             QuorumError: If none of its first rounds had enough replies.
         """
         while self.at < min(rounds, self.rounds) and not self.ended:
@@ -222,24 +222,16 @@ _TRAINED = TypeAdapter(Trained)
 
 
 def trained(sites: Sites, jobs: Sequence[TrainingJob]) -> Plan[list[Trained]]:
-    """Ask for trainings, as a part of a plan.
-
-    Raises:
-        OutOfTime: If there was no time for one of them.
-    """
+    """Ask for trainings, as a part of a plan."""
     cells = [job.cell() for job in jobs]
-    outcomes = yield cells
-    results = [_TRAINED.validate_python(outcome) for outcome in outcomes if outcome is not None]
-    if len(results) < len(cells):
-        sites.clock.cut = True
-        raise OutOfTime
+    results = [_TRAINED.validate_python(outcome) for outcome in (yield cells)]
     for cell, result in zip(cells, results, strict=True):
         sites.clock.counted[cell.home] = result.begun
     return results
 
 
 def under_seeds(sites: Sites, jobs: Mapping[str, TrainingJob], seeds: Sequence[int]) -> Plan[dict[str, list[Trained]]]:
-    """Ask for each training under every seed, as a part of a plan; raises OutOfTime as `trained`."""
+    """Ask for each training under every seed, as a part of a plan."""
     results = yield from trained(sites, [replace(job, seed=seed) for job in jobs.values() for seed in seeds])
     return {label: results[i * len(seeds) : (i + 1) * len(seeds)] for i, label in enumerate(jobs)}
 
@@ -273,14 +265,11 @@ class TrainingWork(CellWork):
         self.trainings = {home: training for home, training in self.trainings.items() if home in homes}
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Train up to a round and score; None if there was no time to."""
+        """Train up to a round and score."""
         began = time.monotonic()
         with threads(self.threads):
-            try:
-                outcome = self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
-                return {**_TRAINED.dump_python(outcome, mode="json"), "seconds": time.monotonic() - began}
-            except OutOfTime:
-                return None
+            outcome = self.score(TrainingJob(**{k: v for k, v in asked.items() if k != "do"}))
+        return {**_TRAINED.dump_python(outcome, mode="json"), "seconds": time.monotonic() - began}
 
     def method(self, table: Sequence[Any]) -> NamedMethod:
         """The method of a cell: one of the experiment's, which may be a value, or one by its name."""

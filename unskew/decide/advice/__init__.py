@@ -1,7 +1,7 @@
 """Advice: is federation worth it for these sites, for whom, with whom, how, and at what cost.
 
 How much is trained follows from the experiment, the folds and the fresh seeds, never from the clock: the same question
-has the same answer on any machine.  Where a limit of time cuts it, the answer is that.
+has the same answer on any machine.  Where time ends first there is no answer yet.
 
 measure.py    how the sites' training disagrees, and groups that this suggests
 race.py       local rates, bounds, and successive halving of methods, all on validation rows
@@ -60,8 +60,7 @@ def advise(
         methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
             training is that of all.
         fresh_seeds: Seeds under which the numbers are measured; of one there is no verdict.
-        minutes: The most time, without a limit by default; if it ends before the work does, the answer is "undecided"
-            and says so.
+        minutes: The most time, without a limit by default.
         max_rounds: The most communication rounds of a federation.
         max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
         out: A folder for the page, advice.html, and the experiment it recommends, advised.toml.  Advice that was
@@ -73,7 +72,8 @@ def advise(
 
     Raises:
         ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
-        RunError: If `out` cannot be written, or has files of something else, as advice on another experiment.
+        RunError: If time ends before the answer is known, or `out` cannot be written, or has files of something else,
+            as advice on another experiment.
         WorkerError: If a worker is lost, or there is no cluster at the address.
     """
     with api.torch_left_alone(), watching(not progress) as watcher:

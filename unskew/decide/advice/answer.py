@@ -102,7 +102,7 @@ class Advice:
         gain, lost = self.gain, self._lost
         if gain is None:
             untrained = self.race.chosen is None and ALONE in self.check.results
-            if untrained and self.limits != Constraints() and not self.check.cut:
+            if untrained and self.limits != Constraints():
                 return "alone", "no method could be trained within the limits"
             return "undecided", self.too_little or lost or "nothing could be compared with training alone"
         if self.too_little:
@@ -118,12 +118,7 @@ class Advice:
 
     @property
     def too_little(self) -> str:
-        """The reason why nothing is decided: time ended before the work did, or there is one seed; else empty."""
-        clock = self.sites.clock
-        if self.check.cut:
-            return (
-                f"{duration(clock.seconds)} were enough for {clock.rounds:,} rounds of training; give it more minutes"
-            )
+        """The reason why nothing is decided from one seed; else empty."""
         return "one seed is too few; give it two fresh seeds or more" if len(self.check.seeds) == 1 else ""
 
     @property

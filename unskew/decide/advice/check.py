@@ -7,7 +7,7 @@ from statistics import fmean
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Candidate, Race
 from unskew.decide.cells import Plan
 from unskew.decide.scores import Scores, gain
-from unskew.decide.sites import Constraints, OutOfTime, Sites
+from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import Groups, Trained, TrainingJob, scores_of, trained, under_seeds
 from unskew.protocol import ClientId
 from unskew.report.stats import CONFIDENCE
@@ -74,7 +74,6 @@ class Check:
         chosen: Label of the method that the answer is about: the race's choice, or FedAvg where that is set aside.
         training: Its training under the first seed.
         set_aside: The race's choice, where it is set aside.
-        cut: True if time ended before the last training did: there are no results then.
     """
 
     seeds: tuple[int, ...] = ()
@@ -86,7 +85,6 @@ class Check:
     chosen: str | None = None
     training: Trained | None = None
     set_aside: SetAside | None = None
-    cut: bool = False
 
     def answering(self, race: Race) -> Candidate | None:
         """The method that the answer is about, with its settings."""
@@ -108,12 +106,7 @@ def check(
         free = label in (ALONE, POOLED)
         rounds, most = (sites.experiment.rounds, None) if free else (race.rounds, limits.megabytes)
         jobs[label] = TrainingJob(entry.method, first, rounds, rounds, megabytes=most)
-    try:
-        results = yield from under_seeds(sites, jobs, seeds)
-    except OutOfTime:
-        results = {}
-    if sites.clock.cut:
-        return Check(cut=True)
+    results = yield from under_seeds(sites, jobs, seeds)
     done: dict[str, tuple[Scores, ...]] = {}
     lost: dict[str, str] = {}
     for label, of_seeds in results.items():
@@ -177,13 +170,9 @@ def unseen(
         checked.results[label][0].values if label in checked.results else {} for label in (ALONE, checked.chosen)
     )
     seed, rounds, most = checked.seeds[0], race.rounds, limits.megabytes
-    try:
-        left_out = yield from trained(
-            sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=most, without=fold) for fold in folds]
-        )
-    except OutOfTime:
-        say("unseen sites: there was no time for them")
-        return ()
+    left_out = yield from trained(
+        sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=most, without=fold) for fold in folds]
+    )
     for why in dict.fromkeys(of.why for of in left_out if of.why):
         say(f"unseen sites: {why}")
     return tuple(

@@ -18,9 +18,8 @@ from scipy.spatial.distance import squareform
 from unskew.algorithms.hcct import HCCTState
 from unskew.decide.cells import Outcome, Plan, QueuedCell
 from unskew.decide.forecast.measure import threads
-from unskew.decide.sites import OutOfTime, Sites
-from unskew.decide.training import Groups, Training, TrainingWork
-from unskew.errors import UnskewError
+from unskew.decide.sites import Sites
+from unskew.decide.training import Groups, Impossible, Training, TrainingWork
 from unskew.experiment import config
 from unskew.report.worth import Floats
 from unskew.server import cluster
@@ -37,11 +36,7 @@ def proposed(sites: Sites, local: dict[str, Any]) -> Plan[tuple[Groups, ...]]:
     if sites.fed.num_clients > MOST_SITES:
         return ()
     cell = QueuedCell({"do": "directions", "local": local})
-    (outcome,) = yield [cell]
-    if outcome is None:
-        sites.clock.cut = True
-        return ()
-    cosines, sites.clock.counted[cell.key] = outcome
+    ((cosines, sites.clock.counted[cell.key]),) = yield [cell]
     return () if cosines is None else proposals(np.array(cosines))
 
 
@@ -57,10 +52,8 @@ class AdviceWork(TrainingWork):
             with threads(self.threads):
                 training = _for_directions(self.sites, asked["local"])
                 cosines = _cosines(training)
-        except UnskewError:  # methods that need no directions race all the same
+        except Impossible:  # methods that need no directions race all the same
             return None, 0 if training is None else training.begun
-        except OutOfTime:
-            return None
         return None if cosines is None else cosines.tolist(), training.begun
 
 

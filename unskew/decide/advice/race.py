@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from unskew.decide.advice.measure import MOST_SITES
 from unskew.decide.cells import Plan
 from unskew.decide.scores import Scores, difference, together
-from unskew.decide.sites import Constraints, OutOfTime, Sites
+from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import MOST_HELD, Groups, Trained, TrainingJob, trained
 from unskew.experiment import config, from_python
 from unskew.experiment.config import NamedMethod
@@ -82,21 +82,18 @@ def race(
     say: Callable[[str], None],
     folds: int = FOLDS,
 ) -> Plan["Race"]:
-    """Train bounds and methods on all folds but one, and choose by the rows of that one if there is time for all."""
+    """Train bounds and methods on all folds but one, and choose by the rows of that one."""
     local, rounds = local_of(sites), sites.experiment.rounds
     rounds = rounds if limits.rounds is None else min(rounds, limits.rounds)
     held = sites.setup.parameters * sites.fed.num_clients
     here = Race(sites, rounds, 1 if held > MOST_HELD else min(folds, len(sites.folds)), limits, say)
-    try:
-        yield from here.train_bounds(local)
-        one, own = (
-            here.bounds[label].method.options["local"] if label in here.bounds else local for label in (FEDAVG, ALONE)
-        )
-        yield from here.halving(candidates(sites, one, own, proposals, limits))
-        yield from here.given_groups()
-        here.chosen, here.close = choose([e for e in here.entries if e.scores and not e.out], sites)
-    except OutOfTime:
-        say("the time is over")
+    yield from here.train_bounds(local)
+    one, own = (
+        here.bounds[label].method.options["local"] if label in here.bounds else local for label in (FEDAVG, ALONE)
+    )
+    yield from here.halving(candidates(sites, one, own, proposals, limits))
+    yield from here.given_groups()
+    here.chosen, here.close = choose([e for e in here.entries if e.scores and not e.out], sites)
     here.entries = here.ranked()
     return here
 
@@ -209,11 +206,7 @@ class Race:
     def train(
         self, entries: Sequence[Candidate], until: int, rounds: int, limited: bool = True
     ) -> Plan[list[Candidate]]:
-        """Train entries up to a round and score them; return those that are not out.
-
-        Raises:
-            OutOfTime: If there was no time to get there.
-        """
+        """Train entries up to a round and score them; return those that are not out."""
         sites, folds = self.sites, range(self.folds)
         cap, seed = self.limits.megabytes if limited else None, sites.experiment.seeds[0]
         jobs = [TrainingJob(e.method, seed + k * FOLD_SEEDS, rounds, until, k, cap) for e in entries for k in folds]
