@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import unskew
 from unskew.decide import sweep
@@ -128,18 +126,6 @@ def test_a_name_is_short_and_of_safe_characters_and_never_twice_there(tmp_path: 
     assert one[:33] == "001-split=manifest,path=a-b---a-b"
     assert len(one) == len(other) == sweep.LONGEST_NAME
     assert one != other
-
-
-VALUES = st.recursive(
-    st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(VALUES)
-def test_every_value_of_a_sweep_arrives_as_it_was_written(value: object) -> None:
-    assert config.override({}, [f"a.b={sweep._toml(value)}"]) == {"a": {"b": value}}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`unskew show`: what recorded runs found, for a terminal, a paper, a spreadsheet, a program or a browser."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from unskew.cli.options import AsJson, then
-from unskew.cli.tables import comparability, print_next, print_results, results_json, run_names
+from unskew.cli.tables import comparability, of_several, print_next, print_results, results_json, run_names
 from unskew.errors import ConfigError, RunError, shown
 
 if TYPE_CHECKING:
@@ -140,25 +139,17 @@ def _summary(runs: list[Path], record: "Record") -> dict[str, Any]:
     if len(runs) == 1:
         return {**summaries[0], **in_words}
     records = record.parts.values()
-    rows = [
-        {**row, "method": f"{name}/{row['method']}"}
-        for name, s in zip(record.parts, summaries, strict=True)
-        for row in s["rows"]
-    ]
-    rows += [
+    whole = of_several(record.name, dict(zip(record.parts, summaries, strict=True)))
+    whole["rows"] += [
         result_row(d.method, record.cell(d.method).setting, f"{metric}.minus_{record.baseline}", d.values)
         for metric in (record.headline.shared, record.headline.own)
         for d in tables.paired(record, metric)
     ]
     return {
-        "run": record.name,
-        "fingerprint": hashlib.sha256("\n".join(s["fingerprint"] for s in summaries).encode()).hexdigest(),
-        "seconds": sum(s["seconds"] for s in summaries),
-        "headline": record.headline.card(),
+        **whole,
         **in_words,
         **comparability(record.parts),
         "same_test_rows": any(r.same_test_rows for r in records) if any(len(r.seeds) > 1 for r in records) else None,
-        "rows": rows,
         "diverged": record.diverged,
         **({} if record.until is None else {"seeds": record.seeds}),
     }

@@ -1,6 +1,5 @@
 """The points of a [sweep] table, one process per core, and one comparison at the end."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from unskew.cli.options import as_file, find_own_code, silent, tell
-from unskew.cli.tables import comparability, print_results
+from unskew.cli.tables import comparability, of_several, print_results
 from unskew.errors import shown
 from unskew.words import counted
 
@@ -83,13 +82,9 @@ def _as_json(
 
     settings = {p.name: dict(p.settings) for p in points}
     done = [r for r in results if r.point in summaries]
-    prints = "\n".join(f"{point} {s['fingerprint']}" for point, s in summaries.items())
     return {
-        "run": name,
-        "fingerprint": hashlib.sha256(prints.encode()).hexdigest(),
-        "seconds": sum(s["seconds"] for s in summaries.values()),
+        **of_several(name, summaries),
         **comparability({r.point: read(r.folder) for r in done}),
-        "rows": [{**row, "method": f"{point}/{row['method']}"} for point, s in summaries.items() for row in s["rows"]],
         "points": [
             {
                 "point": r.point,

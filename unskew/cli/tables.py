@@ -1,5 +1,6 @@
 """Output of several commands on runs: the table of results with its verdict and notes, or JSON."""
 
+import hashlib
 import json
 import shutil
 import textwrap
@@ -30,6 +31,17 @@ def results_json(summary: dict[str, Any]) -> str:
     keys = ("run", "fingerprint", "seconds", "verdict", "notes", "comparable", "reasons", "same_test_rows")
     diverged = {"diverged": summary["diverged"]} if summary.get("diverged") else {}
     return json.dumps({key: summary[key] for key in keys if key in summary} | {"rows": rows} | diverged)
+
+
+def of_several(name: str, summaries: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What `--json` says of several runs, by their names: a hash of their fingerprints, their time, and their rows."""
+    prints = "\n".join(summary["fingerprint"] for summary in summaries.values())
+    return {
+        "run": name,
+        "fingerprint": hashlib.sha256(prints.encode()).hexdigest(),
+        "seconds": sum(summary["seconds"] for summary in summaries.values()),
+        "rows": [{**row, "method": f"{run}/{row['method']}"} for run, s in summaries.items() for row in s["rows"]],
+    }
 
 
 def comparability(parts: "Mapping[str, Record]") -> dict[str, Any]:

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomli_w
 from annotated_types import MinLen
 
 from unskew import machine, schema
@@ -132,7 +131,7 @@ def _point(
     digits = max(3, len(str(count)))
     name = f"{number:0{digits}d}-{''.join(c if c.isalnum() or c in '-_.+=,' else '-' for c in label)}"[:LONGEST_NAME]
     try:
-        table = config.override(raw, [f"{key}={_toml(value)}" for key, value in settings.items()])
+        table = config.override(raw, settings)
         table["name"] = f"{table.get('name', 'experiment')} {label}"
         # One process per core: a point that took all cores would take them from the others.
         if isinstance(table.setdefault("runtime", {}), dict):
@@ -150,15 +149,6 @@ def _plain(value: Any) -> str:
         others = [f"{key}={_plain(of)}" for key, of in value.items() if key != "name"]
         return ",".join([_plain(value["name"]), *others] if "name" in value else others)
     return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
-
-
-def _toml(value: Any) -> str:
-    """Write a value as TOML on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return tomli_w.dumps({"v": value}).partition("=")[2].strip()
 
 
 def check(points: Sequence[Point]) -> None:

@@ -619,15 +619,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is nested too deeply to be an experiment") from None
 
 
-def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """`raw` with settings such as `method.mu=0.1` or `methods.1.mu=0.1`; values are read as TOML, else as text.
+def override(raw: Mapping[str, Any], settings: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with settings such as `methods.1.mu=0.1`, read as TOML or else as text, or with values by such paths.
 
     Raises:
         ConfigError: If a setting is not of that form or leads through something that is not a table.
     """
     out = methods_as_tables(copy.deepcopy(dict(raw)))
     for setting in settings:
-        key, sign, text = setting.partition("=")
+        key, sign, text = (setting, "=", "") if isinstance(settings, Mapping) else setting.partition("=")
         *path, last = (part.strip() for part in key.split("."))
         if not sign or not all((*path, last)):
             raise ConfigError(f"--set takes key.path=value, got {setting!r}")
@@ -636,7 +636,8 @@ def override(raw: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
             table = table[_entry(table, part, key)] if isinstance(table, list) else table.setdefault(part, {})
             if not isinstance(table, dict | list):
                 raise ConfigError(f"--set {key}: {part} is a value, not a table")
-        table[_entry(table, last, key) if isinstance(table, list) else last] = _value(text)
+        value = copy.deepcopy(settings[setting]) if isinstance(settings, Mapping) else _value(text)
+        table[_entry(table, last, key) if isinstance(table, list) else last] = value
     return out
 
 
