@@ -250,7 +250,7 @@ def test_the_budget_of_an_experiment_is_that_of_each_seed_and_method(tmp_path: P
 def test_a_deployed_client_trains_under_dp_sgd_until_its_own_account_is_spent(site: Callable[..., Site]) -> None:
     """Each order is four steps at q = .5; the participant allows three orders, the experiment any number."""
     private = wrap(FedAvg(local=SgdConfig(0.05, batch_size=8, local_epochs=2)), DPSGD(noise_multiplier=4.0, share=0.5))
-    most = privacy.sampled_epsilon(4.0, 0.5, 12, 1e-5)
+    most = privacy.composed_epsilon((((4.0, 0.5), 12),), 1e-5)
     there = site(private, rules=rules(max_epsilon=most * 1.001))
     answers = [there.ask(t) for t in (1, 2, 2, 3, 4)]
     assert [a.action for a in answers] == ["ask"] * 4 + ["refused"]

@@ -157,10 +157,11 @@ def test_epsilon_is_what_dp_accounting_says_of_poisson_samples() -> None:
     accountant = rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1))
     accountant.compose(dp_accounting.SelfComposedDpEvent(event, 1000))
-    assert privacy.sampled_epsilon(1.1, 0.01, 1000, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
-    assert privacy.sampled_epsilon(1.1, 1.0, 10, 1e-5) == privacy.epsilon(1.1, 10, 1e-5)
-    assert privacy.sampled_epsilon(0.0, 0.1, 1, 1e-5) == math.inf
-    assert privacy.sampled_epsilon(0.0, 0.1, 0, 1e-5) == 0.0
+    by_theirs = accountant.get_epsilon(1e-5)
+    assert privacy.composed_epsilon((((1.1, 0.01), 1000),), 1e-5) == pytest.approx(by_theirs, rel=1e-9)
+    assert privacy.composed_epsilon((((1.1, 1.0), 10),), 1e-5) == privacy.epsilon(1.1, 10, 1e-5)
+    assert privacy.composed_epsilon((((0.0, 0.1), 1),), 1e-5) == math.inf
+    assert privacy.composed_epsilon((((0.0, 0.1), 0),), 1e-5) == 0.0
 
 
 def test_steps_follow_from_epochs_and_share_and_not_from_a_clients_size() -> None:
@@ -208,7 +209,7 @@ def test_a_check_of_replies_counts_the_steps_that_are_taken() -> None:
 
 def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_asked_no_more() -> None:
     """Two epochs at q = .5 are four steps a round; the budget is that of eight."""
-    budget = privacy.sampled_epsilon(2.0, 0.5, 8, 1e-5)
+    budget = privacy.composed_epsilon((((2.0, 0.5), 8),), 1e-5)
     method = wrap(FEDAVG, DPSGD(noise_multiplier=2.0, share=0.5, max_epsilon=budget))
     sim = simulator("fedavg", "perceptron", method=method, clients_per_round=4)
     state = sim.start()
@@ -219,7 +220,7 @@ def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_ask
         info = whole(sim.method.info(state), ExampleBudget)
         for c, k in state.asked.items():
             assert k <= 2
-            assert info.spent[c] == pytest.approx(privacy.sampled_epsilon(2.0, 0.5, 4 * k, 1e-5), abs=1e-6)
+            assert info.spent[c] == pytest.approx(privacy.composed_epsilon((((2.0, 0.5), 4 * k),), 1e-5), abs=1e-6)
         assert info.privacy.epsilon == max(info.spent.values())
     assert info.warnings
     (cost,) = method.spending("train", ModelMessage({}))

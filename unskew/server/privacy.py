@@ -51,21 +51,21 @@ def require() -> Any:
         ) from None
 
 
-def check_delta(delta: float, n: int, of: str) -> None:
+def check_delta(delta: float, n: int, what: str) -> None:
     """Refuse a delta under which one of n could be given away as a whole, which it allows with this probability each.
 
     Args:
         delta: Delta.
         n: Number of clients or examples that are covered.
-        of: What they are, as in "clients".
+        what: What they are, as in "clients".
 
     Raises:
         ConfigError: If it is not below 1 / n.
     """
     if delta * n >= 1.0:
         raise ConfigError(
-            f"delta must be below one over the number of {of}, 1 / {n:,} = {1 / n:.3g}, got {delta:g}: it allows that "
-            "one of them is given away as a whole"
+            f"delta must be below one over the number of {what}, 1 / {n:,} = {1 / n:.3g}, got {delta:g}: it allows "
+            "that one of them is given away as a whole"
         )
 
 
@@ -107,12 +107,12 @@ Sample = float | tuple[int, int]
 
 @functools.cache
 def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], delta: float) -> float:
-    """Compute the epsilon of Gaussian mechanisms of several kinds together (eq. 1, 2, 3); 0 for none.
+    """Compute the epsilon of Gaussian mechanisms together (eq. 1, 2, 3); 0 for none, inf without noise.
 
     Both bounds hold, with and without amplification by sampling, and the smaller is given.
 
     Args:
-        mechanisms: Standard deviation over the sensitivity, positive, and sample of each kind, and how many there are.
+        mechanisms: Standard deviation over the sensitivity, and sample of each kind, and how many there are.
         delta: Between 0 and 1.
 
     Raises:
@@ -121,6 +121,8 @@ def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], d
     mechanisms = tuple(m for m in mechanisms if m[1])
     if not mechanisms:
         return 0.0
+    if not all(z for (z, _), _ in mechanisms):
+        return math.inf
     if len(mechanisms) == 1:
         (((z, _), n),) = mechanisms
         plain = epsilon(z, n, delta)
@@ -147,28 +149,7 @@ def cohort_epsilon(noise_multiplier: float, clients: int, cohort: int, releases:
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    if releases and not noise_multiplier:
-        return math.inf
     return composed_epsilon((((noise_multiplier / 2, _drawn(clients, cohort)), releases),), delta)
-
-
-def sampled_epsilon(noise_multiplier: float, share: float, steps: int, delta: float) -> float:
-    """Compute the epsilon of noised sums over Poisson samples, if one example is replaced by one that adds nothing.
-
-    The equation is (3).
-
-    Args:
-        noise_multiplier: z, standard deviation of the noise over the bound of an example; 0 has no guarantee.
-        share: q, probability that an example is in a sample.
-        steps: T, number of sums, at least 0.
-        delta: Between 0 and 1.
-
-    Raises:
-        ConfigError: If the accountant is not installed.
-    """
-    if steps and not noise_multiplier:
-        return math.inf
-    return composed_epsilon((((noise_multiplier, share), steps),), delta)
 
 
 class NoisedSums(NamedTuple):

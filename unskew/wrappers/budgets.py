@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -33,42 +33,6 @@ class BudgetState(Generic[S]):
 
 class _Spent(Exception):
     """No client that a plan asks has budget left."""
-
-
-def within_budget(
-    plan: Any, state: BudgetState[Any], most: int | None, costs: Callable[[Ask], bool]
-) -> Plan[BudgetState[Any]]:
-    """Run a method's plan with the clients that have budget left, and return the state after it.
-
-    Args:
-        plan: The plan.
-        state: The state before it.
-        most: How often a client may be asked; None is no limit.
-        costs: True for a request that a client's budget pays.
-
-    Raises:
-        QuorumError: If the plan does; its `state` counts what clients were asked for.
-    """
-    counts = dict(state.asked)
-
-    def change_request(request: Any) -> Any:
-        if not isinstance(request, Ask) or not costs(request):
-            return request
-        to = {c: m for c, m in request.to.items() if most is None or counts.get(c, 0) < most}
-        if request.to and not to:
-            raise _Spent
-        for c in to:
-            counts[c] = counts.get(c, 0) + 1
-        return replace(request, to=to)
-
-    try:
-        done = yield from through(plan, change_request, lambda _, got: got)
-    except _Spent:
-        return replace(state, stopped=True)
-    except QuorumError as error:
-        error.state = BudgetState(error.after(state.of), counts, False)
-        raise
-    return BudgetState(done, counts, False)
 
 
 def check_noise(by: Any) -> None:
@@ -157,7 +121,7 @@ class ClientNoise(Wrapper):
     def spent(self, method: Any, requests: int) -> float:
         """Compute the epsilon of a client that was asked so often; inf without noise."""
         z, share, each = self.mechanisms(method)
-        return privacy.sampled_epsilon(z, share, requests * each, self.delta)
+        return privacy.composed_epsilon((((z, share), requests * each),), self.delta)
 
     def most(self, method: Any) -> int | None:
         """Compute how often the budget allows a client to be asked; None is no limit."""
@@ -196,9 +160,30 @@ class ClientNoise(Wrapper):
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: BudgetState[Any], fed: Federation) -> Plan[BudgetState[Any]]:
-        """Run the method's round with the clients that have budget left."""
-        plan = method.round(state.of, fed)
-        return (yield from within_budget(plan, state, self.most(method), lambda ask: self.costs(method, ask.step)))
+        """Run the method's round with the clients that have budget left.
+
+        Raises:
+            QuorumError: If the method does; its `state` counts what clients were asked for.
+        """
+        counts, most = dict(state.asked), self.most(method)
+
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Ask) or not self.costs(method, request.step):
+                return request
+            to = {c: m for c, m in request.to.items() if most is None or counts.get(c, 0) < most}
+            if request.to and not to:
+                raise _Spent
+            counts.update({c: counts.get(c, 0) + 1 for c in to})
+            return replace(request, to=to)
+
+        try:
+            done = yield from through(method.round(state.of, fed), change_request, lambda _, got: got)
+        except _Spent:
+            return replace(state, stopped=True)
+        except QuorumError as error:
+            error.state = BudgetState(error.after(state.of), counts, False)
+            raise
+        return BudgetState(done, counts, False)
 
     def has_dp_noise(self, method: Any) -> bool:
         """True if there is noise: then nothing else of a client's data may leave it."""

@@ -204,8 +204,8 @@ class NormBound(ReplyWrapper):
     ) -> Mapping[ClientId, Params]:
         """Scale these tensors of the updates in which they are longer than the bound, or than the median allows."""
         # In the update's order, not that of a set, which is each process's own and rounds a sum otherwise.
-        of = {c: {n: t.double() for n, t in u.items() if n in names} for c, u in updates.items()}
-        sizes = {c: float(squared_norm(tensors).sqrt()) for c, tensors in of.items()}
+        chosen = {c: {n: t.double() for n, t in u.items() if n in names} for c, u in updates.items()}
+        sizes = {c: float(squared_norm(tensors).sqrt()) for c, tensors in chosen.items()}
         if bound is None:
             bound = self.multiple * statistics.median_low(sizes.values())
         return {

@@ -16,7 +16,7 @@ from unskew.report import charts, read
 from unskew.report.section import Chart
 from unskew.report.sections import privacy
 from unskew.run import loop
-from unskew.server.privacy import cohort_epsilon, epsilon, sampled_epsilon
+from unskew.server.privacy import cohort_epsilon, composed_epsilon, epsilon
 
 Rows = Callable[[Chart], list[dict[str, Any]]]
 METHODS = {
@@ -94,7 +94,7 @@ def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path
         f"ll 2 trainings with noise of the clients' own together: epsilon {spent:.4g} at most, at delta 1e-05, for {of}"
         for spent, of in (
             (epsilon(30.0, 4, 1e-5), "one client's data"),
-            (sampled_epsilon(5.0, 0.5, 8, 1e-5), "one example of a client"),
+            (composed_epsilon((((5.0, 0.5), 8),), 1e-5), "one example of a client"),
         )
     ]
     notes = plan(experiment).notes
